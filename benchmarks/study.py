@@ -34,6 +34,7 @@ from recurra.study.spec import StudySpec, expand
 from recurra.study.status import plan_with_cost
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 
 EVERY_S = 0.25
 NANOSECONDS = 1e9
@@ -57,12 +58,12 @@ def _planning(folder: Path, setting: Setting) -> list[Measure]:
             write_record(run_folder(full, config), _record(config))
     runs = len(expand(spec))
     # The first look at the data tokenises them.
-    plan_with_cost(spec, full, machine, reporter=Reporter(quiet=True))
+    plan_with_cost(spec, full, StudyData(machine), reporter=Reporter(quiet=True))
     figures = {
         f"planning {runs:,} runs, none begun": _seconds(lambda: plan_study(spec, empty)),
         f"planning {runs:,} runs, all done": _seconds(lambda: plan_study(spec, full)),
         "the same, with their costs": _seconds(
-            lambda: plan_with_cost(spec, full, machine, reporter=Reporter(quiet=True))
+            lambda: plan_with_cost(spec, full, StudyData(machine), reporter=Reporter(quiet=True))
         ),
     }
     return [

@@ -25,9 +25,9 @@ import recurra.core.files as folders_module
 import recurra.deployment.export.build as export_module
 import recurra.deployment.export.formats as formats_module
 import recurra.deployment.prediction.folder as folder_module
+import recurra.evaluation.predictions as predictions_module
 import recurra.study.exporting as exporting_module
 import recurra.study.run as run_module
-import recurra.tasks.classification.engine as engine_module
 import recurra.tasks.run_folder as run_folder_module
 import recurra.training.trainer as trainer_module
 from recurra.core.errors import StorageError
@@ -36,12 +36,13 @@ from recurra.core.record import AnyRecord
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 from recurra.training.fit import train_transformer
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.vocabulary import MaskTokens
 
 # What runs import sooner or later.
-for _name in ("recurra.study.timing", "recurra.models.controls.fitting", "recurra.tasks.language.engine"):
+for _name in ("recurra.study.timing", "recurra.models.controls.fitting", "recurra.tasks.language.training"):
     importlib.import_module(_name)
 
 
@@ -118,7 +119,7 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "end of training": (trainer_module.RecurraTrainer, "_load_best_model", 1),
     "model folder": (run_folder_module, "save_model_folder", 1),
     "note that training is done": (run_folder_module, "write_json", 1),
-    "predictions": (engine_module, "write_predictions", 2),
+    "predictions": (predictions_module, "write_predictions", 2),
     "record": (run_module, "write_record", 1),
 }
 
@@ -163,7 +164,8 @@ def execute(
     _prepare(moments)
     cache = folder.parent / "cache"
     machine = Machine(threads=1, latency=False, cache_dir=cache, keep_checkpoints=keep_checkpoints, data_root=data_root)
-    record: AnyRecord | None = run_module.execute_run(RunConfig.parse(config), folder, machine, Reporter(quiet=True))
+    data, quiet = StudyData(machine), Reporter(quiet=True)
+    record: AnyRecord | None = run_module.execute_run(RunConfig.parse(config), folder, data, quiet)
     assert record is not None
 
 
@@ -173,7 +175,7 @@ def execute_with_little_space(config: dict[str, Any], folder: Path, most_bytes: 
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     machine = Machine(threads=1, latency=False, cache_dir=folder.parent / "cache")
     try:
-        run_module.execute_run(RunConfig.parse(config), folder, machine, Reporter(quiet=True))
+        run_module.execute_run(RunConfig.parse(config), folder, StudyData(machine), Reporter(quiet=True))
     except StorageError as error:
         (folder.parent / "refused.txt").write_text(str(error), encoding="utf-8")
 
@@ -223,4 +225,4 @@ def predict_folder(run: Path, source: Path, output: Path, moment: str) -> None:
 def export_in_a_study(output: Path, work: list[dict[str, Any]], call: int) -> None:
     """Makes exports of a study; dies before the record of one of them is written."""
     die_before(exporting_module, "write_export_record", call)
-    exporting_module.export_all(str(output), Machine(threads=1, latency=False).to_json(), 1, work)
+    exporting_module.export_all(StudyData(Machine(threads=1, latency=False)), str(output), 1, work)

@@ -12,21 +12,21 @@ from typing import Any
 from recurra.core.errors import DataError, errors_for_python
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig, RunData
-from recurra.data.corpora import DEMO_LARGE, load_dataset
+from recurra.data.corpora import DEMO_LARGE
 from recurra.data.frames import rows_in_memory
 from recurra.data.tokenization import TRAINED
-from recurra.ladder import Entry, Ladder, choose_models
+from recurra.ladder import Entry, choose_models
 from recurra.reported_study import StudyResult, run_and_report
-from recurra.study.assignments import Assignments, sort_keywords
+from recurra.study.assignments import sort_keywords
 from recurra.study.plan import ROWS_NAME
 from recurra.study.spec import StudySpec
 from recurra.study.status import within_minutes
 from recurra.study.study import refuse_folder_of_another
-from recurra.tasks.base import Given, Task, task
+from recurra.tasks.base import task_of_values
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import ENCODER, controls, profile_of_values
-from recurra.tasks.questions import Judging, Limits
+from recurra.tasks.profile import ENCODER, controls
 from recurra.tasks.runs import resolve_model
+from recurra.tasks.study_data import StudyData
 
 # With fewer rows in all, a tenth of them is too few to judge models by, and every row becomes a test row of one fold;
 # unless their texts are so long that all folds read more tokens than those of 2,000 sentences.
@@ -43,93 +43,81 @@ def comparison(
     *,
     models: Sequence[Entry],
     protocol: str,
-    protocol_overrides: Sequence[str] = (),
+    protocol_overrides: Mapping[str, Any] = MappingProxyType({}),
     seeds: Sequence[int] = (0, 1, 2),
-    precision: str = "fp32",
-    title: str = "",
-    limits: Limits | None = None,
-    judging: Judging | None = None,
+    **keys: Any,
 ) -> StudySpec:
-    """Returns the study that compares models on one data set."""
+    """Returns the study that compares models on one data set; ``keys`` are further ones of `StudySpec`."""
     return StudySpec.parse(
         {
             "name": study_name(data.name),
-            "title": title,
-            "data": [data.plain()],
+            "data": [data],
             "models": list(models),
             "protocols": [protocol],
-            "protocol_overrides": list(protocol_overrides),
+            "protocol_overrides": dict(protocol_overrides),
             "seeds": list(seeds),
-            "precision": precision,
-            **(limits.model_dump(exclude_none=True) if limits else {}),
-            **(judging.model_dump(exclude_none=True) if judging else {}),
+            **keys,
         },
         source="comparison",
     )
 
 
 def plan_comparison(
-    name: str,
-    chosen: Task,
-    ladder: Ladder,
-    assigned: Assignments,
-    options: Given = MappingProxyType({}),
+    values: Mapping[str, Any],
+    protocol_keys: Mapping[str, Any],
+    data: StudyData,
     *,
+    models: Sequence[Entry] | None = None,
+    protocol: str | None = None,
+    encoder: str | None = None,
+    plan: str | None = None,
+    teacher: str | None = None,
+    from_scratch: bool = False,
     seeds: int | Sequence[int] | None = None,
     precision: str | None = None,
     title: str = "",
-    limits: Limits | None = None,
-    judging: Judging | None = None,
+    max_mib: float | None = None,
+    max_ms: float | None = None,
+    measure: str | None = None,
     minutes: float | None = None,
     output: Path,
-    machine: Machine,
     workers: int = 0,
     reporter: Reporter,
 ) -> tuple[StudySpec, str]:
     """From what a user named to the study that answers it, and a line on what was chosen.
 
-    Args:
-        name: A file or corpus.
-        chosen: What the data are for.
-        ladder: The models.
-        assigned: Keys of protocol and data.
-        options: Options of a command line that concern the data.
-        seeds: Their number, or the seeds; none takes as many as the ladder says.
-        precision: ``fp32`` or ``bf16``; none takes that of `precision_here`.
-        title: Of the report.
-        limits: What the recommended model may cost.
-        judging: What the models are judged by.
-        minutes: Budget of training; see `recurra.study.status.within_minutes`.
-        output: Folder of the study.
-        machine: Where data lie, threads of a run.
-        workers: Runs at once; 0 chooses.
-        reporter: For progress.
+    ``values`` are keys of the data, at least ``name``; the keywords are those of `compare`.
 
     Raises:
         RecurraError: If the data or the configuration cannot be used.
     """
-    readers = [resolve_model(each) for each in ladder.models]
-    config, note = chosen.configure_data(name, options, assigned.data, machine.data_root, models=readers)
+    task = task_of_values(values)
+    ladder = choose_models(
+        task, models, protocol=protocol, encoder=encoder, plan=plan, teacher=teacher, from_scratch=from_scratch
+    )
+    readers = [resolve_model(model) for model in ladder.models]
+    config, note = task.configure_data(values, data, models=readers)
     trained = [overrides for reader, overrides in readers if reader not in controls()]
-    config, folded = cross_validated(config, machine.data_root, trained=bool(trained))
-    models, training, why = ladder.for_rows(config, machine.data_root)
+    config, folded = cross_validated(config, data, trained=bool(trained))
+    entries, training, why = ladder.for_rows(config, data)
     faster = ""
     if precision is None:
         precision, faster = precision_here(trained)
     spec = comparison(
         config,
-        models=models,
+        models=entries,
         protocol=training,
-        protocol_overrides=assigned.protocol,
+        protocol_overrides=protocol_keys,
         seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
         precision=precision,
         title=title,
-        limits=limits,
-        judging=judging,
+        max_mib=max_mib,
+        max_ms=max_ms,
+        measure=measure,
     )
     timed = ""
     if minutes is not None:
-        spec, timed = within_minutes(spec, output, machine, minutes, workers=workers, reporter=reporter)
+        spec, timed = within_minutes(spec, output, data, minutes, workers=workers, reporter=reporter)
     return spec, "; ".join(filter(None, (ladder.note, note, folded, why, faster, timed)))
 
 
@@ -151,36 +139,31 @@ def precision_here(models: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     return "bf16", "precision: bf16, for which this machine has instructions (choose with --precision)"
 
 
-def cross_validated(data: RunData, data_root: Path | None, *, trained: bool = True) -> tuple[RunData, str]:
+def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -> tuple[RunData, str]:
     """Five folds of a user's file with fewer than 2,000 rows, where nobody said how often to split; and why.
 
     Long texts take as long as many: more than 128,000 tokens, as rows times ``max_length``, have one split. So has a
     file with validation or test rows beside it, or too small for five folds.
 
-    Args:
-        data: What was named.
-        data_root: Local copies of public data.
-        trained: Whether any model is trained in passes over the texts, so that their length matters.
-
     Raises:
         RecurraError: If the data cannot be used.
     """
-    if not isinstance(data, DataConfig) or not Path(data.name).is_file():
-        return data, ""
-    if data.folds is not None or data.validation or data.test:
-        return data, ""
-    rows = sum(map(len, load_dataset(data, data_root).splits.values()))
+    if not isinstance(config, DataConfig) or not Path(config.name).is_file():
+        return config, ""
+    if config.folds is not None or config.validation or config.test:
+        return config, ""
+    rows = sum(map(len, data.rows(config).splits.values()))
     if rows >= ROWS_OF_ONE_SPLIT:
-        return data, ""
-    if trained and rows * data.max_length > MOST_FOLDED_TOKENS:
-        long = f"{rows:,} rows of up to {data.max_length} tokens would take long in {FOLDS} folds"
-        return data, f"one split, because {long} (every row tested once: --folds {FOLDS})"
-    folded = data.model_copy(update={"folds": FOLDS})
+        return config, ""
+    if trained and rows * config.max_length > MOST_FOLDED_TOKENS:
+        long = f"{rows:,} rows of up to {config.max_length} tokens would take long in {FOLDS} folds"
+        return config, f"one split, because {long} (every row tested once: --folds {FOLDS})"
+    folded = config.model_copy(update={"folds": FOLDS})
     try:
         for fold in folded.every_fold:
-            load_dataset(fold, data_root)
+            data.rows(fold)
     except DataError:
-        return data, ""
+        return config, ""
     return folded, f"{FOLDS} folds, because {rows:,} rows are few: every row is tested once (one split: --folds 1)"
 
 
@@ -275,52 +258,40 @@ def compare(
     """
     output, root = Path(output), Path(data_root) if data_root else None
     rows = rows_in_memory(data, keys)
-    placed = {"name": str(data), **keys, **(rows.options(output / ROWS_NAME) if rows else {})}
-    chosen = task(profile_of_values(placed).name)
-    name = str(placed.pop("name"))
+    values = {"name": str(data), **keys, **(rows.options(output / ROWS_NAME) if rows else {})}
     own = [each.name for each in signature(compare).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
-    asked, assigned = sort_keywords(placed, protocol, task=chosen, others=own)
-    named = [part.strip() for part in models.split(",")] if isinstance(models, str) else models
-    ladder = choose_models(
-        chosen,
-        named,
-        protocol=asked,
-        encoder=encoder,
-        plan=plan,
-        teacher=None if teacher is None else str(teacher),
-        from_scratch=from_scratch,
-    )
+    name = str(values["name"])
+    placed = {key: value for key, value in values.items() if key != "name"}
+    base, assigned = sort_keywords(placed, protocol, task=task_of_values(values), others=own)
+    chosen: dict[str, Any] = {
+        "models": [part.strip() for part in models.split(",")] if isinstance(models, str) else models,
+        "encoder": encoder,
+        "plan": plan,
+        "teacher": None if teacher is None else str(teacher),
+        "from_scratch": from_scratch,
+        "seeds": seeds,
+        "max_mib": max_mib,
+        "max_ms": max_ms,
+        "measure": measure,
+        "minutes": minutes,
+        "precision": precision,
+    }
     if rows:
         refuse_folder_of_another(study_name(name), output)
         rows.write(output / ROWS_NAME)
-    machine, reporter = Machine(data_root=root), Reporter(quiet=quiet)
+    known, reporter = StudyData(Machine(data_root=root)), Reporter(quiet=quiet)
     spec, note = plan_comparison(
-        name,
-        chosen,
-        ladder,
-        assigned,
-        seeds=seeds,
-        precision=precision,
+        {"name": name, **assigned.data},
+        assigned.protocol,
+        known,
+        protocol=base,
         title=rows.described if rows else "",
-        limits=Limits.parse({"max_mib": max_mib, "max_ms": max_ms}, source="compare"),
-        judging=Judging.parse({"measure": measure}, source="compare"),
-        minutes=minutes,
         output=output,
-        machine=machine,
         reporter=reporter,
+        **chosen,
     )
-    shown = {
-        "models": named,
-        "encoder": encoder,
-        "plan": plan,
-        "teacher": teacher,
-        "protocol": protocol,
-        "seeds": seeds,
-        **placed,
-    }
-    shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms}
-    shown |= {"measure": measure, "minutes": minutes, "precision": precision}
+    shown = {**chosen, "protocol": protocol, **placed, "from_scratch": from_scratch or None}
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
     command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
-    said = estimate and not quiet and minutes is None
-    return run_and_report(spec, output, machine, reporter=reporter, command=command, note=note, estimate=said)
+    estimated = estimate and not quiet and minutes is None
+    return run_and_report(spec, output, known, reporter=reporter, command=command, note=note, estimate=estimated)

@@ -45,11 +45,12 @@ from recurra.models.quiet import quiet_loading
 from recurra.study.assignments import sort_keywords
 from recurra.study.plan import CONFIG_NAME, claim_folder
 from recurra.tasks.classification.task import TASK
-from recurra.tasks.labelling.training import train_classifier
+from recurra.tasks.labelling.data import labelled
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import PLAN
 from recurra.tasks.run_folder import TRAINING_NAME, run_facts, shape_of
 from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.study_data import StudyData
 from recurra.training.fit import own_randomness, remove_checkpoints
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
@@ -185,10 +186,11 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         estimator = self._file(classes) if self.folder is not None else None
         with tempfile.TemporaryDirectory() as temporary, self._threads(), own_randomness(), quiet_loading():
             run = Path(temporary, "run") if self.folder is None else Path(self.folder)
-            machine = Machine(cache_dir=Path(temporary, "cache"))
+            data = StudyData(Machine(cache_dir=Path(temporary, "cache")))
+            data.hold(labelled(config.data), dataset)
             with FolderLock(run):
                 if claim_folder(config, run) is None:
-                    self._train(config, run, machine, dataset, weights)
+                    self._train(config, run, data, dataset, weights)
                 if estimator is not None:
                     estimator.write(run / ESTIMATOR_NAME)
             self.classes_ = classes
@@ -246,14 +248,14 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         self,
         config: RunConfig,
         run: Path,
-        machine: Machine,
+        data: StudyData,
         dataset: TextDataset,
         weights: npt.NDArray[np.float32] | None,
     ) -> None:
         """Trains as ``recurra train`` does, and writes the record last."""
         started = time.perf_counter()
         reporter = Reporter(quiet=not self.verbose)
-        trained = train_classifier(config, run, machine, reporter, dataset=dataset, weights=weights)
+        trained = TASK.trainer(config)(config, run, data, reporter, weights=weights)
         reporter.stage(config.run_id, "evaluating")
         engine = load_engine(
             run / MODEL_NAME,
@@ -330,10 +332,6 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Writes a run folder, which ``recurra predict``, `recurra.Classifier` and `load` read.
-
-        Args:
-            folder: To be written, whole or not at all.
-            overwrite: Whether a folder that lies there is replaced.
 
         Raises:
             ConfigurationError: If labels or parameters are none that a file can hold.

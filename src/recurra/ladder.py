@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
-from recurra.data.corpora import load_dataset
 from recurra.models.adaptation.source import find_encoder
-from recurra.tasks.profile import ENCODER, METHOD, PEERS, TEACHER, TaskProfile, check_method, controls
+from recurra.tasks.base import Task
+from recurra.tasks.profile import ENCODER, METHOD, PEERS, TEACHER, check_method, controls
 from recurra.tasks.runs import model_name, resolve_model
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
 Entry = str | Mapping[str, Any]
@@ -57,21 +57,21 @@ class Ladder:
     peer: Entry | None = None
     taught: Entry | None = None
 
-    def for_rows(self, data: RunData, data_root: Path | None) -> tuple[Sequence[Entry], str, str]:
+    def for_rows(self, config: RunData, data: StudyData) -> tuple[Sequence[Entry], str, str]:
         """The models and the protocol for these data, and a line on what was chosen here and why."""
-        if not isinstance(data, DataConfig):
+        if not isinstance(config, DataConfig):
             return self.models, self.protocol or DEFAULT_PROTOCOL, ""
-        models = [*self.models, self.taught] if self.taught is not None and data.unlabelled else [*self.models]
+        models = [*self.models, self.taught] if self.taught is not None and config.unlabelled else [*self.models]
         if self.protocol is not None and self.peer is None:
             return models, self.protocol, ""
-        rows = len(load_dataset(data, data_root).splits["train"])
+        rows = len(data.rows(config).splits["train"])
         name, said = self.protocol, []
         if name is None:
             name, why = finetuning_for(rows)
             said.append(f"protocol: {name}, for {why} (choose with --protocol)")
         if self.peer is not None and rows <= MOST_FEW_ROWS:
             model, overrides = resolve_model(self.peer)
-            if data.cross_validated and rows > MOST_FEW_ROWS_OF_FOLDS:
+            if config.cross_validated and rows > MOST_FEW_ROWS_OF_FOLDS:
                 said.append(f"without {model}, often ahead with so few rows but minutes a fold: for it add --folds 1")
                 return models, name, "; ".join(said)
             try:
@@ -83,7 +83,7 @@ class Ladder:
 
 
 def choose_models(
-    task: TaskProfile,
+    task: Task,
     models: Sequence[Entry] | None = None,
     *,
     protocol: str | None = None,

@@ -15,7 +15,6 @@ from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord, holds_any_record, read_any_record
 from recurra.core.terminal import duration
 from recurra.data.configuration import DataConfig
-from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import load_export_records
 from recurra.report.documents import read_study, study_file_of
@@ -30,9 +29,9 @@ from recurra.study.ray_executor import Cluster
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, run_study
 from recurra.tasks.loaded_runs import LoadedRun
-from recurra.tasks.machine import Machine
 from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import Summary, plain
 
 # A larger file of a user's is not read once more to show some of its rows.
@@ -184,7 +183,7 @@ def _merit(record: AnyRecord) -> tuple[float, float]:
 def run_and_report(
     spec: StudySpec,
     output: Path,
-    machine: Machine,
+    data: StudyData,
     *,
     workers: int = 0,
     reporter: Reporter,
@@ -198,7 +197,7 @@ def run_and_report(
     Args:
         spec: What to run.
         output: The study's folder.
-        machine: Where data lie, threads of a run.
+        data: What is known of its data, and the machine.
         workers: Runs at once; 0 chooses.
         reporter: For progress.
         command: The command line, shown in the report.
@@ -212,7 +211,7 @@ def run_and_report(
     found = run_study(
         spec,
         output,
-        machine,
+        data,
         workers=workers,
         reporter=reporter,
         cluster=cluster,
@@ -220,7 +219,7 @@ def run_and_report(
         estimate=estimate,
         tell=partial(_headline, spec),
     )
-    return _report(spec, output, found, command)
+    return _report(spec, output, found, command, data)
 
 
 def _headline(spec: StudySpec, outcome: Outcome) -> str:
@@ -244,16 +243,11 @@ def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
     Raises:
         CheckpointError: If a record cannot be trusted.
     """
-    return _report(spec, output, look_at_outcome(spec, output), command)
+    return _report(spec, output, look_at_outcome(spec, output), command, StudyData())
 
 
 def report_records(folder: Path, output: Path | None = None, *, command: str) -> StudyResult:
     """Writes the report of the records in a folder of a study, be they packed, and of nothing that may be missing.
-
-    Args:
-        folder: The study's folder.
-        output: Where the report is written; none takes the folder.
-        command: Shown in the report.
 
     Raises:
         CheckpointError: If a record cannot be trusted.
@@ -264,12 +258,12 @@ def report_records(folder: Path, output: Path | None = None, *, command: str) ->
     outcomes = [Outcome(RunConfig.parse(record.config), run, record) for run, record in records]
     spec = load_study(study_file_of(folder) or folder / SPEC_NAME)
     target = output or folder
-    report, shown = study_report(spec, target, command=command, outcomes=outcomes, records=folder)
+    report, shown = study_report(spec, target, StudyData(), command=command, outcomes=outcomes, records=folder)
     return StudyResult(target, outcomes, report, shown)
 
 
-def _report(spec: StudySpec, output: Path, found: StudyOutcome, command: str) -> StudyResult:
-    report, shown = study_report(spec, output, command=command, outcomes=found.outcomes)
+def _report(spec: StudySpec, output: Path, found: StudyOutcome, command: str, data: StudyData) -> StudyResult:
+    report, shown = study_report(spec, output, data, command=command, outcomes=found.outcomes)
     result = StudyResult(output, found.outcomes, report, shown, found.exports, found.timing_error)
     _keep_best(result)
     return result
@@ -290,21 +284,19 @@ def _keep_best(result: StudyResult) -> None:
 
 
 def study_report(
-    spec: StudySpec, output: Path, *, command: str, outcomes: Sequence[Outcome], records: Path | None = None
+    spec: StudySpec,
+    output: Path,
+    data: StudyData,
+    *,
+    command: str,
+    outcomes: Sequence[Outcome],
+    records: Path | None = None,
 ) -> tuple[Path | None, Summary]:
-    """Writes report, figures and tables from the records of a study; returns the page's path and what it shows.
-
-    Args:
-        spec: The study.
-        output: Where the report is written.
-        command: Shown in the report.
-        outcomes: The runs.
-        records: The study's folder, where that is another one.
-    """
+    """Writes report, figures and tables from the records of a study; returns the page's path and what it shows."""
     folder = records or output
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     limits = Limits(max_mib=spec.max_mib, max_ms=spec.max_ms)
-    questions = Questions(spec.contrasts, spec.published, limits, spec.judging, *_own_texts(spec))
+    questions = Questions(spec.contrasts, spec.published, limits, spec.judging, *_own_texts(spec, data))
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
         exports = load_export_records(folder) if spec.exports else []
@@ -314,7 +306,7 @@ def study_report(
     return write_study_report(output, summary, runs, title=spec.title or spec.name, command=command), summary
 
 
-def _own_texts(spec: StudySpec) -> tuple[dict[str, dict[str, str]], str]:
+def _own_texts(spec: StudySpec, data: StudyData) -> tuple[dict[str, dict[str, str]], str]:
     """Texts of a user's only file by split and identity, and the fingerprint of these data; else nothing.
 
     Of folds there is no fingerprint: every split has all texts.
@@ -326,12 +318,12 @@ def _own_texts(spec: StudySpec) -> tuple[dict[str, dict[str, str]], str]:
     if path.stat().st_size > LARGEST_LOOKED_AT:
         return {}, ""
     try:
-        found = load_dataset(config)
+        dataset = data.rows(config)
     except RecurraError:
         return {}, ""
-    texts = {name: dict(zip(split.ids, split.texts, strict=True)) for name, split in found.splits.items()}
+    texts = {name: dict(zip(split.ids, split.texts, strict=True)) for name, split in dataset.splits.items()}
     if config.cross_validated:
         # Every row of the file is a test row of one fold.
         every = {row: text for of_split in texts.values() for row, text in of_split.items()}
         return dict.fromkeys(texts, every), ""
-    return texts, found.fingerprint
+    return texts, dataset.fingerprint

@@ -15,6 +15,7 @@ from recurra.data.configuration import DataConfig
 from recurra.study.run import execute_run
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import load_protocol
 from reviews import write_tiny_model
 from small_treebank import write_treebank
@@ -31,7 +32,7 @@ def test_a_run_trains_on_them_first_and_says_so(tmp_path: Path, capsys: pytest.C
     config = run_of(tmp_path)
     assert config.run_id.startswith("sst2-default-treebank-tiny-tuned-treebank-s0-")
     machine = Machine(threads=1, latency=False, cache_dir=tmp_path / "cache", data_root=tmp_path)
-    record = execute_run(config, tmp_path / "run", machine, Reporter())
+    record = execute_run(config, tmp_path / "run", StudyData(machine), Reporter())
     assert record is not None and not record.failed_audits()
     said = capsys.readouterr().err
     assert said.index("pretraining epoch 1") < said.index("auxiliary epoch 1") < said.index("epoch 1: train loss")

@@ -27,6 +27,7 @@ from recurra.reported_study import StudyResult
 from recurra.tasks.classification.errors import POOLING, predictions_of
 from recurra.tasks.labelling.folds import pool_folds
 from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.study_data import StudyData
 from reviews import review_rows, write_csv, write_reviews, write_tiny_model
 
 ROWS, FOLDS = 240, 5
@@ -162,15 +163,15 @@ def test_an_audit_is_that_of_the_worst_fold_with_the_rows_of_all(runs: list[Load
 
 def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path) -> None:
     few, many = (str(write_reviews(tmp_path / f"{rows}.csv", rows=rows)) for rows in (60, 2_000))
-    folded, why = cross_validated(DataConfig(name=few), None)
+    folded, why = cross_validated(DataConfig(name=few), StudyData())
     assert [each.part for each in folded.every_fold] == [f"fold-{fold}-of-5" for fold in range(1, 6)]
     assert "60 rows are few" in why and "--folds 1" in why
-    long, said = cross_validated(DataConfig(name=few, max_length=512), None)
+    long, said = cross_validated(DataConfig(name=few, max_length=512), StudyData())
     assert long.part == "fold-1-of-5" and said
     longer = DataConfig(name=str(write_reviews(tmp_path / "300.csv", rows=300)), max_length=512)
-    same, said = cross_validated(longer, None)
+    same, said = cross_validated(longer, StudyData())
     assert same == longer and "300 rows of up to 512 tokens would take long" in said and "--folds 5" in said
-    folded, _ = cross_validated(longer, None, trained=False)
+    folded, _ = cross_validated(longer, StudyData(), trained=False)
     assert folded.every_fold != [folded]
     tiny = str(write_csv(tmp_path / "tiny.csv", review_rows(6)))
     for keys in (
@@ -181,7 +182,7 @@ def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path)
         {"name": tiny},
     ):
         config = DataConfig.parse(keys)
-        assert cross_validated(config, None) == (config, "") and config.every_fold == [config]
+        assert cross_validated(config, StudyData()) == (config, "") and config.every_fold == [config]
 
 
 def test_rows_with_several_labels_are_judged_once_each_by_the_thresholds_of_their_fold(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from recurra.study.plan import claim_folder
 from recurra.study.run import execute_run
 from recurra.tasks.labelling.training import balanced_weights
 from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import StudyData
 from reviews import snapshot, write_tiny_model
 from tiny_runs import TrainedRun
 
@@ -105,7 +106,7 @@ def test_another_run_in_the_same_folder_is_refused(trained: TrainedRun) -> None:
     other = trained.config.model_copy(update={"seed": 1})
     before = snapshot(trained.folder)
     with pytest.raises(StorageError, match="holds another run"):
-        execute_run(other, trained.folder, Machine(threads=1), Reporter(quiet=True))
+        execute_run(other, trained.folder, StudyData(Machine(threads=1)), Reporter(quiet=True))
     assert snapshot(trained.folder) == before
 
 

@@ -25,6 +25,7 @@ from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.study.run import execute_run
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run, resolve_model
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import PROTOCOLS, ProtocolConfig
 from reviews import review_rows, write_reviews
 from tiny_encoder import write_tiny_encoder
@@ -51,7 +52,7 @@ def configured(root: Path, protocol: ProtocolConfig = PROTOCOLS["finetune-few"],
 
 
 def execute(config: RunConfig, folder: Path, root: Path) -> RunRecord:
-    found = execute_run(config, folder, Machine(cache_dir=root / "cache", latency=False, threads=1), QUIET)
+    found = execute_run(config, folder, StudyData(Machine(cache_dir=root / "cache", latency=False, threads=1)), QUIET)
     assert isinstance(found, RunRecord)
     return found
 

@@ -17,6 +17,7 @@ from recurra.reported_study import StudyResult, run_and_report
 from recurra.study.spec import StudySpec
 from recurra.study.study import read_latency_file
 from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import StudyData
 from reviews import write_reviews, write_tiny_model
 
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
@@ -45,7 +46,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
         }
     )  # fmt: skip
     return run_and_report(
-        spec, root / "out", Machine(threads=1), reporter=Reporter(quiet=True), command="recurra study run"
+        spec, root / "out", StudyData(Machine(threads=1)), reporter=Reporter(quiet=True), command="recurra study run"
     )
 
 

@@ -29,6 +29,7 @@ from recurra.study.export_plan import PlannedExport, plan_exports
 from recurra.study.spec import StudySpec, expand
 from recurra.study.study import read_latency_file
 from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import StudyData
 from reviews import snapshot
 from tiny_runs import TrainedRun
 
@@ -55,7 +56,7 @@ def study_of(trained: TrainedRun, output: Path) -> StudySpec:
 
 
 def run(spec: StudySpec, output: Path, machine: Machine = MACHINE) -> StudyResult:
-    return run_and_report(spec, output, machine, reporter=Reporter(quiet=True), command="recurra study run")
+    return run_and_report(spec, output, StudyData(machine), reporter=Reporter(quiet=True), command="recurra study run")
 
 
 @pytest.mark.slow
@@ -136,7 +137,7 @@ def test_killed_between_exports_the_next_start_makes_the_rest(trained: TrainedRu
 def in_this_process(exports: list[PlannedExport], output: Path, machine: Machine, *_: object, **__: object) -> None:
     """Stands in for `make_exports`, whose process takes seconds to start."""
     work = [{"run_id": item.run_id, **item.request.plain()} for item in exports]
-    exporting.export_all(str(output), machine.to_json(), 1, work)
+    exporting.export_all(StudyData(machine), str(output), 1, work)
 
 
 def test_one_export_that_fails_stops_no_other_and_is_tried_again(

@@ -14,9 +14,8 @@ from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.ladder import FROM_SCRATCH, choose_models
-from recurra.study.assignments import Assignments
 from recurra.tasks.base import task
-from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import StudyData
 from reviews import review_rows, write_csv
 from tiny_encoder import write_tiny_encoder
 
@@ -116,11 +115,11 @@ def labelled(tmp_path: Path, rows: int) -> DataConfig:
 
 def test_the_protocol_follows_the_training_rows_unless_it_is_named(tmp_path: Path) -> None:
     data = labelled(tmp_path, 100)
-    _, name, why = choose_models(TASK).for_rows(data, None)
+    _, name, why = choose_models(TASK).for_rows(data, StudyData())
     assert name == "finetune-few"
     assert why == "protocol: finetune-few, for 80 training rows, at most 100 (choose with --protocol)"
-    assert choose_models(TASK, protocol="paper").for_rows(data, None)[1:] == ("paper", "")
-    assert choose_models(TASK, from_scratch=True).for_rows(data, None)[1:] == ("tuned", "")
+    assert choose_models(TASK, protocol="paper").for_rows(data, StudyData())[1:] == ("paper", "")
+    assert choose_models(TASK, from_scratch=True).for_rows(data, StudyData())[1:] == ("tuned", "")
 
 
 def test_a_bag_of_words_is_taught_where_there_are_texts_without_labels(tmp_path: Path) -> None:
@@ -128,33 +127,33 @@ def test_a_bag_of_words_is_taught_where_there_are_texts_without_labels(tmp_path:
     (tmp_path / "more.txt").write_text("a text that nobody labelled\nand another one\n", encoding="utf-8")
     more = data.model_copy(update={"unlabelled": str(tmp_path / "more.txt")})
     whole, folder = choose_models(TASK), str(write_tiny_encoder(tmp_path / "tiny"))
-    assert whole.for_rows(data, None)[0] == whole.models
-    *others, taught = choose_models(TASK, protocol="finetune").for_rows(more, None)[0]
+    assert whole.for_rows(data, StudyData())[0] == whole.models
+    *others, taught = choose_models(TASK, protocol="finetune").for_rows(more, StudyData())[0]
     assert others == whole.models
     assert taught == {"name": "linear-taught", "preset": "linear-tuned", "teacher": "minilm"}
-    own = choose_models(TASK, encoder=folder, plan="0 (1)x2 3", teacher="runs/big").for_rows(more, None)[0]
+    own = choose_models(TASK, encoder=folder, plan="0 (1)x2 3", teacher="runs/big").for_rows(more, StudyData())[0]
     assert own[-1] == {**taught, "teacher": "runs/big"}
     for without in (choose_models(TASK, ["minilm"]), choose_models(TASK, from_scratch=True)):
-        assert len(without.for_rows(more, None)[0]) == len(without.models)
+        assert len(without.for_rows(more, StudyData())[0]) == len(without.models)
 
 
 def test_setfit_joins_where_labels_are_few(tmp_path: Path, packages: set[str]) -> None:
     few, more = labelled(tmp_path, 500), labelled(tmp_path, 502)
     whole = choose_models(TASK)
-    assert whole.for_rows(few, None)[0] == [*whole.models, "setfit"]
-    assert whole.for_rows(more, None)[0] == whole.models
+    assert whole.for_rows(few, StudyData())[0] == [*whole.models, "setfit"]
+    assert whole.for_rows(more, StudyData())[0] == whole.models
     for ladder_of_others in (
         choose_models(TASK, ["linear", "minilm"]),
         choose_models(TASK, from_scratch=True),
         choose_models(task("multi-label classification")),
     ):
-        assert "setfit" not in ladder_of_others.for_rows(few, None)[0]
-    assert choose_models(TASK, ["setfit"], encoder="minilm").for_rows(few, None)[0].count("setfit") == 1
+        assert "setfit" not in ladder_of_others.for_rows(few, StudyData())[0]
+    assert choose_models(TASK, ["setfit"], encoder="minilm").for_rows(few, StudyData())[0].count("setfit") == 1
     folder = str(write_tiny_encoder(tmp_path / "tiny"))
-    models, *_ = choose_models(TASK, encoder=folder, plan="0 (1)x2 3").for_rows(few, None)
+    models, *_ = choose_models(TASK, encoder=folder, plan="0 (1)x2 3").for_rows(few, StudyData())
     assert models[-1] == {"name": "tiny-setfit", "encoder": folder, "method": "setfit"}
     packages.add("setfit")
-    models, _, why = whole.for_rows(few, None)
+    models, _, why = whole.for_rows(few, StudyData())
     assert models == whole.models
     assert "without setfit, the better way with at most 400 rows" in why and "pip install 'recurra[peers]'" in why
 
@@ -180,8 +179,8 @@ def test_a_comparison_trains_in_the_precision_that_was_asked_for(
     encoder = str(write_tiny_encoder(tmp_path / "encoder"))
     file = write_csv(tmp_path / "reviews.csv", review_rows(60))
     spec, note = plan_comparison(
-        str(file), TASK, choose_models(TASK, encoder=encoder, plan="0"), Assignments(), precision=asked,
-        output=tmp_path / "out", machine=Machine(), reporter=Reporter(quiet=True),
+        {"name": str(file)}, {}, StudyData(), encoder=encoder, plan="0", precision=asked,
+        output=tmp_path / "out", reporter=Reporter(quiet=True),
     )  # fmt: skip
     assert spec.precision == (asked or "bf16")
     assert ("precision: bf16" in note) == (asked is None)

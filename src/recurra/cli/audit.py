@@ -44,11 +44,8 @@ def audit_data(
     as_json: options.Json = False,
 ) -> None:
     """Look for leakage between splits and for shortcuts to the label. Example: recurra audit data reviews.csv."""
-    from recurra.tasks.base import task_of_data
-
-    given = options.data_options(context)
-    config = options.configured_data(name, given, assignments, data_root, models=[])
-    title, audits = task_of_data(config).audit_data(config, data_root)
+    task, config, known = options.configured_data(context, name, assignments, data_root, models=[])
+    title, audits = task.audit_data(config, known)
     present_audits(title, audits, as_json=as_json)
 
 

@@ -137,55 +137,40 @@ def compare(
     """
     from recurra.comparison import plan_comparison
     from recurra.core.progress import Reporter
-    from recurra.ladder import choose_models
     from recurra.reported_study import run_and_report
-    from recurra.study.assignments import named_data, sort_assignments
-    from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
-    from recurra.tasks.profile import profile_of_values
-    from recurra.tasks.questions import Judging, Limits
+    from recurra.tasks.study_data import StudyData
 
-    chosen = task(
-        profile_of_values(
-            named_data(data, [*options.label_keys(options.data_options(context)), *(assignments or [])])
-        ).name
-    )
-    given = options.data_options(context)
-    named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
-    machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
+    _, values, assigned = options.read_keys(data, options.data_keys(context), assignments)
+    known = StudyData(Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency))
     reporter = Reporter(quiet=quiet)
     spec, note = plan_comparison(
-        data,
-        chosen,
-        choose_models(
-            chosen,
-            named,
-            protocol=protocol,
-            encoder=encoder,
-            plan=plan,
-            teacher=teacher,
-            from_scratch=from_scratch,
-        ),
-        sort_assignments(assignments or [], model_keys=False, task=chosen),
-        given,
+        values,
+        assigned.protocol,
+        known,
+        models=None if models is None else [name.strip() for name in models.split(",") if name.strip()],
+        protocol=protocol,
+        encoder=encoder,
+        plan=plan,
+        teacher=teacher,
+        from_scratch=from_scratch,
         seeds=seeds,
         precision=precision,
-        limits=Limits(max_mib=max_mib, max_ms=max_ms),
-        judging=Judging.parse({"measure": measure}, source="--measure"),
+        max_mib=max_mib,
+        max_ms=max_ms,
+        measure=measure,
         minutes=minutes,
         output=output,
-        machine=machine,
         workers=workers,
         reporter=reporter,
     )
-    command = shlex.join(["recurra", *sys.argv[1:]])
     result = run_and_report(
         spec,
         output,
-        machine,
+        known,
         workers=workers,
         reporter=reporter,
-        command=command,
+        command=shlex.join(["recurra", *sys.argv[1:]]),
         note=note,
         # A budget has said it already.
         estimate=estimate and not quiet and minutes is None,
@@ -209,11 +194,12 @@ def demo(
     from recurra.core.progress import Reporter
     from recurra.reported_study import run_and_report
     from recurra.tasks.machine import Machine
+    from recurra.tasks.study_data import StudyData
 
     command = shlex.join(["recurra", *sys.argv[1:]])
-    machine = Machine(cache_dir=cache_dir, threads=1)
+    known = StudyData(Machine(cache_dir=cache_dir, threads=1))
     reporter = Reporter(quiet=quiet)
     result = run_and_report(
-        demonstration(seeds=seeds), output, machine, workers=workers, reporter=reporter, command=command
+        demonstration(seeds=seeds), output, known, workers=workers, reporter=reporter, command=command
     )
     present_study(result, as_json=as_json)

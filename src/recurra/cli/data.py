@@ -100,11 +100,8 @@ def describe(
 
     Example: recurra data describe reviews.csv
     """
-    from recurra.tasks.base import task_of_data
-
-    given = options.data_options(context)
-    config = options.configured_data(name, given, assignments, data_root)
-    present(task_of_data(config).describe_data(config, data_root), as_json=as_json)
+    task, config, known = options.configured_data(context, name, assignments, data_root)
+    present(task.describe_data(config, known), as_json=as_json)
 
 
 @app.command("prepare")
@@ -137,8 +134,8 @@ def prepare(
 
     Example: recurra data prepare sst2
     """
-    from recurra.tasks.base import task_of_data
-
-    given = options.data_options(context)
-    config = options.configured_data(name, given, assignments, data_root, models=[model] if model else [])
-    present(task_of_data(config).prepare_data(config, data_root, cache_dir), as_json=as_json)
+    models = [model] if model else []
+    task, config, known = options.configured_data(
+        context, name, assignments, data_root, cache_dir=cache_dir, models=models
+    )
+    present(task.prepare_data(config, known), as_json=as_json)

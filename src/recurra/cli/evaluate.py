@@ -67,5 +67,4 @@ def evaluate(
     }
     # What is no run is an export, or nothing that can be evaluated.
     record = read_any_record(run) if (run / RECORD_NAME).exists() else read_source_record(run)
-    engine = task(record.task).engine
-    present(engine.evaluate(run, given, data_root), as_json=as_json)
+    present(task(record.task).evaluate(run, given, data_root), as_json=as_json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,8 +55,7 @@ def label_errors(
     """
     if output is not None and output.suffix.lower() != ".csv":
         raise ConfigurationError(f"'{output}' has the extension '{output.suffix}'; allowed: .csv")
-    given = options.data_options(context)
-    config = _of_a_file(file, given, assignments)
+    config = _of_a_file(context, file, assignments)
     from recurra.evaluation.label_errors import find_label_errors
 
     if output is not None:
@@ -88,13 +86,13 @@ def label_errors(
         _print(found, top, output)
 
 
-def _of_a_file(file: str, given: Mapping[str, str | bool | None], assignments: list[str] | None) -> DataConfig:
+def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None) -> DataConfig:
     from recurra.data.corpora import CORPORA
     from recurra.tasks.labelling.data import labelled
 
     if file in CORPORA:
         raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours, such as .csv or .jsonl")
-    return labelled(options.configured_data(file, given, assignments, None))
+    return labelled(options.configured_data(context, file, assignments, None)[1])
 
 
 def _print(found: LabelErrors, top: int, output: Path | None) -> None:

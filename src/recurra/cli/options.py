@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,9 @@ import typer
 
 if TYPE_CHECKING:
     from recurra.data.configuration import RunData
+    from recurra.study.assignments import Assignments
+    from recurra.tasks.base import Task
+    from recurra.tasks.study_data import StudyData
 from recurra.models.exits.rules import summarise_rules
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
@@ -190,64 +192,63 @@ def one_run(place: Place, *, quiet: bool = False) -> Place:
     return type(place)(found.folder)
 
 
-# The parameters of commands that say which data are meant and how they are read.
-_OF_DATA = (
-    "tokenizer",
-    "data_protocol",
-    "text_column",
-    "label_column",
-    "label_columns",
-    "label_separator",
-    "id_column",
-    "encoding",
-    "group_column",
-    "validation",
-    "test",
-    "max_length",
-    "windows",
-    "folds",
-    "form_must_not_predict",
-    "skip_unlabelled",
-    "unlabelled",
-)
+def data_keys(context: typer.Context) -> dict[str, Any]:
+    """Keys of the data that options of a command line set; without those that it leaves open."""
+    from recurra.tasks.base import tasks
+
+    # A command's own name and protocol are other things than those of the data.
+    fields = {field for task in tasks() for field in task.data_config.model_fields} - {"name", "protocol"}
+    keys = {key: value for key, value in context.params.items() if key in fields}
+    keys["protocol"] = context.params.get("data_protocol")
+    label = keys.get("label_column")
+    if label is not None and keys.get("label_columns") is None and "," in label:
+        keys |= {"label_column": None, "label_columns": label}
+    return {key: value for key, value in keys.items() if value is not None and value is not False}
 
 
-def data_options(context: typer.Context) -> dict[str, Any]:
-    """What a command line says of its data, by the option that says it; none for what it leaves open."""
-    flags = {str(parameter.name): parameter.opts[0] for parameter in context.command.params}
-    values = {flags[name]: context.params[name] for name in _OF_DATA if name in flags}
-    label, several = values.get("--label-column"), values.get("--label-columns")
-    if label is not None and several is None and "," in label:
-        values |= {"--label-column": None, "--label-columns": label}
-    return {flag: None if value is False else value for flag, value in values.items()}
+def read_keys(
+    name: str, keys: Mapping[str, Any], assignments: Sequence[str] | None, *, model_keys: bool = False
+) -> tuple[Task, dict[str, Any], Assignments]:
+    """The task of some data, the keys of these data from options and ``data.KEY=VALUE``, which win, and the other keys.
 
+    Raises:
+        ConfigurationError: For an option without meaning, or an unknown key.
+    """
+    from recurra.core.errors import ConfigurationError
+    from recurra.study.assignments import read_assignments
+    from recurra.tasks.base import task_of_values
 
-def label_keys(given: Mapping[str, Any]) -> list[str]:
-    """Options that make data those of several labels a text, as ``key=value``: they choose the task."""
-    named = {"label_separator": given.get("--label-separator"), "label_columns": given.get("--label-columns")}
-    return [f"data.{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
+    assigned = read_assignments(assignments or [])
+    values = {**keys, "name": name, **assigned.data}
+    task = task_of_values(values)
+    assigned.check(task, model_keys=model_keys)
+    for key in keys:
+        if key not in task.data_config.model_fields:
+            option = "--data-protocol" if key == "protocol" else f"--{key.replace('_', '-')}"
+            raise ConfigurationError(f"'{option}' has no meaning here: '{name}' is {task.kind_of_data}; leave it out")
+    return task, values, assigned
 
 
 def configured_data(
+    context: typer.Context,
     name: str,
-    given: Mapping[str, Any],
     assignments: Sequence[str] | None,
     data_root: Path | None,
     *,
+    cache_dir: Path | None = None,
     models: Sequence[str] | None = None,
-) -> RunData:
-    """Builds the configuration of data from options and ``key=value``; for models, see `Task.configure_data`.
+) -> tuple[Task, RunData, StudyData]:
+    """The task of some data, their configuration from options and ``key=value``, and what is known of them.
 
     Raises:
         ConfigurationError: For an option without meaning, an unknown key or an impossible value.
     """
-    from recurra.study.assignments import named_data, sort_assignments
-    from recurra.tasks.base import task
-    from recurra.tasks.profile import profile_of_values
+    from recurra.tasks.machine import Machine
     from recurra.tasks.runs import resolve_model
+    from recurra.tasks.study_data import StudyData
 
-    named = None if models is None else [resolve_model(model) for model in models]
-    keys = [f"data.{pair.removeprefix('data.')}" for pair in assignments or []]
-    chosen = task(profile_of_values(named_data(name, [*label_keys(given), *keys])).name)
-    assigned = sort_assignments(keys, task=chosen)
-    return chosen.configure_data(name, given, assigned.data, data_root, models=named)[0]
+    readers = None if models is None else [resolve_model(model) for model in models]
+    pairs = [f"data.{pair.removeprefix('data.')}" for pair in assignments or []]
+    task, values, _ = read_keys(name, data_keys(context), pairs)
+    known = StudyData(Machine(data_root=data_root, cache_dir=cache_dir))
+    return task, task.configure_data(values, known, models=readers)[0], known

@@ -168,12 +168,13 @@ def plan(
     from recurra.study.spec import load_study
     from recurra.study.status import plan_with_cost
     from recurra.tasks.machine import Machine
+    from recurra.tasks.study_data import StudyData
 
     spec = load_study(file, assignments or [])
-    machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads)
+    known = StudyData(Machine(data_root=data_root, cache_dir=cache_dir, threads=threads))
     folder = output or Path("runs") / spec.name
     planned = plan_with_cost(
-        spec, folder, machine, workers=workers, cost=cost, calibrated=calibrate, reporter=Reporter(quiet=as_json)
+        spec, folder, known, workers=workers, cost=cost, calibrated=calibrate, reporter=Reporter(quiet=as_json)
     )
     present_plan(planned, as_json=as_json)
 
@@ -216,13 +217,14 @@ def run(
     from recurra.study.ray_executor import Cluster
     from recurra.study.spec import load_study
     from recurra.tasks.machine import Machine
+    from recurra.tasks.study_data import StudyData
 
     spec = load_study(file, assignments or [])
-    machine = Machine(data_root=data_root, threads=threads, latency=latency)
+    known = StudyData(Machine(data_root=data_root, threads=threads, latency=latency))
     result = run_and_report(
         spec,
         output or Path("runs") / spec.name,
-        machine,
+        known,
         workers=workers,
         reporter=Reporter(quiet=quiet),
         command=shlex.join(["recurra", *sys.argv[1:]]),

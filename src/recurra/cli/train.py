@@ -52,35 +52,23 @@ def train(
     Example: recurra train --model recurrent --data reviews.csv --output runs/reviews max_epochs=5 data.max_length=64
     """
     from recurra.core.progress import Reporter
-    from recurra.study.assignments import configure_run, named_data, sort_assignments
-    from recurra.study.preflight import is_finished, preflight, refuse_unheard_texts
-    from recurra.tasks.base import task
+    from recurra.study.run import execute_run, is_finished, preflight, refuse_unheard_texts
     from recurra.tasks.machine import Machine
-    from recurra.tasks.profile import profile_of_values
-    from recurra.tasks.runs import resolve_model
+    from recurra.tasks.runs import make_run, resolve_model
+    from recurra.tasks.study_data import StudyData
 
     reporter = Reporter(quiet=quiet)
-    chosen = task(
-        profile_of_values(
-            named_data(data, [*options.label_keys(options.data_options(context)), *(assignments or [])])
-        ).name
-    )
-    assigned = sort_assignments(assignments or [], task=chosen)
-    given = {**options.data_options(context), "--latency": latency}
+    task, values, assigned = options.read_keys(data, options.data_keys(context), assignments, model_keys=True)
+    known = StudyData(Machine(data_root, cache_dir, threads, latency is not False, keep_checkpoints))
     name, keys = resolve_model(model)
-    data_config, note = chosen.configure_data(
-        data, given, assigned.data, data_root, models=[(name, {**keys, **assigned.model})]
-    )
-    config = configure_run(model, data_config, protocol, assigned, seed=seed, precision=precision)
+    data_config, note = task.configure_data(values, known, models=[(name, {**keys, **assigned.model})])
+    training = task.load_protocol(protocol, assigned.protocol)
+    config = make_run(model, data_config, training, seed=seed, precision=precision, overrides=assigned.model)
     refuse_unheard_texts([config])
-    machine = Machine(data_root, cache_dir, threads, latency is not False, keep_checkpoints)
-    said: list[str] = []
+    notes: list[str] = []
     if not is_finished(config, output):
-        said = [*filter(None, [note]), *preflight([config], machine)]
-
-    from recurra.study.run import execute_run
-
-    record = execute_run(config, output, machine, reporter, said)
-    # The other processes of a distributed training have nothing to say.
+        notes = [*filter(None, [note]), *preflight([config], known)]
+    record = execute_run(config, output, known, reporter, notes)
+    # The other processes of a distributed run have nothing to say.
     if record is not None:
-        present(chosen.engine.present(record, str(output)), as_json=as_json)
+        present(task.present(record, str(output)), as_json=as_json)

@@ -29,7 +29,6 @@ from recurra.core.record_parts import (
     hash_of_text,
 )
 from recurra.core.sealed import read_sealed
-from recurra.core.tasks import TASKS, load_class
 
 
 class LengthSummary(Part):
@@ -418,6 +417,12 @@ __all__ = [
 SCHEMA_VERSION = 4
 RECORD_NAME = "record.json"
 AnyRecord = LabelRunRecord | LanguageRunRecord
+# The class of the records of each task, by the task's name.
+RECORDS: dict[str, type[AnyRecord]] = {
+    "language modelling": LanguageRunRecord,
+    "multi-label classification": MultiLabelRunRecord,
+    "classification": RunRecord,
+}
 
 
 def write_record(folder: Path | str, record: AnyRecord) -> Path:
@@ -469,13 +474,12 @@ def _class_of(values: Any, path: Path) -> type[AnyRecord]:
     if not isinstance(task, str):
         return RunRecord
     # The task of a record says of which class it is; before schema 3, no record names it and all are of classifiers.
-    if task not in TASKS:
+    if task not in RECORDS:
         raise CheckpointError(
             f"'{path}' is a record of the task '{task}', which this version does not know "
-            f"(known: {', '.join(sorted(TASKS))}); upgrade recurra"
+            f"(known: {', '.join(sorted(RECORDS))}); upgrade recurra"
         )
-    found: type[AnyRecord] = load_class(TASKS[task].record)
-    return found
+    return RECORDS[task]
 
 
 def holds_any_record(folder: Path | str) -> bool:
@@ -496,7 +500,7 @@ def holds_record(folder: Path | str, config_hash: str) -> bool:
         values = from_json(text, allow_inf_nan=False)
         # A file whose hash fits is what `write_record` wrote: no need to look inside.
         known = type(values["schema_version"]) is int and 2 <= values["schema_version"] <= SCHEMA_VERSION
-        if known and values.get("task", "classification") in TASKS and values["content_hash"] == hash_of_text(text):
+        if known and values.get("task", "classification") in RECORDS and values["content_hash"] == hash_of_text(text):
             return bool(values["config_hash"] == config_hash)
     return read_any_record(path).config_hash == config_hash
 

@@ -12,12 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
-from recurra.core.record import LabelRunRecord
-from recurra.core.tasks import TASKS, load_class
+from recurra.core.record import LabelRunRecord, MultiLabelRunRecord
 from recurra.data.cleaning import FIRST, clean_text
-from recurra.data.configuration import DataConfig
+from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.demo_corpus import generate_demo
 from recurra.data.domains import load_domains
@@ -140,8 +138,8 @@ CORPORA: dict[str, Corpus] = {
 
 def recorded_data(record: LabelRunRecord) -> DataConfig:
     """The configuration of a run's data."""
-    config: DataConfig = load_class(TASKS[record.task].data).parse(record.config["data"], source="record")
-    return config
+    kind = MultiLabelData if isinstance(record, MultiLabelRunRecord) else DataConfig
+    return kind.parse(record.config["data"], source="record")
 
 
 def recorded_split(record: LabelRunRecord, name: str, data_root: Path | None) -> TextSplit:
@@ -166,17 +164,10 @@ _OF_FILES = (
     "validation", "test", "group_column", "id_column", "encoding", "clean", "label_separator", "label_columns",
     "join_labels", "skip_unlabelled", "folds",
 )  # fmt: skip
-# A comparison asks five times for the same data: for lengths, protocol, checks, training and report.
-_REMEMBERED_BYTES = 2**26
-# The keys that say how texts are read by a model, and nothing about which texts these are.
-_READING_KEYS = frozenset({"tokenizer", "max_length", "windows", "trained_vocab_size", "form_must_not_predict"})
-_remembered: dict[str, TextDataset] = {}
 
 
 def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDataset:
     """Loads the data that a configuration names, cleaned, split and cut to the subset that it asks for.
-
-    The last data of at most 64 MiB of files are remembered, and read again once a file has changed.
 
     Args:
         config: Corpus or file, protocol, subset. ``length_tail`` applies to every split, then ``fraction`` to train.
@@ -186,31 +177,6 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
         DataError: If the data cannot be used.
         UnavailableError: If it is neither in the data root nor to be had.
     """
-    key = _identity(config, data_root)
-    if key is None or key not in _remembered:
-        dataset = _load(config, data_root)
-        _remembered.clear()
-        if key is None:
-            return dataset
-        _remembered[key] = dataset
-    return _remembered[key]
-
-
-def _identity(config: DataConfig, data_root: Path | None) -> str | None:
-    """What the texts and labels of data depend on; none for data that are not to be remembered."""
-    keys = {key: value for key, value in config.plain().items() if key not in _READING_KEYS}
-    paths = [Path(name) for name in config.files]
-    try:
-        files = [(str(path.absolute()), path.stat()) for path in paths if path.is_file()]
-    except OSError:
-        return None
-    if not files or sum(stat.st_size for _, stat in files) > _REMEMBERED_BYTES:
-        return None
-    states = [[name, stat.st_size, stat.st_mtime_ns, stat.st_ino] for name, stat in files]
-    return content_hash([type(config).__name__, keys, str(data_root), states])
-
-
-def _load(config: DataConfig, data_root: Path | None) -> TextDataset:
     if data_root is not None and not data_root.is_dir():
         raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
     corpus = CORPORA.get(config.name)

@@ -28,6 +28,7 @@ from recurra.study.workers import Workers
 from recurra.tasks.base import DataCost, task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 
 BACKWARD = 2  # passes that the backward pass costs
 # Steps of each model that are timed, after one that sets everything up.
@@ -39,15 +40,10 @@ LARGEST_PACE = 3.0
 
 
 class CostBook:
-    """Counts operations of runs; data are looked at once.
+    """Counts operations of runs; data are looked at once."""
 
-    Args:
-        machine: Where data lie and tokens are cached.
-    """
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self._data: dict[str, DataCost] = {}
+    def __init__(self, known: StudyData) -> None:
+        self.known = known
         self._flops: dict[tuple[str, str, int], float] = {}
 
     def training_flops(self, run: RunConfig, epochs: int | None = None) -> float | None:
@@ -76,7 +72,7 @@ class CostBook:
         # The lengths of data that were looked at stay where they are.
         key = run.model, content_hash(run.model_overrides), id(lengths)
         if key not in self._flops:
-            self._flops[key] = (1 + BACKWARD) * task_of_data(run.data).engine.epoch_flops(run, lengths, data)
+            self._flops[key] = (1 + BACKWARD) * task_of_data(run.data).epoch_flops(run, lengths, data)
         return self._flops[key]
 
     def data(self, run: RunConfig) -> DataCost:
@@ -85,10 +81,8 @@ class CostBook:
         Raises:
             RecurraError: If the data cannot be used.
         """
-        key = content_hash([run.data.plain(), run.data_hash])
-        if key not in self._data:
-            self._data[key] = task_of_data(run.data).data_cost(run.data, self.machine)
-        return self._data[key]
+        task, reading = task_of_data(run.data), content_hash(run.data.plain())
+        return self.known.once(f"cost {reading}", run.data, lambda: task.data_cost(run.data, self.known))
 
 
 @dataclass(frozen=True)
@@ -110,16 +104,11 @@ Measure = Callable[[RunConfig], Timed]
 
 
 def measured(book: CostBook, threads: int) -> Measure:
-    """What times a model: a few training steps on made-up rows of the mean length, or fits of a control on some rows.
-
-    Args:
-        book: Counts rows and operations.
-        threads: Threads of one run.
-    """
+    """What times a model: training steps on made-up rows of the mean length, or fits of a control on some rows."""
 
     def measure(config: RunConfig) -> Timed:
         if config.is_control:
-            return Timed(None, task_of_data(config.data).engine.control_seconds(config, book.machine))
+            return Timed(None, task_of_data(config.data).control_seconds(config, book.known))
         data = book.data(config)
         reset_peak_memory()
         speed = training_speed(config, data.tokens / data.rows, threads=threads)
@@ -130,12 +119,6 @@ def measured(book: CostBook, threads: int) -> Measure:
 
 def training_speed(config: RunConfig, mean_tokens: float, *, threads: int, steps: int = TIMED_STEPS) -> float:
     """Operations a second in training, counted as in `CostBook`, from steps on made-up rows of the mean length.
-
-    Args:
-        config: The run whose model, batch size and precision are taken.
-        mean_tokens: Mean length of its rows.
-        threads: Threads of one run.
-        steps: How many are timed.
 
     Raises:
         ConfigurationError: If the model configuration is wrong.
@@ -148,7 +131,7 @@ def training_speed(config: RunConfig, mean_tokens: float, *, threads: int, steps
     length = max(3, round(mean_tokens))
     elapsed = []
     with torch_threads(threads):
-        model, forward, labels = task_of_data(config.data).engine.sample_step(config, length)
+        model, forward, labels = task_of_data(config.data).sample_step(config, length)
         model = model.to(device).train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
         generator = torch.Generator().manual_seed(0)
@@ -179,12 +162,7 @@ class RunCost:
 
 @dataclass(frozen=True)
 class PlanCost:
-    """Cost of a plan.
-
-    Attributes:
-        runs: Cost of each run by its identifier.
-        basis: Where the seconds come from, one sentence each.
-    """
+    """Cost of a plan."""
 
     runs: Mapping[str, RunCost]
     basis: Sequence[str]
@@ -280,14 +258,7 @@ def whole_seconds(record: AnyRecord) -> float:
 
 
 class Expectation:
-    """What the runs of a study that are not done will take, and how long the rest takes as they come in.
-
-    Args:
-        runs: Those runs.
-        costs: By identifier.
-        workers: Runs at once.
-        took_s: Seconds that the estimate took.
-    """
+    """What the runs of a study that are not done will take, and how long the rest takes as they come in."""
 
     def __init__(self, runs: Sequence[RunConfig], costs: Mapping[str, RunCost], workers: int, took_s: float) -> None:
         self.costs, self.workers, self.took_s = costs, workers, took_s
@@ -348,17 +319,10 @@ class Expectation:
 
 
 def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers) -> Expectation | str:
-    """Finds out in a worker what a study will take; or says why it cannot be known, which stops nothing.
-
-    Args:
-        spec: The study.
-        output: Its folder.
-        machine: Where it runs.
-        workers: The study's.
-    """
+    """Finds out in a worker what a study will take; or says why it cannot be known, which stops nothing."""
     began = time.monotonic()
     ended = workers.call(
-        "recurra.study.estimate:costs_of_pending", spec.plain(), str(output), machine.to_json(), workers.threads
+        "recurra.study.estimate:costs_of_pending", spec.plain(), str(output), workers.threads, machine=machine
     )
     if ended.code:
         return f"the time is not known: {ended.last.removeprefix('error: ')[:300] or ended.cause}"
@@ -367,13 +331,13 @@ def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers) ->
     return Expectation(runs, costs, max(1, workers.count), time.monotonic() - began)
 
 
-def costs_of_pending(spec: Mapping[str, Any], output: str, machine: str, threads: int) -> dict[str, dict[str, Any]]:
+def costs_of_pending(data: StudyData, spec: Mapping[str, Any], output: str, threads: int) -> dict[str, dict[str, Any]]:
     """Cost of every run that is not done, in plain values: models are timed that have no record yet."""
     planned = plan_study(StudySpec.parse(spec), Path(output))
     if any(run.config.needs_torch for run in planned):
         from recurra.models.quiet import quieten_libraries
 
         quieten_libraries()
-    book = CostBook(Machine.from_json(machine))
+    book = CostBook(data)
     costs = cost_plan(planned, book, measured(book, threads)).runs
     return {run.config.run_id: vars(costs[run.config.run_id]) for run in planned if run.state != "done"}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
@@ -40,23 +39,8 @@ class Outcome:
 Tell = Callable[[Outcome], str]
 
 
-class Executor(Protocol):
-    """What carries out runs."""
-
-    def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
-        """Executes runs and returns what became of each, in any order; one that fails does not stop the others."""
-
-
 class LocalExecutor:
-    """Runs on this machine.
-
-    Args:
-        output: The study's folder.
-        machine: Data root, caches; its ``threads`` must be those of the workers.
-        workers: Where the runs are carried out.
-        reporter: For progress.
-        tell: What is said of a run that is done.
-    """
+    """Runs on this machine."""
 
     def __init__(
         self, output: Path, machine: Machine, workers: Workers, *, reporter: Reporter, tell: Tell | None = None
@@ -71,18 +55,11 @@ class LocalExecutor:
         """Executes runs and returns what became of each; one that fails does not stop the others."""
         if not pending:
             return []
-        queue = list(pending)
-        guard = threading.Lock()
+        queue, guard = list(pending), threading.Lock()
         outcomes: list[Outcome] = []
-
-        def execute_next() -> Outcome:
-            with guard:
-                config = queue.pop(choose_next(queue, self.workers.count))
-            return self._execute(config)
-
         with self.reporter.task("runs", len(pending)) as task, ThreadPoolExecutor(self.workers.count) as threads:
             try:
-                for future in as_completed([threads.submit(execute_next) for _ in pending]):
+                for future in as_completed([threads.submit(self._execute_next, queue, guard) for _ in pending]):
                     outcome = future.result()
                     outcomes.append(outcome)
                     task.advance(1, note=outcome.config.run_id)
@@ -94,7 +71,9 @@ class LocalExecutor:
                 raise
         return outcomes
 
-    def _execute(self, config: RunConfig) -> Outcome:
+    def _execute_next(self, queue: list[RunConfig], guard: threading.Lock) -> Outcome:
+        with guard:
+            config = queue.pop(choose_next(queue, self.workers.count))
         folder = run_folder(self.output, config)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +86,7 @@ class LocalExecutor:
             self.reporter.say(line if named else f"{config.run_id}: {line}")
 
         with logging_to(folder, say) as log:
-            ended = self.workers.call(EXECUTE, str(folder), self.machine.to_json(), say=log)
+            ended = self.workers.call(EXECUTE, str(folder), machine=self.machine, say=log)
         if self.workers.stopped:
             # Ended by us: that is no failure of the run.
             return Outcome(config, folder, None, "interrupted", 1)

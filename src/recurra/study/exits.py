@@ -119,16 +119,16 @@ def choose_exits(
         ConfigurationError: If it has no exits, or something is asked for that is not its own.
         DataError: If its data cannot be had any more.
     """
-    engine = task(read_any_record(run).task).engine
+    of_run = task(read_any_record(run).task)
     options = dict(keep or {})
-    refuse_options(options, frozenset({engine.exit_option}), f"for '{run}' it is '{engine.exit_option}'")
-    wanted = options.get(engine.exit_option)
-    if each and not engine.records_exits:
+    refuse_options(options, frozenset({of_run.exit_option}), f"for '{run}' it is '{of_run.exit_option}'")
+    wanted = options.get(of_run.exit_option)
+    if each and not of_run.records_exits:
         raise ConfigurationError(f"'--keep' is for language models, and '{run}' is no run of one; leave it out")
-    share = engine.exit_default if wanted is None else float(wanted)
+    share = of_run.exit_default if wanted is None else float(wanted)
     with torch_threads(threads):
-        subject = engine.exit_subject(run, data_root)
-        asked = engine.describe_kept(share)
+        subject = of_run.exit_subject(run, data_root)
+        asked = of_run.describe_kept(share)
         chosen = subject.choose(share, kind)
         judged = None if chosen.rule is None else subject.judge(chosen.rule)
         timed = [] if chosen.rule is None else [_time(subject, chosen.rule, size) for size in batch_sizes]
@@ -169,10 +169,6 @@ def _time(subject: ExitSubject, rule: ExitRule, batch_size: int) -> TimedEarlyEx
 
 def keep_exits(run: Path, choice: ExitChoice) -> ExitsRecord:
     """Writes ``exits.json`` into a run's folder; what stood there before is replaced.
-
-    Args:
-        run: The run folder.
-        choice: Measured with every exit by itself (`recurra.study.exits.choose_exits`, ``each``).
 
     Raises:
         StorageError: If it cannot be written.

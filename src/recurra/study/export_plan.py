@@ -69,11 +69,6 @@ def plan_exports(
 ) -> list[PlannedExport]:
     """Returns every export that a study asks for: each of its requests for each Transformer.
 
-    Args:
-        spec: The study.
-        output: Its folder.
-        runs: Its runs with their records, if they have one.
-
     Raises:
         CheckpointError: If the record of an export cannot be trusted.
     """
@@ -129,22 +124,21 @@ def make_exports(
     reporter: Reporter,
     workers: Workers,
 ) -> None:
-    """Makes and evaluates exports in a worker; one that fails leaves its reason and stops no other.
-
-    Args:
-        exports: Those without a record, of finished runs.
-        output: The study's folder.
-        machine: Where data lie; ``threads`` 0 takes all cores.
-        reporter: For progress.
-        workers: The study's.
-    """
+    """Makes and evaluates exports in a worker; one that fails leaves its reason and stops no other."""
     if not exports:
         return
     reporter.say(f"making and evaluating {len(exports)} exports")
     work = [{"run_id": item.run_id, **item.request.plain()} for item in exports]
     threads = machine.threads or available_cores()
-    arguments = (str(output), machine.to_json(), threads, work)
-    ended = workers.call("recurra.study.exporting:export_all", *arguments, say=reporter.say, threads=threads)
+    ended = workers.call(
+        "recurra.study.exporting:export_all",
+        str(output),
+        threads,
+        work,
+        machine=machine,
+        say=reporter.say,
+        threads=threads,
+    )
     for item in exports if ended.code else ():
         if not record_path(item.folder).exists() and not error_path(item.folder).exists():
             note_failure_at(item.folder, ended.reason, kind="RunError", code=max(ended.code, 1))

@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from recurra.core.configuration import content_hash
 from recurra.core.environment import code_record, environment_record
 from recurra.core.errors import DataError, RecurraError
 from recurra.core.packed import RUNS_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import LabelRunRecord, read_record
-from recurra.data.corpora import load_dataset, recorded_data
-from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.corpora import recorded_data
+from recurra.data.dataset import TextSplit
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.check import CheckRows, check_split, rows_of
@@ -37,30 +36,10 @@ from recurra.deployment.export_record import (
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.models.quiet import quieten_libraries
 from recurra.study.export_plan import note_failure_at
-from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import accelerator_name
+from recurra.tasks.study_data import StudyData
 
 Logits = npt.NDArray[np.float32]
-
-
-class Datasets:
-    """Data of runs, each loaded once: the runs of a study share theirs.
-
-    Args:
-        data_root: Local copies of public data.
-    """
-
-    def __init__(self, data_root: Path | None) -> None:
-        self._data_root = data_root
-        self._loaded: dict[str, TextDataset] = {}
-
-    def of(self, record: LabelRunRecord) -> TextDataset:
-        """The data of a run."""
-        config = recorded_data(record)
-        key = content_hash(config.plain())
-        if key not in self._loaded:
-            self._loaded[key] = load_dataset(config, self._data_root)
-        return self._loaded[key]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +54,14 @@ class Reference:
     exit_rows: CheckRows
 
     @classmethod
-    def of(cls, run: Path, datasets: Datasets) -> Reference:
+    def of(cls, run: Path, data: StudyData) -> Reference:
         """Reads a run and computes its splits.
 
         Raises:
             DataError: If the data are not those of the record any more.
         """
         record = read_record(run)
-        dataset = datasets.of(record)
+        dataset = data.rows(recorded_data(record))
         if dataset.fingerprint != record.data.fingerprint:
             raise DataError(
                 f"the data of '{record.run_id}' have changed (fingerprint {dataset.fingerprint}, recorded "
@@ -168,31 +147,24 @@ def make_export(reference: Reference, request: ExportRequest, output: Path) -> E
     return record
 
 
-def export_all(output: str, machine: str, threads: int, work: list[dict[str, Any]]) -> None:
-    """Makes exports, run by run; what fails leaves its reason beside its place.
-
-    Args:
-        output: The study's folder.
-        machine: The machine as JSON.
-        threads: Of the computation.
-        work: ``run_id``, ``format`` and ``precision`` of each.
-    """
+def export_all(data: StudyData, output: str, threads: int, work: list[dict[str, Any]]) -> None:
+    """Makes exports, run by run; what fails leaves its reason beside its place."""
     quieten_libraries()
     torch.set_num_threads(threads)
-    datasets, reporter = Datasets(Machine.from_json(machine).data_root), Reporter()
+    reporter = Reporter()
     for run_id, items in itertools.groupby(work, key=lambda item: str(item["run_id"])):
         requests = [ExportRequest(format=item["format"], precision=item["precision"]) for item in items]
-        _export_one_run(run_id, requests, Path(output), datasets, reporter)
+        _export_one_run(run_id, requests, Path(output), data, reporter)
 
 
 def _export_one_run(
-    run_id: str, requests: list[ExportRequest], output: Path, datasets: Datasets, reporter: Reporter
+    run_id: str, requests: list[ExportRequest], output: Path, data: StudyData, reporter: Reporter
 ) -> None:
     reference: Reference | None = None
     for request in requests:
         folder = export_folder(output, run_id, request)
         try:
-            reference = reference or Reference.of(output / RUNS_NAME / run_id, datasets)
+            reference = reference or Reference.of(output / RUNS_NAME / run_id, data)
             record = make_export(reference, request, output)
         except RecurraError as error:
             reporter.say(f"{run_id}/{request.name}: error: {error}")

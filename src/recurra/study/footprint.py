@@ -23,11 +23,6 @@ _BATCH = 32
 def measure_footprint(folder: Path, texts: Sequence[str], threads: int) -> float:
     """Peak resident size, in MiB, of a process that opens a run or an export and labels texts.
 
-    Args:
-        folder: The run or the export.
-        texts: Clean ones.
-        threads: Threads of the computation.
-
     Raises:
         RunError: If the process fails.
     """

@@ -13,7 +13,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError, RecurraErro
 from recurra.core.packed import run_folders
 from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, holds_any_record, read_any_record
 from recurra.core.sealed import sealed_model
-from recurra.tasks.base import TaskEngine, task, tasks
+from recurra.tasks.base import Task, task, tasks
 from recurra.tasks.profile import presets
 from recurra.tasks.summary import Summary
 
@@ -50,9 +50,6 @@ class StudyAudit:
 
 def audit_study(folder: Path) -> tuple[list[StudyAudit], dict[str, str]]:
     """Collects the audits of all records of a study.
-
-    Args:
-        folder: The output folder of a study or comparison, or one run folder.
 
     Returns:
         One entry for each audit on each data set, and the runs without a record, each with the reason.
@@ -159,10 +156,12 @@ def audit_model(name: str, assignments: Sequence[str] = (), *, seed: int = 0) ->
 def _audit_preset(name: str, assignments: Sequence[str], seed: int) -> list[AuditResult]:
     import torch
 
-    engine = next(each for each in tasks() if name in each.presets).engine
+    from recurra.models.presets import preset
+
+    owner = next(each for each in tasks() if name in each.presets)
     changes = override({}, [pair.removeprefix("model.") for pair in assignments])
     torch.manual_seed(derive_seed(seed, "weights"))
-    return _with_declared(engine, engine.new_model(name, changes), seed)
+    return _with_declared(owner, owner.model_class()(preset(name, **changes)).eval(), seed)
 
 
 def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
@@ -180,9 +179,9 @@ def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
         ]
     if not (folder / "model").is_dir():
         raise CheckpointError(f"'{folder / 'model'}' is missing; the run folder is incomplete; train or copy it again")
-    engine = task(record.task).engine
-    model = engine.load_model(sealed_model(folder))
-    audits = engine.audit_model(model, seed)
+    owner = task(record.task)
+    model = owner.load_model(sealed_model(folder))
+    audits = owner.audit_model(model, seed)
     return [*audits, _parameter_audit(_built_parameters(model), recorded, "the record declares")]
 
 
@@ -193,17 +192,21 @@ def _audit_folder(folder: Path, seed: int) -> list[AuditResult]:
     if not (folder / "config.json").exists():
         folder = folder / "model" if (folder / "model").is_dir() else folder
     architectures = read_model_configuration(folder).get("architectures") or []
-    engines = [each.engine for each in tasks()]
-    ours = [engine for engine in engines if engine.architecture in architectures]
-    engine = next(iter(ours), None) or next(engine for engine in engines if engine.takes_foreign_models)
-    return _with_declared(engine, engine.load_model(folder), seed)
+    ours = [each for each in tasks() if each.architecture in architectures]
+    owner = next(iter(ours), None) or next(each for each in tasks() if each.takes_foreign_models)
+    return _with_declared(owner, owner.load_model(folder), seed)
 
 
-def _with_declared(engine: TaskEngine, model: Any, seed: int) -> list[AuditResult]:
-    audits = engine.audit_model(model, seed)
-    declared = engine.declared_parameters(model)
-    if declared is None:
+def _with_declared(owner: Task, model: Any, seed: int) -> list[AuditResult]:
+    """Audits of a model, and of ours its parameters against what the accounting says."""
+    from recurra.models.presets import HeadKind, count_parameters
+
+    audits = owner.audit_model(model, seed)
+    if not isinstance(model, owner.model_class()):
         return audits
+    causal = owner.architecture == "RecurraForCausalLM"
+    head = HeadKind.LANGUAGE_MODELLING if causal else HeadKind.CLASSIFICATION
+    declared = count_parameters(model.config, head).total
     return [*audits, _parameter_audit(_built_parameters(model), declared, "the accounting declares")]
 
 

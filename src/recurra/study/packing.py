@@ -33,16 +33,7 @@ _FOLDERS = {RUNS_NAME, EXPORTS_NAME, ROWS_NAME, "figures", "tables"}
 
 @dataclass(frozen=True)
 class PackedStudy:
-    """What `pack_study` did.
-
-    Attributes:
-        output: The packed study.
-        added: Runs that it did not have.
-        replaced: Runs that it had.
-        unfinished: Folders of runs without a record, which were left out.
-        runs: All that it has now.
-        size_bytes: Of its files.
-    """
+    """What `pack_study` did."""
 
     output: Path
     added: int

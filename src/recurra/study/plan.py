@@ -128,12 +128,7 @@ def read_progress(folder: Path) -> RunProgress | None:
 
 
 class ProgressReporter(Reporter):
-    """A reporter that also keeps the progress file of a run; a context manager that removes it at the end.
-
-    Args:
-        folder: The run folder.
-        epochs: Epochs of the run at most.
-    """
+    """A reporter that also keeps the progress file of a run; a context manager that removes it at the end."""
 
     def __init__(self, folder: Path, *, epochs: int, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)

@@ -42,14 +42,7 @@ HEALTH_S = 20.0
 
 @dataclass(frozen=True)
 class Wording:
-    """How the command that uses the cluster calls things, for messages.
-
-    Attributes:
-        unit: What one piece of work is called.
-        needs: Options that say what it needs.
-        switch: Option that asked for a cluster.
-        extra: Extra that installs Ray for it.
-    """
+    """How the command that uses the cluster calls things, for messages."""
 
     unit: str = "a run"
     needs: str = "--run-cpus or --run-gpus"
@@ -234,7 +227,7 @@ def run_on_node(order: RemoteRun) -> Answer:
 
 def _work(folder: Path, machine: Machine, cwd: Path | None) -> Ended:
     with Worker(machine.threads, cwd=cwd) as worker, logging_to(folder, lambda _: None) as log:
-        return worker.call(EXECUTE, [str(folder), machine.to_json()], log)
+        return worker.call(EXECUTE, [str(folder)], log, machine)
 
 
 def _shares_folder(order: RemoteRun) -> bool:

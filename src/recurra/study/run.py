@@ -1,33 +1,94 @@
-"""One run from configuration to record, whatever its task: claimed, trained, measured, and the record written last."""
+"""One run from configuration to record, whatever its task: looked at, claimed, trained, measured, recorded last."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from recurra.core.configuration import content_hash
 from recurra.core.environment import code_record
+from recurra.core.errors import ConfigurationError, RecurraError
 from recurra.core.files import FolderLock
 from recurra.core.progress import Reporter
-from recurra.core.record import RECORD_NAME, AnyRecord, write_record
+from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record, write_record
+from recurra.data.configuration import DataConfig
 from recurra.study.plan import claim_folder
 from recurra.tasks.base import task_of_data
-from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import speaks_for_all
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
+
+_IMITATED = (
+    "precision 'bf16': this processor has no instructions for it and imitates them, several times slower than FP32; "
+    "take fp32 unless the runs belong beside others in bf16"
+)
+
+
+def preflight(configs: Iterable[RunConfig], data: StudyData) -> list[str]:
+    """Checks data, tokenizer, protocol and model configuration of runs, each different one once.
+
+    Returns:
+        Lines that a person should read before they start, each once.
+
+    Raises:
+        RecurraError: What the first run that cannot start would have raised.
+    """
+    seen: set[str] = set()
+    lines: list[str] = []
+    for config in configs:
+        if config.precision == "bf16" and config.needs_torch and _imitates_bf16():
+            lines.append(_IMITATED)
+        key = content_hash([{**config.plain(), "seed": 0, "teachers": [teacher.name for teacher in config.teachers]}])
+        if key not in seen:
+            lines += task_of_data(config.data).preflight(config, data)
+        seen.add(key)
+    return list(dict.fromkeys(lines))
+
+
+def _imitates_bf16() -> bool:
+    from recurra.models.inference import default_device, imitates_bf16
+
+    return imitates_bf16(default_device())
+
+
+def refuse_unheard_texts(configs: Iterable[RunConfig]) -> None:
+    """Refuses texts without labels where no model has a teacher that could answer them.
+
+    Raises:
+        ConfigurationError: If nobody would read them.
+    """
+    of_data: dict[str, list[RunConfig]] = {}
+    for config in configs:
+        if isinstance(config.data, DataConfig) and config.data.unlabelled is not None:
+            of_data.setdefault(config.data.unlabelled, []).append(config)
+    for name, runs in of_data.items():
+        if not any(run.teachers for run in runs):
+            raise ConfigurationError(
+                f"--unlabelled '{name}' came without a model that has a teacher; name one with teacher=RUN, or leave "
+                "the file out"
+            )
+
+
+def is_finished(config: RunConfig, folder: Path) -> bool:
+    """Whether the folder holds the record of this very run."""
+    try:
+        return read_any_record(folder).config_hash == config.config_hash
+    except RecurraError:
+        return False
 
 
 def execute_run(
-    config: RunConfig, folder: Path, machine: Machine, reporter: Reporter, said: Sequence[str] = ()
+    config: RunConfig, folder: Path, data: StudyData, reporter: Reporter, notes: Sequence[str] = ()
 ) -> AnyRecord | None:
     """Executes a run, or takes it up where it was interrupted, or returns its record if it is done.
 
     Args:
         config: What to run.
         folder: The run folder; held by this process meanwhile.
-        machine: Where and how.
+        data: What is known of its data, and the machine.
         reporter: For progress.
-        said: Lines for a person, once it is clear that the run starts.
+        notes: Lines for a person, once it is clear that the run starts.
 
     Returns:
         The record; none on the other processes of a distributed run.
@@ -43,24 +104,24 @@ def execute_run(
 
         check_precision(config.precision)
         quieten_libraries()
-        threads = torch_threads(machine.threads)
+        threads = torch_threads(data.machine.threads)
     code_record()  # remembers the commit that is loaded now: the checkout may move on during a long run
-    engine = task_of_data(config.data).engine
+    task = task_of_data(config.data)
     with threads:
         if not speaks_for_all():
             if not (folder / RECORD_NAME).exists():
-                engine.train(config, folder, machine, Reporter(quiet=True))
+                task.train(config, folder, data, Reporter(quiet=True))
             return None
         with FolderLock(folder):
             done = claim_folder(config, folder)
             if done is not None:
                 reporter.say(f"{config.run_id}: already done")
                 return done
-            for line in said:
+            for line in notes:
                 reporter.say(line)
-            record = engine.execute(config, folder, machine, reporter)
+            record = task.execute(config, folder, data, reporter)
             # The model is on disk. Once there is a record nobody comes back to clear up.
-            if config.needs_torch and not machine.keep_checkpoints:
+            if config.needs_torch and not data.machine.keep_checkpoints:
                 from recurra.training.fit import remove_checkpoints
 
                 remove_checkpoints(folder)

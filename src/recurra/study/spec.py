@@ -45,7 +45,7 @@ class StudySpec(Settings):
         models: Presets, ``linear``, model files, or variants written out; see `recurra.tasks.runs.ModelVariant`.
         protocols: Training protocols by name or file, or variants written out; see
             `recurra.tasks.runs.ProtocolVariant`.
-        protocol_overrides: ``key=value`` on top of each protocol.
+        protocol_overrides: Changed keys of each protocol; also a list of ``key=value``.
         seeds: Seeds; a control is deterministic and runs once.
         precision: Precision of the matrix products, or several.
         contrasts: Pairs of models to hold against each other; see `recurra.tasks.questions.Contrast`.
@@ -62,7 +62,7 @@ class StudySpec(Settings):
     data: list[DataEntry] = Field(min_length=1)
     models: list[ModelEntry] = Field(min_length=1)
     protocols: list[ProtocolEntry] = Field(default=["paper"], min_length=1)
-    protocol_overrides: list[str] = Field(default_factory=list)
+    protocol_overrides: dict[str, Any] = Field(default_factory=dict)
     seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
     precision: str | list[str] = "fp32"
     contrasts: list[Contrast] = Field(default_factory=list)
@@ -77,6 +77,11 @@ class StudySpec(Settings):
     @classmethod
     def _costs(cls, values: Any) -> Any:
         return with_costs(values)
+
+    @field_validator("protocol_overrides", mode="before")
+    @classmethod
+    def _pairs(cls, value: Any) -> Any:
+        return override({}, value) if isinstance(value, list) else value
 
     @field_validator("precision")
     @classmethod
@@ -117,7 +122,7 @@ class StudySpec(Settings):
             if getattr(self, key):
                 raise ValueError(f"'{key}' has no meaning for {self.task.kind_of_data}; leave it out")
         for reference in self.published or ():
-            reference.check(self.task)
+            reference.check(self.task.published_tables)
         return self
 
     @model_validator(mode="after")
@@ -244,8 +249,8 @@ def _load_protocol(spec: StudySpec, entry: str | ProtocolVariant) -> ProtocolCon
     if isinstance(entry, str):
         return spec.task.load_protocol(entry, spec.protocol_overrides)
     base = spec.task.load_protocol(entry.base)
-    values = {**base.plain(), "name": entry.name, **(entry.model_extra or {})}
-    return ProtocolConfig.parse(override(values, spec.protocol_overrides), source=f"protocol '{entry.name}'")
+    values = {**base.plain(), "name": entry.name, **(entry.model_extra or {}), **spec.protocol_overrides}
+    return ProtocolConfig.parse(values, source=f"protocol '{entry.name}'")
 
 
 def load_study(path: Path | str, assignments: Iterable[str] = ()) -> StudySpec:

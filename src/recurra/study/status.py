@@ -31,21 +31,13 @@ from recurra.study.executor import threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, exports_of
 from recurra.study.plan import SPEC_NAME, PlannedRun, plan_study
 from recurra.study.spec import StudySpec, load_study
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, model_name
+from recurra.tasks.study_data import StudyData
 
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """A study at one moment.
-
-    Attributes:
-        spec: The study.
-        output: Its folder.
-        runs: Its runs in the plan's order.
-        remaining_s: Seconds until all are done, as things go; none while there is nothing to judge by.
-        exports: What is to be exported, in the runs' order.
-    """
+    """A study at one moment."""
 
     spec: StudySpec
     output: Path
@@ -170,16 +162,7 @@ def _durations(runs: Sequence[PlannedRun]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class CostedPlan:
-    """The runs of a study and what they cost.
-
-    Attributes:
-        name: The study.
-        runs: In the order in which they are started.
-        workers: Runs at once.
-        cost: What they cost; none if it was not asked for or cannot be known.
-        note: Why it cannot.
-        exports: What is to be exported, in the runs' order.
-    """
+    """The runs of a study and what they cost."""
 
     name: str
     runs: list[PlannedRun]
@@ -227,7 +210,7 @@ class CostedPlan:
 def plan_with_cost(
     spec: StudySpec,
     output: Path,
-    machine: Machine,
+    data: StudyData,
     *,
     workers: int = 0,
     cost: bool = True,
@@ -238,26 +221,17 @@ def plan_with_cost(
 
     Data that cannot be had are no error here: the plan is shown without costs, and why.
 
-    Args:
-        spec: The study.
-        output: Its folder.
-        machine: Where data lie; ``threads`` of one run, 0 chooses as `run` does.
-        workers: Runs at once; 0 chooses as `run` does.
-        cost: Whether to count and estimate.
-        calibrated: Whether to time training steps of models without a record.
-        reporter: For progress.
-
     Raises:
         ConfigurationError: If a model of the study has an impossible shape.
     """
     runs = plan_study(spec, output)
     exports = exports_of(spec, output, runs)
     waiting = sum(run.state != "done" for run in runs)
-    workers = workers or workers_for(waiting, machine)
+    workers = workers or workers_for(waiting, data.machine)
     if not cost:
         return CostedPlan(spec.name, runs, workers, None, exports=exports)
-    book = CostBook(machine)
-    time_model = measured(book, threads_of(machine, available_cores(), workers).threads)
+    book = CostBook(data)
+    time_model = measured(book, threads_of(data.machine, available_cores(), workers).threads)
 
     def measure(config: RunConfig) -> Timed:
         if config.is_control:
@@ -278,7 +252,7 @@ def plan_with_cost(
 
 
 def within_minutes(
-    spec: StudySpec, output: Path, machine: Machine, minutes: float, *, workers: int = 0, reporter: Reporter
+    spec: StudySpec, output: Path, data: StudyData, minutes: float, *, workers: int = 0, reporter: Reporter
 ) -> tuple[StudySpec, str]:
     """Takes one split instead of folds, then leaves out the dearest models, until a study's training fits a budget.
 
@@ -290,7 +264,7 @@ def within_minutes(
     Args:
         spec: The study.
         output: Its folder.
-        machine: Where it runs.
+        data: What is known of its data.
         minutes: The budget.
         workers: Runs at once; 0 chooses as `run` does.
         reporter: For progress.
@@ -302,7 +276,7 @@ def within_minutes(
         ConfigurationError: If a model of the study has an impossible shape.
         RunError: If the time cannot be estimated, or the cheapest trained model alone takes longer.
     """
-    planned = plan_with_cost(spec, output, machine, workers=workers, calibrated=True, reporter=reporter)
+    planned = plan_with_cost(spec, output, data, workers=workers, calibrated=True, reporter=reporter)
     if planned.cost is None:
         raise RunError(f"--minutes {minutes:g} cannot be kept: {planned.note}")
     seconds: dict[str, float] = {}
@@ -313,13 +287,14 @@ def within_minutes(
             taken = (planned.cost.runs[config.run_id].seconds or 0.0) / planned.workers
             seconds[config.model] = seconds.get(config.model, 0.0) + taken
             teachers[config.model].update(teacher.name for teacher in config.teachers)
-    folded = any(len(data.every_fold) > 1 for data in spec.data)
+    folded = any(len(config.every_fold) > 1 for config in spec.data)
     if folded and sum(seconds.values()) > 60 * minutes:
         one = [
-            data.model_copy(update={"folds": 1, "fold": 0}) if len(data.every_fold) > 1 else data for data in spec.data
+            config.model_copy(update={"folds": 1, "fold": 0}) if len(config.every_fold) > 1 else config
+            for config in spec.data
         ]
         changed = spec.model_copy(update={"data": one})
-        found, said = within_minutes(changed, output, machine, minutes, workers=workers, reporter=reporter)
+        found, said = within_minutes(changed, output, data, minutes, workers=workers, reporter=reporter)
         return found, f"one split instead of folds for --minutes {minutes:g}; {said}"
     kept = dict(seconds)
     while kept and sum(kept.values()) > 60 * minutes:

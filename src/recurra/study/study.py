@@ -16,17 +16,19 @@ from recurra.core.progress import Reporter
 from recurra.deployment.export.formats import find_format
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.study.estimate import Expectation, expect
-from recurra.study.executor import Executor, LocalExecutor, Outcome, Tell, rough_weight, threads_of, workers_for
+from recurra.study.executor import LocalExecutor, Outcome, Tell, rough_weight, threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
 from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
-from recurra.study.preflight import check_measure, preflight, refuse_unheard_texts
 from recurra.study.ray_executor import Cluster, RayExecutor
+from recurra.study.run import preflight, refuse_unheard_texts
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import ENCODER, PACKAGES
+from recurra.tasks.profile import ENCODER, part_of
+from recurra.tasks.reporting import Reporting
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 
 LATENCY_NAME = "latency.json"
 _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME}
@@ -34,13 +36,7 @@ _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME}
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """What has become of a study.
-
-    Attributes:
-        outcomes: What became of each planned run, in the plan's order.
-        exports: What became of each export that the study asks for.
-        timing_error: Why models could not be timed side by side; none if they were, or were not to be.
-    """
+    """What has become of a study."""
 
     outcomes: list[Outcome]
     exports: Sequence[PlannedExport] = ()
@@ -50,7 +46,7 @@ class StudyOutcome:
 def run_study(
     spec: StudySpec,
     output: Path,
-    machine: Machine,
+    data: StudyData,
     *,
     workers: int = 0,
     reporter: Reporter,
@@ -59,18 +55,9 @@ def run_study(
     estimate: bool = False,
     tell: Tell | None = None,
 ) -> StudyOutcome:
-    """Runs what a study lacks.
+    """Runs what a study lacks; the arguments are those of `recurra.reported_study.run_and_report`.
 
-    Args:
-        spec: What to run.
-        output: The study's folder; held by this process meanwhile.
-        machine: Where data lie, threads of a run.
-        workers: Runs at once; 0 chooses.
-        reporter: For progress.
-        cluster: Where to run; none is this machine.
-        note: What was chosen for the study, said before the first run starts.
-        estimate: Whether time and memory of each model are estimated and said before the first run starts.
-        tell: What is said of a run that is done on this machine.
+    ``tell`` gives what is said of a run that is done on this machine.
 
     Raises:
         CheckpointError: If a record cannot be trusted.
@@ -78,6 +65,7 @@ def run_study(
         UnavailableError: If the cluster does not answer.
         RecurraError: If data, tokenizer or a model configuration cannot be used; nothing has been started then.
     """
+    machine = data.machine
     planned = plan_study(spec, output)
     refuse_untrusted(planned)
     refuse_unheard_texts(run.config for run in planned)
@@ -87,11 +75,12 @@ def run_study(
         find_format(request.format).check_packages()
     pending = [run.config for run in planned if run.state != "done"]
     if pending:
-        check_measure(spec, machine)
+        check_measure(spec, data)
     at_once = workers or workers_for(len(pending), machine)
     threads = threads_of(machine, available_cores(), at_once).threads
-    with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, _modules(pending)) as pool:
-        said = preflight(pending, machine)
+    modules = dict.fromkeys(module for run in pending for module in task_of_data(run.data).training_modules(run))
+    with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, list(modules)) as pool:
+        said = preflight(pending, data)
         if cluster is not None and pending:
             cluster.check()
         with FolderLock(output):
@@ -103,7 +92,7 @@ def run_study(
                 reporter.say(line)
             told = None if tell is None else _with_time_left(tell, expected)
             untimed = replace(machine, latency=False)
-            executor: Executor
+            executor: LocalExecutor | RayExecutor
             if cluster is None:
                 executor = LocalExecutor(output, replace(untimed, threads=threads), pool, reporter=reporter, tell=told)
             else:
@@ -125,11 +114,18 @@ def run_study(
             return StudyOutcome(outcomes, exports, timing_error)
 
 
-def _modules(pending: Sequence[RunConfig]) -> list[str]:
-    """What workers import before their first run."""
-    engines = {f"{PACKAGES[task_of_data(run.data).name]}.engine" for run in pending}
-    trained = ["recurra.training.fit"] if any(run.needs_torch for run in pending) else []
-    return ["recurra.study.run", *engines, *trained, "sklearn.linear_model"]
+def check_measure(spec: StudySpec, data: StudyData) -> None:
+    """Looks whether the data have what the study wants its models judged by.
+
+    Raises:
+        ConfigurationError: If there is no such measure, or no such label.
+        RecurraError: If the data cannot be used.
+    """
+    if spec.measure is None:
+        return
+    reporting: Reporting = part_of(spec.task.name, "reporting")
+    for config in spec.data:
+        reporting.asked(spec.judging, spec.task.label_names(config, data))
 
 
 def _say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequence[str], reporter: Reporter) -> None:
@@ -223,7 +219,7 @@ def time_side_by_side(
     reporter.say(f"timing {len(runs)} runs{f' and {len(exports)} exports' if exports else ''} side by side")
     names = {"runs": [run.name for run in runs], "exports": list(exports)}
     threads = machine.threads or available_cores()
-    ended = workers.call("recurra.study.timing:time_all", str(output), machine.to_json(), names, threads=threads)
+    ended = workers.call("recurra.study.timing:time_all", str(output), names, machine=machine, threads=threads)
     if not ended.code:
         return None
     reason = f"the models could not be timed side by side ({ended.reason})"

@@ -15,23 +15,16 @@ from recurra.core.packed import RUNS_NAME
 from recurra.core.record import AnyRecord, LatencyRecord, read_any_record
 from recurra.deployment.export_record import EXPORTS_NAME, WITH_EXITS
 from recurra.study.footprint import measure_footprint
-from recurra.tasks.base import TaskEngine, task
-from recurra.tasks.machine import Machine
+from recurra.tasks.base import Task, task
 from recurra.tasks.measures import WAITED
+from recurra.tasks.study_data import StudyData
 
 LATENCY_NAME = "latency.json"
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What is timed: a run, or an export of one.
-
-    Attributes:
-        name: The run's identifier, or ``RUN/EXPORT``.
-        folder: Where it lies.
-        record: The run's.
-        shape: Equal for what differs in the weights' values only: one stands for all.
-    """
+    """What is timed: a run, or an export of one."""
 
     name: str
     folder: Path
@@ -39,18 +32,13 @@ class Timed:
     shape: tuple[Any, ...]
 
 
-def time_all(study: str, machine_json: str, names: dict[str, list[str]]) -> None:
+def time_all(data: StudyData, study: str, names: dict[str, list[str]]) -> None:
     """Times the named runs and exports over their test texts and writes ``latency.json``.
 
     One model stands for all seeds of its configuration: they differ in the weights' values only.
-
-    Args:
-        study: Its folder.
-        machine_json: The machine as JSON.
-        names: ``runs`` by identifier, and ``exports`` as ``RUN/EXPORT``.
     """
-    output, machine = Path(study), Machine.from_json(machine_json)
-    threads = machine.threads or available_cores()
+    output = Path(study)
+    threads = data.machine.threads or available_cores()
     timed_items = list(_named(output, names))
     if not all(item.record.model.kind == "linear" for item in timed_items):
         import torch
@@ -61,14 +49,14 @@ def time_all(study: str, machine_json: str, names: dict[str, list[str]]) -> None
         torch.set_num_threads(threads)
     by_data: dict[tuple[str, str], list[Timed]] = defaultdict(list)
     for item in timed_items:
-        by_data[item.record.task, task(item.record.task).engine.timing_key(item.record)].append(item)
+        by_data[item.record.task, task(item.record.task).timing_key(item.record)].append(item)
     timed: dict[str, dict[str, LatencyRecord]] = {}
     memory: dict[str, float] = {}
     waited, started = waited_s(), time.perf_counter()
     for (name, _), members in by_data.items():
-        engine = task(name).engine
-        inputs = engine.timing_inputs(members[0].record, members[0].folder, machine)
-        timed |= _time_data(engine, members, inputs, threads)
+        timed_task = task(name)
+        inputs = timed_task.timing_inputs(members[0].record, members[0].folder, data)
+        timed |= _time_data(timed_task, members, inputs, threads)
         memory |= _memory_of(members, inputs, threads)
     environment = environment_record(threads=threads, precision="mixed")
     values: dict[str, Any] = {"environment": environment.model_dump(mode="json")}
@@ -114,7 +102,7 @@ def _memory_of(members: list[Timed], texts: Sequence[str], threads: int) -> dict
 
 
 def _time_data(
-    engine: TaskEngine, members: list[Timed], inputs: Sequence[Any], threads: int
+    task: Task, members: list[Timed], inputs: Sequence[Any], threads: int
 ) -> dict[str, dict[str, LatencyRecord]]:
     from recurra.evaluation.latency import measure_side_by_side, synchroniser
 
@@ -127,19 +115,19 @@ def _time_data(
     competitors = [
         competitor
         for item in representatives.values()
-        for competitor in engine.competitors(item.name, item.folder, item.record, threads=threads)
+        for competitor in task.competitors(item.name, item.folder, item.record, threads=threads)
     ]
     sizes = {1, *(int(item.record.config["protocol"]["evaluation_batch_size"]) for item in members)}
     measured: dict[str, dict[str, LatencyRecord]] = defaultdict(dict)
     for size in sorted(sizes):
         result = measure_side_by_side(
             {competitor.name: competitor.call for competitor in competitors},
-            engine.timing_batches(inputs, size),
+            task.timing_batches(inputs, size),
             synchronise=synchroniser(device),
             threads=threads,
             precision={competitor.name: competitor.precision for competitor in competitors},
             device=device,
-            scope=engine.timing_scope,
+            scope=task.timing_scope,
         )
         for name, latency in result.items():
             measured[name][f"batch_{size}"] = latency

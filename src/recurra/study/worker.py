@@ -1,6 +1,7 @@
 """The process of a worker: ``python -m recurra.study.worker``, which takes calls one after the other.
 
-A call is a line of JSON on standard input, ``["module:function", arguments]``. Standard output and standard error are
+A call is a line of JSON on standard input, ``["module:function", machine, arguments]``; with a machine, what the
+process knows of its data is the first argument. Standard output and standard error are
 one stream with lines for a person, and a line that begins with `REPLY` once a call is done. When standard input ends,
 because the study has closed it or has died, the worker ends at once, in the middle of a run too.
 """
@@ -23,19 +24,16 @@ from recurra.core.environment import reset_peak_memory
 from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME
-from recurra.core.tasks import load_class
 from recurra.study.plan import ERROR_NAME, ProgressReporter, load_run_config, note_failure
+from recurra.study.run import execute_run
 from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import StudyData
 
 REPLY = "\x1e"
 
 
-def execute(folder: str, machine: str) -> None:
+def execute(data: StudyData, folder: str) -> None:
     """Executes the run whose configuration lies in a folder; leaves ``error.json`` if it fails.
-
-    Args:
-        folder: The run folder.
-        machine: The machine as JSON.
 
     Raises:
         RecurraError: Why it failed.
@@ -44,11 +42,8 @@ def execute(folder: str, machine: str) -> None:
     (path / ERROR_NAME).unlink(missing_ok=True)
     config = load_run_config(path)
     with _reporter(path, config.protocol.max_epochs) as reporter:
-        # Takes seconds if it was not imported yet; until then there is nothing to tell but that it has begun.
-        from recurra.study.run import execute_run
-
         try:
-            execute_run(config, path, Machine.from_json(machine), reporter)
+            execute_run(config, path, data, reporter)
         except RecurraError as error:
             if not (path / RECORD_NAME).exists():
                 note_failure(path, str(error), kind=type(error).__name__, code=error.exit_code)
@@ -64,15 +59,20 @@ def _reporter(folder: Path, epochs: int) -> AbstractContextManager[Reporter]:
 
 def serve(modules: list[str]) -> None:
     """Imports modules, then takes calls; ends with standard input, or after an exception that is no `RecurraError`."""
-    calls: queue.SimpleQueue[tuple[str, list[Any]]] = queue.SimpleQueue()
+    calls: queue.SimpleQueue[tuple[str, str | None, list[Any]]] = queue.SimpleQueue()
+    data = StudyData()
     threading.Thread(target=_listen, args=(calls,), daemon=True).start()
-    for name in modules:
-        importlib.import_module(name)
+    for module in modules:
+        importlib.import_module(module)
     while True:
-        function, arguments = calls.get()
+        function, machine, arguments = calls.get()
+        if machine is not None:
+            data.machine = Machine.from_json(machine)
+            arguments = [data, *arguments]
+        module, _, name = function.partition(":")
         reply: dict[str, Any] = {"code": 0}
         try:
-            reply["result"] = load_class(function)(*arguments)
+            reply["result"] = getattr(importlib.import_module(module), name)(*arguments)
         except RecurraError as error:
             sys.stdout.write(f"error: {error}\n")
             reply["code"] = error.exit_code
@@ -83,7 +83,7 @@ def serve(modules: list[str]) -> None:
         sys.stdout.flush()
 
 
-def _listen(calls: queue.SimpleQueue[tuple[str, list[Any]]]) -> None:
+def _listen(calls: queue.SimpleQueue[tuple[str, str | None, list[Any]]]) -> None:
     with os.fdopen(os.dup(0), encoding="utf-8") as lines:
         for line in lines:
             calls.put(json.loads(line))
@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> int:
     if arguments[0] == "serve":
         serve(arguments[1:])
     try:
-        execute(*arguments)
+        execute(StudyData(Machine.from_json(arguments[1])), arguments[0])
     except RecurraError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from recurra.study.worker import REPLY
+from recurra.tasks.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -73,18 +74,21 @@ class Worker:
     ) -> None:
         self.close()
 
-    def call(self, function: str, arguments: Sequence[Any], say: Callable[[str], None]) -> Ended:
+    def call(
+        self, function: str, arguments: Sequence[Any], say: Callable[[str], None], machine: Machine | None = None
+    ) -> Ended:
         """Calls ``module:function`` there and follows it to its end.
 
         Args:
             function: It takes and returns plain JSON values.
             arguments: Of the function.
             say: Gets every line that the worker writes meanwhile.
+            machine: For a function whose first argument is what the worker knows of its data.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         # Of a worker that has died the end is read below.
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{json.dumps([function, list(arguments)])}\n")
+            self._process.stdin.write(f"{json.dumps([function, machine and machine.to_json(), list(arguments)])}\n")
             self._process.stdin.flush()
         last = ""
         for line in self._process.stdout:
@@ -113,13 +117,7 @@ class Worker:
 
 
 class Workers:
-    """The workers of a study; a context that ends them.
-
-    Args:
-        count: How many are started right away, to import beside whoever starts them.
-        threads: Threads of each.
-        modules: What they import before the first call.
-    """
+    """The workers of a study; a context that ends them."""
 
     def __init__(self, count: int, threads: int, modules: Sequence[str] = ()) -> None:
         self.count, self.threads = count, threads
@@ -141,19 +139,25 @@ class Workers:
             worker.close()
 
     def call(
-        self, function: str, *arguments: Any, say: Callable[[str], None] = lambda _: None, threads: int = 0
+        self,
+        function: str,
+        *arguments: Any,
+        machine: Machine | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        threads: int = 0,
     ) -> Ended:
         """Calls a function in a worker that is idle, or in a new one; see `Worker.call`.
 
         Args:
             function: ``module:function``.
             arguments: Of the function.
+            machine: As `Worker.call` takes it.
             say: Gets every line that the worker writes.
             threads: Threads of the numeric libraries; 0 takes those of all workers.
         """
         worker = self._take(threads or self.threads)
         try:
-            return worker.call(function, arguments, say)
+            return worker.call(function, arguments, say, machine)
         except BaseException:
             worker.kill()
             worker.reusable = False

@@ -1,34 +1,39 @@
-"""What every task offers: a half that configures runs, which imports no torch, and an engine that trains and measures.
+"""What a task is: one class with its data, training, evaluation, measures and words. Torch is loaded in its methods.
 
-Engines of the project (`recurra.study`, the command line) work with these interfaces alone and never ask which task
-they have.
+The rest of the project (`recurra.study`, the command line) works with `Task` alone and never asks which one it has.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+import numpy as np
+
+from recurra.core.configuration import override
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, AuditResult
 from recurra.data.configuration import RunData
-from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown
-from recurra.tasks.profile import PACKAGES, TaskProfile, part_of, profile_of_data
+from recurra.tasks.profile import PACKAGES, PLAN, base_preset, data_task, encoder_of, own_keys, part_of, task_claiming
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
+from recurra.training.protocols import ProtocolConfig, load_protocol
+
+if TYPE_CHECKING:
+    from recurra.models.exits.rules import ExitRule
+    from recurra.models.exits.thresholds import CalibratedExits
 
 # Names of what is timed of an exit rule.
 FULL, EXITS = "full", "exits"
 # Options of a command line by name; none for one that was not given.
 Given = Mapping[str, Any]
-
-if TYPE_CHECKING:
-    from recurra.models.exits.rules import ExitRule
-    from recurra.models.exits.thresholds import CalibratedExits
+# Name and changed keys of a model.
+Model = tuple[str, Mapping[str, Any]]
 
 
 @dataclass
@@ -58,91 +63,6 @@ class DataCost:
     def tokens(self) -> int:
         """Training tokens."""
         return sum(int(length) * rows for length, rows in self.lengths.items())
-
-
-class Task(TaskProfile):
-    """How runs of one task are configured and looked at before they start; imports no torch."""
-
-    @abstractmethod
-    def configure_data(
-        self,
-        name: str,
-        options: Given,
-        assigned: Mapping[str, Any],
-        data_root: Path | None,
-        *,
-        models: Sequence[tuple[str, Mapping[str, Any]]] | None = None,
-    ) -> tuple[RunData, str]:
-        """Builds the configuration of data from what a person wrote; what is not named is chosen.
-
-        Args:
-            name: A corpus or a file.
-            options: Options of the command line; those that mean nothing here are refused.
-            assigned: Values of ``data.KEY=VALUE``; they win over the options.
-            data_root: Local copies of public data.
-            models: Name and changed keys of each model that is to read them; empty if it may be any, none if they are
-                only looked at.
-
-        Returns:
-            The configuration, and a sentence on what was chosen, empty if nothing was.
-
-        Raises:
-            ConfigurationError: For an option without meaning, an unknown key or an impossible value.
-        """
-
-    @abstractmethod
-    def describe_data(self, data: RunData, data_root: Path | None) -> Shown:
-        """What is in some data: splits, sizes, fingerprints."""
-
-    @abstractmethod
-    def prepare_data(self, data: RunData, data_root: Path | None, cache_dir: Path | None) -> Shown:
-        """Tokenises data into the cache, where trainings find them."""
-
-    @abstractmethod
-    def audit_data(self, data: RunData, data_root: Path | None) -> tuple[str, list[AuditResult]]:
-        """Audits of data that need no model, under a title.
-
-        Raises:
-            ConfigurationError: If there is none for such data.
-        """
-
-    @abstractmethod
-    def preflight(self, config: RunConfig, machine: Machine) -> list[str]:
-        """Looks at what a run will need: data, tokenizer, protocol, model configuration.
-
-        Returns:
-            Lines that a person should read before it starts.
-
-        Raises:
-            RecurraError: If it could not start.
-        """
-
-    def label_names(self, data: RunData, machine: Machine) -> Sequence[str]:
-        """Names of the labels of data, in their order; none where they have no labels.
-
-        Raises:
-            RecurraError: If the data cannot be used.
-        """
-        del data, machine
-        return ()
-
-    @abstractmethod
-    def data_cost(self, data: RunData, machine: Machine) -> DataCost:
-        """Counts the training rows of data by their length in tokens.
-
-        Raises:
-            RecurraError: If the data cannot be used.
-        """
-
-    @abstractmethod
-    def training_share(self, data: RunData) -> float:
-        """The share of a corpus's training rows that data take."""
-
-    @property
-    def engine(self) -> TaskEngine:
-        """The half that trains and measures; imports torch."""
-        engine: TaskEngine = part_of(self.name, "engine")
-        return engine
 
 
 @dataclass(frozen=True)
@@ -206,7 +126,7 @@ class Competitor:
 
     Attributes:
         name: The run's identifier, or ``RUN/EXPORT``, with ``+exits`` where rows leave early.
-        call: Computes one batch of `TaskEngine.timing_batches`.
+        call: Computes one batch of `Task.timing_batches`.
         precision: Of the computation.
     """
 
@@ -215,10 +135,22 @@ class Competitor:
     precision: str
 
 
-class TaskEngine(ABC):
-    """How models of one task are trained, evaluated, audited and timed; imports torch.
+class Task(ABC):
+    """What models of one task are called, configured by, trained, measured and timed by.
 
     Attributes:
+        name: What its records say under ``task``.
+        data_config: Configuration of its data.
+        presets: Models that it trains by name: a description and a shape.
+        protocols: Its training protocols by name.
+        controls: Models without a training protocol, such as ``linear``, and keys that each is configured with; they
+            are cheap, deterministic and run once.
+        advice: Which models to take for it, for messages.
+        kind_of_data: What its data are called, for messages.
+        exports: Whether its runs can be exported.
+        starts_from_encoders: Whether its models may start from a pretrained encoder.
+        usage: Command that uses a run and what follows its folder, for messages.
+        published_tables: Published figures that a study file can name, by the name that it uses.
         exit_option: The option that says how much of the quality an exit rule must keep.
         exit_default: Its value where none is named.
         architecture: Class that a model folder names if its model is of this task.
@@ -227,6 +159,17 @@ class TaskEngine(ABC):
         timing_scope: What a timing covers: ``text`` (text to label) or ``model`` (tokens to logits).
     """
 
+    name: ClassVar[str]
+    data_config: ClassVar[type[RunData]]
+    presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]]
+    protocols: ClassVar[Mapping[str, ProtocolConfig]]
+    controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    advice: ClassVar[str]
+    kind_of_data: ClassVar[str]
+    exports: ClassVar[bool] = False
+    starts_from_encoders: ClassVar[bool] = False
+    usage: ClassVar[tuple[str, str]] = ("predict", "'a text'")
+    published_tables: ClassVar[Mapping[str, Any]] = {}
     exit_option: ClassVar[str]
     exit_default: ClassVar[float]
     architecture: ClassVar[str]
@@ -235,11 +178,114 @@ class TaskEngine(ABC):
     timing_scope: ClassVar[Literal["model", "text"]]
 
     @abstractmethod
-    def train(self, config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> Any:
+    def claims(self, values: Mapping[str, Any]) -> bool:
+        """Whether data with these keys, at least ``name``, are data of this task."""
+
+    @abstractmethod
+    def misfit(self, model: str, data_name: str) -> str:
+        """Says that data are none for a model of this task, and what would be."""
+
+    def shape(self, model: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys of a model's configuration that differ from the defaults, without loading transformers."""
+        source = encoder_of(overrides)
+        if source is not None:
+            return source.shape(str(overrides.get(PLAN, "")), own_keys(overrides))
+        return {**self.presets.get(base_preset(model, overrides), ("", {}))[1], **own_keys(overrides)}
+
+    def label(self, model: str, overrides: Mapping[str, Any]) -> str:
+        """The model's name where it is shown."""
+        del overrides
+        return model
+
+    def load_protocol(self, name: str, changes: Mapping[str, Any] | Sequence[str] = ()) -> ProtocolConfig:
+        """A training protocol by name or file, with changed keys, or ``key=value`` as a study file has them.
+
+        Raises:
+            ConfigurationError: If there is none, or a value is impossible.
+        """
+        protocol = load_protocol(name, known=self.protocols)
+        if not changes:
+            return protocol
+        plain = protocol.plain()
+        changed = {**plain, **changes} if isinstance(changes, Mapping) else override(plain, changes)
+        return ProtocolConfig.parse(changed, source=f"protocol '{name}'")
+
+    @abstractmethod
+    def configure_data(
+        self, values: Mapping[str, Any], data: StudyData, *, models: Sequence[Model] | None = None
+    ) -> tuple[RunData, str]:
+        """Builds the configuration of data from what a person wrote; what is not named is chosen.
+
+        Args:
+            values: Keys of the data, at least ``name``: a corpus or a file.
+            data: Looks at them.
+            models: Those that are to read them; empty if it may be any, none if they are only looked at.
+
+        Returns:
+            The configuration, and a sentence on what was chosen, empty if nothing was.
+
+        Raises:
+            ConfigurationError: For an unknown key or an impossible value.
+        """
+
+    @abstractmethod
+    def describe_data(self, config: RunData, data: StudyData) -> Shown:
+        """What is in some data: splits, sizes, fingerprints."""
+
+    @abstractmethod
+    def prepare_data(self, config: RunData, data: StudyData) -> Shown:
+        """Tokenises data into the cache, where trainings find them."""
+
+    @abstractmethod
+    def audit_data(self, config: RunData, data: StudyData) -> tuple[str, list[AuditResult]]:
+        """Audits of data that need no model, under a title.
+
+        Raises:
+            ConfigurationError: If there is none for such data.
+        """
+
+    def label_names(self, config: RunData, data: StudyData) -> Sequence[str]:
+        """Names of the labels of data, in their order; none where they have no labels.
+
+        Raises:
+            RecurraError: If the data cannot be used.
+        """
+        del config, data
+        return ()
+
+    @abstractmethod
+    def data_cost(self, config: RunData, data: StudyData) -> DataCost:
+        """Counts the training rows of data by their length in tokens.
+
+        Raises:
+            RecurraError: If the data cannot be used.
+        """
+
+    @abstractmethod
+    def training_share(self, config: RunData) -> float:
+        """The share of a corpus's training rows that data take."""
+
+    @abstractmethod
+    def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
+        """Looks at what a run will need: data, tokenizer, protocol, model configuration.
+
+        Returns:
+            Lines that a person should read before it starts.
+
+        Raises:
+            RecurraError: If it could not start.
+        """
+
+    @abstractmethod
+    def training_modules(self, config: RunConfig) -> Sequence[str]:
+        """What a worker imports before it trains a run."""
+
+    @abstractmethod
+    def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
         """Trains and saves the model of a run, or takes up what an interrupted run left."""
 
     @abstractmethod
-    def execute(self, config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> AnyRecord:
+    def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> AnyRecord:
         """Trains, measures and audits in a folder that is held; returns the record, to be written last."""
 
     @abstractmethod
@@ -267,8 +313,8 @@ class TaskEngine(ABC):
         """What an exit rule must keep, in words."""
 
     @abstractmethod
-    def new_model(self, preset: str, overrides: Mapping[str, Any]) -> Any:
-        """A model of a preset with new weights."""
+    def model_class(self) -> Any:
+        """The class of its models."""
 
     @abstractmethod
     def load_model(self, folder: Path) -> Any:
@@ -279,23 +325,19 @@ class TaskEngine(ABC):
         """Audits a model on random tokens."""
 
     @abstractmethod
-    def declared_parameters(self, model: Any) -> int | None:
-        """What the accounting says of a model's parameters; none of a model that is not ours."""
-
-    @abstractmethod
     def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:
         """A model of a run with new weights, operations of its forward pass over a row, and labels of a batch.
 
         Labels are none where the tokens themselves are predicted.
         """
 
-    def control_seconds(self, config: RunConfig, machine: Machine) -> float | None:
+    def control_seconds(self, config: RunConfig, data: StudyData) -> float | None:
         """Seconds that a control will take to fit, from a fit on some of its rows; none where there is no control."""
-        del config, machine
+        del config, data
         return None
 
     @abstractmethod
-    def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], data: DataCost) -> float:
+    def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], cost: DataCost) -> float:
         """Operations of the forward passes over rows of these lengths.
 
         Raises:
@@ -307,7 +349,7 @@ class TaskEngine(ABC):
         """Equal for runs that are timed on the same inputs."""
 
     @abstractmethod
-    def timing_inputs(self, record: AnyRecord, folder: Path, machine: Machine) -> Sequence[Any]:
+    def timing_inputs(self, record: AnyRecord, folder: Path, data: StudyData) -> Sequence[Any]:
         """What is timed: rows of the last reported split."""
 
     @abstractmethod
@@ -319,7 +361,7 @@ class TaskEngine(ABC):
         """What stands for a run or an export in a timing."""
 
 
-def refuse_options(given: Given, allowed: frozenset[str], reason: str) -> None:
+def refuse_options(given: Given, allowed: Collection[str], reason: str) -> None:
     """Refuses options that would do nothing.
 
     Args:
@@ -340,6 +382,12 @@ def named_options(given: Given, names: Mapping[str, str]) -> dict[str, Any]:
     return {name: given[option] for option, name in names.items() if given.get(option) is not None}
 
 
+def count_lengths(lengths: Any) -> dict[str, int]:
+    """Rows of each length, by the length as text (a key of JSON)."""
+    values, rows = np.unique(lengths, return_counts=True)
+    return {str(length): int(count) for length, count in zip(values, rows, strict=True)}
+
+
 def require_split(record: AnyRecord, name: str) -> None:
     """Refuses a split that a run does not have.
 
@@ -356,8 +404,8 @@ def task(name: str) -> Task:
     Raises:
         CheckpointError: If there is none.
     """
-    found: Task = part_of(name, "task")
-    return found
+    named: Task = part_of(name, "task")
+    return named
 
 
 def tasks() -> list[Task]:
@@ -365,6 +413,13 @@ def tasks() -> list[Task]:
     return [task(name) for name in PACKAGES]
 
 
-def task_of_data(data: RunData) -> Task:
-    """The task that some data are for."""
-    return task(profile_of_data(data).name)
+def task_of_data(config: RunData) -> Task:
+    """The task that a configuration of data is of."""
+    owner: Task = data_task(config)
+    return owner
+
+
+def task_of_values(values: Mapping[str, Any]) -> Task:
+    """The task that claims data with these keys, at least ``name``."""
+    owner: Task = task_claiming(values)
+    return owner

@@ -1,31 +1,29 @@
-"""What tells tasks apart before anything is loaded: names, data, presets, protocols."""
+"""Where every task is, and how models are named: what a run says before anything is loaded."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError, unknown
-from recurra.core.tasks import TASKS
 from recurra.data.configuration import RunData
 from recurra.models.adaptation.source import EncoderSource, find_encoder
-from recurra.training.protocols import ProtocolConfig, load_protocol
 
-# In the order in which they are asked whether data are theirs.
-PACKAGES = {name: task.package for name, task in TASKS.items()}
+# The package of each task by the name that its records carry, in the order in which they are asked whether data are
+# theirs. Each is loaded when it is asked for.
+PACKAGES = {
+    "language modelling": "recurra.tasks.language",
+    "multi-label classification": "recurra.tasks.multilabel",
+    "classification": "recurra.tasks.classification",
+}
 
 
 @cache
 def part_of(name: str, part: str) -> Any:
     """Loads one part of a task.
-
-    Args:
-        name: As records have it.
-        part: ``task``, ``reporting`` or ``engine``.
 
     Raises:
         CheckpointError: If there is no such task: a newer version wrote the record.
@@ -47,67 +45,6 @@ METHODS = ("setfit",)
 TEACHABLE = ("linear-tuned", "static")
 # Models by name that others train.
 PEERS: Mapping[str, Mapping[str, Any]] = {"setfit": {ENCODER: "minilm", METHOD: "setfit"}}
-
-
-class TaskProfile(ABC):
-    """What one task is called, and which data, models and protocols are its own.
-
-    Attributes:
-        name: What its records say under ``task``.
-        data_config: Configuration of its data.
-        presets: Models that it trains by name: a description and a shape.
-        protocols: Its training protocols by name.
-        controls: Models without a training protocol, such as ``linear``, and keys that each is configured with; they
-            are cheap, deterministic and run once.
-        advice: Which models to take for it, for messages.
-        kind_of_data: What its data are called, for messages.
-        data_options: Options of the command line that mean something for its data.
-        exports: Whether its runs can be exported.
-        starts_from_encoders: Whether its models may start from a pretrained encoder.
-        usage: Command that uses a run and what follows its folder, for messages.
-        published_tables: Published figures that a study file can name, by the name that it uses.
-    """
-
-    name: ClassVar[str]
-    data_config: ClassVar[type[RunData]]
-    presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]]
-    protocols: ClassVar[Mapping[str, ProtocolConfig]]
-    controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    advice: ClassVar[str]
-    kind_of_data: ClassVar[str]
-    data_options: ClassVar[frozenset[str]]
-    exports: ClassVar[bool] = False
-    starts_from_encoders: ClassVar[bool] = False
-    usage: ClassVar[tuple[str, str]] = ("predict", "'a text'")
-    published_tables: ClassVar[Mapping[str, Any]] = {}
-
-    @abstractmethod
-    def claims(self, values: Mapping[str, Any]) -> bool:
-        """Whether data with these keys, at least ``name``, are data of this task."""
-
-    @abstractmethod
-    def misfit(self, model: str, data_name: str) -> str:
-        """Says that data are none for a model of this task, and what would be."""
-
-    def shape(self, model: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """The keys of a model's configuration that differ from the defaults, without loading transformers."""
-        source = encoder_of(overrides)
-        if source is not None:
-            return source.shape(str(overrides.get(PLAN, "")), own_keys(overrides))
-        return {**self.presets.get(base_preset(model, overrides), ("", {}))[1], **own_keys(overrides)}
-
-    def label(self, model: str, overrides: Mapping[str, Any]) -> str:
-        """The model's name where it is shown."""
-        del overrides
-        return model
-
-    def load_protocol(self, name: str, overrides: Sequence[str] = ()) -> ProtocolConfig:
-        """A training protocol by name or file, with changes.
-
-        Raises:
-            ConfigurationError: If there is none, or a value is impossible.
-        """
-        return load_protocol(name, overrides, known=self.protocols)
 
 
 def control_of(model: str, overrides: Mapping[str, Any]) -> str | None:
@@ -156,44 +93,40 @@ def own_keys(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in overrides.items() if key not in START_KEYS}
 
 
-def profiles() -> list[TaskProfile]:
-    """Every task."""
-    return [part_of(name, "task") for name in PACKAGES]
-
-
 def presets() -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Presets of all tasks by name, in the order in which they are listed."""
-    return {name: preset for profile in reversed(profiles()) for name, preset in profile.presets.items()}
+    return {name: preset for task in reversed(PACKAGES) for name, preset in part_of(task, "task").presets.items()}
 
 
 def controls() -> dict[str, Mapping[str, Any]]:
     """Models of all tasks that no training protocol trains, and keys that each is configured with."""
-    return {name: keys for profile in profiles() for name, keys in profile.controls.items()}
+    return {name: keys for task in PACKAGES for name, keys in part_of(task, "task").controls.items()}
 
 
-def profile_of_values(values: Mapping[str, Any]) -> TaskProfile:
+def task_claiming(values: Mapping[str, Any]) -> Any:
     """The task that claims data with these keys; the last one claims what nobody else does."""
-    return next(profile for profile in profiles() if profile.claims(values))
+    return next(task for name in PACKAGES if (task := part_of(name, "task")).claims(values))
 
 
-def profile_of_data(data: RunData) -> TaskProfile:
+def data_task(data: RunData) -> Any:
     """The task that a configuration of data is of."""
-    return next(profile for profile in profiles() if isinstance(data, profile.data_config))
+    return next(task for name in PACKAGES if isinstance(data, (task := part_of(name, "task")).data_config))
 
 
-def check_model(profile: TaskProfile, model: str, overrides: Mapping[str, Any], data_name: str) -> None:
+def check_model(data: RunData, model: str, overrides: Mapping[str, Any]) -> None:
     """Refuses a model that is not one of the task that data are for.
 
     Raises:
         ConfigurationError: If it trains for another task.
     """
+    task = data_task(data)
     control = control_of(model, overrides)
     name = control or base_preset(model, overrides)
-    if control is not None and control in profile.controls:
+    if control is not None and control in task.controls:
         _check_control(model, control, overrides)
         return
     if ENCODER in overrides:
-        _check_encoder(profile, model, overrides)
+        _check_encoder(task, model, overrides)
         return
     if METHOD in overrides:
         raise ConfigurationError(
@@ -203,10 +136,11 @@ def check_model(profile: TaskProfile, model: str, overrides: Mapping[str, Any], 
         raise ConfigurationError(
             f"model '{model}': 'plan' is '{overrides[PLAN]}' without an encoder whose layers it chooses; add encoder"
         )
-    if name in profile.controls or name in profile.presets or name not in (*controls(), *presets()):
+    if name in task.controls or name in task.presets or name not in (*controls(), *presets()):
         return
-    other = next(each for each in reversed(profiles()) if name in each.controls or name in each.presets)
-    raise ConfigurationError(f"{other.misfit(model, data_name)}, or take {profile.advice}")
+    others = (part_of(other, "task") for other in reversed(PACKAGES))
+    owner = next(other for other in others if name in other.controls or name in other.presets)
+    raise ConfigurationError(f"{owner.misfit(model, data.name)}, or take {task.advice}")
 
 
 def _check_control(model: str, control: str, overrides: Mapping[str, Any]) -> None:
@@ -229,16 +163,16 @@ def _check_control(model: str, control: str, overrides: Mapping[str, Any]) -> No
         )
 
 
-def _check_encoder(profile: TaskProfile, model: str, overrides: Mapping[str, Any]) -> None:
-    if not profile.starts_from_encoders:
+def _check_encoder(task: Any, model: str, overrides: Mapping[str, Any]) -> None:
+    if not task.starts_from_encoders:
         raise ConfigurationError(
             f"model '{model}' starts from the encoder '{overrides[ENCODER]}', which reads texts both ways; "
-            f"data of this kind are {profile.kind_of_data}: take {profile.advice}"
+            f"data of this kind are {task.kind_of_data}: take {task.advice}"
         )
     method = overrides.get(METHOD)
     if method is not None and method not in METHODS:
         raise ConfigurationError(f"model '{model}': {unknown('method', str(method), METHODS)}")
-    if method is not None and getattr(profile.data_config, "problem_type", None) is not None:
+    if method is not None and getattr(task.data_config, "problem_type", None) is not None:
         raise ConfigurationError(f"model '{model}': method '{method}' takes one label a text, and these data several")
     beside = next((key for key in (PLAN, TEACHER, *own_keys(overrides)) if method and overrides.get(key)), None)
     if beside is not None:

@@ -15,7 +15,6 @@ from pydantic import Field, field_validator, model_validator
 from recurra.core.configuration import Settings, read_yaml
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.data.configuration import DataConfig
-from recurra.tasks.profile import TaskProfile
 
 Costs = dict[str, dict[str, float]]
 LARGEST_BYTES = 2**20
@@ -170,15 +169,15 @@ class PublishedReference(Settings):
             raise ValueError(unknown("precision", value, PRECISIONS))
         return value
 
-    def check(self, profile: TaskProfile) -> None:
+    def check(self, tables: Mapping[str, Any]) -> None:
         """Looks whether the table and the keys of the data are known.
 
         Raises:
             ValueError: If one is not.
         """
-        if self.table not in profile.published_tables:
-            raise ValueError(unknown("published table", self.table, profile.published_tables))
-        allowed = list(profile.data_config.model_fields)
+        if self.table not in tables:
+            raise ValueError(unknown("published table", self.table, tables))
+        allowed = list(DataConfig.model_fields)
         for key in self.data:
             if key not in allowed:
                 raise ValueError(f"unknown key '{key}'{did_you_mean(key, allowed)}; allowed: {', '.join(allowed)}")

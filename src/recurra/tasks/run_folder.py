@@ -40,15 +40,7 @@ def save_model_folder(folder: Path, write: Callable[[Path], Any]) -> None:
 def keep_trained(
     folder: Path, model: Any, tokenizer: Any, max_length: int, training: TrainingRecord | LanguageTrainingRecord
 ) -> None:
-    """Writes what a training leaves, the note that it is done last, and ends the distributed part if there is one.
-
-    Args:
-        folder: The run folder.
-        model: With the weights that are kept.
-        tokenizer: Saved beside them.
-        max_length: Tokens after which it cuts.
-        training: How it went.
-    """
+    """Writes what a training leaves, the note that it is done last, and ends the distributed part if there is one."""
     if speaks_for_all():
         tokenizer.model_max_length = max_length
         save_model_folder(folder, lambda target: (model.save_pretrained(target), tokenizer.save_pretrained(target)))
@@ -58,13 +50,7 @@ def keep_trained(
 
 
 def run_facts(config: RunConfig, started: float, threads: int) -> dict[str, Any]:
-    """What the record of every run begins with: which run, when, with which code, where.
-
-    Args:
-        config: The run.
-        started: When this process began with it, by ``time.perf_counter``.
-        threads: Of the numeric libraries.
-    """
+    """What the record of every run begins with: which run, when, with which code, where."""
     return {
         "run_id": config.run_id,
         "config": config.plain(),
@@ -96,17 +82,7 @@ def transformer_record(
     folder: Path,
     encoder: EncoderRecord | None = None,
 ) -> ModelRecord:
-    """What a record says of a Transformer.
-
-    Args:
-        name: In tables.
-        description: One line.
-        config: Its configuration.
-        task: What it was trained for.
-        tokens: Length of a row for which operations are counted.
-        folder: The run folder, where its weights lie if this process speaks for all.
-        encoder: The pretrained encoder that it started from, if it did.
-    """
+    """What a record says of a Transformer."""
     from recurra.models.presets import count_parameters, flops_per_token
 
     counts = count_parameters(config, task)

@@ -29,10 +29,10 @@ from recurra.tasks.profile import (
     check_model,
     control_of,
     controls,
+    data_task,
     encoder_of,
     presets,
-    profile_of_data,
-    profile_of_values,
+    task_claiming,
 )
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS, ProtocolConfig
 
@@ -205,7 +205,7 @@ def _parse_data(value: Any) -> RunData:
         return value
     if not isinstance(value, Mapping):
         raise ValueError("a mapping of keys to values is needed, at least name")
-    config: type[RunData] = profile_of_values(value).data_config
+    config: type[RunData] = task_claiming(value).data_config
     return config.parse(value, source=f"data '{value.get('name', '')}'")
 
 
@@ -241,12 +241,12 @@ class RunConfig(HashedSettings):
 
     def model_post_init(self, _: object) -> None:
         """Checks that model and data belong together."""
-        check_model(profile_of_data(self.data), self.model, self.model_overrides, self.data.name)
+        check_model(self.data, self.model, self.model_overrides)
 
     @property
     def task(self) -> str:
         """Name of the task that it trains for."""
-        return profile_of_data(self.data).name
+        return str(data_task(self.data).name)
 
     @property
     def is_control(self) -> bool:
@@ -271,7 +271,7 @@ class RunConfig(HashedSettings):
     @property
     def label(self) -> str:
         """The model's name where it is shown."""
-        return profile_of_data(self.data).label(self.model, self.model_overrides)
+        return str(data_task(self.data).label(self.model, self.model_overrides))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copies with changes; what was derived from the old values is derived anew."""

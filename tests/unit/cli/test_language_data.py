@@ -14,6 +14,7 @@ from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import load_language_tokenizer
 from recurra.tasks.language.task import TASK
 from recurra.tasks.runs import resolve_model
+from recurra.tasks.study_data import StudyData
 
 LINE = "The river runs past the old mill and the field , and number {} floats on it ."
 
@@ -70,7 +71,7 @@ def test_prepare_tokenises_what_train_then_uses(text: str, tmp_path: Path, capsy
     model.write_text("preset: crt-tiny\nvocab_size: 320\nmax_position_embeddings: 24\n", encoding="utf-8")
     found = answer(capsys, "data", "prepare", text, "--model", str(model), "--cache-dir", str(tmp_path / "cache"))
     resolved, keys = resolve_model(str(model))
-    used, _ = TASK.configure_data(text, {}, {}, None, models=[(resolved, keys)])
+    used, _ = TASK.configure_data({"name": text}, StudyData(), models=[(resolved, keys)])
     assert (found["context"], used.context, used.tokenizer, used.trained_vocab_size) == (24, 24, "trained", 320)
     assert found["tokenizer"]["vocab_size"] <= 320
     # What a training looks for lies in the cache.

@@ -14,10 +14,11 @@ from recurra.data.configuration import DataConfig
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.models.configuration import CYCLES, SWIGLU
 from recurra.models.presets import preset
-from recurra.study.assignments import sort_assignments
+from recurra.study.assignments import read_assignments
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.language.task import TASK
 from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS
 from reviews import write_reviews
 
@@ -79,8 +80,9 @@ def test_a_text_that_is_no_text_is_one_line(tmp_path: Path, capsys: pytest.Captu
 
 def test_what_is_not_named_follows_from_the_model(text: str) -> None:
     def chosen(model: str, *keys: str) -> tuple[str, int, int]:
-        assigned = sort_assignments(keys, task=TASK)
-        config, _ = TASK.configure_data(text, {}, assigned.data, None, models=[(model, assigned.model)])
+        assigned = read_assignments(keys)
+        values = {"name": text, **assigned.data}
+        config, _ = TASK.configure_data(values, StudyData(), models=[(model, assigned.model)])
         return config.tokenizer, config.trained_vocab_size, config.context
 
     assert chosen("crt-tiny") == ("trained", 8192, 256)

@@ -14,9 +14,8 @@ from committed import committed
 from factories import RunFactory, leakage
 from recurra.core.errors import CheckpointError
 from recurra.core.files import read_json
-from recurra.core.record import SCHEMA_VERSION, holds_record, read_any_record, read_record, write_record
+from recurra.core.record import RECORDS, SCHEMA_VERSION, holds_record, read_any_record, read_record, write_record
 from recurra.core.record_parts import hash_of_text
-from recurra.core.tasks import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +157,7 @@ def test_a_record_of_an_unknown_task_asks_for_an_upgrade(task: str, run: Path, t
             read(tmp_path)
         assert str(caught.value) == (
             f"'{tmp_path / 'record.json'}' is a record of the task '{task}', which this version does not know "
-            f"(known: {', '.join(sorted(TASKS))}); upgrade recurra"
+            f"(known: {', '.join(sorted(RECORDS))}); upgrade recurra"
         )
 
 

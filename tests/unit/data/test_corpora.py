@@ -1,73 +1,20 @@
-"""The one door to data: the last files are read once, and read again when they change."""
+"""The one door to data, and how its parts are named."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recurra.core.errors import DataError
-from recurra.data import corpora
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 
 
-def written(path: Path, rows: int, word: str = "row") -> Path:
-    lines = [f"{word} {number} of the file,{'ab'[number % 2]}" for number in range(rows)]
-    path.write_text("text,label\n" + "\n".join(lines) + "\n", encoding="utf-8")
-    return path
-
-
-def test_a_file_is_read_once_whatever_reads_its_texts(tmp_path: Path) -> None:
-    path = written(tmp_path / "rows.csv", 40)
-    first = load_dataset(DataConfig(name=str(path), max_length=64))
-    assert load_dataset(DataConfig(name=str(path), max_length=128, tokenizer="trained")) is first
-    # What changes rows or splits is another data set, and so is another file.
-    assert load_dataset(DataConfig(name=str(path), split_seed=1)).fingerprint != first.fingerprint
-    other = written(tmp_path / "other.csv", 40)
-    assert load_dataset(DataConfig(name=str(other))).name != first.name
-
-
-def test_another_data_root_is_another_data_set(tmp_path: Path) -> None:
-    config = DataConfig(name=str(written(tmp_path / "rows.csv", 40)))
-    first = load_dataset(config, tmp_path)
-    assert load_dataset(config, tmp_path) is first
+def test_a_data_root_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a folder"):
-        load_dataset(config, tmp_path / "nothing")
-
-
-def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    path = written(tmp_path / "rows.csv", 40)
-    config = DataConfig(name=str(path))
-    first = load_dataset(config)
-    state = path.stat()
-    written(path, 40, "new")
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
-    assert load_dataset(config).fingerprint != first.fingerprint
-    test = written(tmp_path / "test.csv", 10, "other")
-    assert load_dataset(DataConfig(name=str(path), test=str(test))).splits["test"].texts[0].startswith("other")
-
-
-def test_corpora_their_protocols_and_the_files_of_their_local_copies() -> None:
-    reviews, polarity = ["balanced", "all-rows"], ["sst2-size", "official"]
-    domains = ["natural", "normalised", "bare-words", "pooled"]
-    assert {name: (corpus.layout, list(corpus.protocols)) for name, corpus in corpora.CORPORA.items()} == {
-        "sst2": (
-            "DIR/sst2/{train,validation,test_labeled}.parquet (columns sentence, label, idx)", ["official", "pooled"]
-        ),
-        "yelp_polarity": ("DIR/yelp_polarity/{train,test}.parquet (columns text, label)", polarity),
-        "amazon_polarity": ("DIR/amazon_polarity/{train,test}.parquet (columns text, label)", polarity),
-        "yelp_reviews": ("DIR/yelp_reviews/{train,test}.parquet (columns text, label)", reviews),
-        "amazon_reviews": ("DIR/amazon_fdu_mtl/{train,test}.parquet (columns text, label)", reviews),
-        "yelp_sentences": ("DIR/yelp_sentences/{upstream_dev,upstream_test}.parquet (columns text, label)", reviews),
-        "product_reviews": ("DIR/amazon_blitzer/all.parquet (columns content, label)", reviews),
-        "domains": ("those of yelp_reviews, sst2 and amazon_reviews", domains),
-        "domains_polarity": ("those of yelp_polarity, sst2 and amazon_polarity", domains),
-        "demo": (None, ["held-out", "large"]),
-    }  # fmt: skip
-    assert all(name == corpus.name for name, corpus in corpora.CORPORA.items())
+        load_dataset(DataConfig(name="rows.csv"), tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
@@ -87,13 +34,6 @@ def test_corpora_their_protocols_and_the_files_of_their_local_copies() -> None:
 )
 def test_a_part_is_named_by_what_sets_it_apart(values: dict[str, Any], part: str) -> None:
     assert DataConfig.parse({"name": "rows.csv", **values}).part == part
-
-
-def test_large_files_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "_REMEMBERED_BYTES", 10)
-    config = DataConfig(name=str(written(tmp_path / "rows.csv", 40)))
-    assert load_dataset(config) is not load_dataset(config)
-    assert not corpora._remembered
 
 
 def test_names_of_runs_say_how_a_corpus_is_read() -> None:

@@ -30,8 +30,8 @@ from recurra.data.tokenization import counting_tokenizer
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.tasks.classification.task import TASK
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import review_rows, write_csv
 
@@ -162,34 +162,33 @@ def test_what_is_cut_is_a_note_and_never_a_failure() -> None:
 def test_a_file_has_the_length_that_its_rows_need(words: int, chosen: int, tmp_path: Path) -> None:
     name = str(write_long(tmp_path / "r.csv", words))
     for models in ([("linear", {}), ("recurrent", {})], []):
-        config, note = TASK.configure_data(name, {}, {}, None, models=models)
+        config, note = TASK.configure_data({"name": name}, StudyData(), models=models)
         assert config.max_length == chosen and f"max_length: {chosen}," in note and "--max-length" in note
-    capped, note = TASK.configure_data(name, {}, {}, None, models=[("tiny", {"max_position_embeddings": 40})])
+    capped, note = TASK.configure_data({"name": name}, StudyData(), models=[("tiny", {"max_position_embeddings": 40})])
     assert capped.max_length == 40 and "all that the model reads" in note
 
 
 def test_nothing_is_chosen_that_was_given_or_that_nobody_reads(tmp_path: Path) -> None:
     name = str(write_long(tmp_path / "r.csv", 150))
     some: list[Any] = [("recurrent", {})]
-    for options, assigned in (({"--max-length": 32}, {}), ({}, {"max_length": 32})):
-        config, note = TASK.configure_data(name, options, assigned, None, models=some)
-        assert config.max_length == 32 and "max_length" not in note
-    assert TASK.configure_data(name, {}, {}, None)[0].max_length == 128
-    assert TASK.configure_data(name, {}, {}, None, models=[("linear", {})]) == (
-        TASK.configure_data(name, {}, {}, None)[0],
+    config, note = TASK.configure_data({"name": name, "max_length": 32}, StudyData(), models=some)
+    assert config.max_length == 32 and "max_length" not in note
+    assert TASK.configure_data({"name": name}, StudyData())[0].max_length == 128
+    assert TASK.configure_data({"name": name}, StudyData(), models=[("linear", {})]) == (
+        TASK.configure_data({"name": name}, StudyData())[0],
         "",
     )
-    assert TASK.configure_data("demo", {}, {}, None, models=some)[0].max_length == 128
+    assert TASK.configure_data({"name": "demo"}, StudyData(), models=some)[0].max_length == 128
     with pytest.raises(ConfigurationError, match="max_length"):
-        TASK.configure_data(name, {"--max-length": 1000}, {}, None, models=some)
+        TASK.configure_data({"name": name, "max_length": 1000}, StudyData(), models=some)
 
 
 def test_a_run_is_told_what_is_cut_before_it_starts(tmp_path: Path) -> None:
     name = str(write_long(tmp_path / "r.csv", 150))
-    data = TASK.configure_data(name, {}, {"max_length": 64}, None, models=[])[0]
+    data = TASK.configure_data({"name": name, "max_length": 64}, StudyData(), models=[])[0]
     runs = [make_run(model, data, PROTOCOLS["tuned"], seed=0, precision="fp32") for model in ("linear", "recurrent")]
-    assert TASK.preflight(runs[0], Machine()) == []
-    (said,) = TASK.preflight(runs[1], Machine())
+    assert TASK.preflight(runs[0], StudyData()) == []
+    (said,) = TASK.preflight(runs[1], StudyData())
     assert said.startswith("r.csv: max_length 64 cuts train: 100.0% of the rows") and "--max-length 256" in said
 
 

@@ -15,7 +15,7 @@ from recurra.data.corpora import SENTENCE_WORDS, load_dataset, sentences_of
 from recurra.data.dataset import TextDataset
 from recurra.data.frames import rows_in_memory
 from recurra.evaluation.audits.leakage import audit_leakage
-from recurra.study.preflight import refuse_unheard_texts
+from recurra.study.run import refuse_unheard_texts
 from recurra.tasks.runs import make_run
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_reviews

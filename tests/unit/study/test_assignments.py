@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
-from recurra.study.assignments import Assignments, configure_run, sort_assignments, sort_keywords
+from recurra.study.assignments import read_assignments, sort_keywords
 from recurra.tasks.classification.task import TASK
+from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import ProtocolConfig
 
 KEYS = [*ProtocolConfig.model_fields, *(f"data.{key}" for key in DataConfig.model_fields), "model.anything"]
@@ -21,17 +23,18 @@ KEYS = [*ProtocolConfig.model_fields, *(f"data.{key}" for key in DataConfig.mode
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 99)), unique_by=lambda pair: pair[0]))
 def test_every_pair_goes_to_its_section_and_none_is_lost(pairs: list[tuple[str, int]]) -> None:
-    found = sort_assignments([f"{key}={value}" for key, value in pairs], task=TASK)
-    again = [*found.protocol, *(f"data.{key}={value}" for key, value in found.data.items())]
-    again += [f"model.{key}={value}" for key, value in found.model.items()]
-    assert sorted(again) == sorted(f"{key}={value}" for key, value in pairs)
+    found = read_assignments(f"{key}={value}" for key, value in pairs)
+    found.check(TASK, model_keys=True)
+    sections = {"": found.protocol, "data.": found.data, "model.": found.model}
+    again = [(f"{section}{key}", str(value)) for section, values in sections.items() for key, value in values.items()]
+    assert sorted(again) == sorted((key, str(value)) for key, value in pairs)
 
 
 def test_values_are_read_as_yaml() -> None:
-    found = sort_assignments(
-        ["data.fraction=0.5", "model.final_norm=true", "model.input_injection=add", "data.test=null"], task=TASK
+    found = read_assignments(
+        ["data.fraction=0.5", "model.final_norm=true", "model.input_injection=add", "data.test=null", "max_epochs=3"]
     )
-    assert found.data == {"fraction": 0.5, "test": None}
+    assert found.data == {"fraction": 0.5, "test": None} and found.protocol == {"max_epochs": 3}
     assert found.model == {"final_norm": True, "input_injection": "add"}
 
 
@@ -48,24 +51,18 @@ def test_values_are_read_as_yaml() -> None:
 )
 def test_unknown_keys_are_refused_with_a_suggestion(assignment: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        sort_assignments([assignment], task=TASK)
+        read_assignments([assignment]).check(TASK, model_keys=True)
     assert said in str(caught.value)
 
 
 def test_keys_of_the_model_are_refused_where_several_are_compared() -> None:
     with pytest.raises(ConfigurationError, match=r"unknown key 'model\.hidden_size'"):
-        sort_assignments(["model.hidden_size=8"], model_keys=False, task=TASK)
-
-
-def test_assignments_win_over_options_and_options_that_were_not_given_do_not_count() -> None:
-    options = {"--text-column": "body", "--tokenizer": None, "--data-protocol": None}
-    config, note = TASK.configure_data("r.csv", options, {"text_column": "words", "tokenizer": "trained"}, None)
-    assert (config.text_column, config.tokenizer, config.protocol, note) == ("words", "trained", None, "")
+        read_assignments(["model.hidden_size=8"]).check(TASK, model_keys=False)
 
 
 def test_the_tokenizer_is_chosen_by_what_there_is(tmp_path: Path) -> None:
     def chosen(name: str, root: Path | None) -> str:
-        config, note = TASK.configure_data(name, {"--tokenizer": None}, {}, root)
+        config, note = TASK.configure_data({"name": name}, StudyData(Machine(data_root=root)))
         assert config.tokenizer in note
         return config.tokenizer
 
@@ -77,19 +74,6 @@ def test_the_tokenizer_is_chosen_by_what_there_is(tmp_path: Path) -> None:
     assert chosen("r.csv", tmp_path) == "bert-base-uncased"
 
 
-def test_a_run_has_protocol_model_and_data_as_assigned() -> None:
-    assigned = Assignments(["max_epochs=7"], {}, {"final_norm": True})
-    data = DataConfig(name="demo", tokenizer="trained")
-    config = configure_run("recurrent", data, "paper", assigned, seed=3, precision="bf16")
-    assert (config.protocol.max_epochs, config.protocol.learning_rate) == (7, 3e-5)
-    assert (config.model, config.model_overrides, config.seed, config.precision) == (
-        "recurrent",
-        {"final_norm": True},
-        3,
-        "bf16",
-    )
-
-
 @pytest.mark.parametrize("given", [{"adam_betas": (0.9, 0.95)}, {"teacher": "runs/a=b"}, {"learning_rate": 3e-5}])
 def test_keywords_are_what_the_same_pairs_are_on_a_command_line(given: dict[str, Any]) -> None:
     base, found = sort_keywords(
@@ -97,7 +81,7 @@ def test_keywords_are_what_the_same_pairs_are_on_a_command_line(given: dict[str,
     )
     values = "\n".join(f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in given.items())
     pairs = ["max_epochs=5", *values.splitlines(), "data.max_length=64", "data.protocol=pooled"]
-    wanted = sort_assignments(pairs, task=TASK)
+    wanted = read_assignments(pairs)
     assert base == "paper" and found.data == wanted.data
     assert TASK.load_protocol("tuned", found.protocol) == TASK.load_protocol("tuned", wanted.protocol)
 

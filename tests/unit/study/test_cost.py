@@ -24,6 +24,7 @@ from recurra.tasks.base import DataCost, task_of_data
 from recurra.tasks.classification.task import ClassificationTask
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 from reviews import write_reviews, write_tiny_model
 
 
@@ -53,7 +54,7 @@ def test_operations_are_those_of_every_row_at_its_own_length(tmp_path: Path) -> 
     lengths = [min(24, len(tokenizer(text)["input_ids"])) for text in dataset.splits["train"].texts]
     assert len(set(lengths)) > 1
     wanted = 3 * sum(forward_flops(shape, length) for length in lengths) * run.protocol.max_epochs
-    book = CostBook(Machine(cache_dir=tmp_path / "cache"))
+    book = CostBook(StudyData(Machine(cache_dir=tmp_path / "cache")))
     assert book.training_flops(run) == wanted
     assert book.training_flops(run, epochs=2) == wanted / run.protocol.max_epochs * 2
     longer = run.protocol.model_copy(update={"pretraining_epochs": 3})
@@ -65,7 +66,7 @@ def test_operations_are_those_of_every_row_at_its_own_length(tmp_path: Path) -> 
 
 def test_an_epoch_costs_what_its_parts_cost() -> None:
     run = RunConfig.parse({**expand(study_of_demo())[0].plain(), "model": "recurrent"})
-    engine, data = task_of_data(run.data).engine, DataCost(["a", "b"], {})
+    engine, data = task_of_data(run.data), DataCost(["a", "b"], {})
     parts = [engine.epoch_flops(run, {length: 1}, data) for length in ("7", "20")]
     assert engine.epoch_flops(run, {"7": 5, "20": 2}, data) == 5 * parts[0] + 2 * parts[1]
     assert parts[0] == forward_flops(preset("recurrent"), 7)
@@ -81,7 +82,7 @@ def test_auxiliary_rows_cost_as_often_as_they_are_passed_over(tmp_path: Path, mo
     monkeypatch.setattr(ClassificationTask, "data_cost", lambda *_: cost)
     plain = RunConfig.parse({**expand(study_of_demo())[0].plain(), "model": "recurrent"})
     protocol = plain.protocol.model_copy(update={"max_epochs": 2, "auxiliary_epochs": 7})
-    found = CostBook(Machine(cache_dir=tmp_path / "cache")).training_flops(
+    found = CostBook(StudyData(Machine(cache_dir=tmp_path / "cache"))).training_flops(
         plain.model_copy(update={"protocol": protocol})
     )
     one = {length: 3 * forward_flops(preset("recurrent"), length) for length in (5, 9)}
@@ -97,7 +98,7 @@ def test_data_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return count(task, config, machine)
 
     monkeypatch.setattr(ClassificationTask, "data_cost", counted)
-    book = CostBook(Machine(cache_dir=tmp_path / "cache"))
+    book = CostBook(StudyData(Machine(cache_dir=tmp_path / "cache")))
     runs = [run for run in expand(study(tmp_path)) if run.model != "linear"]
     assert len({book.training_flops(run) for run in runs}) == 1 and sum(looked.values()) == 1
 
@@ -107,7 +108,7 @@ def test_seconds_come_from_the_records_of_the_study(tmp_path: Path) -> None:
     linear, tiny, other = expand(spec)
     finish(output, linear, wall_s=7.0, epochs=0)
     finish(output, tiny, wall_s=50.0, epochs=2)
-    found = cost_plan(plan_study(spec, output), CostBook(Machine(cache_dir=tmp_path / "cache")))
+    found = cost_plan(plan_study(spec, output), CostBook(StudyData(Machine(cache_dir=tmp_path / "cache"))))
     assert found.runs[linear.run_id].seconds == 7.0
     # Two epochs took 50 s, and the run may take five.
     assert found.runs[other.run_id].seconds == pytest.approx(125.0)
@@ -119,7 +120,7 @@ def test_seconds_come_from_the_records_of_the_study(tmp_path: Path) -> None:
 def test_a_model_without_a_record_is_calibrated_or_takes_the_others_rate(tmp_path: Path) -> None:
     write_tiny_model(tmp_path / "second.yaml")
     spec = study(tmp_path, models=[str(tmp_path / "tiny.yaml"), str(tmp_path / "second.yaml")])
-    output, book = tmp_path / "out", CostBook(Machine(cache_dir=tmp_path / "cache"))
+    output, book = tmp_path / "out", CostBook(StudyData(Machine(cache_dir=tmp_path / "cache")))
     first, second, *_ = expand(spec)
     nothing = cost_plan(plan_study(spec, output), book)
     assert nothing.seconds(plan_study(spec, output)) is None and "--calibrate" in nothing.basis[0]

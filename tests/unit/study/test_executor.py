@@ -30,7 +30,7 @@ WORKER = """#!{python}
 import json, os, pathlib, shutil, signal, sys, time, yaml
 assert sys.argv[1:4] == ["-m", "recurra.study.worker", "serve"], sys.argv
 for line in sys.stdin:
-    function, (folder, machine) = json.loads(line)
+    function, machine, (folder,) = json.loads(line)
     folder, machine = pathlib.Path(folder), json.loads(machine)
     seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
     template = pathlib.Path({template!r})

@@ -16,6 +16,7 @@ from recurra.study.executor import Outcome
 from recurra.study.spec import StudySpec, expand
 from recurra.study.workers import Workers
 from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import StudyData
 from reviews import write_reviews
 
 SPEED = 1e9
@@ -30,7 +31,7 @@ def study(folder: Path, **values: Any) -> StudySpec:
 def test_each_model_has_its_time_the_cheapest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "training_speed", lambda config, mean_tokens, *, threads: SPEED)
     spec, machine = study(tmp_path), Machine(cache_dir=tmp_path / "cache", threads=1)
-    costs = costs_of_pending(spec.plain(), str(tmp_path / "out"), machine.to_json(), 1)
+    costs = costs_of_pending(StudyData(machine), spec.plain(), str(tmp_path / "out"), 1)
     runs = expand(spec)
     assert set(costs) == {run.run_id for run in runs}
     expectation = Expectation(runs, {name: RunCost(**cost) for name, cost in costs.items()}, 1, 4.0)
@@ -38,7 +39,7 @@ def test_each_model_has_its_time_the_cheapest_first(tmp_path: Path, monkeypatch:
     assert [line.split(":")[0].strip() for line in lines] == ["linear", "recurrent-tiny", "baseline-tiny", "together"]
     assert "MiB of memory or more" in lines[1] and "MiB" not in lines[0] and "2 runs of about" in lines[2]
     trained = {run.model: run for run in runs if not run.is_control}
-    book = CostBook(machine)
+    book = CostBook(StudyData(machine))
     for run in trained.values():
         assert costs[run.run_id]["seconds"] == pytest.approx((book.training_flops(run) or 0.0) / SPEED)
 

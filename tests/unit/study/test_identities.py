@@ -23,7 +23,7 @@ from recurra.core.record_parts import Part
 from recurra.core.sealed import FileEntry, Sealed
 from recurra.deployment.export.manifest import CalibrationRecord, ExportManifest
 from recurra.deployment.export_record import ExportedExits, ExportRecord
-from recurra.tasks.profile import profiles
+from recurra.tasks.base import tasks
 from recurra.tasks.runs import RunConfig
 
 EXITS = CalibrationRecord(exits=[1], asked=0.99, source="rows", rows=0)
@@ -39,7 +39,7 @@ def records() -> list[AnyRecord]:
 @cache
 def grown_run() -> Any:
     """`RunConfig` with a key more, and the data of every task with one."""
-    data = reduce(or_, (grown(profile.data_config) for profile in profiles()))
+    data = reduce(or_, (grown(task.data_config) for task in tasks()))
     return create_model("GrownRun", __base__=grown(RunConfig), data=(data, ...))
 
 

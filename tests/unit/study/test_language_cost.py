@@ -15,13 +15,14 @@ from recurra.study.estimate import CostBook, training_speed
 from recurra.study.executor import rough_weight
 from recurra.tasks.language.configuration import language_configuration
 from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import StudyData
 
 
 @pytest.mark.parametrize("mode", ["packed", "lines"])
 def test_a_training_costs_three_forward_passes_over_every_sample(mode: str, tmp_path: Path) -> None:
     run = language_run(tmp_path, mode=mode)
     run = run.model_copy(update={"data": run.data.model_copy(update={"context": 32})})
-    book = CostBook(Machine(cache_dir=tmp_path / "cache"))
+    book = CostBook(StudyData(Machine(cache_dir=tmp_path / "cache")))
     dataset = load_language_dataset(run.data)
     tokenizer = load_language_tokenizer(run.data, dataset, None)
     encoded = encode_for(dataset.splits["train"], run.data, tokenizer, tmp_path / "own")

@@ -15,6 +15,7 @@ from recurra.study.spec import StudySpec
 from recurra.study.status import within_minutes
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, model_name
+from recurra.tasks.study_data import StudyData
 from reviews import write_reviews
 
 # Operations a second: made up, so that what is left out does not hang on the machine of the test.
@@ -44,14 +45,18 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudySpec:
 
 
 def test_the_dearest_are_left_out_and_their_pupils_with_them(spec: StudySpec, tmp_path: Path) -> None:
-    output, machine, quiet = tmp_path / "out", Machine(cache_dir=tmp_path / "cache", threads=1), Reporter(quiet=True)
-    whole, said = within_minutes(spec, output, machine, 1e6, workers=1, reporter=quiet)
+    output, data, quiet = (
+        tmp_path / "out",
+        StudyData(Machine(cache_dir=tmp_path / "cache", threads=1)),
+        Reporter(quiet=True),
+    )
+    whole, said = within_minutes(spec, output, data, 1e6, workers=1, reporter=quiet)
     assert whole == spec and "left out" not in said and "recurrent-tiny" in said
     assert "linear" not in said
     seconds = {}
     for minutes in (1e6, 1e3, 10, 1, 0.3, 0.1, 0.03):
         try:
-            kept, said = within_minutes(spec, output, machine, minutes, workers=1, reporter=quiet)
+            kept, said = within_minutes(spec, output, data, minutes, workers=1, reporter=quiet)
         except RunError as error:
             assert f"no model can be trained within {minutes:g} minutes here" in str(error)
             seconds[minutes] = None
@@ -67,20 +72,24 @@ def test_the_dearest_are_left_out_and_their_pupils_with_them(spec: StudySpec, tm
 
 def test_one_split_comes_before_a_model_is_left_out(spec: StudySpec, tmp_path: Path) -> None:
     folded = spec.model_copy(update={"data": [spec.data[0].model_copy(update={"folds": 3})]})
-    output, machine, quiet = tmp_path / "out", Machine(cache_dir=tmp_path / "cache", threads=1), Reporter(quiet=True)
-    kept, said = within_minutes(folded, output, machine, 1e6, workers=1, reporter=quiet)
+    output, data, quiet = (
+        tmp_path / "out",
+        StudyData(Machine(cache_dir=tmp_path / "cache", threads=1)),
+        Reporter(quiet=True),
+    )
+    kept, said = within_minutes(folded, output, data, 1e6, workers=1, reporter=quiet)
     assert kept == folded and "one split" not in said
-    one, _ = within_minutes(spec, output, machine, 1e6, workers=1, reporter=quiet)
-    need = next(minutes for minutes in np.geomspace(0.01, 1e6, 60) if _all_of(one, output, machine, float(minutes)))
-    kept, said = within_minutes(folded, output, machine, float(need), workers=1, reporter=quiet)
+    one, _ = within_minutes(spec, output, data, 1e6, workers=1, reporter=quiet)
+    need = next(minutes for minutes in np.geomspace(0.01, 1e6, 60) if _all_of(one, output, data, float(minutes)))
+    kept, said = within_minutes(folded, output, data, float(need), workers=1, reporter=quiet)
     assert said.startswith(f"one split instead of folds for --minutes {need:g}; ") and "left out" not in said
     assert kept.models == spec.models and [each.part for each in kept.data] == [""]
 
 
-def _all_of(spec: StudySpec, output: Path, machine: Machine, minutes: float) -> bool:
+def _all_of(spec: StudySpec, output: Path, data: StudyData, minutes: float) -> bool:
     """Whether every model fits a budget."""
     try:
-        kept, _ = within_minutes(spec, output, machine, minutes, workers=1, reporter=Reporter(quiet=True))
+        kept, _ = within_minutes(spec, output, data, minutes, workers=1, reporter=Reporter(quiet=True))
     except RunError:
         return False
     return kept.models == spec.models
@@ -89,4 +98,5 @@ def _all_of(spec: StudySpec, output: Path, machine: Machine, minutes: float) -> 
 def test_a_cost_that_cannot_be_known_is_said(spec: StudySpec, tmp_path: Path) -> None:
     gone = spec.model_copy(update={"data": [spec.data[0].model_copy(update={"name": "nowhere.csv"})]})
     with pytest.raises(RunError, match=r"--minutes 5 cannot be kept: the cost is not known: .*nowhere.csv"):
-        within_minutes(gone, tmp_path / "out", Machine(threads=1), 5, workers=1, reporter=Reporter(quiet=True))
+        data = StudyData(Machine(threads=1))
+        within_minutes(gone, tmp_path / "out", data, 5, workers=1, reporter=Reporter(quiet=True))

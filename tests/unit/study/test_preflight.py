@@ -12,11 +12,11 @@ from recurra.core.errors import ConfigurationError, DataError, RecurraError, Una
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.reported_study import run_and_report
-from recurra.study.preflight import preflight
-from recurra.tasks.labelling import task as module
+from recurra.study.run import preflight
+from recurra.tasks import study_data as module
 from recurra.tasks.labelling.configuration import model_configuration
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_csv, write_reviews
 
@@ -36,7 +36,7 @@ def test_each_data_set_is_read_once(reviews: Path, monkeypatch: pytest.MonkeyPat
     real = module.load_dataset
     monkeypatch.setattr(module, "load_dataset", lambda *given: (read.append(given), real(*given))[1])
     runs = [run(reviews, model, seed) for seed in range(3) for model in ("linear", "recurrent", "baseline")]
-    preflight([*runs, run(reviews, split_seed=1)], Machine())
+    preflight([*runs, run(reviews, split_seed=1)], StudyData())
     assert len(read) == 2
 
 
@@ -45,8 +45,8 @@ def test_it_says_once_that_bf16_is_imitated(reviews: Path, imitated: bool, monke
     monkeypatch.setattr("recurra.models.inference.imitates_bf16", lambda device: imitated)
     runs = [run(reviews, seed=seed) for seed in range(2)]
     halved = [each.model_copy(update={"precision": "bf16"}) for each in runs]
-    assert not any("bf16" in line for line in preflight(runs, Machine()))
-    assert sum("imitates them" in line for line in preflight([*runs, *halved], Machine())) == int(imitated)
+    assert not any("bf16" in line for line in preflight(runs, StudyData()))
+    assert sum("imitates them" in line for line in preflight([*runs, *halved], StudyData())) == int(imitated)
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_what_cannot_work_is_refused(
     reviews: Path, change: dict[str, Any], error: type[RecurraError], said: str
 ) -> None:
     with pytest.raises(error) as caught:
-        preflight([run(reviews, **change)], Machine())
+        preflight([run(reviews, **change)], StudyData())
     assert said in str(caught.value)
 
 
 def test_the_linear_control_needs_no_tokenizer(reviews: Path) -> None:
-    preflight([run(reviews, "linear", tokenizer="bert-base-uncased")], Machine())
+    preflight([run(reviews, "linear", tokenizer="bert-base-uncased")], StudyData())
 
 
 def test_the_table_must_hold_the_vocabulary(reviews: Path) -> None:
@@ -88,5 +88,5 @@ def test_a_study_with_bad_data_starts_nothing_and_leaves_nothing(tmp_path: Path)
     spec = comparison(data, models=["linear", "recurrent"], protocol="tuned")
     output = tmp_path / "out"
     with pytest.raises(DataError, match="one class only"):
-        run_and_report(spec, output, Machine(), reporter=Reporter(quiet=True), command="test")
+        run_and_report(spec, output, StudyData(), reporter=Reporter(quiet=True), command="test")
     assert not output.exists()

@@ -20,7 +20,6 @@ from recurra.cli.main import main
 from recurra.core.configuration import write_yaml
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.core.files import LOCK_NAME, FolderLock, write_json
-from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
 from recurra.study.plan import (
     PROGRESS_NAME,
@@ -218,8 +217,3 @@ def test_status_finds_the_files_of_a_study_that_runs_in_another_folder(
 def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"holds no study \('study.yaml' is missing\)"):
         find_study(tmp_path, None)
-
-
-def test_a_plain_reporter_says_the_stage(capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter().stage("run", "evaluating")
-    assert capsys.readouterr().err == "run: evaluating\n"

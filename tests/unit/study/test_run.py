@@ -11,6 +11,7 @@ import pytest
 import recurra.study.run as run_module
 from recurra.core.progress import Reporter
 from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import StudyData
 from tiny_runs import tiny_run
 
 
@@ -25,9 +26,8 @@ def test_a_kill_leaves_no_checkpoints_beside_a_record(
         (folder / "checkpoints" / "checkpoint-1").mkdir(parents=True)
         return "record"
 
-    engine = SimpleNamespace(execute=execute)
-    monkeypatch.setattr(run_module, "task_of_data", lambda _: SimpleNamespace(engine=engine))
+    monkeypatch.setattr(run_module, "task_of_data", lambda _: SimpleNamespace(execute=execute))
     monkeypatch.setattr(run_module, "write_record", lambda *_: seen.append((folder / "checkpoints").exists()))
     machine = Machine(threads=1, latency=False, keep_checkpoints=keep)
-    run_module.execute_run(tiny_run(tmp_path), folder, machine, Reporter(quiet=True))
+    run_module.execute_run(tiny_run(tmp_path), folder, StudyData(machine), Reporter(quiet=True))
     assert seen == [keep]

@@ -20,10 +20,9 @@ from recurra import comparison, reported_study
 from recurra.cli.main import main
 from recurra.core.best_run import BestRunRecord, find_run
 from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
-from recurra.core.files import FolderLock, read_json, write_json
+from recurra.core.files import FolderLock, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, read_record, write_record
-from recurra.report import files, summary
 from recurra.reported_study import StudyResult, report_study, run_and_report
 from recurra.study import study as study_module
 from recurra.study.executor import Outcome
@@ -33,6 +32,7 @@ from recurra.study.study import read_latency_file
 from recurra.study.workers import Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 from reviews import review_rows, snapshot
 
 
@@ -89,7 +89,7 @@ def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(study: StudySpec, output: Path) -> StudyResult:
     return run_and_report(
-        study, output, Machine(latency=False), reporter=Reporter(quiet=True), command="recurra study run"
+        study, output, StudyData(Machine(latency=False)), reporter=Reporter(quiet=True), command="recurra study run"
     )
 
 
@@ -107,7 +107,7 @@ def test_a_study_runs_everything_once_and_reports_in_the_order_of_the_plan(tmp_p
 @pytest.mark.slow
 def test_models_that_cannot_be_timed_are_told_and_cost_no_result(tmp_path: Path) -> None:
     # The made-up runs have records and no models.
-    result = run_and_report(spec(), tmp_path, Machine(), reporter=Reporter(quiet=True), command="recurra study run")
+    result = run_and_report(spec(), tmp_path, StudyData(), reporter=Reporter(quiet=True), command="recurra study run")
     assert result.failed_runs == [] and result.report is not None
     assert result.timing_error is not None and "\n" not in result.timing_error
     assert "could not be timed side by side" in result.timing_error
@@ -207,24 +207,6 @@ def test_the_report_says_why_a_run_failed_also_later(tmp_path: Path) -> None:
     result = report_study(spec(), tmp_path, command="recurra study report")
     assert [outcome.error for outcome in result.failed_runs] == ["out of memory"]
     assert result.report is not None and "out of memory" in result.report.read_text(encoding="utf-8")
-
-
-def test_runs_are_summarised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    summarise = summary.summarise
-
-    def counted(*arguments: Any, **keywords: Any) -> Any:
-        calls.append(arguments)
-        return summarise(*arguments, **keywords)
-
-    for module in (summary, files, reported_study):
-        monkeypatch.setattr(module, "summarise", counted)
-    result = run(spec(), tmp_path)
-    assert len(calls) == 1
-    # The same but for the folders, which are relative to the study in its own file.
-    shown, written = result.summary["tables"], read_json(tmp_path / "summary.json")["tables"]
-    assert [table["conclusion"] for table in shown] == [table["conclusion"] for table in written]
-    assert [len(table["models"]) for table in shown] == [len(table["models"]) for table in written]
 
 
 def test_a_damaged_latency_file_counts_as_none(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_one_process_takes_all_calls_and_what_ends_it_ends_one_call(workers: Wor
     assert workers.call("os:system", "echo a word >&2; exit 1", say=said.append).result == 256
     assert said == ["no end", "a word"]
     # A mistake of a user's leaves the worker as it was.
-    mistake = workers.call(EXECUTE, "/nowhere", Machine().to_json())
+    mistake = workers.call(EXECUTE, "/nowhere", machine=Machine())
     assert mistake.code == 2 and mistake.last.startswith("error: ") and "/nowhere" in mistake.last
     assert workers.call("os:getpid") == first
     for function, argument, code in (("os:_exit", 5, 5), ("signal:raise_signal", 9, -9), ("json:loads", "{", 1)):
@@ -149,7 +149,7 @@ def test_a_run_is_the_same_to_the_bit_first_or_third_in_a_worker(tmp_path: Path)
                 folder = tmp_path / name / str(number)
                 folder.mkdir(parents=True)
                 claim_folder(wanted[number], folder)
-                assert worker.call(EXECUTE, [str(folder), machine.to_json()], print).code == 0
+                assert worker.call(EXECUTE, [str(folder)], print, machine).code == 0
                 record = read_record(folder)
                 assert isinstance(record, LabelRunRecord)
                 weights = sorted(

@@ -38,12 +38,12 @@ from recurra.models.controls.linear import LinearModel, features_of
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import preset
 from recurra.study.run import execute_run
+from recurra.tasks.base import task_of_data, task_of_values
 from recurra.tasks.machine import Machine
-from recurra.tasks.multilabel.engine import ENGINE
 from recurra.tasks.multilabel.reporting import choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
-from recurra.tasks.profile import profile_of_data, profile_of_values
 from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import load_protocol
 from recurra.training.trainer import smooth_targets
 from reviews import NOUNS, write_tiny_model
@@ -93,7 +93,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     machine = Machine(None, root / "cache", 1, False, False)
     for name, folder in ((str(model), "run"), ("linear", "linear")):
         config = train(root, name, config_of(data), "label_smoothing=0.05")
-        execute_run(config, root / folder, machine, Reporter(quiet=True))
+        execute_run(config, root / folder, StudyData(machine), Reporter(quiet=True))
     return Trained(data, root / "run", root / "linear")
 
 
@@ -209,8 +209,8 @@ def test_a_fraction_keeps_shares_and_equal_texts_stay_together(tmp_path: Path) -
 
 def test_data_say_whose_they_are(tmp_path: Path) -> None:
     config = config_of(tmp_path / "a.csv")
-    assert profile_of_data(config) is TASK is profile_of_values(config.plain())
-    assert profile_of_values({"name": "a.csv"}).name == "classification"
+    assert task_of_data(config) is TASK is task_of_values(config.plain())
+    assert task_of_values({"name": "a.csv"}).name == "classification"
 
 
 # Thresholds, figures, loss.
@@ -275,7 +275,7 @@ def test_one_temperature_makes_the_probabilities_of_all_labels_honest(factor: fl
     truth = (dice.random(honest.shape) < 1 / (1 + np.exp(-honest))).astype(np.int64)
     config = MultiLabelData(name="x.csv", label_separator=";")
     names = ["a", "b", "c", "d"]
-    decision = ENGINE.decide(config, names, factor * honest, truth)
+    decision = TASK.decide(config, names, factor * honest, truth)
     assert isinstance(decision, AnyLabels)
     assert decision.temperature == pytest.approx(factor, rel=0.1)
     assert (decision.temperature == 1) == (factor == 1)
@@ -370,14 +370,16 @@ def test_a_shortcut_to_one_label_is_found(tmp_path: Path) -> None:
         row[0] += " !!!" if "music" in row[1] else ""
     with path.open("w", newline="") as stream:
         csv.writer(stream).writerows(rows)
-    title, audits = TASK.audit_data(config_of(path), None)
+    title, audits = TASK.audit_data(config_of(path), StudyData())
     found = {audit.name: audit for audit in audits}
     assert "a.csv" in title
     shortcut = found["shortcuts.format.test"]
     assert shortcut.status == "note" and shortcut.details["label"] == "music"
     assert "'music', the worst of 4 labels" in shortcut.summary and set(shortcut.details["values"]) == set(NAMES)
     strict = config_of(path).model_copy(update={"form_must_not_predict": True})
-    assert "failed" in {audit.status for audit in TASK.audit_data(strict, None)[1] if audit.name == shortcut.name}
+    assert "failed" in {
+        audit.status for audit in TASK.audit_data(strict, StudyData())[1] if audit.name == shortcut.name
+    }
     assert found["leakage.exact.test"].status == "passed" and found["shortcuts.conflicts"].status == "passed"
 
 
@@ -408,7 +410,7 @@ def test_thresholds_come_from_the_split_that_chose_the_weights(trained: Trained)
 
 def test_evaluating_gives_what_the_record_says(trained: Trained, tmp_path: Path) -> None:
     output = tmp_path / "said.csv"
-    shown = ENGINE.evaluate(trained.linear, {"--split": "test", "--output": output}, None)
+    shown = TASK.evaluate(trained.linear, {"--split": "test", "--output": output}, None)
     assert shown.plain["metrics"] == shown.plain["recorded"]
     assert set(shown.plain["thresholds"]) == set(NAMES)
     rows = list(csv.DictReader(output.read_text().splitlines()))
@@ -416,7 +418,7 @@ def test_evaluating_gives_what_the_record_says(trained: Trained, tmp_path: Path)
     assert [row["truth"] for row in rows] == [
         ";".join(np.array(NAMES)[labels.astype(bool)].tolist()) for labels in split.labels
     ]
-    again = ENGINE.evaluate(trained.linear, {"--data": trained.data}, None)
+    again = TASK.evaluate(trained.linear, {"--data": trained.data}, None)
     assert again.plain["metrics"]["rows"] == 240 and again.plain["recorded"] is None
 
 
@@ -516,7 +518,7 @@ def test_exit_rules_are_refused_in_one_line(trained: Trained, capsys: pytest.Cap
     message = capsys.readouterr().err
     assert "any number; leave the rule out" in message and len(message.strip().splitlines()) == 1
     with pytest.raises(ConfigurationError, match="exit rules are for models that give one"):
-        ENGINE.exit_subject(trained.run, None)
+        TASK.exit_subject(trained.run, None)
 
 
 @pytest.mark.parametrize(("format", "precision"), [("safetensors", "fp16"), ("onnx", "fp32"), ("onnx", "int8")])
@@ -585,7 +587,7 @@ def test_real_reviews_with_domain_and_mood(data_root: Path, tmp_path: Path) -> N
                 writer.writerow([split.texts[row], "|".join(labels)])
     config = config_of(path, label_separator="|", trained_vocab_size=2000, max_length=64)
     machine = Machine(None, tmp_path / "cache", 1, False, False)
-    record = execute_run(train(tmp_path, "linear", config), tmp_path / "run", machine, Reporter(quiet=True))
+    record = execute_run(train(tmp_path, "linear", config), tmp_path / "run", StudyData(machine), Reporter(quiet=True))
     assert isinstance(record, MultiLabelRunRecord)
     assert record.data.label_names == ["amazon", "liked", "yelp"]
     found = record.metrics["test"].labels

@@ -128,11 +128,6 @@ def find_mistakes(
 ) -> list[Mistake]:
     """The rows of the headline split that the recommended model gets wrong and is surest of.
 
-    Args:
-        table: The table.
-        runs: Its runs by model.
-        texts: Texts of the split by the identity of their rows.
-
     Raises:
         CheckpointError: If predictions are damaged.
     """

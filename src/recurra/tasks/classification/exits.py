@@ -32,10 +32,6 @@ Inputs = dict[str, torch.Tensor]
 class ClassifierSubject:
     """A classifier with exits, its validation rows and its last reported split.
 
-    Args:
-        run: The run folder.
-        data_root: Local copies of public data.
-
     Raises:
         CheckpointError: If the run is not finished or damaged.
         ConfigurationError: If its model has no exits.

@@ -1,32 +1,39 @@
-"""Fitting the linear controls: on all training rows, on parts of them, and on a few to see how long it takes."""
+"""Training the linear controls: on all training rows, on parts of them, and on a few to see how long it takes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.record import LearningCurveRecord
-from recurra.data.corpora import load_dataset
+from recurra.core.environment import peak_memory_mib
+from recurra.core.progress import Reporter
+from recurra.core.record import ModelRecord, TrainingRecord
+from recurra.core.sealed import MODEL_NAME
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import cache_path, read_arrays, write_arrays
 from recurra.data.splits import stratified_fraction
 from recurra.data.tokenization import read_tokenizer
 from recurra.models.controls.fitting import fit_linear, fit_static, fit_tuned
 from recurra.models.controls.linear import LinearModel
-from recurra.tasks.labelling.data import labelled
-from recurra.tasks.labelling.task import LINEAR, LINEAR_TUNED
+from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, labelled
+from recurra.tasks.labelling.training import Trained, prepare_training
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import encoder_of
+from recurra.tasks.run_folder import save_model_folder
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 
 if TYPE_CHECKING:
     from recurra.tasks.labelling.teacher import Lesson
 
+# What the tuned linear control finds telling of a label, at most.
+TELLING_WORDS = 15
 # Training rows on which a control is fitted to see how long it takes.
 ROWS_TO_TIME = 500
 # A part of the training rows that the control is fitted on once more: seconds, and no label by chance alone.
@@ -46,12 +53,6 @@ def learning_shares(train: TextSplit) -> list[float]:
 
 def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine, lesson: Lesson | None = None) -> LinearModel:
     """Fits the control that a run names on its training rows, or on what teachers say of these and of other texts.
-
-    Args:
-        config: The run.
-        dataset: Its data.
-        machine: Where vectors of pieces are kept.
-        lesson: What its teachers say; none without teachers.
 
     Raises:
         DataError: If there is one class only, or no text has a word.
@@ -81,18 +82,14 @@ def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine, lesso
     return fit_static(texts, targets, kept["vectors"], tokenizer.backend_tokenizer, encoder=source.name, **how)
 
 
-def time_control(config: RunConfig, machine: Machine) -> float:
+def time_control(config: RunConfig, data: StudyData) -> float:
     """Seconds that a control will take to load its data and to fit.
 
     They come from fits on `ROWS_TO_TIME` rows of training, and on half of them. What every fit takes, however few its
     rows, is in both, and is not multiplied. A fit before them loads libraries and vectors.
-
-    Args:
-        config: The run of a control.
-        machine: Where the data lie.
     """
     began = time.perf_counter()
-    dataset = load_dataset(labelled(config.data), machine.data_root)
+    dataset = data.rows(labelled(config.data))
     loading = time.perf_counter() - began
     train, seed = dataset.splits["train"], labelled(config.data).split_seed
     rows = min(len(train), ROWS_TO_TIME)
@@ -100,7 +97,7 @@ def time_control(config: RunConfig, machine: Machine) -> float:
     for wanted in (rows / 2, rows / 2, rows):
         part = train if wanted == len(train) else stratified_fraction(train, wanted / len(train), seed)
         start = time.perf_counter()
-        fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
+        fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), data.machine)
         seconds.append(time.perf_counter() - start)
     _, half, whole = seconds
     per_row = max(0.0, whole - half) / (rows / 2)
@@ -120,28 +117,49 @@ def fit_on_parts(config: RunConfig, dataset: TextDataset, machine: Machine) -> d
     }
 
 
-def learning_curve(
-    smaller: Mapping[int, LinearModel],
-    split: TextSplit,
-    right: npt.NDArray[np.bool_],
-    train_rows: int,
-    are_right: Callable[[LinearModel], npt.NDArray[np.bool_]],
-) -> LearningCurveRecord | None:
-    """How a control does on a split with fewer training rows; none if it was fitted on no part of them.
-
-    Args:
-        smaller: The control by the number of training rows.
-        split: The split.
-        right: Which of its rows the control on all training rows gets right, ``(rows,)``.
-        train_rows: All training rows.
-        are_right: Which rows a model gets right.
-    """
-    if not smaller:
-        return None
-    found = {rows: are_right(smaller[rows]) for rows in sorted(smaller)} | {train_rows: right}
-    last, before = (found[rows].astype(np.float64) for rows in sorted(found)[:-3:-1])
-    gains = last - before
-    half = 1.96 * float(gains.std()) / np.sqrt(len(gains))
-    mean = float(gains.mean())
-    shares = [float(each.mean()) for each in found.values()]
-    return LearningCurveRecord(split=split.name, rows=list(found), right=shares, last_gain=(mean - half, mean + half))
+def train_control(
+    config: RunConfig,
+    folder: Path,
+    data: StudyData,
+    reporter: Reporter,
+    *,
+    weights: npt.NDArray[np.float32] | None = None,
+) -> Trained:
+    """Fits a control and saves it."""
+    dataset, _, lesson = prepare_training(config, folder, data, reporter, weights)
+    texts = f"{len(dataset.splits['train']):,} texts with {dataset.num_labels:,} labels"
+    reporter.stage(config.run_id, f"fitting {config.model} to {texts}")
+    machine = data.machine
+    start = time.perf_counter()
+    model = fit_control(config, dataset, machine, lesson)
+    wall_s = time.perf_counter() - start
+    save_model_folder(folder, model.save)
+    words = int(dataset.splits["train"].word_counts.sum())
+    training = TrainingRecord(
+        protocol=config.protocol.name,
+        epochs=0,
+        steps=0,
+        best_epoch=0,
+        wall_s=wall_s,
+        tokens_per_s=words / wall_s,
+        peak_memory_mib=peak_memory_mib(),
+    )
+    scores = 1 if dataset.num_labels == 2 and not model.independent else dataset.num_labels
+    record = ModelRecord(
+        preset=config.model,
+        kind="linear",
+        parameters=model.num_parameters,
+        embedding_parameters=0,
+        non_embedding_parameters=model.num_parameters,
+        # One multiply-add a feature and score.
+        flops_per_token=2 * model.features_per_word * scores,
+        file_size_bytes=sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir()),
+        description=model.description,
+    )
+    if config.model != LINEAR_TUNED:
+        return Trained(dataset, training, record, {}, lesson)
+    train = dataset.splits["train"]
+    words_of = model.telling_words(train.texts, train.labels, TELLING_WORDS)
+    telling = dict(zip(dataset.label_names, words_of, strict=True))
+    smaller = fit_on_parts(config, dataset, machine)
+    return Trained(dataset, training, record, {}, smaller=smaller, telling_words=telling)

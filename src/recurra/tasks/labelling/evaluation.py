@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,21 +27,12 @@ from recurra.tasks.presentation import ShownTable
 
 @dataclass(frozen=True, eq=False)
 class ComputedRows:
-    """What a run, or an export of it, says of some rows.
-
-    Attributes:
-        record: The run's.
-        rows: With their labels.
-        logits: ``(rows, labels)``.
-        decision: What makes labels of them.
-        recorded: What the run's record says of the same split, if it has it.
-        computation: Precision of the stored weights and of the computation, engine and device.
-        output: The file of predictions, if one was asked for.
-    """
+    """What a run, or an export of it, says of some rows."""
 
     record: LabelRunRecord
     rows: TextSplit
     logits: npt.NDArray[np.float32]
+    metrics: Any
     decision: LabelDecision
     recorded: Any
     computation: Computation
@@ -56,14 +48,14 @@ class ComputedRows:
         values = [self.rows.name, f"{len(self.rows):,}", *(value for _, value in figures)]
         return ShownTable(self.record.run_id, headings, [values])
 
-    def plain(self, metrics: Any) -> dict[str, Any]:
-        """Plain JSON values, with what was measured."""
+    def plain(self) -> dict[str, Any]:
+        """Plain JSON values."""
         return {
             "run_id": self.record.run_id,
             "source": self.rows.name,
             "fingerprint": self.rows.fingerprint,
             "label_names": self.record.data.label_names,
-            "metrics": metrics.model_dump(mode="json"),
+            "metrics": self.metrics.model_dump(mode="json"),
             "recorded": None if self.recorded is None else self.recorded.model_dump(mode="json"),
             "computation": self.computation.plain(),
             "output": None if self.output is None else str(self.output),
@@ -72,6 +64,7 @@ class ComputedRows:
 
 def compute_evaluation(
     run: Path,
+    measure: Callable[[Any, Any, LabelDecision], Any],
     *,
     split: str | None = None,
     data: Path | None = None,
@@ -87,6 +80,7 @@ def compute_evaluation(
 
     Args:
         run: The run folder, or a folder of ``recurra export``.
+        measure: Gives metrics of logits, labels and decision.
         split: A split of the run's own data; none takes the last that the run reports, usually ``test``.
         data: A labelled file instead.
         text_column: Column of the file with the text; none takes that of the run's data.
@@ -119,7 +113,8 @@ def compute_evaluation(
             truth, said = classifier.decision.truth_texts(rows.labels), classifier.decision.probabilities(logits)
             writer.write(PredictedRows(rows.texts, said, ids=rows.ids, truth=truth))
     recorded = None if data is not None else record.metrics.get(rows.name)
-    return ComputedRows(record, rows, logits, classifier.decision, recorded, classifier.computation, output)
+    metrics, decision = measure(logits, rows.labels, classifier.decision), classifier.decision
+    return ComputedRows(record, rows, logits, metrics, decision, recorded, classifier.computation, output)
 
 
 def _file_split(record: LabelRunRecord, path: Path, **named: str | None) -> TextSplit:

@@ -23,13 +23,7 @@ _WORST_FIRST = ("failed", "note", "measured", "passed", "skipped")
 
 @dataclass(frozen=True)
 class Pooling:
-    """How a task puts folds together.
-
-    Attributes:
-        read: Predictions of one fold on a split.
-        measure: Metrics of all rows, from the records and the predictions of all folds on a split.
-        decide: What stands in the record in place of the folds' own decisions, from that of the first.
-    """
+    """How a task puts folds together."""
 
     read: Callable[[LoadedRun, str], Predictions]
     measure: Callable[[Sequence[LabelRunRecord], Sequence[Predictions]], Any]
@@ -41,10 +35,6 @@ def pool_folds(runs: Sequence[LoadedRun], pooling: Pooling) -> list[LoadedRun]:
 
     Its metrics are computed from the predictions of all folds, each decided and calibrated as its own fold says. Of the
     audits it has each by the fold that came out worst.
-
-    Args:
-        runs: Of models that label texts.
-        pooling: The task's own half.
     """
     found: dict[str, list[LoadedRun]] = defaultdict(list)
     for number, run in enumerate(runs):

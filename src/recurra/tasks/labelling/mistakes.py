@@ -85,13 +85,7 @@ def shown_model(table: LabellingTable) -> ModelSummary | None:
 def shown_mistakes(
     table: LabellingTable, runs: Mapping[str, Sequence[LoadedRun]], texts: Mapping[str, str]
 ) -> list[Mistake]:
-    """What the first run of the looked-at model recorded of its mistakes on the headline split.
-
-    Args:
-        table: The table.
-        runs: Its runs by model.
-        texts: Texts of the split by the identity of their rows.
-    """
+    """What the first run of the looked-at model recorded of its mistakes on the headline split."""
     model = shown_model(table)
     found = [] if model is None else recorded_mistakes(runs[model.label][0], table.headline_split)
     return [

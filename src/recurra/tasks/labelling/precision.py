@@ -40,10 +40,6 @@ def parse_precisions(assignments: Sequence[str]) -> dict[str, float]:
 def choose_precision_thresholds(run: Path, wanted: Mapping[str, float]) -> tuple[list[float], list[str]]:
     """Chooses for each label the smallest threshold whose precision is shown to be what is wanted.
 
-    Args:
-        run: The run folder.
-        wanted: Precision by label.
-
     Returns:
         A threshold for each label of the model, 0 where nothing is wanted; and a sentence on each that was chosen.
 

@@ -1,149 +1,144 @@
-"""How runs are configured and looked at before they start whose models label texts. Imports no torch."""
+"""What tasks share whose models label texts: data, runs, evaluation. Torch and scikit-learn are loaded in methods."""
 
 from __future__ import annotations
 
+import copy
+import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from recurra.core.configuration import content_hash
+from recurra.core.configuration import content_hash, derive_seed
+from recurra.core.environment import available_cores
 from recurra.core.errors import UnavailableError
-from recurra.core.record import AuditResult, DataRecord
+from recurra.core.progress import Reporter
+from recurra.core.record import AnyRecord, AuditResult, DataRecord, LabelRunRecord, LatencyRecord
+from recurra.core.sealed import MODEL_NAME
 from recurra.data.cleaning import CAREFUL, FIRST
 from recurra.data.configuration import DataConfig, RunData
-from recurra.data.corpora import CORPORA, load_dataset
+from recurra.data.corpora import CORPORA, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, encode_split
-from recurra.data.lengths import (
-    HELD_SHARE,
-    LIMITS,
-    Lengths,
-    added_tokens,
-    choose_max_length,
-    cut_texts,
-    samples_of,
-    say_cut,
-    token_lengths,
-)
-from recurra.data.tokenization import check_tokenizer, counting_tokenizer, default_tokenizer, load_tokenizer
+from recurra.data.lengths import HELD_SHARE, LIMITS, Lengths, added_tokens, choose_max_length, cut_texts, say_cut
+from recurra.data.tokenization import check_tokenizer, default_tokenizer, load_tokenizer
 from recurra.data.vocabulary import MODEL_MAX_LENGTH, describe_tokenizer
+from recurra.deployment.decision import LabelDecision
+from recurra.deployment.export_record import WITH_EXITS
 from recurra.evaluation.audits.grading import control_right, grade, needs_predictions
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.models.names import PRESET_NAMES, PRESETS
-from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_options
-from recurra.tasks.labelling.data import count_lengths, labelled
-from recurra.tasks.machine import Machine
+from recurra.tasks.base import Competitor, DataCost, Given, Model, Task, count_lengths, named_options, refuse_options
+from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, STATIC, labelled
+from recurra.tasks.labelling.mistakes import surest_mistakes
 from recurra.tasks.presentation import Shown, ShownTable
-from recurra.tasks.profile import ENCODER, check_method, encoder_of
+from recurra.tasks.profile import ENCODER, METHOD, check_method, encoder_of
+from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import PROTOCOLS
+
+if TYPE_CHECKING:
+    from recurra.tasks.labelling.evaluation import ComputedRows
+    from recurra.tasks.labelling.training import Trained
+
+Logits = npt.NDArray[np.float32]
 
 # Of a data set with more labels than twice as many, so many at either end are shown.
 _LABELS_AT_EITHER_END = 10
-LINEAR, LINEAR_TUNED, STATIC = "linear", "linear-tuned", "static"
-_KEYS = {
-    "--tokenizer": "tokenizer",
-    "--data-protocol": "protocol",
+# Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
+MOST_SAMPLES = 2_000
+# Of a vocabulary of 30,000, what some thousand sentences use (docs/decisions/0005-reachable-vocabulary.md).
+_REACHED_PIECES = 8_192
+_PROBE_ROWS, _PROBE_TOKENS = 64, 40
+_EVALUATION_OPTIONS = {
+    "--split": "split",
+    "--data": "data",
     "--text-column": "text_column",
     "--label-column": "label_column",
-    "--label-columns": "label_columns",
-    "--label-separator": "label_separator",
-    "--id-column": "id_column",
     "--encoding": "encoding",
-    "--group-column": "group_column",
-    "--validation": "validation",
-    "--test": "test",
-    "--max-length": "max_length",
-    "--windows": "windows",
-    "--folds": "folds",
-    "--form-must-not-predict": "form_must_not_predict",
-    "--skip-unlabelled": "skip_unlabelled",
-    "--unlabelled": "unlabelled",
+    "--output": "output",
+    "--precision": "precision",
+    "--batch-size": "batch_size",
 }
-Model = tuple[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """Tokens of some texts of each split by one tokenizer, and how many of them it adds to each text."""
-
-    lengths: Mapping[str, Lengths]
-    added: int
-
-
-@dataclass(frozen=True)
-class _Looked:
-    """What was looked at of some data: labels, some texts of each split, and their tokens by tokenizer."""
-
-    label_names: list[str]
-    texts: Mapping[str, Sequence[str]]
-    counts: dict[str, _Counted] = field(default_factory=dict)
 
 
 class LabellingTask(Task):
-    """Base of the tasks whose data are labelled texts; each says what their labels are."""
+    """Base of the tasks whose data are labelled texts; each says what their labels are and how they are measured."""
 
     data_config: ClassVar[type[DataConfig]]
+    record_class: ClassVar[type[LabelRunRecord]]
     presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = PRESETS
     protocols = PROTOCOLS
     controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {LINEAR: {}, LINEAR_TUNED: {}, STATIC: {ENCODER: "minilm"}}
     starts_from_encoders = True
     advice = f"a classifier: {', '.join(PRESET_NAMES)}"
     kind_of_data = "labelled data"
-    data_options = frozenset({*_KEYS, "--latency"})
-
-    def __init__(self) -> None:
-        # Planning looks at many runs of the same data.
-        self._looked: dict[str, _Looked] = {}
-
-    def misfit(self, model: str, data_name: str) -> str:
-        """Says that data have no labels."""
-        kind = "is a linear classifier" if model in self.controls else "classifies texts"
-        return f"'{model}' {kind}, and '{data_name}' is running text without labels; give it labelled data"
+    exit_option = "--agreement"
+    exit_default = 0.99
+    architecture = "RecurraForSequenceClassification"
+    timing_scope = "text"
 
     @abstractmethod
     def data_audits(self, dataset: TextDataset) -> list[AuditResult]:
         """Audits of data that need no model."""
 
+    @abstractmethod
+    def decide(
+        self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
+    ) -> LabelDecision:
+        """How logits become labels, chosen by those of the split that chose the weights."""
+
+    @abstractmethod
+    def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> Any:
+        """Metrics of the record on one split."""
+
+    @abstractmethod
+    def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
+        """Writes what is said of each row of a split into the run folder."""
+
+    @abstractmethod
+    def figures(self, metrics: Any) -> dict[str, str]:
+        """What a training shows of a split, by heading."""
+
+    @abstractmethod
+    def evaluation(self, computed: ComputedRows) -> Shown:
+        """What an evaluation shows."""
+
+    def misfit(self, model: str, data_name: str) -> str:
+        kind = "is a linear classifier" if model in self.controls else "classifies texts"
+        return f"'{model}' {kind}, and '{data_name}' is running text without labels; give it labelled data"
+
     def configure_data(
-        self,
-        name: str,
-        options: Given,
-        assigned: Mapping[str, Any],
-        data_root: Path | None,
-        *,
-        models: Sequence[Model] | None = None,
+        self, values: Mapping[str, Any], data: StudyData, *, models: Sequence[Model] | None = None
     ) -> tuple[DataConfig, str]:
         """Builds the configuration; chooses the tokenizer and, for a file that models are to read, the length."""
-        refuse_options(options, self.data_options, f"'{name}' is labelled data")
-        values = {**named_options(options, _KEYS), "name": name, **assigned}
+        values, name = dict(values), str(values["name"])
         if values.get("clean") is None:
-            values["clean"] = CAREFUL if _is_file(str(values["name"])) else FIRST
-        readers = [each for each in models or () if each[0] not in self.controls]
+            values["clean"] = CAREFUL if _is_file(name) else FIRST
+        readers = [model for model in models or () if model[0] not in self.controls]
         controls_alone = bool(models) and not readers
         notes = []
         if "tokenizer" not in values:
-            values["tokenizer"] = default_tokenizer(str(values["name"]), data_root)
+            values["tokenizer"] = default_tokenizer(name, data.machine.data_root)
             # Controls and encoders read with tokenizers of their own.
             if not models or any(ENCODER not in keys for _, keys in readers):
                 notes.append(f"tokenizer: {values['tokenizer']} (choose with --tokenizer)")
-        if models is not None and not controls_alone and "max_length" not in values and _is_file(str(values["name"])):
-            values["max_length"], why = self._choose_length(self.data_config.parse(values), data_root, readers)
+        if models is not None and not controls_alone and "max_length" not in values and _is_file(name):
+            values["max_length"], why = self._choose_length(self.data_config.parse(values), data, readers)
             notes.append(f"max_length: {values['max_length']}, {why} (choose with --max-length)")
         return self.data_config.parse(values, source="data"), "; ".join(notes)
 
-    def _choose_length(self, config: DataConfig, data_root: Path | None, readers: Sequence[Model]) -> tuple[int, str]:
+    def _choose_length(self, config: DataConfig, data: StudyData, readers: Sequence[Model]) -> tuple[int, str]:
         """The limit of tokens for a user's file, and why."""
-        texts = {"train": samples_of(load_dataset(config, data_root))["train"]}
-        longest = min((self._longest_input(*each) for each in readers), default=MODEL_MAX_LENGTH)
-        tokenizers = {_reads_by(config, reader) for _, reader in readers} or {config.tokenizer}
-        lengths: Lengths = np.max(
-            [_count(config, texts, each, data_root).lengths["train"] for each in tokenizers], axis=0
-        )
+        longest = min((self._longest_input(*model) for model in readers), default=MODEL_MAX_LENGTH)
+        tokenizers = {_reads_by(config, overrides) for _, overrides in readers} or {config.tokenizer}
+        counts = [data.token_lengths(config, tokenizer, ["train"])[0]["train"] for tokenizer in tokenizers]
+        lengths: Lengths = np.max(counts, axis=0)
         chosen = choose_max_length(lengths, longest)
         held = f"holds {(lengths <= chosen).mean():.1%} of {len(lengths):,} training rows whole"
         if chosen == longest:
@@ -155,10 +150,10 @@ class LabellingTask(Task):
         longest = self.shape(model, overrides).get("max_position_embeddings", MODEL_MAX_LENGTH)
         return min(longest, MODEL_MAX_LENGTH) if isinstance(longest, int) else MODEL_MAX_LENGTH
 
-    def describe_data(self, data: RunData, data_root: Path | None) -> Shown:
+    def describe_data(self, config: RunData, data: StudyData) -> Shown:
         """Splits, labels, lengths, fingerprints and left-out rows; and how many rows each limit of tokens cuts."""
-        config = labelled(data)
-        dataset = load_dataset(config, data_root)
+        config = labelled(config)
+        dataset = data.rows(config)
         record = dataset.record()
         headings = ["Split", "Rows", "Mean words", "Median", "90 %", "Most", "Fingerprint"]
         rows = [
@@ -175,24 +170,23 @@ class LabellingTask(Task):
         ]
         title = f"{record.name}, protocol {record.protocol}, fingerprint {record.fingerprint}"
         dropped = [f"left out, {reason}: {count:,}" for reason, count in record.dropped.items() if count]
-        cut = _cut_by_limit(config, dataset, data_root)
+        cut = _cut_by_limit(config, data)
         shares = ", ".join(f"{share:.1%} at {limit}" for limit, share in cut.items())
-        said = [f"training rows that a limit of tokens cuts ({config.tokenizer} tokenizer): {shares}"] if cut else []
+        limits = [f"training rows that a limit of tokens cuts ({config.tokenizer} tokenizer): {shares}"] if cut else []
         plain = {**record.model_dump(mode="json"), "cut": {str(limit): share for limit, share in cut.items()}}
-        lines = [*said, *record.notes, *dropped]
+        lines = [*limits, *record.notes, *dropped]
         return Shown(plain, [ShownTable(title, headings, rows), _describe_labels(record), lines])
 
-    def prepare_data(self, data: RunData, data_root: Path | None, cache_dir: Path | None) -> Shown:
+    def prepare_data(self, config: RunData, data: StudyData) -> Shown:
         """Tokenises all splits; ``cut`` counts the rows at the limit of tokens, or with as many windows as allowed."""
-        config = labelled(data)
-        dataset = load_dataset(config, data_root)
-        tokenizer = load_tokenizer(config, dataset, data_root)
-        splits = [
-            _describe_encoded(
-                name, encode_split(split, tokenizer, config.max_length, cache_dir, windows=config.windows), config
-            )
+        config = labelled(config)
+        dataset, cache_dir = data.rows(config), data.machine.cache_dir
+        tokenizer = load_tokenizer(config, dataset, data.machine.data_root)
+        encoded = {
+            name: encode_split(split, tokenizer, config.max_length, cache_dir, windows=config.windows)
             for name, split in dataset.splits.items()
-        ]
+        }
+        splits = [_describe_encoded(name, split, config) for name, split in encoded.items()]
         tokens = describe_tokenizer(tokenizer)
         pieces = f"{tokens['kind']} of {tokens['vocab_size']:,} pieces"
         title = f"{dataset.name}: {pieces}, at most {config.max_length} tokens"
@@ -221,53 +215,22 @@ class LabellingTask(Task):
         headings = ["Split", "Rows", "Tokens", "Mean", "Longest", "Rows at the limit"]
         return Shown(plain, [ShownTable(title, headings, rows)])
 
-    def audit_data(self, data: RunData, data_root: Path | None) -> tuple[str, list[AuditResult]]:
+    def audit_data(self, config: RunData, data: StudyData) -> tuple[str, list[AuditResult]]:
         """Leakage between splits and shortcuts to the label, graded by the linear control; and what is cut."""
-        config = labelled(data)
-        dataset = load_dataset(config, data_root)
+        config = labelled(config)
+        dataset = data.rows(config)
         title = f"{dataset.name}, protocol {dataset.protocol}, fingerprint {dataset.fingerprint}"
-        found = self.data_audits(dataset)
-        right = control_right(dataset) if needs_predictions(found) else {}
-        graded = grade(found, right, "the linear control", form_must_not_predict=config.form_must_not_predict)
-        return title, [*graded, *_audit_length(config, dataset, data_root)]
+        audits = self.data_audits(dataset)
+        right = control_right(dataset) if needs_predictions(audits) else {}
+        graded = grade(audits, right, "the linear control", form_must_not_predict=config.form_must_not_predict)
+        return title, [*graded, *_audit_length(config, dataset, data)]
 
-    def preflight(self, config: RunConfig, machine: Machine) -> list[str]:
-        """Looks at data, tokenizer and model configuration; says what is cut of long texts."""
-        check_method(config.model_overrides)
-        key = content_hash([config.data.plain(), config.data_hash, str(machine.data_root)])
-        if key not in self._looked:
-            dataset = load_dataset(labelled(config.data), machine.data_root)
-            self._looked[key] = _Looked(list(dataset.label_names), samples_of(dataset))
-        looked = self._looked[key]
-        if config.is_control:
-            return []
-        if ENCODER not in config.model_overrides:
-            check_tokenizer(labelled(config.data), machine.data_root)
-        # A preset as it stands is known to be good; looking at it would load transformers.
-        if config.model_overrides:
-            from recurra.tasks.labelling.configuration import model_configuration
+    def label_names(self, config: RunData, data: StudyData) -> list[str]:
+        return data.once("label names", config, lambda: list(data.rows(labelled(config)).label_names))
 
-            model_configuration(config, looked.label_names, None)
-        data = labelled(config.data)
-        reads_by = _reads_by(data, config.model_overrides)
-        if reads_by not in looked.counts:
-            looked.counts[reads_by] = _count(data, looked.texts, reads_by, machine.data_root)
-        counted = looked.counts[reads_by]
-        longest = self._longest_input(config.model, config.model_overrides)
-        if data.fold:
-            # The first fold speaks for all.
-            return []
-        said = say_cut(counted.lengths, data.max_length, longest, windows=data.windows, added=counted.added)
-        return [f"{Path(data.name).name}: {said}"]
-
-    def label_names(self, data: RunData, machine: Machine) -> list[str]:
-        """Reads them from the data."""
-        return list(load_dataset(labelled(data), machine.data_root).label_names)
-
-    def data_cost(self, data: RunData, machine: Machine) -> DataCost:
-        """Counts training rows, and auxiliary ones, by their length."""
-        config = labelled(data)
-        dataset = load_dataset(config, machine.data_root)
+    def data_cost(self, config: RunData, data: StudyData) -> DataCost:
+        config, machine = labelled(config), data.machine
+        dataset = data.rows(config)
         tokenizer = load_tokenizer(config, dataset, machine.data_root)
 
         def counted(split: TextSplit | None) -> dict[str, int]:
@@ -283,10 +246,219 @@ class LabellingTask(Task):
             unlabelled_lengths=counted(dataset.unlabelled),
         )
 
-    def training_share(self, data: RunData) -> float:
-        """The fraction, of a length tail that of its tail."""
-        config = labelled(data)
+    def training_share(self, config: RunData) -> float:
+        config = labelled(config)
         return config.fraction * (config.tail_fraction if config.length_tail else 1.0)
+
+    def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
+        check_method(config.model_overrides)
+        rows, overrides = labelled(config.data), config.model_overrides
+        label_names = self.label_names(rows, data)
+        if config.is_control:
+            return []
+        if ENCODER not in overrides:
+            check_tokenizer(rows, data.machine.data_root)
+        # A preset as it stands is known to be good; looking at it would load transformers.
+        if overrides:
+            from recurra.tasks.labelling.configuration import model_configuration
+
+            model_configuration(config, label_names, None)
+        lengths, tokenizer = data.token_lengths(rows, _reads_by(rows, overrides))
+        if rows.fold:
+            # The first fold speaks for all.
+            return []
+        longest = self._longest_input(config.model, overrides)
+        cut = say_cut(lengths, rows.max_length, longest, windows=rows.windows, added=added_tokens(tokenizer))
+        return [f"{Path(rows.name).name}: {cut}"]
+
+    def training_modules(self, config: RunConfig) -> Sequence[str]:
+        kind = "controls" if config.is_control else "transformer"
+        return "recurra.deployment.classifier", f"recurra.tasks.labelling.{kind}"
+
+    def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
+        return self.trainer(config)(config, folder, data, reporter)
+
+    def trainer(self, config: RunConfig) -> Callable[..., Trained]:
+        """What trains the model of a run; scikit-learn or torch are imported for it."""
+        if config.is_control:
+            from recurra.tasks.labelling.controls import train_control
+
+            return train_control
+        from recurra.tasks.labelling.transformer import train_model
+
+        return train_model
+
+    def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LabelRunRecord:
+        from recurra.deployment.classifier import Classifier, load_engine
+        from recurra.tasks.labelling.training import time_classifier
+
+        machine, rows = data.machine, labelled(config.data)
+        started, threads = time.perf_counter(), machine.threads or available_cores()
+        trained = self.trainer(config)(config, folder, data, reporter)
+        dataset, model_record = trained.dataset, trained.model
+        reporter.stage(config.run_id, "evaluating")
+        engine: Any = load_engine(
+            folder / MODEL_NAME,
+            kind=model_record.kind,
+            precision=config.precision,
+            max_length=rows.max_length,
+            windows=rows.windows,
+        )
+        batch_size = max(config.protocol.evaluation_batch_size, 64)
+        classifier = Classifier(engine, dataset.label_names, batch_size=batch_size, cleaning=rows.clean)
+        selection, last = dataset.splits[dataset.selection_split], dataset.splits[dataset.reported_splits[-1]]
+        logits = {}
+        for name in dict.fromkeys((selection.name, *dataset.reported_splits)):
+            logits[name] = classifier.logits(dataset.splits[name].texts, clean=False)
+            self.keep_predictions(folder, dataset.splits[name], logits[name])
+        decision = self.decide(rows, dataset.label_names, logits[selection.name], selection.labels)
+        classifier.decision = decision
+        audits = list(data.once("audits", rows, lambda: self.data_audits(dataset)))
+        metrics, right = {}, {}
+        for name in dataset.reported_splits:
+            split = dataset.splits[name]
+            metrics[name] = self.measure(logits[name], split.labels, decision)
+            right[name] = decision.same(logits[name], split.labels)
+            audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
+        if trained.lesson is not None:
+            audits += trained.lesson.audits(dataset, data)
+        audits = grade(audits, right, config.label, form_must_not_predict=rows.form_must_not_predict)
+        if not config.is_control:
+            most = min(int(engine.model.config.max_position_embeddings), MODEL_MAX_LENGTH)
+            audits += run_audits(Subject.TOKENS, dataset, engine.tokenizer, rows.max_length, most, rows.windows)
+            encoded, pad = encode_split(last, engine.tokenizer, rows.max_length), engine.model.config.pad_token_id or 0
+            audits += run_audits(Subject.CLASSIFIER, engine.model, encoded, pad_token_id=pad, seed=0)
+        latency: dict[str, LatencyRecord] = {}
+        if machine.latency:
+            reporter.stage(config.run_id, "timing")
+            latency = time_classifier(classifier, self.timing_batches, dataset, config, threads)
+        return self.record_class(
+            **run_facts(config, started, threads),
+            data=dataset.record(trained.tokenizer),
+            model=model_record,
+            training=trained.training,
+            metrics=metrics,
+            latency=latency,
+            audits=audits,
+            decision=decision.record(),
+            teacher=None if trained.lesson is None else trained.lesson.record(classifier),
+            learning_curve=trained.learning_curve(partial(self.decide, rows, dataset.label_names), right[last.name]),
+            telling_words=trained.telling_words,
+            mistakes=surest_mistakes(
+                classifier.predict_proba, decision, last, decision.probabilities(logits[last.name])
+            ),
+            shape={} if config.is_control else shape_of(engine.model.config),
+        )
+
+    def present(self, record: AnyRecord, output: str) -> Shown:
+        assert isinstance(record, LabelRunRecord)
+        figures = {split: self.figures(metrics) for split, metrics in record.metrics.items()}
+        rows = [[split, f"{record.metrics[split].rows:,}", *values.values()] for split, values in figures.items()]
+        headings = ["Split", "Rows", *next(iter(figures.values()), {})]
+        return Shown(
+            {"output": output, **record.model_dump(mode="json")},
+            [
+                ShownTable(record.run_id, headings, rows),
+                [f"note: {audit.name}: {audit.summary}" for audit in record.noted_audits()],
+                [f"run: {output}", f"use it: recurra predict {output} 'a text'"],
+            ],
+            [audit.name for audit in record.failed_audits()],
+        )
+
+    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> Shown:
+        refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
+        return self.evaluation(self.compute(run, data_root=data_root, **named_options(options, _EVALUATION_OPTIONS)))
+
+    def compute(self, run: Path, **options: Any) -> ComputedRows:
+        """Computes and measures rows; see `recurra.tasks.labelling.evaluation.compute_evaluation` for the options."""
+        from recurra.tasks.labelling.evaluation import compute_evaluation
+
+        return compute_evaluation(run, self.measure, **options)
+
+    def describe_kept(self, keep: float) -> str:
+        return f"at least {100 * keep:g} % of labels as the full model has them"
+
+    def model_class(self) -> Any:
+        from recurra.models.modeling import RecurraForSequenceClassification
+
+        return RecurraForSequenceClassification
+
+    def load_model(self, folder: Path) -> Any:
+        from recurra.models.loading import load_classifier_model
+
+        return load_classifier_model(folder)
+
+    def audit_model(self, model: Any, seed: int) -> list[AuditResult]:
+        """Invariance to padding and to neighbours, on random tokens."""
+        config = model.config
+        rng = np.random.default_rng(derive_seed(seed, "audit", "tokens"))
+        longest = min(_PROBE_TOKENS, int(config.max_position_embeddings))
+        lengths = rng.integers(min(3, longest), longest + 1, _PROBE_ROWS)
+        rows = [{"input_ids": rng.integers(1, config.vocab_size, length)} for length in lengths]
+        return run_audits(Subject.CLASSIFIER, model, rows, pad_token_id=config.pad_token_id or 0, seed=seed)
+
+    def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:
+        """A classifier of two labels, with as much of its token table as texts reach: no more of it is trained."""
+        import torch
+
+        from recurra.models.configuration import RecurraConfig
+        from recurra.models.modeling import SEVERAL_LABELS
+        from recurra.models.presets import forward_flops
+        from recurra.tasks.labelling.configuration import model_configuration
+        from recurra.tasks.labelling.transformer import classifier_of
+
+        shape = model_configuration(config, ["0", "1"], None)
+        if isinstance(shape, RecurraConfig):
+            shape.vocab_size = min(shape.vocab_size, _REACHED_PIECES)
+        labels = torch.arange(config.protocol.batch_size) % 2
+        if shape.problem_type == SEVERAL_LABELS:
+            labels = torch.stack([1 - labels, labels], dim=1).float()
+        return classifier_of(shape), forward_flops(shape, length), labels
+
+    def control_seconds(self, config: RunConfig, data: StudyData) -> float | None:
+        """Seconds of a fit on some of the rows, times how many more there are."""
+        from recurra.tasks.labelling.controls import time_control
+
+        return time_control(config, data)
+
+    def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], cost: DataCost) -> float:
+        from recurra.models.presets import forward_flops
+        from recurra.tasks.labelling.configuration import model_configuration
+        from recurra.training.setfit import reads_of_a_row
+
+        shape = model_configuration(config, cost.label_names, None)
+        once = float(sum(rows * forward_flops(shape, int(length)) for length, rows in lengths.items()))
+        return once * reads_of_a_row(sum(lengths.values())) if METHOD in config.model_overrides else once
+
+    def timing_key(self, record: AnyRecord) -> str:
+        """Runs on the same data are timed on the same texts, and those of every fold on texts of the first."""
+        data = {key: value for key, value in record.config["data"].items() if key not in ("fold", "split_seed")}
+        return content_hash([data, record.config.get("data_hash")]) if data.get("folds") else record.data.fingerprint
+
+    def timing_inputs(self, record: AnyRecord, folder: Path, data: StudyData) -> list[str]:
+        assert isinstance(record, LabelRunRecord)
+        dataset = data.rows(recorded_data(record))
+        texts = list(dataset.splits[dataset.reported_splits[-1]].texts)
+        return texts[:: max(1, len(texts) // MOST_SAMPLES)]
+
+    def timing_batches(self, inputs: Sequence[str], batch_size: int) -> list[list[str]]:
+        """Texts of like length together: by characters, which needs no tokenizer."""
+        ordered = sorted(inputs, key=len)
+        return [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+
+    def competitors(self, name: str, folder: Path, record: AnyRecord, *, threads: int) -> Iterator[Competitor]:
+        """A model, and if it carries an exit rule, the same one with texts leaving early."""
+        from recurra.deployment.classifier import Classifier
+
+        classifier = Classifier.open(folder, threads=threads)
+        assert classifier.computation is not None
+        exported = "/" in name
+        precision = classifier.computation.compute_precision if exported else record.environment.precision
+        yield Competitor(name, partial(classifier.logits, clean=False), precision)
+        if classifier.calibrated_rule is not None:
+            early = copy.copy(classifier)
+            early.stop_early()
+            yield Competitor(f"{name}{WITH_EXITS}", partial(early.logits, clean=False), precision)
 
 
 def _describe_labels(record: DataRecord) -> ShownTable:
@@ -316,30 +488,23 @@ def _reads_by(data: DataConfig, overrides: Mapping[str, Any]) -> str:
     return data.tokenizer if source is None else str(source.folder.absolute())
 
 
-def _count(data: DataConfig, texts: Mapping[str, Sequence[str]], tokenizer: str, data_root: Path | None) -> _Counted:
-    counting = counting_tokenizer(tokenizer, texts["train"], data.trained_vocab_size, data_root)
-    return _Counted({name: token_lengths(each, counting) for name, each in texts.items()}, added_tokens(counting))
-
-
-def _cut_by_limit(data: DataConfig, dataset: TextDataset, data_root: Path | None) -> dict[int, float]:
+def _cut_by_limit(config: DataConfig, data: StudyData) -> dict[int, float]:
     """Share of the training rows that each limit cuts; nothing where the tokenizer cannot be had."""
-    texts = samples_of(dataset).get("train", [])
     try:
-        lengths = _count(data, {"train": texts}, data.tokenizer, data_root).lengths["train"]
+        lengths = data.token_lengths(config, config.tokenizer, ["train"])[0]["train"]
     except UnavailableError:
         return {}
     return {limit: cut_texts(lengths, limit).rows for limit in LIMITS}
 
 
-def _audit_length(data: DataConfig, dataset: TextDataset, data_root: Path | None) -> list[AuditResult]:
+def _audit_length(config: DataConfig, dataset: TextDataset, data: StudyData) -> list[AuditResult]:
     """What `DataConfig.max_length` and its windows cut, for a model that reads by the data's tokenizer."""
-    texts = samples_of(dataset)["train"]
     try:
-        counting = counting_tokenizer(data.tokenizer, texts, data.trained_vocab_size, data_root)
+        _, tokenizer = data.token_lengths(config, config.tokenizer, ["train"])
     except UnavailableError as error:
         summary = f"skipped: {error}"
         return [AuditResult(name=f"long-texts.{name}", status="skipped", summary=summary) for name in dataset.splits]
-    return run_audits(Subject.TOKENS, dataset, counting, data.max_length, MODEL_MAX_LENGTH, data.windows)
+    return run_audits(Subject.TOKENS, dataset, tokenizer, config.max_length, MODEL_MAX_LENGTH, config.windows)
 
 
 def _describe_encoded(name: str, encoded: EncodedSplit, data: DataConfig) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from recurra.core.errors import ConfigurationError, RecurraError, RunError
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, LabelRunRecord, TeacherRecord, holds_any_record
 from recurra.core.sealed import sealed_model
-from recurra.data.corpora import load_dataset, recorded_data
+from recurra.data.corpora import recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, cache_path, read_arrays, write_arrays
 from recurra.deployment.classifier import Classifier
@@ -32,6 +33,7 @@ from recurra.models.inference import compute_rows, default_device
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.tasks.runs import RunConfig, TeacherConfig, locate_teacher
+from recurra.tasks.study_data import StudyData
 from recurra.training.distillation import TaughtSplit
 
 # Rows that a killed run has to compute again at most.
@@ -41,14 +43,7 @@ _BATCH_SIZE = 64
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """One teacher that was found.
-
-    Attributes:
-        config: As the run names it.
-        folder: A run, an export, or a folder of transformers.
-        identity: Hash of what it is, for what is kept of its answers.
-        record: Of the run that made it; none of a model that we did not train.
-    """
+    """One teacher that was found."""
 
     config: TeacherConfig
     folder: Path
@@ -56,31 +51,21 @@ class Teacher:
     record: LabelRunRecord | None
 
 
-def find_teachers(config: RunConfig, run: Path) -> list[Teacher]:
-    """The teachers of a run.
-
-    Args:
-        config: The run.
-        run: Its folder: those that are runs of the same study lie beside it.
+def find_teacher(teacher: TeacherConfig, run: Path) -> Teacher:
+    """A teacher of the run in a folder; those that are runs of the same study lie beside it.
 
     Raises:
-        RunError: If one is a run of the study that has no record, or another than the run was planned with.
-        CheckpointError: If one cannot be read.
+        RunError: If it is a run of the study that has no record, or another than the run was planned with.
+        CheckpointError: If it cannot be read.
     """
-    return [_find(teacher, run) for teacher in config.teachers]
-
-
-def _find(teacher: TeacherConfig, run: Path) -> Teacher:
     folder = run.resolve().parent / teacher.run_id if teacher.run_id else Path(teacher.folder)
     if teacher.run_id and not holds_any_record(folder):
         raise RunError(f"its teacher '{teacher.run_id}' has no record in '{folder.parent}'; that run comes first")
     located = locate_teacher(str(folder))
     if teacher.identity and located.identity != teacher.identity:
         raise RunError(f"teacher '{folder}' is not the one that the run was planned with; give it another output")
-    record = None
-    if is_export(folder) or holds_any_record(folder):
-        record = read_source_record(folder)
-    return Teacher(teacher, folder, located.identity, record)
+    ours = is_export(folder) or holds_any_record(folder)
+    return Teacher(teacher, folder, located.identity, read_source_record(folder) if ours else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,14 +92,12 @@ class Lesson:
     wall_s: float
     compares_states: bool = False
 
-    def audits(self, dataset: TextDataset, data_root: Path | None) -> list[AuditResult]:
+    def audits(self, dataset: TextDataset, data: StudyData) -> list[AuditResult]:
         """Whether a teacher was trained on what the student is measured on."""
         return [
             result
             for teacher in self.teachers
-            for result in run_audits(
-                Subject.TEACHER, dataset, teacher.config.name, _trained_on(teacher, dataset, data_root)
-            )
+            for result in run_audits(Subject.TEACHER, dataset, teacher.config.name, _trained_on(teacher, dataset, data))
         ]
 
     def record(self, student: Classifier) -> TeacherRecord:
@@ -154,33 +137,26 @@ def ask_teachers(
 ) -> Lesson:
     """Asks the teachers of a run for their answers to its training rows, labelled or not, and to those of selection.
 
-    Args:
-        config: The run.
-        run: Its folder.
-        dataset: Its data.
-        cache_dir: Where answers are kept.
-        reporter: For progress.
-
     Raises:
         ConfigurationError: If a teacher has other labels.
         RunError: If a teacher is missing or has changed.
     """
     started = time.perf_counter()
-    teachers = find_teachers(config, run)
-    train, more = dataset.splits["train"], dataset.unlabelled
-    asked_of = [train, *([] if more is None else [more]), dataset.splits[dataset.selection_split]]
-    said: list[list[npt.NDArray[np.float32]]] = [[] for _ in asked_of]
+    teachers = [find_teacher(teacher, run) for teacher in config.teachers]
+    train, unlabelled = dataset.splits["train"], dataset.unlabelled
+    splits = [train, *([] if unlabelled is None else [unlabelled]), dataset.splits[dataset.selection_split]]
+    answers: list[list[npt.NDArray[np.float32]]] = [[] for _ in splits]
     for teacher in teachers:
-        asked = _Asked(teacher, dataset.label_names, config.precision, cache_dir, reporter)
-        for found, split in zip(said, asked_of, strict=True):
-            found.append(asked.logits(split.texts))
-    *on_train, on_selection = (np.stack(found).mean(axis=0, dtype=np.float32) for found in said)
+        answer = _Answers(teacher, dataset.label_names, config.precision, cache_dir, reporter)
+        for logits, split in zip(answers, splits, strict=True):
+            logits.append(answer.to(split.texts))
+    *on_train, on_selection = (np.stack(logits).mean(axis=0, dtype=np.float32) for logits in answers)
     return Lesson(
         teachers,
-        [text for split in asked_of[:-1] for text in split.texts],
+        [text for split in splits[:-1] for text in split.texts],
         train.labels,
         np.concatenate(on_train),
-        asked_of[-1].texts,
+        splits[-1].texts,
         on_selection,
         time.perf_counter() - started,
     )
@@ -231,7 +207,7 @@ def taught_rows(
     return taught, replace(lesson, wall_s=wall_s, compares_states=states is not None)
 
 
-def _trained_on(teacher: Teacher, dataset: TextDataset, data_root: Path | None) -> TextSplit | None:
+def _trained_on(teacher: Teacher, dataset: TextDataset, data: StudyData) -> TextSplit | None:
     """The training rows of a teacher, if they can still be had as they were."""
     record = teacher.record
     if record is None:
@@ -239,7 +215,7 @@ def _trained_on(teacher: Teacher, dataset: TextDataset, data_root: Path | None) 
     if record.data.fingerprint == dataset.fingerprint:
         return dataset.splits["train"]
     try:
-        rows = load_dataset(recorded_data(record), data_root).splits["train"]
+        rows = data.rows(recorded_data(record)).splits["train"]
     except RecurraError:
         return None
     return rows if rows.fingerprint == record.data.splits["train"].fingerprint else None
@@ -266,38 +242,44 @@ def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan |
     return align(plan, encoder.layers) if whole and encoder.sha256 == own else []
 
 
-class _Asked:
-    """A teacher's answers to texts.
+class _Kept:
+    """What a teacher says of rows, computed in parts that are kept by content; it is loaded if one is not there yet."""
 
-    Args:
-        teacher: Whom to ask; loaded only if something is not kept yet.
-        label_names: The student's labels, in order.
-        precision: To compute in.
-        cache_dir: Where answers are kept.
-        reporter: For progress.
-    """
+    def __init__(self, teacher: Teacher, precision: str, cache_dir: Path | None, reporter: Reporter) -> None:
+        self.teacher, self.precision, self.cache_dir, self.reporter = teacher, precision, cache_dir, reporter
+
+    def part(self, name: str, rows: range, identity: list[Any], compute: Callable[[], Any]) -> Any:
+        """One part of the rows, under a name; ``identity`` is what it depends on beside the teacher."""
+        key = content_hash([identity[0], self.teacher.identity, self.precision, *identity[1:]])[:40]
+        path = cache_path(f"teacher-{key}", self.cache_dir)
+        kept = read_arrays(path, key, (name,))
+        if kept is None:
+            what = "" if name == "logits" else f" for {name}"
+            asked = f"asking {self.teacher.config.name}{what}: rows {rows.start + 1:,} to {rows.stop:,}"
+            self.reporter.say(asked)
+            kept = {name: compute()}
+            write_arrays(path, key, kept)
+        return kept[name]
+
+
+class _Answers(_Kept):
+    """A teacher's answers to texts."""
 
     def __init__(
         self, teacher: Teacher, label_names: Sequence[str], precision: str, cache_dir: Path | None, reporter: Reporter
     ) -> None:
-        self.teacher, self.precision, self.cache_dir, self.reporter = teacher, precision, cache_dir, reporter
+        super().__init__(teacher, precision, cache_dir, reporter)
         self._label_names = list(label_names)
         self._opened: Any = None
 
-    def logits(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def to(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Logits ``(texts, labels)`` in the order of the student's labels."""
         parts = []
         for start in range(0, len(texts), PART_ROWS):
             part = texts[start : start + PART_ROWS]
             digest = hashlib.sha256("\0".join([*self._label_names, "", *part]).encode("utf-8", "surrogatepass"))
-            key = content_hash(["answers", self.teacher.identity, self.precision, digest.hexdigest()])[:40]
-            path = cache_path(f"teacher-{key}", self.cache_dir)
-            kept = read_arrays(path, key, ("logits",))
-            if kept is None:
-                self.reporter.say(f"asking {self.teacher.config.name}: rows {start + 1:,} to {start + len(part):,}")
-                kept = {"logits": self._compute(part)}
-                write_arrays(path, key, kept)
-            parts.append(kept["logits"])
+            rows = range(start, start + len(part))
+            parts.append(self.part("logits", rows, ["answers", digest.hexdigest()], partial(self._compute, part)))
         return np.concatenate(parts) if parts else np.zeros((0, len(self._label_names)), dtype=np.float32)
 
     def _compute(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -327,30 +309,23 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-class _States:
-    """Mean states of rows after some of a teacher's layers; see `_Asked` for the arguments."""
+class _States(_Kept):
+    """Mean states of rows after some of a teacher's layers."""
 
     def __init__(
         self, teacher: Teacher, layers: Sequence[int], precision: str, cache_dir: Path | None, reporter: Reporter
     ) -> None:
-        self.teacher, self.layers, self.precision = teacher, list(layers), precision
-        self.cache_dir, self.reporter = cache_dir, reporter
+        super().__init__(teacher, precision, cache_dir, reporter)
+        self.layers = list(layers)
         self._model: RecurraForSequenceClassification | None = None
 
-    def of(self, rows: EncodedSplit) -> npt.NDArray[np.float16]:
+    def of(self, split: EncodedSplit) -> npt.NDArray[np.float16]:
         """States ``(rows, layers, hidden)``; the tokenizer of teacher and student is that of their encoder."""
         parts = []
-        for start, ids, offsets in _parts(rows):
-            digest = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
-            key = content_hash(["states", self.teacher.identity, self.precision, self.layers, digest])[:40]
-            path = cache_path(f"teacher-{key}", self.cache_dir)
-            kept = read_arrays(path, key, ("states",))
-            if kept is None:
-                shown = f"rows {start + 1:,} to {start + len(offsets) - 1:,}"
-                self.reporter.say(f"asking {self.teacher.config.name} for states: {shown}")
-                kept = {"states": self._compute(ids, offsets)}
-                write_arrays(path, key, kept)
-            parts.append(kept["states"])
+        for start, ids, offsets in _parts(split):
+            identity = ["states", self.layers, hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()]
+            rows = range(start, start + len(offsets) - 1)
+            parts.append(self.part("states", rows, identity, partial(self._compute, ids, offsets)))
         return np.concatenate(parts)
 
     def _compute(self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float16]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,29 +10,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.environment import peak_memory_mib
 from recurra.core.errors import ConfigurationError
 from recurra.core.progress import Reporter
-from recurra.core.record import LatencyRecord, ModelRecord, TrainingRecord
-from recurra.core.sealed import MODEL_NAME
-from recurra.data.corpora import load_dataset
+from recurra.core.record import LatencyRecord, LearningCurveRecord, ModelRecord, TrainingRecord
 from recurra.data.dataset import TextDataset
 from recurra.deployment.classifier import Classifier
+from recurra.deployment.decision import LabelDecision
 from recurra.evaluation.latency import measure_latency, synchroniser
 from recurra.models.controls.linear import LinearModel
-from recurra.tasks.labelling.controls import fit_control, fit_on_parts
 from recurra.tasks.labelling.data import labelled
-from recurra.tasks.labelling.task import LINEAR_TUNED
-from recurra.tasks.machine import Machine
 from recurra.tasks.profile import METHOD
-from recurra.tasks.run_folder import save_model_folder
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 
 if TYPE_CHECKING:
     from recurra.tasks.labelling.teacher import Lesson
 
-# What the tuned linear control finds telling of a label, at most.
-TELLING_WORDS = 15
+
+def learning_curve(split: str, right: Mapping[int, npt.NDArray[np.bool_]]) -> LearningCurveRecord:
+    """How a control does on a split with fewer training rows.
+
+    Args:
+        split: The split.
+        right: Which of its rows the control gets right, ``(rows,)``, by the number of its training rows, ascending.
+    """
+    before, last = (values.astype(np.float64) for values in list(right.values())[-2:])
+    gains = last - before
+    half = 1.96 * float(gains.std()) / np.sqrt(len(gains))
+    mean = float(gains.mean())
+    shares = [float(values.mean()) for values in right.values()]
+    return LearningCurveRecord(split=split, rows=list(right), right=shares, last_gain=(mean - half, mean + half))
 
 
 @dataclass(frozen=True)
@@ -58,45 +64,44 @@ class Trained:
     smaller: Mapping[int, LinearModel] = field(default_factory=dict)
     telling_words: dict[str, list[str]] | None = None
 
+    def learning_curve(
+        self, decide: Callable[[Any, Any], LabelDecision], right: npt.NDArray[np.bool_]
+    ) -> LearningCurveRecord | None:
+        """How a control does on the last reported split with fewer training rows; none if it was fitted on no part.
 
-def train_classifier(
-    config: RunConfig,
-    folder: Path,
-    machine: Machine,
-    reporter: Reporter,
-    *,
-    dataset: TextDataset | None = None,
-    weights: npt.NDArray[np.float32] | None = None,
-) -> Trained:
-    """Trains a classifier and saves it with its tokenizer, or takes up what an interrupted run left.
+        Args:
+            decide: Makes a decision of logits and labels of the rows that choose it.
+            right: Which rows the control on all training rows gets right, ``(rows,)``.
+        """
+        if not self.smaller:
+            return None
+        names = self.dataset.selection_split, self.dataset.reported_splits[-1]
+        selection, split = (self.dataset.splits[name] for name in names)
+        correct: dict[int, npt.NDArray[np.bool_]] = {}
+        for rows, model in sorted(self.smaller.items()):
+            decision = decide(model.logits(selection.texts), selection.labels)
+            correct[rows] = decision.same(model.logits(split.texts), split.labels)
+        correct[len(self.dataset.splits["train"])] = right
+        return learning_curve(split.name, correct)
 
-    Args:
-        config: The run.
-        folder: Its folder.
-        machine: Where and how.
-        reporter: For progress.
-        dataset: Its data, where they lie in memory; none loads those that the configuration names.
-        weights: What the loss of each training row counts, ``(rows,)``, with a mean of 1; none counts all alike.
+
+def prepare_training(
+    config: RunConfig, folder: Path, data: StudyData, reporter: Reporter, weights: npt.NDArray[np.float32] | None
+) -> tuple[TextDataset, npt.NDArray[np.float32] | None, Lesson | None]:
+    """The rows that a model learns from, what each counts if not all count alike, and what its teachers say.
 
     Raises:
         ConfigurationError: For weights beside a linear model, a teacher, or several labels a row.
     """
-    if dataset is None:
-        reporter.stage(config.run_id, "loading data")
-        dataset = load_dataset(labelled(config.data), machine.data_root)
+    reporter.stage(config.run_id, "loading data")
+    dataset = data.rows(labelled(config.data))
     weights = _row_weights(config, dataset, weights)
-    lesson = None
-    if config.teachers:
-        from recurra.tasks.labelling.teacher import ask_teachers
+    if not config.teachers:
+        return dataset, weights, None
+    from recurra.tasks.labelling.teacher import ask_teachers
 
-        lesson = ask_teachers(config, folder, dataset, cache_dir=machine.cache_dir, reporter=reporter)
-    if config.is_control:
-        what = f"{len(dataset.splits['train']):,} texts with {dataset.num_labels:,} labels"
-        reporter.stage(config.run_id, f"fitting {config.model} to {what}")
-        return _train_control(config, dataset, folder, machine, lesson)
-    from recurra.tasks.labelling.transformer import train_model
-
-    return Trained(dataset, *train_model(config, dataset, folder, machine, reporter, weights=weights, lesson=lesson))
+    cache_dir = data.machine.cache_dir
+    return dataset, weights, ask_teachers(config, folder, dataset, cache_dir=cache_dir, reporter=reporter)
 
 
 def _row_weights(
@@ -141,52 +146,12 @@ def balanced_weights(
     return (balanced / balanced.mean()).astype(np.float32)
 
 
-def _train_control(
-    config: RunConfig, dataset: TextDataset, folder: Path, machine: Machine, lesson: Lesson | None
-) -> Trained:
-    start = time.perf_counter()
-    model = fit_control(config, dataset, machine, lesson)
-    wall_s = time.perf_counter() - start
-    save_model_folder(folder, model.save)
-    words = int(dataset.splits["train"].word_counts.sum())
-    training = TrainingRecord(
-        protocol=config.protocol.name,
-        epochs=0,
-        steps=0,
-        best_epoch=0,
-        wall_s=wall_s,
-        tokens_per_s=words / wall_s,
-        peak_memory_mib=peak_memory_mib(),
-    )
-    scores = 1 if dataset.num_labels == 2 and not model.independent else dataset.num_labels
-    record = ModelRecord(
-        preset=config.model,
-        kind="linear",
-        parameters=model.num_parameters,
-        embedding_parameters=0,
-        non_embedding_parameters=model.num_parameters,
-        # One multiply-add a feature and score.
-        flops_per_token=2 * model.features_per_word * scores,
-        file_size_bytes=sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir()),
-        description=model.description,
-    )
-    if config.model != LINEAR_TUNED:
-        return Trained(dataset, training, record, {}, lesson)
-    train = dataset.splits["train"]
-    words_of = model.telling_words(train.texts, train.labels, TELLING_WORDS)
-    telling = dict(zip(dataset.label_names, words_of, strict=True))
-    smaller = fit_on_parts(config, dataset, machine)
-    return Trained(dataset, training, record, {}, smaller=smaller, telling_words=telling)
-
-
-def latency_batches(texts: list[str], batch_size: int) -> list[list[str]]:
-    """Texts of a whole split in batches of like length (by characters, which needs no tokenizer)."""
-    ordered = sorted(texts, key=len)
-    return [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
-
-
 def time_classifier(
-    classifier: Classifier, dataset: TextDataset, config: RunConfig, threads: int
+    classifier: Classifier,
+    batches: Callable[[Sequence[str], int], list[Any]],
+    dataset: TextDataset,
+    config: RunConfig,
+    threads: int,
 ) -> dict[str, LatencyRecord]:
     """Times a classifier over the whole last reported split, at batch 1 and at the evaluation batch size."""
     texts = dataset.splits[dataset.reported_splits[-1]].texts
@@ -199,7 +164,7 @@ def time_classifier(
     for batch_size in sorted({1, config.protocol.evaluation_batch_size}):
         result[f"batch_{batch_size}"] = measure_latency(
             lambda batch: classifier.logits(batch, clean=False),
-            latency_batches(texts, batch_size),
+            batches(texts, batch_size),
             synchronise=synchroniser(device),
             threads=threads,
             precision=config.precision,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import RunData
 from recurra.data.language.configuration import LanguageDataConfig
-from recurra.data.language.corpora import LanguageDataset, load_language_dataset
-from recurra.tasks.machine import Machine
+from recurra.data.language.corpora import LanguageDataset
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 
 SELECTION_SPLIT = "validation"
 
@@ -18,18 +18,18 @@ def running(data: RunData) -> LanguageDataConfig:
     return data
 
 
-def load_run_text(data: LanguageDataConfig, machine: Machine) -> LanguageDataset:
+def load_run_text(config: LanguageDataConfig, data: StudyData) -> LanguageDataset:
     """Loads the text of a run.
 
     Raises:
         DataError: If the split to train on or the one that chooses the epoch is not there.
         RecurraError: If the text cannot be used.
     """
-    dataset = load_language_dataset(data, machine.data_root)
+    dataset = data.text(config)
     for name in ("train", SELECTION_SPLIT):
         if name not in dataset.splits:
             raise DataError(
-                f"'{data.name}' has no split '{name}' here (there: {', '.join(dataset.splits)}), and training "
+                f"'{config.name}' has no split '{name}' here (there: {', '.join(dataset.splits)}), and training "
                 "needs it; take wikitext-2, english_novels or a .txt file, or put the split into the data root"
             )
     return dataset

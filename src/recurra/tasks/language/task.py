@@ -1,28 +1,52 @@
-"""Language modelling: how its runs are configured and looked at before they start. Imports no torch at the start."""
+"""Language modelling: the next token of running text. Torch is loaded in methods."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from recurra.core.errors import ConfigurationError, did_you_mean
-from recurra.core.record import AuditResult
+from recurra.core.progress import Reporter
+from recurra.core.record import AnyRecord, AuditResult, LanguageRunRecord
+from recurra.core.sealed import MODEL_NAME, sealed_model
 from recurra.data.configuration import RunData
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
-from recurra.data.language.corpora import SOURCES, is_language_corpus, load_language_dataset
-from recurra.data.language.tokenization import TRAINED, default_language_tokenizer, load_language_tokenizer
+from recurra.data.language.corpora import SOURCES, is_language_corpus
+from recurra.data.language.tokenization import (
+    TRAINED,
+    default_language_tokenizer,
+    load_language_tokenizer,
+    read_language_tokenizer,
+)
 from recurra.models.names import LANGUAGE_PRESET_NAMES, LANGUAGE_PRESETS, WITHOUT_CONVOLUTION
-from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_options
+from recurra.tasks.base import (
+    Competitor,
+    DataCost,
+    ExitSubject,
+    Given,
+    Model,
+    Task,
+    count_lengths,
+    named_options,
+    refuse_options,
+)
 from recurra.tasks.language.data import check_context, load_run_text, running
-from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, check_language_protocol
 
 # A preset with this table is meant for GPT-2's tokenizer, the others for one trained on the corpus.
 _GPT2_VOCABULARY = 50257
-_KEYS = {"--tokenizer": "tokenizer", "--validation": "validation", "--test": "test"}
+_EVALUATION_OPTIONS = {
+    "--split": "split",
+    "--data": "data",
+    "--stride": "stride",
+    "--by-position": "by_position",
+    "--caches": "caches",
+    "--precision": "precision",
+}
 
 
 class LanguageTask(Task):
@@ -35,7 +59,12 @@ class LanguageTask(Task):
     advice = f"a language model: {', '.join(LANGUAGE_PRESET_NAMES)}, or a model file with such a preset"
     usage = ("generate", "'A beginning'")
     kind_of_data = "running text"
-    data_options = frozenset({*_KEYS, "--latency"})
+    exit_option = "--bound"
+    exit_default = 0.01
+    architecture = "RecurraForCausalLM"
+    takes_foreign_models = True
+    records_exits = True
+    timing_scope = "model"
 
     def claims(self, values: Mapping[str, Any]) -> bool:
         """Corpora of running text, and text files."""
@@ -43,7 +72,6 @@ class LanguageTask(Task):
         return isinstance(name, str) and is_language_corpus(name)
 
     def misfit(self, model: str, data_name: str) -> str:
-        """Says that data are no running text."""
         hint = did_you_mean(data_name, [*ALIASES, *SOURCES])
         return (
             f"'{model}' is a language model, and '{data_name}' is not running text{hint}; "
@@ -62,36 +90,28 @@ class LanguageTask(Task):
         return shape.get("causal_convolution", True) is False and shape.get("kernel_size", 3) > 1
 
     def configure_data(
-        self,
-        name: str,
-        options: Given,
-        assigned: Mapping[str, Any],
-        data_root: Path | None,
-        *,
-        models: Sequence[tuple[str, Mapping[str, Any]]] | None = None,
+        self, values: Mapping[str, Any], data: StudyData, *, models: Sequence[Model] | None = None
     ) -> tuple[LanguageDataConfig, str]:
         """Builds the configuration of running text; context and tokenizer follow from the model if there is one."""
-        reason = f"'{name}' is running text (mode=lines or mode=packed says how samples are made)"
-        refuse_options(options, self.data_options, reason)
-        values = {**named_options(options, _KEYS), "name": name, **assigned}
+        values = dict(values)
         shape = self.shape(*models[0]) if models and len(models) == 1 else {}
         chosen: dict[str, Any] = {}
         if "tokenizer" not in values:
             if shape.get("vocab_size", _GPT2_VOCABULARY) == _GPT2_VOCABULARY:
-                chosen["tokenizer"] = default_language_tokenizer(name, data_root)
+                chosen["tokenizer"] = default_language_tokenizer(str(values["name"]), data.machine.data_root)
             else:
                 chosen["tokenizer"] = TRAINED
                 values.setdefault("trained_vocab_size", shape["vocab_size"])
         if "context" not in values and "max_position_embeddings" in shape:
             chosen["context"] = shape["max_position_embeddings"]
-        said = ", ".join(f"{key}: {value}" for key, value in chosen.items())
         config = LanguageDataConfig.parse({**values, **chosen}, source="data")
-        return config, f"{said} (choose with data.KEY=VALUE)" if said else ""
+        note = ", ".join(f"{key}: {value}" for key, value in chosen.items())
+        return config, f"{note} (choose with data.KEY=VALUE)" if note else ""
 
-    def describe_data(self, data: RunData, data_root: Path | None) -> Shown:
+    def describe_data(self, config: RunData, data: StudyData) -> Shown:
         """Splits, lines, words, bytes and fingerprints."""
-        config = running(data)
-        record = load_language_dataset(config, data_root).record(config.min_characters)
+        config = running(config)
+        record = data.text(config).record(config.min_characters)
         long_lines = f"Lines > {config.min_characters}"
         headings = ["Split", "Lines", long_lines, "of them in train", "Words", "Bytes", "Fingerprint"]
         rows = [
@@ -110,11 +130,12 @@ class LanguageTask(Task):
         lines = ["Words are separated by white space; the end of a line is one.", *record["notes"]]
         return Shown(record, [ShownTable(title, headings, rows), lines])
 
-    def prepare_data(self, data: RunData, data_root: Path | None, cache_dir: Path | None) -> Shown:
+    def prepare_data(self, config: RunData, data: StudyData) -> Shown:
         """Tokenises all splits; says what fills no block and what is cut."""
         from recurra.data.language.preparation import prepare_language_data
 
-        result = prepare_language_data(running(data), data_root=data_root, cache_dir=cache_dir)
+        machine = data.machine
+        result = prepare_language_data(running(config), data_root=machine.data_root, cache_dir=machine.cache_dir)
         rows = [
             [
                 split["name"],
@@ -138,25 +159,35 @@ class LanguageTask(Task):
         lines = [*result["notes"], *left_out, *([] if tokens["lossless"] else [lossless])]
         return Shown(result, [ShownTable(title, headings, rows), lines])
 
-    def audit_data(self, data: RunData, data_root: Path | None) -> tuple[str, list[AuditResult]]:
+    def audit_data(self, config: RunData, data: StudyData) -> tuple[str, list[AuditResult]]:
         """There is none without a model: lines that stand in train as well are told by ``data describe``.
 
         Raises:
             ConfigurationError: Always.
         """
-        del data_root
         raise ConfigurationError(
-            f"'{data.name}' is running text, and the audits of data look for labels; 'recurra data describe' counts "
+            f"'{config.name}' is running text, and the audits of data look for labels; 'recurra data describe' counts "
             "its lines that stand in train as well, 'recurra audit model' looks at a trained model"
         )
 
-    def preflight(self, config: RunConfig, machine: Machine) -> list[str]:
-        """Looks at text, tokenizer, protocol and model configuration."""
+    def data_cost(self, config: RunData, data: StudyData) -> DataCost:
+        from recurra.data.language.preparation import encode_for, make_samples
+
+        config, machine = running(config), data.machine
+        dataset = data.text(config)
+        tokenizer = load_language_tokenizer(config, dataset, machine.data_root)
+        samples = make_samples(encode_for(dataset.splits["train"], config, tokenizer, machine.cache_dir), config)
+        return DataCost([], count_lengths(samples.lengths), vocab_size=len(tokenizer))
+
+    def training_share(self, config: RunData) -> float:
+        return config.fraction
+
+    def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
         check_language_protocol(config.protocol)
-        data = running(config.data)
-        load_run_text(data, machine)
-        if data.tokenizer != TRAINED:
-            load_language_tokenizer(data, None, machine.data_root)
+        text = running(config.data)
+        load_run_text(text, data)
+        if text.tokenizer != TRAINED:
+            load_language_tokenizer(text, None, data.machine.data_root)
         # A preset as it stands is known to be good; looking at it would load transformers.
         if config.model_overrides:
             from recurra.tasks.language.configuration import language_configuration
@@ -165,23 +196,106 @@ class LanguageTask(Task):
         check_context(config, self.shape(config.model, config.model_overrides)["max_position_embeddings"])
         return []
 
-    def data_cost(self, data: RunData, machine: Machine) -> DataCost:
-        """Counts training samples by their length."""
-        import numpy as np
+    def training_modules(self, config: RunConfig) -> Sequence[str]:
+        return ("recurra.tasks.language.training",)
 
-        from recurra.data.language.preparation import encode_for, make_samples
+    def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
+        from recurra.tasks.language.training import train_language
 
-        config = running(data)
-        dataset = load_language_dataset(config, machine.data_root, ["train"])
-        tokenizer = load_language_tokenizer(config, dataset, machine.data_root)
-        samples = make_samples(encode_for(dataset.splits["train"], config, tokenizer, machine.cache_dir), config)
-        lengths, rows = np.unique(samples.lengths, return_counts=True)
-        counts = {str(length): int(count) for length, count in zip(lengths, rows, strict=True)}
-        return DataCost([], counts, vocab_size=len(tokenizer))
+        return train_language(config, folder, data, reporter)
 
-    def training_share(self, data: RunData) -> float:
-        """The fraction."""
-        return data.fraction
+    def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LanguageRunRecord:
+        from recurra.tasks.language.training import execute_language
+
+        return execute_language(config, folder, data, reporter)
+
+    def present(self, record: AnyRecord, output: str) -> Shown:
+        from recurra.tasks.language.evaluation import head_table
+
+        assert isinstance(record, LanguageRunRecord)
+        audits = [[audit.name, audit.status, audit.summary] for audit in record.audits]
+        lines = [f"run: {output}", f"measure it: recurra evaluate {output} --stride {record.data.context // 2}"]
+        return Shown(
+            {"output": output, **record.model_dump(mode="json")},
+            [
+                head_table(f"{record.label}: {record.run_id}", record.metrics),
+                ShownTable("audits", ["Audit", "State", "Finding"], audits, left=("State", "Finding")),
+                lines,
+            ],
+            [audit.name for audit in record.failed_audits()],
+        )
+
+    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> Shown:
+        from recurra.tasks.language.evaluation import evaluate_language_run
+
+        refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is a run of a language model, which predicts no labels")
+        given = named_options(options, _EVALUATION_OPTIONS)
+        return evaluate_language_run(run, data_root=data_root, **given).shown()
+
+    def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
+        from recurra.tasks.language.exits import LanguageSubject
+
+        return LanguageSubject(run, data_root)
+
+    def describe_kept(self, keep: float) -> str:
+        return f"loss at most {100 * keep:g} % above the full model's"
+
+    def model_class(self) -> Any:
+        from recurra.models.language_modeling import RecurraForCausalLM
+
+        return RecurraForCausalLM
+
+    def load_model(self, folder: Path) -> Any:
+        from recurra.models.loading import load_language_model
+
+        return load_language_model(folder)
+
+    def audit_model(self, model: Any, seed: int) -> list[AuditResult]:
+        from recurra.tasks.language.training import language_audits
+
+        return language_audits(model, seed)
+
+    def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:
+        from recurra.models.presets import language_flops
+        from recurra.tasks.language.configuration import language_configuration
+
+        shape = language_configuration(config, None, None)
+        return self.model_class()(shape), language_flops(shape, length, with_exits=True), None
+
+    def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], cost: DataCost) -> float:
+        from recurra.models.presets import language_flops
+        from recurra.tasks.language.configuration import language_configuration
+
+        shape = language_configuration(config, cost.vocab_size, None)
+        return float(sum(rows * language_flops(shape, int(size), with_exits=True) for size, rows in lengths.items()))
+
+    def timing_key(self, record: AnyRecord) -> str:
+        """Runs with the same tokens and windows are timed on the same windows."""
+        assert isinstance(record, LanguageRunRecord)
+        return f"{record.data.fingerprint} {record.data.tokenizer.get('hash')} {record.data.context}"
+
+    def timing_inputs(self, record: AnyRecord, folder: Path, data: StudyData) -> list[Any]:
+        from recurra.data.language.preparation import encode_for
+        from recurra.tasks.language.evaluation import own_split, windows
+
+        assert isinstance(record, LanguageRunRecord)
+        config = LanguageDataConfig.parse(record.config["data"], source="record")
+        text = own_split(record, config, record.data.reported_splits[-1], data.machine.data_root)
+        tokenizer = read_language_tokenizer(folder / MODEL_NAME)
+        return windows(encode_for(text, config, tokenizer, data.machine.cache_dir).joined, config.context)
+
+    def timing_batches(self, inputs: Sequence[Any], batch_size: int) -> list[Any]:
+        """Windows one below the other."""
+        from recurra.tasks.language.evaluation import stacked
+
+        return stacked(inputs, batch_size)
+
+    def competitors(self, name: str, folder: Path, record: AnyRecord, *, threads: int) -> Iterator[Competitor]:
+        from recurra.models.inference import default_device
+        from recurra.tasks.language.evaluation import forward_pass
+
+        model = self.load_model(sealed_model(folder)).to(default_device())
+        yield Competitor(name, forward_pass(model, record.environment.precision), record.environment.precision)
 
 
 TASK = LanguageTask()

@@ -64,9 +64,9 @@ from recurra.models.presets import HeadKind
 from recurra.tasks.language.configuration import language_configuration
 from recurra.tasks.language.data import SELECTION_SPLIT, load_run_text, running
 from recurra.tasks.language.evaluation import measure_text, time_language_model
-from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import TRAINING_NAME, keep_trained, run_facts, shape_of, transformer_record
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 from recurra.training.fit import CHECKPOINTS_NAME, ONE_CYCLE, early_stopping, train_or_resume, training_arguments
 from recurra.training.protocols import ProtocolConfig, check_language_protocol
 from recurra.training.trainer import (
@@ -95,15 +95,7 @@ def audit_trained(
     *,
     seed: int = 0,
 ) -> list[AuditResult]:
-    """Audits a trained model: causality of every head, padding, cache, too good to be true; and what was seen before.
-
-    Args:
-        model: Ours.
-        metrics: What it reached by split; the lowest word perplexity of all heads is judged.
-        dataset: What it was trained on.
-        min_characters: Lines of more characters are looked for in train.
-        seed: Chooses the probes' tokens.
-    """
+    """Audits a trained model: causality, padding, cache, too good to be true; and which lines stand in train too."""
     audits = language_audits(model, seed)
     words = [head.word_perplexity for split in metrics.values() for head in split.heads.values()]
     known = [value for value in words if value is not None and math.isfinite(value)]
@@ -287,16 +279,7 @@ REPORTED_SPLITS = ("validation", "test")
 
 @dataclass(frozen=True)
 class TrainedLanguageModel:
-    """What a training leaves.
-
-    Attributes:
-        dataset: The text.
-        encoded: Its splits in tokens, as the run's mode takes them.
-        tokenizer: What the tokenizer is, for the record.
-        training: How it went.
-        model: What was trained.
-        folder: The saved model and its tokenizer.
-    """
+    """What a training leaves."""
 
     dataset: LanguageDataset
     encoded: dict[str, EncodedText]
@@ -306,30 +289,30 @@ class TrainedLanguageModel:
     folder: Path
 
 
-def execute_language(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> LanguageRunRecord:
+def execute_language(config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LanguageRunRecord:
     """Trains, measures and audits in a folder that is held; what was done before an interruption is not done again.
 
     Returns:
         The record, to be written last.
     """
-    started = time.perf_counter()
-    trained = train_language(config, folder, machine, reporter)
+    started, machine, text = time.perf_counter(), data.machine, running(config.data)
+    trained = train_language(config, folder, data, reporter)
     reporter.stage(config.run_id, "evaluating")
     # As it was stored: what is measured is what others load.
     model = load_language_model(folder / MODEL_NAME).to(default_device())
-    data = _data_record(config, trained)
+    record = _data_record(config, trained)
     metrics: dict[str, LanguageMetricsRecord] = {
         name: measure_text(
             model,
             encoded,
-            context=running(config.data).context,
+            context=text.context,
             stride=None,
-            packed=running(config.data).mode != LINES,
+            packed=text.mode != LINES,
             lossless=bool(trained.tokenizer["lossless"]),
             precision=config.precision,
         )
         for name, encoded in {
-            **{name: trained.encoded[name] for name in data.reported_splits},
+            **{name: trained.encoded[name] for name in record.reported_splits},
             TRAINING_SPLIT: _part_of_training(config, trained, machine.cache_dir),
         }.items()
     }
@@ -338,15 +321,15 @@ def execute_language(config: RunConfig, folder: Path, machine: Machine, reporter
         reporter.stage(config.run_id, "timing")
         latency = time_language_model(
             model,
-            trained.encoded[data.reported_splits[-1]].joined,
-            running(config.data).context,
+            trained.encoded[record.reported_splits[-1]].joined,
+            text.context,
             precision=config.precision,
             batch_sizes=(1, config.protocol.evaluation_batch_size),
         )
     reporter.stage(config.run_id, "auditing")
     return LanguageRunRecord(
         **run_facts(config, started, machine.threads or available_cores()),
-        data=data,
+        data=record,
         model=trained.model,
         training=trained.training,
         metrics=metrics,
@@ -354,24 +337,22 @@ def execute_language(config: RunConfig, folder: Path, machine: Machine, reporter
         audits=audit_trained(
             model,
             # A text that was trained on may be predicted as well as it likes.
-            {name: metrics[name] for name in data.reported_splits},
+            {name: metrics[name] for name in record.reported_splits},
             trained.dataset,
-            running(config.data).min_characters,
+            text.min_characters,
             seed=config.seed,
         ),
         shape=shape_of(model.config),
     )
 
 
-def train_language(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> TrainedLanguageModel:
+def train_language(config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> TrainedLanguageModel:
     """Trains a language model and saves it with its tokenizer, or takes up what an interrupted run left."""
     reporter.stage(config.run_id, "loading data")
-    dataset = load_run_text(running(config.data), machine)
-    tokenizer = load_language_tokenizer(running(config.data), dataset, machine.data_root)
-    encoded = {
-        name: encode_for(split, running(config.data), tokenizer, machine.cache_dir)
-        for name, split in dataset.splits.items()
-    }
+    text, machine = running(config.data), data.machine
+    dataset = load_run_text(text, data)
+    tokenizer = load_language_tokenizer(text, dataset, machine.data_root)
+    encoded = {name: encode_for(split, text, tokenizer, machine.cache_dir) for name, split in dataset.splits.items()}
     transformers.set_seed(derive_seed(config.seed, "weights"))
     model = RecurraForCausalLM(language_configuration(config, len(tokenizer), tokenizer.eos_token_id))
     done = folder / TRAINING_NAME
@@ -380,8 +361,8 @@ def train_language(config: RunConfig, folder: Path, machine: Machine, reporter: 
     else:
         training = train_language_model(
             model.to(default_device()),
-            make_samples(encoded["train"], running(config.data)),
-            make_samples(encoded[SELECTION_SPLIT], running(config.data)),
+            make_samples(encoded["train"], text),
+            make_samples(encoded[SELECTION_SPLIT], text),
             config.protocol,
             folder=folder,
             seed=config.seed,
@@ -389,7 +370,7 @@ def train_language(config: RunConfig, folder: Path, machine: Machine, reporter: 
             reporter=reporter,
             pad_token_id=tokenizer.eos_token_id,
         )
-        keep_trained(folder, model, tokenizer, running(config.data).context, training)
+        keep_trained(folder, model, tokenizer, text.context, training)
     described = {**describe_tokenizer(tokenizer), "lossless": is_lossless(tokenizer)}
     known = LANGUAGE_PRESETS.get(config.model)
     record = transformer_record(
@@ -397,7 +378,7 @@ def train_language(config: RunConfig, folder: Path, machine: Machine, reporter: 
         known[0] if known else "a preset with changes",
         model.config,
         HeadKind.LANGUAGE_MODELLING,
-        tokens=running(config.data).context,
+        tokens=text.context,
         folder=folder,
     )
     return TrainedLanguageModel(dataset, encoded, described, training, record, folder / MODEL_NAME)

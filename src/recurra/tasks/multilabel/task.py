@@ -1,19 +1,31 @@
-"""Multi-label classification: how its runs are configured, and audits of its data. Imports no torch."""
+"""Multi-label classification: any number of labels a text."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from recurra.core.record import AuditResult
-from recurra.data.configuration import MultiLabelData
-from recurra.data.dataset import TextDataset
+from recurra.core.errors import ConfigurationError
+from recurra.core.files import atomic_path
+from recurra.core.record import AuditResult, MultiLabelMetricsRecord, MultiLabelRunRecord, read_record
+from recurra.data.configuration import DataConfig, MultiLabelData
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.labels import AS_JSON
+from recurra.deployment.decision import AnyLabels, LabelDecision
 from recurra.evaluation.audits.leakage import audit_leakage
-from recurra.tasks.labelling.task import LabellingTask
+from recurra.tasks.base import ExitSubject
+from recurra.tasks.labelling.task import LabellingTask, Logits
+from recurra.tasks.multilabel.reporting import as_two_labels, choose_thresholds, measure_labels
+from recurra.tasks.presentation import Shown, ShownTable
+
+if TYPE_CHECKING:
+    from recurra.tasks.labelling.evaluation import ComputedRows
 
 # A probe a label is fitted: of many labels, the rare ones are the least likely to be guessed from the format.
 MOST_PROBED = 20
@@ -24,14 +36,80 @@ class MultiLabelTask(LabellingTask):
 
     name = "multi-label classification"
     data_config = MultiLabelData
+    record_class = MultiLabelRunRecord
 
     def claims(self, values: Mapping[str, Any]) -> bool:
         """Data that say what stands between labels, or which columns they are."""
         return values.get("label_separator") is not None or bool(values.get("label_columns"))
 
     def data_audits(self, dataset: TextDataset) -> list[AuditResult]:
-        """Leakage between splits, and shortcuts to any of the labels."""
         return [*audit_leakage(dataset), *audit_label_shortcuts(dataset)]
+
+    def decide(
+        self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
+    ) -> LabelDecision:
+        """Chooses a temperature for all labels, and a threshold for each."""
+        from recurra.evaluation.metrics import fit_temperature
+
+        assert isinstance(config, MultiLabelData)
+        temperature = fit_temperature(*as_two_labels(logits, labels))
+        undecided = AnyLabels(label_names, [0.5] * len(label_names), config.label_separator or AS_JSON, temperature)
+        thresholds = choose_thresholds(undecided.probabilities(logits), labels)
+        return AnyLabels(label_names, thresholds, config.label_separator or AS_JSON, temperature)
+
+    def measure(
+        self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision
+    ) -> MultiLabelMetricsRecord:
+        return measure_labels(logits, labels, decision)
+
+    def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from recurra.evaluation.predictions import SEVERAL_LABELS, predictions_path
+
+        rows = {"id": split.ids, "labels": split.labels.tolist(), "logits": logits.tolist()}
+        table = pa.table(rows, schema=SEVERAL_LABELS)
+        with atomic_path(predictions_path(folder, split.name)) as temporary:
+            pq.write_table(table, temporary, compression="zstd")
+
+    def figures(self, metrics: MultiLabelMetricsRecord) -> dict[str, str]:
+        after, before = metrics.calibration_error, metrics.uncalibrated_error
+        return {
+            "Micro F1": f"{metrics.micro_f1:.4f}",
+            "Macro F1": f"{metrics.macro_f1:.4f}",
+            "All labels right": f"{metrics.subset_accuracy:.4f}",
+            "Hamming loss": f"{metrics.hamming_loss:.4f}",
+            "Loss": f"{metrics.loss:.4f}",
+            **({} if after is None or before is None else {"Calibration error": f"{after:.4f} ({before:.4f} before)"}),
+        }
+
+    def evaluation(self, computed: ComputedRows) -> Shown:
+        decision = computed.decision
+        assert isinstance(decision, AnyLabels)
+        metrics = computed.metrics
+        low, high = metrics.micro_f1_interval
+        shown = self.figures(metrics)
+        figures = [("Micro F1", shown.pop("Micro F1")), ("95 % interval", f"{low:.4f} to {high:.4f}"), *shown.items()]
+        by_label = [
+            [name, f"{threshold:.4f}", f"{item.support:,}", f"{item.predicted:,}"]
+            + [f"{value:.4f}" for value in (item.precision, item.recall, item.f1)]
+            for (name, item), threshold in zip(metrics.labels.items(), decision.thresholds, strict=True)
+        ]
+        headings = ["Label", "Threshold", "Rows with it", "Rows given it", "Precision", "Recall", "F1"]
+        lines = computed.lines()
+        if computed.recorded is not None:
+            lines.append(f"micro F1 in the record: {computed.recorded.micro_f1:.4f}")
+        thresholds = dict(zip(metrics.labels, decision.thresholds.tolist(), strict=True))
+        plain = {**computed.plain(), "thresholds": thresholds}
+        return Shown(plain, [computed.table(figures), ShownTable("", headings, by_label), lines])
+
+    def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
+        """Refuses: an exit rule asks whether the label is settled, and here there are several."""
+        raise ConfigurationError(
+            f"run '{read_record(run).run_id}' gives texts any number of labels, and exit rules are for models that "
+            "give one; its texts take all recurrences"
+        )
 
 
 def audit_label_shortcuts(dataset: TextDataset) -> list[AuditResult]:

@@ -23,7 +23,7 @@ from recurra.core.errors import AuditError, CheckpointError, ConfigurationError,
 from recurra.core.sealed import describe_file
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportManifest, ExportOptions, needs_torch, read_export, write_manifest
-from recurra.tasks.classification.engine import evaluate_run
+from recurra.tasks.classification.task import TASK
 from reviews import review_rows, train_tiny, write_csv
 
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
@@ -61,7 +61,7 @@ def test_int8_loses_at_most_half_a_point(run: Path, exports: dict[str, Any]) -> 
     lost = manifest.check.lost_points
     assert lost is not None and lost <= 0.5
     assert manifest.check.largest_logit_difference > 1e-4
-    ours, theirs = evaluate_run(folder), evaluate_run(run)
+    ours, theirs = TASK.compute(folder), TASK.compute(run)
     assert ours.metrics.accuracy >= theirs.metrics.accuracy - 0.005
     assert ours.computation.describe() == "weights stored in int8, computed in int8 by onnxruntime on cpu"
 

@@ -11,7 +11,7 @@ from committed import committed
 from recurra.core.record import AuditResult, read_any_record
 from recurra.evaluation.audits import registry
 from recurra.evaluation.audits.registry import AUDITS, UNKNOWN_MEANING, Audit, Subject, meaning, run_audits
-from recurra.tasks.classification.task import data_audits
+from recurra.tasks.classification.task import TASK
 
 
 def test_every_audit_of_a_committed_record_is_registered() -> None:
@@ -36,7 +36,7 @@ def test_a_registered_audit_runs_for_its_subject_and_is_explained(monkeypatch: p
     monkeypatch.setattr("recurra.evaluation.audits.leakage.audit_emptiness", lambda dataset: made, raising=False)
     new = Audit("emptiness", Subject.LABELLED_DATA, "leakage:audit_emptiness", {"emptiness": "There is nothing."})
     monkeypatch.setattr(registry, "AUDITS", [new])
-    assert run_audits(Subject.LABELLED_DATA, object()) == [made] == data_audits(object())  # type: ignore[arg-type]
+    assert run_audits(Subject.LABELLED_DATA, object()) == [made] == TASK.data_audits(object())  # type: ignore[arg-type]
     assert run_audits(Subject.CLASSIFIER, object()) == []
     assert meaning("emptiness.rows") == "There is nothing."
 

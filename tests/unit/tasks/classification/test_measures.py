@@ -22,8 +22,8 @@ from recurra.report import summarise_folders
 from recurra.report.compare import ScoredModel, bootstrap_gap, value_of
 from recurra.report.load import Correctness
 from recurra.report.render import terminal_tables
-from recurra.study.preflight import check_measure
 from recurra.study.spec import StudySpec
+from recurra.study.study import check_measure
 from recurra.tasks.classification.measures import (
     balanced_accuracy,
     bootstrap_matrix,
@@ -31,8 +31,8 @@ from recurra.tasks.classification.measures import (
     by_cost,
     named_measure,
 )
-from recurra.tasks.machine import Machine
 from recurra.tasks.questions import Judging, Questions, read_costs, read_questions
+from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import TableSummary
 
 NAMES = ("ham", "spam", "other")
@@ -270,5 +270,5 @@ def test_costs_that_cannot_be_used_are_refused_in_one_line(text: str, message: s
 def test_what_the_data_do_not_have_is_refused_before_anything_starts(values: dict, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         check_measure(
-            StudySpec.parse({"name": "x", "data": [{"name": "demo"}], "models": ["linear"], **values}), Machine()
+            StudySpec.parse({"name": "x", "data": [{"name": "demo"}], "models": ["linear"], **values}), StudyData()
         )

@@ -11,8 +11,9 @@ from recurra.cli.main import main
 from recurra.core.record import LearningCurveRecord, RunRecord, read_record
 from recurra.data.dataset import TextSplit
 from recurra.report import write_report
-from recurra.tasks.labelling.controls import LARGEST_PART, learning_curve, learning_shares
+from recurra.tasks.labelling.controls import LARGEST_PART, learning_shares
 from recurra.tasks.labelling.reporting import LabellingTable, more_rows
+from recurra.tasks.labelling.training import learning_curve
 from reviews import write_reviews
 
 
@@ -31,16 +32,12 @@ def test_parts_are_left_out_where_a_label_is_rare_or_they_are_large() -> None:
 def test_the_last_gain_is_the_paired_interval_over_rows() -> None:
     rng = np.random.default_rng(0)
     half, whole = rng.random(400) < 0.7, rng.random(400) < 0.8
-    split = split_of([0, 1] * 200)
-    models = {100: object(), 50: object()}
-    right = {id(models[100]): half, id(models[50]): rng.random(400) < 0.6}
-    found = learning_curve(models, split, whole, 200, lambda model: right[id(model)])  # type: ignore[arg-type]
-    assert found is not None and found.rows == [50, 100, 200]
-    assert found.right == [float(right[id(models[50])].mean()), float(half.mean()), float(whole.mean())]
+    right = {50: rng.random(400) < 0.6, 100: half, 200: whole}
+    found = learning_curve("test", right)
+    assert found.rows == [50, 100, 200] and found.right == [float(rows.mean()) for rows in right.values()]
     gains = whole.astype(float) - half
     drawn = [gains[rng.integers(0, 400, 400)].mean() for _ in range(4000)]
     assert found.last_gain == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.006)
-    assert learning_curve({}, split, whole, 200, lambda _: whole) is None
 
 
 @pytest.mark.parametrize(

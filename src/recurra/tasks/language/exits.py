@@ -1,0 +1,108 @@
+"""A language model whose exit rule is chosen, judged and timed. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recurra.core.record import read_language_record
+from recurra.core.sealed import sealed_model
+from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.language.preparation import encode_for
+from recurra.data.language.tokenization import read_language_tokenizer
+from recurra.evaluation.token_exits import calibrate_language, score_token_exits
+from recurra.models.exits.rules import ExitRule, check_has_exits
+from recurra.models.exits.thresholds import CalibratedExits
+from recurra.models.inference import default_device
+from recurra.models.loading import load_language_model
+from recurra.tasks.base import EXITS, FULL, ExitQuality
+from recurra.tasks.language.evaluation import own_split
+
+# Tokens of a split that are scored: each threshold is a pass over them.
+MOST_TOKENS = 16_384
+PROMPT_TOKENS, DECODED_TOKENS = 16, 48
+_BATCHES = 3
+
+
+class LanguageSubject:
+    """A language model with exits, the head of its validation text and that of its last reported split.
+
+    Raises:
+        CheckpointError: If the run is not finished or damaged.
+        ConfigurationError: If its model has no exits, or leaks.
+    """
+
+    unit = "Tokens"
+    quality = "loss a token"
+    timed = "decoding a row's tokens"
+
+    def __init__(self, run: Path, data_root: Path | None) -> None:
+        record = read_language_record(run)
+        config = LanguageDataConfig.parse(record.config["data"], source="record")
+        self.run_id = record.run_id
+        self.chosen_on = record.data.selection_split
+        self.model = load_language_model(sealed_model(run)).to(default_device())
+        self.model.check_generates()
+        check_has_exits(self.model.config)
+        tokenizer = read_language_tokenizer(run / "model")
+        self._reported_name = record.data.reported_splits[-1]
+        self._texts = {
+            name: encode_for(own_split(record, config, name, data_root), config, tokenizer, None).joined[:MOST_TOKENS]
+            for name in (self.chosen_on, self._reported_name)
+        }
+        self._end = int(tokenizer.eos_token_id or 0)
+        self._context = config.context
+
+    def choose(self, keep: float, kind: str) -> CalibratedExits:
+        """Chooses for a loss that grows by a share ``keep`` at most."""
+        return calibrate_language(self.model, [self._texts[self.chosen_on]], keep, kind=kind, **self._read)
+
+    def judge(self, rule: ExitRule) -> ExitQuality:
+        """Judges on the reported split."""
+        exits = score_token_exits(self.model, [self._texts[self._reported_name]], rule, **self._read)
+        return ExitQuality(self._reported_name, self._full_loss, exits.loss, None, dict(exits.exit_counts))
+
+    @cached_property
+    def _full_loss(self) -> float:
+        return float(score_token_exits(self.model, [self._texts[self._reported_name]], None, **self._read).loss)
+
+    @property
+    def _read(self) -> dict[str, Any]:
+        return {"first_read": self._end, "context": self._context}
+
+    def calls(self, rule: ExitRule) -> Mapping[str, Callable[[torch.Tensor], Any]]:
+        """Decoding of a fixed number of tokens.
+
+        They are drawn, so that texts are as unsure as the model is: greedy decoding repeats itself, and would leave
+        earlier than a text does.
+        """
+
+        def decode(ids: torch.Tensor, **asked: Any) -> None:
+            torch.manual_seed(0)
+            tokens = min(DECODED_TOKENS, self.model.config.max_position_embeddings - ids.shape[1])
+            self.model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=True,
+                top_k=0,
+                min_new_tokens=tokens,
+                max_new_tokens=tokens,
+                pad_token_id=self._end,
+                **asked,
+            )
+
+        return {FULL: decode, EXITS: lambda ids: decode(ids, exit_rule=rule)}
+
+    def batches(self, batch_size: int) -> list[torch.Tensor]:
+        """Prompts from the reported text, far apart."""
+        text: npt.NDArray[np.int64] = self._texts[self._reported_name].astype(np.int64)
+        width = max(1, min(PROMPT_TOKENS, self._context // 2, len(text)))
+        starts = np.linspace(0, len(text) - width, _BATCHES * batch_size).astype(np.int64)
+        rows = torch.from_numpy(np.stack([text[start : start + width] for start in starts]))
+        return list(rows.to(self.model.device).split(batch_size))

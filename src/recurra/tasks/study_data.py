@@ -1,0 +1,104 @@
+"""What a study knows of its data: one object that is handed on to checks, training, evaluation, export and report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from recurra.core.configuration import content_hash
+from recurra.data.configuration import DataConfig, RunData
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextDataset
+from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.language.corpora import LanguageDataset, load_language_dataset
+from recurra.data.lengths import Lengths, samples_of, token_lengths
+from recurra.data.tokenization import counting_tokenizer
+from recurra.tasks.machine import Machine
+
+# Keys that say how a model reads texts, and nothing about which texts these are.
+_READING_KEYS = frozenset({"tokenizer", "max_length", "windows", "trained_vocab_size", "form_must_not_predict"})
+# More is not held beside workers that train on it; what is known of it is.
+MOST_CHARACTERS = 2**26
+_T = TypeVar("_T")
+
+
+class StudyData:
+    """Rows, tokens, splits and audits of a study's data, each read or computed once in a process.
+
+    Planning makes one and hands it on; a worker has one of its own.
+
+    Args:
+        machine: Where data lie and tokens are cached.
+    """
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self.machine = machine or Machine()
+        self._known: dict[str, Any] = {}
+        self._characters = 0
+
+    def rows(self, config: DataConfig) -> TextDataset:
+        """Labelled rows, split.
+
+        Raises:
+            RecurraError: If the data cannot be used.
+        """
+        return self._texts(config, lambda: load_dataset(config, self.machine.data_root))
+
+    def text(self, config: LanguageDataConfig) -> LanguageDataset:
+        """Running text, split.
+
+        Raises:
+            RecurraError: If the data cannot be used.
+        """
+        return self._texts(config, lambda: load_language_dataset(config, self.machine.data_root))
+
+    def hold(self, config: DataConfig, dataset: TextDataset) -> None:
+        """Takes rows that lie in memory."""
+        self._known[self._key("texts", config)] = dataset
+
+    def _texts(self, config: RunData, load: Callable[[], _T]) -> _T:
+        key = self._key("texts", config)
+        if key in self._known:
+            known: _T = self._known[key]
+            return known
+        dataset: Any = load()
+        characters = sum(len(text) for split in dataset.splits.values() for text in split.texts)
+        if characters + self._characters <= MOST_CHARACTERS:
+            self._known[key] = dataset
+            self._characters += characters
+        return dataset
+
+    def token_lengths(
+        self, config: DataConfig, tokenizer: str, splits: Sequence[str] | None = None
+    ) -> tuple[Mapping[str, Lengths], Any]:
+        """Tokens of a sample of the texts of each split, and the tokenizer that counted them.
+
+        Args:
+            config: The data.
+            tokenizer: As `recurra.data.tokenization.counting_tokenizer` takes it.
+            splits: Those that are counted; none are all.
+        """
+        samples = self.once("samples", config, lambda: samples_of(self.rows(config)))
+        vocab = config.trained_vocab_size
+
+        read = partial(counting_tokenizer, tokenizer, samples["train"], vocab, self.machine.data_root)
+        counting: Any = self.once(f"tokenizer {tokenizer} {vocab}", config, read)
+        lengths = {}
+        for name in splits or samples:
+            count = partial(token_lengths, samples[name], counting)
+            lengths[name] = self.once(f"lengths {name} {tokenizer} {vocab}", config, count)
+        return lengths, counting
+
+    def once(self, what: str, config: RunData, make: Callable[[], _T]) -> _T:
+        """What is known of data under a name, made if nobody asked for it before."""
+        key = self._key(what, config)
+        if key not in self._known:
+            self._known[key] = make()
+        known: _T = self._known[key]
+        return known
+
+    def _key(self, what: str, config: RunData) -> str:
+        reading = _READING_KEYS if isinstance(config, DataConfig) else frozenset()
+        keys = {key: value for key, value in config.plain().items() if key not in reading}
+        return content_hash([what, type(config).__name__, keys])
