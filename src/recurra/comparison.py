@@ -233,7 +233,7 @@ def compare(
             pretrained encoder and this machine has instructions for it.
         encoder: A pretrained encoder to start from, e.g. ``minilm``: it is fine-tuned and teaches a smaller student.
         plan: Layers of the student.
-        teacher: Whom the student learns from: a run, an export or a folder of transformers, several separated by
+        teacher: The student's teacher: a run, an export or a folder of transformers, several separated by
             commas; none takes the encoder once it is tuned.
         from_scratch: Whether no pretrained weights are used.
         max_mib: Files on disk, in MiB, that the recommended model may have; it changes no run.

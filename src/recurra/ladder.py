@@ -102,7 +102,7 @@ def choose_models(
             there and no models are named.
         plan: Layers of the student, as `recurra.models.adaptation.plan.SharingPlan` reads it; none takes that of
             `SMALL_PLANS`.
-        teacher: Whom the student learns from: a run, an export or a folder of transformers, several separated by
+        teacher: The student's teacher: a run, an export or a folder of transformers, several separated by
             commas; none takes the encoder once it is tuned.
         from_scratch: Whether models are trained from scratch alone.
 

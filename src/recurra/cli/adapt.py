@@ -50,7 +50,7 @@ def adapt(
         ),
     ] = None,
     cache_dir: options.CacheDir = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that lies there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

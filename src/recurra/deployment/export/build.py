@@ -313,13 +313,10 @@ def _wanted_agreement(
     if wanted is not None:
         check_agreement(wanted)
         if reason:
-            raise ConfigurationError(
-                f"an agreement of {wanted:g} is asked for, and exit rules are for models that {reason}; "
-                "leave --agreement out"
-            )
+            raise ConfigurationError(f"--agreement {wanted:g} is for models that {reason}; leave --agreement out")
         if not engine.depth.exits:
             raise ConfigurationError(
-                f"an agreement of {wanted:g} is asked for, which is that of exits, and this model was trained without; "
+                f"--agreement {wanted:g} needs a model with exits, and this one was trained without; "
                 "leave --agreement out, or train one with exits, for example model.exits=[1]"
             )
     if reason or not engine.depth.exits:

@@ -149,7 +149,7 @@ def _reads(manifest: ExportManifest) -> str:
 
 def _seen(record: LabelRunRecord) -> list[str]:
     return [
-        f"On {audit.name.rpartition('.')[2]}, rows that stand inside a training row make a difference: {audit.summary}."
+        f"On {audit.name.rpartition('.')[2]}, rows contained in a training row make a difference: {audit.summary}."
         for audit in record.audits
         if audit.status == "measured" and audit.name.startswith("seen.") and audit.value
     ]

@@ -266,7 +266,9 @@ def load_encoder_weights(
             if not source.is_adapted:
                 _start_recurrences(model, reader, layers)
     except SafetensorError as error:
-        raise CheckpointError(f"'{source.weights}' is not a whole safetensors file ({error}); copy it again") from error
+        raise CheckpointError(
+            f"'{source.weights}' is an incomplete or damaged safetensors file ({error}); copy it again"
+        ) from error
     if wanted:
         raise ConfigurationError(
             f"encoder '{source.name}' has no weight '{next(iter(wanted))}'; leave out the keys that give the model "
