@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.deployment.engines.computation import Computation
+from recurra.models.controls import holds_joined_model
 
 if TYPE_CHECKING:
     from recurra.models.controls.linear import LinearModel
@@ -56,7 +57,7 @@ def load_engine(
 
     Args:
         folder: The model folder.
-        kind: ``transformer`` or ``linear``.
+        kind: ``transformer`` or ``linear``, of which one may have an encoder beside it.
         max_length: Tokens after which a text is cut, or a window of it.
         windows: Most windows that a text is read in; a linear model reads all of it.
         precision: Precision to compute in, if the user asks for one.
@@ -66,6 +67,10 @@ def load_engine(
         CheckpointError: If it is not whole, or not ours.
         ConfigurationError: If ``precision`` is unknown, or FP16 on a CPU.
     """
+    if holds_joined_model(folder):
+        from recurra.deployment.engines.joined import JoinedEngine
+
+        return JoinedEngine.load(folder, precision=precision, preferred=preferred)
     if kind == "linear":
         return LinearEngine.load(folder)
     from recurra.deployment.engines.trained import TransformerEngine

@@ -33,6 +33,7 @@ from recurra.data.windows import first_windows, recorded_reading
 from recurra.deployment.decision import LabelDecision, read_decision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, DeepEngine
 from recurra.deployment.engines.interface import LinearEngine
+from recurra.deployment.engines.joined import JoinedEngine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export.card import CARD_NAME, render_card
 from recurra.deployment.export.check import (
@@ -57,6 +58,7 @@ from recurra.deployment.export.manifest import (
     is_export,
     write_manifest,
 )
+from recurra.models.controls import holds_joined_model
 
 _CONTINUES = "##"
 _SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -190,7 +192,7 @@ def export_run(
     precision, export_format = find_precision(options.format, options.precision), find_format(options.format)
     export_format.check_packages()
     record = _read_run(run)
-    if record.model.kind == "linear":
+    if record.model.kind == "linear" and not holds_joined_model(run / MODEL):
         _check_linear(run, options, export_format)
     check_place(run, output, overwrite=options.overwrite)
     if rows is None:
@@ -280,6 +282,8 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
 
 
 def _load(run: Path, record: LabelRunRecord) -> ExportSource | LinearSource:
+    if holds_joined_model(run / MODEL):
+        return ExportSource(run, record, JoinedEngine.load(sealed_model(run), precision="fp32"))
     if record.model.kind == "linear":
         return LinearSource(run, record, LinearEngine.load(sealed_model(run)))
     engine = TransformerEngine.load(run / MODEL, precision="fp32", **recorded_reading(record.config))
@@ -327,6 +331,8 @@ def _trimmed(
     engine, record = source.engine, source.record
     texts = recorded_split(record, "train", options.data_root).texts
     smaller = trim(engine, texts, options.vocabulary or None)
+    if isinstance(engine, JoinedEngine):
+        smaller = JoinedEngine.of(smaller, engine.words)
     logits = smaller.logits(rows.texts, DEFAULT_BATCH_SIZE)
     decision = read_decision(record.data.label_names, record.decision)
     counts = [_tokens_read(rows.texts, each) for each in (engine, smaller)]

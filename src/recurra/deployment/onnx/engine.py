@@ -18,6 +18,7 @@ from recurra.data.encoding import encode_windows
 from recurra.data.windows import pool_windows
 from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, Depth, Early, padded_ids
 from recurra.deployment.onnx.contract import (
+    CHARACTERS,
     CONFIDENCES,
     ENTROPIES,
     EXIT_LOGITS,
@@ -27,7 +28,9 @@ from recurra.deployment.onnx.contract import (
     MASK,
     MODEL_NAME,
     RECURRENCES,
+    WORDS,
 )
+from recurra.deployment.onnx.linear_engine import units_of
 from recurra.deployment.onnx.sessions import Sessions, run_session
 from recurra.models.exits.rules import CONFIDENCE, ENTROPY, Bound, ExitRule
 
@@ -64,7 +67,10 @@ class OnnxEngine:
         num_recurrences: int = 1,
     ) -> None:
         self.sessions = sessions
-        self.depth = Depth(tuple(exits), num_recurrences, int(sessions.session.get_outputs()[0].shape[1]), windows)
+        # Of a linear model whose scores are in the same graph, which then takes one text a call.
+        self._units = [each.name for each in sessions.session.get_inputs() if each.name in (WORDS, CHARACTERS)]
+        recurrences = 1 if self._units else num_recurrences
+        self.depth = Depth(tuple(exits), recurrences, int(sessions.session.get_outputs()[0].shape[1]), windows)
         self.tokenizer = tokenizer
         self._encoding = threading.Lock()
         self.max_length, self.windows = max_length, windows
@@ -164,12 +170,14 @@ class OnnxEngine:
 
         def compute(session: Any, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
             ids, keep = padded_ids(input_ids, starts[rows], lengths[rows], self.pad_token_id)
-            return run_session(session, outputs, {INPUT_IDS: ids, MASK: keep.astype(np.int64), **(more or {})})
+            feeds = {INPUT_IDS: ids, MASK: keep.astype(np.int64), **(more or {})}
+            feeds |= {name: np.array(units_of(name, texts[rows[0]]), dtype=object) for name in self._units}
+            return run_session(session, outputs, feeds)
 
         if len(lengths) == 1:
             return compute(self.sessions.alone(lengths), np.zeros(1, dtype=np.int64))
         results: list[npt.NDArray[Any]] = []
-        for rows, found in self.sessions.run(lengths, batch_size * TOKENS_A_ROW, compute):
+        for rows, found in self.sessions.run(lengths, 1 if self._units else batch_size * TOKENS_A_ROW, compute):
             if not results:
                 results = [np.empty((len(lengths), *values.shape[1:]), dtype=values.dtype) for values in found]
             for result, values in zip(results, found, strict=True):

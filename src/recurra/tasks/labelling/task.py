@@ -38,7 +38,7 @@ from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_opti
 from recurra.tasks.labelling.data import count_lengths, labelled
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
-from recurra.tasks.profile import ENCODER, check_method, encoder_of
+from recurra.tasks.profile import ENCODER, WORDS_AND_ENCODER, check_method, encoder_of
 from recurra.tasks.runs import RunConfig
 from recurra.training.protocols import PROTOCOLS
 
@@ -90,7 +90,12 @@ class LabellingTask(Task):
     data_config: ClassVar[type[DataConfig]]
     presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = PRESETS
     protocols = PROTOCOLS
-    controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {LINEAR: {}, LINEAR_TUNED: {}, STATIC: {ENCODER: "minilm"}}
+    controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        LINEAR: {},
+        LINEAR_TUNED: {},
+        STATIC: {ENCODER: "minilm"},
+        WORDS_AND_ENCODER: {ENCODER: "minilm"},
+    }
     starts_from_encoders = True
     advice = f"a classifier: {', '.join(PRESET_NAMES)}"
     kind_of_data = "labelled data"

@@ -25,7 +25,7 @@ from recurra.tasks.labelling.controls import fit_control, fit_on_parts
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR_TUNED
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import METHOD
+from recurra.tasks.profile import METHOD, WORDS_AND_ENCODER
 from recurra.tasks.run_folder import save_model_folder
 from recurra.tasks.runs import RunConfig
 
@@ -93,6 +93,10 @@ def train_classifier(
     if config.is_control:
         what = f"{len(dataset.splits['train']):,} texts with {dataset.num_labels:,} labels"
         reporter.stage(config.run_id, f"fitting {config.model} to {what}")
+        if config.control == WORDS_AND_ENCODER:
+            from recurra.tasks.labelling.joined import train_joined
+
+            return Trained(dataset, *train_joined(config, dataset, folder, machine, reporter), {})
         return _train_control(config, dataset, folder, machine, lesson)
     from recurra.tasks.labelling.transformer import train_model
 

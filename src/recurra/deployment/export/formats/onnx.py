@@ -52,7 +52,8 @@ class OnnxFormat(ExportFormat):
         from recurra.deployment.onnx.model import write_onnx
 
         metadata = {"run_id": source.record.run_id, "labels": json.dumps(source.record.data.label_names)}
-        write_onnx(source.engine.model, precision, source.engine.max_length, folder, metadata)
+        words = getattr(source.engine, "words", None)
+        write_onnx(source.engine.model, precision, source.engine.max_length, folder, metadata, words=words)
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
         """Writes ``model.onnx``, and of a static model the tokenizer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from recurra.deployment.export.formats.interface import (
     StoredModel,
     refuse_precision,
 )
-from recurra.models.controls import LINEAR_NAME
+from recurra.models.controls import LINEAR_NAME, holds_joined_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -46,8 +47,10 @@ class SafetensorsFormat(ExportFormat):
     )
 
     def write(self, source: ExportSource, precision: str, folder: Path) -> None:
-        """Writes ``config.json`` and ``model.safetensors``."""
+        """Writes ``config.json`` and ``model.safetensors``, and the linear model that may stand beside it."""
         write_safetensors(source.run / "model", precision, folder)
+        if holds_joined_model(source.run / "model"):
+            shutil.copyfile(source.run / "model" / LINEAR_NAME, folder / LINEAR_NAME)
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
         """Writes the file of a linear run's model folder."""
@@ -60,6 +63,10 @@ class SafetensorsFormat(ExportFormat):
             from recurra.deployment.engines.interface import LinearEngine
 
             return LinearEngine.load(stored.folder)
+        if holds_joined_model(stored.folder):
+            from recurra.deployment.engines.joined import JoinedEngine
+
+            return JoinedEngine.load(stored.folder, precision=precision)
         from recurra.deployment.engines.trained import TransformerEngine
 
         return TransformerEngine.load(
