@@ -17,6 +17,7 @@ from recurra.ladder import FROM_SCRATCH, choose_models
 from recurra.study.assignments import Assignments
 from recurra.tasks.base import task
 from recurra.tasks.machine import Machine
+from recurra.tasks.runs import resolve_model
 from reviews import review_rows, write_csv
 from tiny_encoder import write_tiny_encoder
 
@@ -63,9 +64,10 @@ def test_another_encoder_stands_in_its_place_and_needs_a_plan(tmp_path: Path) ->
         choose_models(TASK, encoder=str(folder))
     found = choose_models(TASK, encoder=str(folder), plan="0 (1)x2 3")
     assert [name if isinstance(name, str) else name["name"] for name in found.models] == [
-        "linear-tuned", "words-and-encoder", str(folder), "tiny-small"
+        "linear-tuned", "words-and-tiny", str(folder), "tiny-small"
     ]  # fmt: skip
-    assert found.models[1] == {"name": "words-and-encoder", "encoder": str(folder)}
+    frozen = {"name": "words-and-tiny", "preset": "words-and-encoder", "encoder": str(folder)}
+    assert found.models[1] == frozen and resolve_model(frozen)[1]["encoder"] == str(folder)
 
 
 def test_without_the_weights_it_says_what_is_missing_and_takes_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

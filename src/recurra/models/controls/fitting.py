@@ -41,7 +41,7 @@ _LOGISTIC_C = (3.0, 10.0, 30.0)
 _HINGE_C = (0.1, 0.3, 1.0)
 _STATIC_C = (0.003, 0.01, 0.03, 0.1, 0.3)
 # Of states with a standard deviation of 1 each.
-STATES_C = (0.001, 0.003, 0.01, 0.03)
+STATES_C = (0.0003, 0.001, 0.003, 0.01, 0.03)
 # With the default tolerance of 1e-4 the solver stops while accuracies still move by half a point; to choose between
 # candidates the second is enough, in a fifth of the time.
 _TOLERANCE, _ROUGH_TOLERANCE = 1e-6, 1e-3

@@ -171,4 +171,4 @@ def test_its_time_is_estimated_and_nobody_teaches_it(tmp_path: Path) -> None:
     assert time_control(run, Machine(cache_dir=tmp_path / "cache")) > 0
     assert not (tmp_path / "cache").exists()
     with pytest.raises(ConfigurationError, match="'words-and-encoder' cannot be taught"):
-        make_run({"name": "frozen", **keys, "teacher": "x"}, data, protocol, seed=0, precision="fp32")  # type: ignore[arg-type]
+        make_run({"name": "frozen", **keys, "teacher": "x"}, data, protocol, seed=0, precision="fp32", teachers=[])  # type: ignore[arg-type]
