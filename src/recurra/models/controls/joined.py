@@ -31,6 +31,8 @@ from recurra.models.controls.linear import Floats, LinearModel, label_scores
 # Of one SVM on both; of features whose length is 1 for each kind of n-grams and `_STATES_LENGTH` for states.
 _JOINED_C = (0.03, 0.1, 0.3, 1.0)
 _STATES_LENGTH = 1.0
+# Beyond, states as a sparse matrix would take hundreds of MB, and the SVM minutes.
+_MOST_ROWS_TOGETHER = 20_000
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def fit_joined(
     """Fits the mean of two models' log-probabilities, or one SVM on both, whichever cross-validates better.
 
     The two are the tuned control of `recurra.models.controls.fitting.fit_tuned` and a logistic regression on the
-    states, each calibrated. For independent labels, and for more than `FEW_LABELS`, the mean alone is fitted.
+    states, each calibrated. For independent labels, for more than `FEW_LABELS`, and beyond
+    `_MOST_ROWS_TOGETHER`, the mean alone is fitted.
 
     Args:
         texts: Cleaned texts.
@@ -89,7 +92,8 @@ def fit_joined(
     choices = (words_choice, states_choice)
     mean = np.mean([each.logits * each.factor for each in choices], axis=0)
     factor, score, measure, loss = judge(mean, sample_of(problem).targets, independent=problem.independent)
-    together = None if problem.independent or num_labels > FEW_LABELS else _together(problem, scaled)
+    apart_only = problem.independent or num_labels > FEW_LABELS or len(texts) > _MOST_ROWS_TOGETHER
+    together = None if apart_only else _together(problem, scaled)
     if together is None or (score, -loss) >= (together[1].score, -together[1].loss):
         parts = [each.fit(choice.candidate) for each, choice in zip((problem, apart), choices, strict=True)]
         (weight, bias), (states_weight, states_bias) = (

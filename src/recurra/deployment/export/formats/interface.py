@@ -108,6 +108,7 @@ class ExportFormat(ABC):
         usage: Markdown for the card: how other programs read the folder. ``{cleaning}``, ``{max_length}`` and
             ``{pad_token_id}`` stand for those of the export.
         linear_usage: The same for a linear model; none if the format stores Transformers alone.
+        joined_usage: The same for a linear model beside an encoder.
     """
 
     name: ClassVar[str]
@@ -119,6 +120,7 @@ class ExportFormat(ABC):
     install: ClassVar[str] = ""
     usage: ClassVar[str]
     linear_usage: ClassVar[str | None] = None
+    joined_usage: ClassVar[str] = '`recurra.Classifier.from_export(".")` in Python.'
 
     @abstractmethod
     def write(self, source: ExportSource, precision: str, folder: Path) -> None:

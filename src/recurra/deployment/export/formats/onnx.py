@@ -43,6 +43,13 @@ class OnnxFormat(ExportFormat):
         "makes of the text without special tokens."
     )
 
+    joined_usage = (
+        '`recurra.Classifier.from_export(".")` in Python. Other programs clean the texts first ({cleaning}), and give\n'
+        "the graph one text a call: as `input_ids` and `attention_mask` what `tokenizer.json` makes of it, cut at\n"
+        "{max_length} tokens; as `words` its runs of letters and digits; as `characters` those of each word between\n"
+        "blanks, with a blank at either end and an empty string behind it."
+    )
+
     def check_model(self, config: object) -> None:
         """Refuses norms, positions and biases that the graph is not written for."""
         check_writable(config)

@@ -46,6 +46,12 @@ class SafetensorsFormat(ExportFormat):
         "Texts are cleaned first: {cleaning}."
     )
 
+    joined_usage = (
+        '`recurra.Classifier.from_export(".")` in Python. The scores of `linear.safetensors`, which holds n-grams and '
+        "weights as\nplain arrays, are added to those of the classifier beside it: stock classes of transformers read "
+        "the second alone.\nTexts are cleaned first: {cleaning}."
+    )
+
     def write(self, source: ExportSource, precision: str, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, and the linear model that may stand beside it."""
         write_safetensors(source.run / "model", precision, folder)
