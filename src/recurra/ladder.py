@@ -187,5 +187,5 @@ def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
     }
     frozen: Entry = WORDS_AND_ENCODER
     if encoder != DEFAULT_ENCODER:
-        frozen = {"name": f"words-and-{name}", "preset": WORDS_AND_ENCODER, ENCODER: encoder}
+        frozen = {"name": f"{name}-and-words", "preset": WORDS_AND_ENCODER, ENCODER: encoder}
     return ["linear-tuned", frozen, encoder, student]

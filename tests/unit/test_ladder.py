@@ -64,9 +64,9 @@ def test_another_encoder_stands_in_its_place_and_needs_a_plan(tmp_path: Path) ->
         choose_models(TASK, encoder=str(folder))
     found = choose_models(TASK, encoder=str(folder), plan="0 (1)x2 3")
     assert [name if isinstance(name, str) else name["name"] for name in found.models] == [
-        "linear-tuned", "words-and-tiny", str(folder), "tiny-small"
+        "linear-tuned", "tiny-and-words", str(folder), "tiny-small"
     ]  # fmt: skip
-    frozen = {"name": "words-and-tiny", "preset": "words-and-encoder", "encoder": str(folder)}
+    frozen = {"name": "tiny-and-words", "preset": "words-and-encoder", "encoder": str(folder)}
     assert found.models[1] == frozen and resolve_model(frozen)[1]["encoder"] == str(folder)
 
 
