@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix, hstack
 
 from recurra.models.controls.fitting import (
     FEW_LABELS,
+    FOLDS,
     STATES_C,
     Candidate,
     Choice,
@@ -127,4 +128,4 @@ def _together(problem: Problem, scaled: Floats) -> tuple[Problem, Choice]:
 
 
 def _validated(measure: str, score: float) -> str:
-    return f"by cross-validation ({measure} {score:.3f})"
+    return f"by {FOLDS}-fold cross-validation ({measure} {score:.3f})"
