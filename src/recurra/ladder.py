@@ -1,9 +1,9 @@
 """Which models a comparison holds against each other if none are named: rung by rung, each dearer than the one before.
 
-A linear model of words and characters, static vectors, a pretrained encoder, and a student of it with fewer stored
-layers; where labels are few, the same encoder trained by SetFit too, and where there are texts without labels, a linear
-model that learns its answers to them. Without pretrained weights, or if asked, models that are trained from scratch
-stand in their place.
+A linear model of words and characters, the same beside what a frozen encoder makes of a text, the encoder fine-tuned,
+and a student of it with fewer stored layers; where labels are few, the encoder trained by SetFit too, and where there
+are texts without labels, a linear model that learns its answers to them. Without pretrained weights, or if asked,
+models that are trained from scratch stand in their place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
 from recurra.models.adaptation.source import find_encoder
 from recurra.tasks.base import Task
-from recurra.tasks.profile import ENCODER, METHOD, PEERS, TEACHER, check_method, controls
+from recurra.tasks.profile import ENCODER, METHOD, PEERS, TEACHER, WORDS_AND_ENCODER, check_method, controls
 from recurra.tasks.runs import model_name, resolve_model
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
@@ -180,5 +180,7 @@ def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
         "plan": str(source.plan(chosen)),
         "teacher": teacher or name,
     }
-    static = ["static"] if encoder == DEFAULT_ENCODER else []
-    return ["linear-tuned", *static, encoder, student]
+    frozen: Entry = WORDS_AND_ENCODER
+    if encoder != DEFAULT_ENCODER:
+        frozen = {"name": f"{name}-and-words", "preset": WORDS_AND_ENCODER, ENCODER: encoder}
+    return ["linear-tuned", frozen, encoder, student]

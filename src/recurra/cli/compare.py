@@ -22,8 +22,8 @@ def compare(
         typer.Option(
             "--models",
             "-m",
-            help="Presets, controls, encoders or model files, separated by commas. Default: linear-tuned, static, "
-            "minilm, a smaller student of it, and setfit up to 400 training rows.",
+            help="Presets, controls, encoders or model files, separated by commas. Default: linear-tuned, "
+            "words-and-encoder, minilm, a smaller student of it, and setfit up to 400 training rows.",
             show_default=False,
         ),
     ] = None,

@@ -13,6 +13,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError, RecurraErro
 from recurra.core.packed import run_folders
 from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, holds_any_record, read_any_record
 from recurra.core.sealed import sealed_model
+from recurra.models.controls import holds_joined_model
 from recurra.tasks.base import Task, task, tasks
 from recurra.tasks.profile import presets
 from recurra.tasks.summary import Summary
@@ -167,10 +168,13 @@ def _audit_preset(name: str, assignments: Sequence[str], seed: int) -> list[Audi
 def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
     record = read_any_record(folder)
     recorded = record.model.parameters
+    joined = holds_joined_model(folder / "model")
     if record.model.kind == "linear":
         from recurra.models.controls.linear import LinearModel
 
         linear = LinearModel.load(folder / "model")
+        recorded = recorded - linear.num_parameters if joined else recorded
+    if record.model.kind == "linear" and not joined:
         skipped = "skipped: a linear model has neither padding nor batches"
         return [
             AuditResult(name="invariance.padding", status="skipped", summary=skipped),

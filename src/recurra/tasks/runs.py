@@ -26,6 +26,7 @@ from recurra.tasks.profile import (
     START_KEYS,
     TEACHABLE,
     TEACHER,
+    WORDS_AND_ENCODER,
     check_model,
     control_of,
     controls,
@@ -47,7 +48,7 @@ class ModelVariant(Settings):
     Attributes:
         name: Name in tables and run folders; not that of a preset.
         preset: What to start from; none if it starts from an encoder. With a teacher also one of
-            `recurra.tasks.profile.TEACHABLE`.
+            `recurra.tasks.profile.TEACHABLE`; with an encoder also `recurra.tasks.profile.WORDS_AND_ENCODER`.
         encoder: The pretrained encoder to start from, as `recurra.models.adaptation.source.find_encoder` takes it.
         plan: Which of its layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it.
         teacher: Whom it learns from, named as in `recurra.training.protocols.ProtocolConfig` and trained under the same
@@ -74,13 +75,14 @@ class ModelVariant(Settings):
     @field_validator("preset")
     @classmethod
     def _known_preset(cls, value: str | None) -> str | None:
-        if value is not None and value not in (*presets(), *TEACHABLE):
-            raise ValueError(unknown("preset", value, [*presets(), *TEACHABLE]))
+        allowed = [*presets(), *TEACHABLE, WORDS_AND_ENCODER]
+        if value is not None and value not in allowed:
+            raise ValueError(unknown("preset", value, allowed))
         return value
 
     @model_validator(mode="after")
     def _one_start(self) -> ModelVariant:
-        if (self.preset is None) == (self.encoder is None):
+        if (self.preset is None) == (self.encoder is None) and self.preset != WORDS_AND_ENCODER:
             raise ValueError("give either preset or encoder: what the model starts from")
         return self
 
@@ -395,7 +397,7 @@ def make_run(
             "data_hash": file_hash(data),
             "protocol": (control_protocol(name) if control else protocol).plain(),
             "seed": 0 if control else seed,
-            "precision": "fp32" if control else precision,
+            "precision": "fp32" if control and kind != WORDS_AND_ENCODER else precision,
             "teachers": [teacher.plain() for teacher in teachers],
         },
         source="run",

@@ -36,7 +36,7 @@ from recurra.tasks.base import Competitor, DataCost, Given, Model, Task, count_l
 from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, STATIC, labelled
 from recurra.tasks.labelling.mistakes import surest_mistakes
 from recurra.tasks.presentation import Shown, ShownTable
-from recurra.tasks.profile import ENCODER, METHOD, check_method, encoder_of
+from recurra.tasks.profile import ENCODER, METHOD, WORDS_AND_ENCODER, check_method, encoder_of
 from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
@@ -74,7 +74,12 @@ class LabellingTask(Task):
     record_class: ClassVar[type[LabelRunRecord]]
     presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = PRESETS
     protocols = PROTOCOLS
-    controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {LINEAR: {}, LINEAR_TUNED: {}, STATIC: {ENCODER: "minilm"}}
+    controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        LINEAR: {},
+        LINEAR_TUNED: {},
+        STATIC: {ENCODER: "minilm"},
+        WORDS_AND_ENCODER: {ENCODER: "minilm"},
+    }
     starts_from_encoders = True
     advice = f"a classifier: {', '.join(PRESET_NAMES)}"
     kind_of_data = "labelled data"
@@ -273,6 +278,8 @@ class LabellingTask(Task):
 
     def training_modules(self, config: RunConfig) -> Sequence[str]:
         kind = "controls" if config.is_control else "transformer"
+        if config.control == WORDS_AND_ENCODER:
+            kind = "joined"
         return "recurra.deployment.classifier", f"recurra.tasks.labelling.{kind}"
 
     def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
@@ -280,6 +287,10 @@ class LabellingTask(Task):
 
     def trainer(self, config: RunConfig) -> Callable[..., Trained]:
         """What trains the model of a run; scikit-learn or torch are imported for it."""
+        if config.control == WORDS_AND_ENCODER:
+            from recurra.tasks.labelling.joined import train_joined
+
+            return train_joined
         if config.is_control:
             from recurra.tasks.labelling.controls import train_control
 
