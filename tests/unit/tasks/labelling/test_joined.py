@@ -29,6 +29,7 @@ from recurra.models.controls.linear import features_of
 from recurra.tasks.labelling.controls import time_control
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import load_protocol
 from reviews import review_rows
 from tiny_encoder import write_tiny_encoder
@@ -169,7 +170,7 @@ def test_its_time_is_estimated_and_nobody_teaches_it(tmp_path: Path) -> None:
     protocol = load_protocol("paper")
     run = make_run({"name": "frozen", **keys}, data, protocol, seed=3, precision="bf16")  # type: ignore[arg-type]
     assert (run.seed, run.precision, run.is_control, run.is_repeated) == (0, "bf16", True, False)
-    assert time_control(run, Machine(cache_dir=tmp_path / "cache")) > 0
+    assert time_control(run, StudyData(Machine(cache_dir=tmp_path / "cache"))) > 0
     assert not (tmp_path / "cache").exists()
     with pytest.raises(ConfigurationError, match="'words-and-encoder' cannot be taught"):
         make_run({"name": "frozen", **keys, "teacher": "x"}, data, protocol, seed=0, precision="fp32", teachers=[])  # type: ignore[arg-type]
