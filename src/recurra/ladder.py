@@ -134,7 +134,8 @@ def choose_models(
         return Ladder(scratch.models, scratch.protocol, scratch.seeds, note)
     others = [name for name in models or () if name not in rungs]
     several = getattr(task.data_config, "problem_type", None) is not None
-    peer = None if several else _peer(chosen)
+    # SetFit's package reads an encoder of transformers.
+    peer = None if several or find_encoder(chosen).is_adapted else _peer(chosen)
     taught = {"name": TAUGHT_WORDS, "preset": "linear-tuned", TEACHER: teacher or model_name(chosen)}
     return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED, peer=None if peer in others else peer, taught=taught)
 
@@ -162,6 +163,9 @@ def _as_named(models: Sequence[Entry], scratch: Ladder, protocol: str | None) ->
 
 def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
     source = find_encoder(encoder)
+    if source.is_adapted and plan is None:
+        # Its layers are chosen already: it is the small model, and has no smaller one.
+        return ["linear-tuned", encoder]
     chosen = plan or SMALL_PLANS.get(source.num_layers)
     if chosen is None:
         known = ", ".join(map(str, SMALL_PLANS))

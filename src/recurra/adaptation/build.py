@@ -25,7 +25,7 @@ from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_a
 from recurra.data.passages import Passages, PassageSource, read_passages
 from recurra.data.tables import stream_texts
 from recurra.data.tokenization import read_tokenizer
-from recurra.models.adaptation.convert import KeptFunction, ScoredPlan, candidate_plans, load_encoder
+from recurra.models.adaptation.convert import KeptFunction, ScoredPlan, candidate_plans, load_encoder, save_int8
 from recurra.models.adaptation.plan import SharingPlan, align
 from recurra.models.adaptation.source import ADAPTATION_NAME, EncoderSource, find_encoder
 from recurra.models.configuration import RecurraConfig
@@ -236,6 +236,7 @@ class AdaptationOptions:
         minutes: Of teaching, over all restarts; or ``tokens``.
         tokens: Of teaching.
         data_root: Local copies of public corpora.
+        int8: Whether matrices are stored as whole numbers, in a quarter of the size.
     """
 
     plan: str = AUTO
@@ -253,6 +254,7 @@ class AdaptationOptions:
     minutes: float | None = None
     tokens: int | None = None
     data_root: Path | None = None
+    int8: bool = False
 
 
 @dataclass(frozen=True)
@@ -393,9 +395,13 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     texts = 0 if scores is None else scores.texts
     made = Adaptation(Path(output), source, plan, costs.parameters(plan), given, points, texts, taught)
     with atomic_folder(output, replace=options.overwrite) as folder:
-        model.save_pretrained(folder)
+        if options.int8:
+            save_int8(model, folder)
+        else:
+            model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        write_json(folder / ADAPTATION_NAME, made.plain())
+        weights = EncoderSource(str(output), folder, {}).sha256
+        write_json(folder / ADAPTATION_NAME, {**made.plain(), "weights_sha256": weights})
         write_text(folder / "README.md", _card(made))
     if lessons:
         shutil.rmtree(work, ignore_errors=True)

@@ -73,6 +73,9 @@ def adapt(
         float | None, typer.Option("--minutes", help="For --teach: time of training, over all restarts.")
     ] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="For --teach, in place of --minutes.")] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Store matrices as whole numbers, in a quarter of the size.")
+    ] = False,
     threads: options.Threads = 0,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
@@ -111,6 +114,7 @@ def adapt(
         minutes=minutes,
         tokens=tokens,
         data_root=data_root,
+        int8=int8,
     )
     if threads:
         import torch

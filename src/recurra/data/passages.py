@@ -34,7 +34,7 @@ MAX_TOKENS = 128
 # 120 tokens.
 PASSAGE_WORDS = (90, 12, 90, 24, 90, 45)
 # Passages of all sources together that measure what was learned and are never learned from.
-HELD_OUT = 512
+HELD_OUT = 256
 # Passages whose batches are drawn together: enough for batches of like length.
 ROUND_PASSAGES = 4096
 # A source with a larger share of reported texts is not training text.

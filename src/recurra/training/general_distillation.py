@@ -49,7 +49,7 @@ LEARNING_RATE = 5e-4
 WARM_UP = 0.03
 LAYER_WEIGHT = 0.5
 WEIGHT_DECAY = 0.01
-CHECKPOINT_S = 180.0
+CHECKPOINT_S = 240.0
 _TASK_NAME = "teaching.json"
 _STATE_NAME = "state.json"
 
@@ -157,7 +157,7 @@ class GeneralDistillation:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         ids, mask = self._batch_of(rows)
-        loss = self.loss(ids, mask)
+        loss, _, _ = self._compare(ids, mask)
         if not torch.isfinite(loss):
             raise RunError(f"the loss is no number after {self.steps:,} steps; the last checkpoint is untouched")
         loss.backward()
@@ -167,16 +167,17 @@ class GeneralDistillation:
         self.steps += 1
         self.tokens += int(mask.sum())
 
-    def loss(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Of a batch, ``(rows, tokens)`` both."""
+    def _compare(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss of a batch, and the mean final state of each row, the student's and the teacher's."""
         with torch.no_grad():
             wanted = self._states(self._teacher, ids, mask)
         states = self._states(self.student, ids, mask)
         pairs = [(states[place], wanted[layer], self._variances[layer]) for place, layer in self._pairs]
         distances = [_distance(ours, theirs, mask) / variance for ours, theirs, variance in pairs]
-        direction = 1 - functional.cosine_similarity(mean(states[-1], mask), mean(wanted[-1], mask)).mean()
+        ours, theirs = mean(states[-1], mask), mean(wanted[-1], mask)
+        direction = 1 - functional.cosine_similarity(ours, theirs).mean()
         *earlier, final = distances
-        return final + LAYER_WEIGHT * torch.stack(earlier).mean() + direction
+        return final + LAYER_WEIGHT * torch.stack(earlier).mean() + direction, ours, theirs
 
     @property
     def _pairs(self) -> list[tuple[int, int]]:
@@ -213,10 +214,10 @@ class GeneralDistillation:
         theirs: list[Tensor] = []
         losses, rows = 0.0, 0
         for ids, mask in self._held_out:
-            losses += len(ids) * self.loss(ids, mask).item()
-            rows += len(ids)
-            for model, means in ((self.student, ours), (self._teacher, theirs)):
-                means.append(mean(self._states(model, ids, mask)[-1], mask))
+            loss, *means = self._compare(ids, mask)
+            losses, rows = losses + len(ids) * loss.item(), rows + len(ids)
+            ours.append(means[0])
+            theirs.append(means[1])
         one, two = (torch.cat(means) for means in (ours, theirs))
         kept = functional.cosine_similarity(one - one.mean(0), two - two.mean(0)).mean().item()
         entry = {

@@ -15,8 +15,12 @@ from safetensors.numpy import load_file
 
 from recurra.adaptation import AdaptationOptions, adapt
 from recurra.cli.main import main
+from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.core.progress import Reporter
+from recurra.ladder import choose_models
 from recurra.models.adaptation.convert import load_encoder
+from recurra.models.adaptation.source import INT8_NAME, SHIPPED, find_encoder
+from recurra.tasks.profile import profiles
 from recurra.training import general_distillation
 from recurra.training.general_distillation import GeneralDistillation
 from reviews import write_reviews
@@ -127,6 +131,40 @@ def test_reported_texts_teach_nothing(root: Path, options: AdaptationOptions, tm
         str(root / "encoder"), tmp_path / "small", replace(options, apart=[str(tmp_path / "apart.csv")]), reporter=QUIET
     )
     assert [text["left_out"] >= 1 for text in made.taught["texts"]] == [True, True]
+
+
+def test_whole_numbers_take_a_quarter_and_hardly_change_an_encoder(
+    root: Path, options: AdaptationOptions, tmp_path: Path
+) -> None:
+    asked = replace(options, teach=(), tokens=None, changes={"embedding_size": 8})
+    for name, int8 in (("whole", False), ("small", True)):
+        adapt(str(root / "encoder"), tmp_path / name, replace(asked, int8=int8), reporter=QUIET)
+    assert not (tmp_path / "small" / "model.safetensors").exists()
+    full, small = (dict(load_encoder(str(tmp_path / name)).named_parameters()) for name in ("whole", "small"))
+    for name, weights in full.items():
+        step = weights.detach().abs().amax(dim=-1, keepdim=True) / 127 if weights.ndim == 2 else 0 * weights.detach()
+        assert ((small[name] - weights).abs() <= 0.501 * step).all()
+
+
+def test_an_encoder_that_is_shipped_is_found_by_name_and_checked(
+    root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "shipped"
+    monkeypatch.setitem(SHIPPED, "recurra-small", shipped)
+    with pytest.raises(UnavailableError, match="not in this installation"):
+        find_encoder("recurra-small")
+    adapt(str(root / "encoder"), shipped, replace(options, teach=(), tokens=None, int8=True), reporter=QUIET)
+    assert find_encoder("recurra-small").num_layers == 3
+    assert choose_models(profiles()[0], encoder="recurra-small").models == ["linear-tuned", "recurra-small"]
+    weights = shipped / INT8_NAME
+    damaged = bytearray(weights.read_bytes())
+    damaged[-1] ^= 1
+    weights.write_bytes(damaged)
+    with pytest.raises(CheckpointError, match="damaged or was changed; install it again: pip"):
+        find_encoder("recurra-small")
+    weights.unlink()
+    with pytest.raises(CheckpointError, match="install it again"):
+        find_encoder("recurra-small")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from recurra.models.names import GELU, MODEL_KEYS
 # What these have in common: post-norm layers with GELU, LayerNorm, biases, and learned positions.
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert")
 ADAPTATION_NAME = "adaptation.json"
+# Weights of an adapted encoder as whole numbers. Not called what transformers reads: it would take them for floats.
+INT8_NAME = "model.int8.safetensors"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
@@ -63,6 +65,9 @@ PACKAGED = {
         ),
     )
 }
+# Encoders that come with this package, and their folders in it.
+SHIPPED = {"recurra-small": Path(__file__).parents[2] / "encoders" / "small"}
+ENCODER_NAMES = (*PACKAGED, *SHIPPED)
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,8 @@ class EncoderSource:
     @property
     def weights(self) -> Path:
         """Its weights."""
-        return self.folder / WEIGHTS_NAME
+        whole_numbers = self.folder / INT8_NAME
+        return whole_numbers if whole_numbers.is_file() else self.folder / WEIGHTS_NAME
 
     @property
     def is_adapted(self) -> bool:
@@ -177,7 +183,7 @@ def find_encoder(name: str) -> EncoderSource:
     """Finds a pretrained encoder.
 
     Args:
-        name: One of `PACKAGED`, a folder with ``config.json`` and ``model.safetensors``, or ``owner/name`` of the
+        name: One of `ENCODER_NAMES`, a folder with ``config.json`` and ``model.safetensors``, or ``owner/name`` of the
             public hub.
 
     Raises:
@@ -187,14 +193,16 @@ def find_encoder(name: str) -> EncoderSource:
     """
     if name in PACKAGED:
         return _packaged(name, PACKAGED[name])
+    if name in SHIPPED:
+        return _shipped(name, SHIPPED[name])
     folder = Path(name)
     if folder.is_dir():
         return _checked(EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder)))
     if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not folder.suffix:
         return _fetched(name)
     raise ConfigurationError(
-        f"unknown encoder '{name}'{did_you_mean(name, PACKAGED)}; allowed: {', '.join(PACKAGED)}, a folder with "
-        f"{CONFIG_NAME} and {WEIGHTS_NAME}, or OWNER/NAME of the public hub"
+        f"unknown encoder '{name}'{did_you_mean(name, ENCODER_NAMES)}; allowed: {', '.join(ENCODER_NAMES)}, a folder "
+        f"with {CONFIG_NAME} and {WEIGHTS_NAME}, or OWNER/NAME of the public hub"
     )
 
 
@@ -218,6 +226,22 @@ def _packaged(name: str, package: PackagedEncoder) -> EncoderSource:
             f"{source.sha256[:12]} instead of {package.sha256[:12]}; install it again: {package.install}"
         )
     return source
+
+
+def _shipped(name: str, folder: Path) -> EncoderSource:
+    again = "install it again: pip install --force-reinstall --no-deps recurra"
+    if not folder.is_dir():
+        raise UnavailableError(f"encoder '{name}' is not in this installation of recurra; {again}")
+    try:
+        released = read_json(folder / ADAPTATION_NAME)["weights_sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"'{folder / ADAPTATION_NAME}' of encoder '{name}' is damaged; {again}") from error
+    source = EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder))
+    if not source.weights.is_file() or source.sha256 != released:
+        raise CheckpointError(
+            f"'{source.weights}' is not what was released as encoder '{name}': it is damaged or was changed; {again}"
+        )
+    return _checked(source)
 
 
 def _fetched(repository: str) -> EncoderSource:
@@ -259,7 +283,7 @@ def _checked(source: EncoderSource) -> EncoderSource:
     else:
         _check_bert(values, path)
     # Before anything of that size is made.
-    check_sizes(source.folder, source.shape())
+    check_sizes(source.folder, source.shape(), source.weights.name)
     return source
 
 
