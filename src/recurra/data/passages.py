@@ -193,6 +193,8 @@ def read_passages(
             f"{left_out:,} left out that equal or hold a reported text"
         )
         found.append(source)
+    if sum(map(len, found)) < 2:
+        raise DataError(f"'{names[0]}' has one passage, and one must be held out; give more running text")
     return found
 
 

@@ -177,6 +177,7 @@ def test_an_encoder_that_is_shipped_is_found_by_name_and_checked(
         (["--teach", "{root}/my_test.csv", "--tokens", "9"], "is a test or validation part by its name"),
         (["--teach", "{root}/empty.csv", "--tokens", "9"], "is empty"),
         (["--teach", "{root}/blank.txt", "--tokens", "9"], "no passage to learn from"),
+        (["--teach", "{root}/short.txt", "--tokens", "9"], "has one passage"),
         (["--teach", "{root}/nowhere.csv", "--tokens", "9"], "does not exist"),
         (
             ["--teach", "{root}/reviews.csv", "--apart", "{root}/reviews.csv", "--tokens", "9"],
@@ -189,6 +190,7 @@ def test_what_cannot_teach_is_said_in_a_line(
 ) -> None:
     (root / "my_test.csv").write_text("text\nfine\n", encoding="utf-8")
     (root / "empty.csv").touch()
+    (root / "short.txt").write_text("A fine film.\n", encoding="utf-8")
     (root / "blank.txt").write_text("\n\n", encoding="utf-8")
     given = [word.format(root=root) for word in arguments]
     fixed = ["--plan", "0 2", "--cache-dir", str(tmp_path / "cache"), "--quiet", "--output", str(tmp_path / "small")]
