@@ -67,7 +67,7 @@ PACKAGED = {
 }
 # Encoders that come with this package, and their folders in it.
 SHIPPED = {"recurra-small": Path(__file__).parents[2] / "encoders" / "small"}
-ENCODER_NAMES = (*PACKAGED, *SHIPPED)
+ENCODER_NAMES = (*PACKAGED, *(name for name, folder in SHIPPED.items() if folder.is_dir()))
 
 
 @dataclass(frozen=True)
