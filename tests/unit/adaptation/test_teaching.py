@@ -17,6 +17,7 @@ from recurra.adaptation import AdaptationOptions, adapt
 from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.core.progress import Reporter
+from recurra.core.record import read_record
 from recurra.ladder import choose_models
 from recurra.models.adaptation.convert import load_encoder
 from recurra.models.adaptation.source import INT8_NAME, SHIPPED, find_encoder
@@ -131,6 +132,22 @@ def test_reported_texts_teach_nothing(root: Path, options: AdaptationOptions, tm
         str(root / "encoder"), tmp_path / "small", replace(options, apart=[str(tmp_path / "apart.csv")]), reporter=QUIET
     )
     assert [text["left_out"] >= 1 for text in made.taught["texts"]] == [True, True]
+
+
+def test_a_run_says_that_its_encoder_has_read_the_reported_texts(
+    root: Path, options: AdaptationOptions, tmp_path: Path
+) -> None:
+    asked = replace(options, plan="0", teach=(str(root / "reviews.csv"),), tokens=300)
+    adapt(str(root / "encoder"), tmp_path / "taught", asked, reporter=QUIET)
+    other = write_reviews(tmp_path / "other.csv", rows=60, seed=5)
+    notes = {}
+    for data in (root / "reviews.csv", other):
+        given = ["--model", str(tmp_path / "taught"), "--data", str(data), "--output", str(tmp_path / data.stem)]
+        given += ["--protocol", "finetune", "--cache-dir", str(tmp_path / "cache"), "--quiet"]
+        assert main(["train", *given, "max_epochs=1", "--max-length", "16"]) == 0
+        audits = read_record(tmp_path / data.stem).audits
+        notes[data.stem] = [audit.status for audit in audits if audit.name == "encoder.texts"]
+    assert notes == {"reviews": ["note"], "other": ["passed"]}
 
 
 def test_whole_numbers_take_a_quarter_and_hardly_change_an_encoder(

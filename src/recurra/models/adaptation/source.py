@@ -112,6 +112,15 @@ class EncoderSource:
         status = self.weights.stat()
         return _sha256(self.weights, status.st_mtime_ns, status.st_size)
 
+    @property
+    def taught(self) -> frozenset[str]:
+        """SHA-256 of the files whose texts taught it here (``recurra adapt --teach``)."""
+        try:
+            texts = read_json(self.folder / ADAPTATION_NAME)["taught"]["texts"]
+            return frozenset(str(text["sha256"]) for text in texts)
+        except (OSError, ValueError, KeyError, TypeError):
+            return frozenset()
+
     def plan(self, text: str) -> SharingPlan:
         """Reads a plan for its layers.
 

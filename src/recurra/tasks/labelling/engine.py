@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from recurra.tasks.labelling.task import LabellingTask
 from recurra.tasks.labelling.training import Trained, latency_batches, time_classifier, train_classifier
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
+from recurra.tasks.profile import encoder_of
 from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.runs import RunConfig
 
@@ -128,6 +130,7 @@ class LabellingEngine(TaskEngine):
         audits = self.task.data_audits(dataset) + seen
         if trained.lesson is not None:
             audits += trained.lesson.audits(dataset, machine.data_root)
+        audits += _encoder_audits(config)
         last = dataset.reported_splits[-1]
         must_not = labelled(config.data).form_must_not_predict
         audits = grade(audits, right, config.label, form_must_not_predict=must_not)
@@ -268,3 +271,14 @@ class LabellingEngine(TaskEngine):
             early = copy.copy(classifier)
             early.stop_early()
             yield Competitor(f"{name}{WITH_EXITS}", partial(early.logits, clean=False), precision)
+
+
+def _encoder_audits(config: RunConfig) -> list[AuditResult]:
+    """Whether the encoder that a model started from has read a user's reported rows."""
+    source, data = encoder_of(config.model_overrides), labelled(config.data)
+    reported = Path(data.test or data.name)
+    if source is None or not source.taught or not reported.is_file():
+        return []
+    with reported.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return run_audits(Subject.ENCODER, source.name, source.taught, reported.name, sha256)
