@@ -437,7 +437,7 @@ def _teach(
         "tokens": options.tokens,
         "texts": {lesson.name: f"{lesson.sha256[:16]}, {len(lesson):,} passages" for lesson in lessons},
     }
-    teaching.run(work, task, reporter)
+    teaching.run(work, task, read_tokenizer(source.folder), reporter)
     model.cpu()
     return {
         "texts": [lesson.plain() for lesson in lessons],

@@ -98,7 +98,7 @@ def adapt(
     from recurra.core.progress import Reporter
     from recurra.tasks.presentation import Shown, ShownTable
 
-    asked = AdaptationOptions(
+    settings = AdaptationOptions(
         plan=plan,
         stored=stored,
         applied=applied,
@@ -120,7 +120,7 @@ def adapt(
         import torch
 
         torch.set_num_threads(threads)
-    made = make(encoder, output, asked, reporter=Reporter(quiet=quiet))
+    made = make(encoder, output, settings, reporter=Reporter(quiet=quiet))
     timed = any(each.ms is not None for each in made.scores)
     rows = []
     for each in made.scores[:SHOWN_PLANS]:

@@ -176,7 +176,7 @@ def read_passages(
         "tokenizer": tokenizer_hash(tokenizer),
         "reported": hashlib.sha256("\n".join(reported).encode()).hexdigest(),
     }
-    found = []
+    sources = []
     for name in names:
         sha256 = _sha256(name, data_root)
         path_key = content_hash({**key, "source": sha256})
@@ -192,10 +192,10 @@ def read_passages(
             f"'{name}': {texts:,} texts, {len(source):,} passages, {len(source.input_ids):,} tokens; "
             f"{left_out:,} left out that equal or hold a reported text"
         )
-        found.append(source)
-    if sum(map(len, found)) < 2:
+        sources.append(source)
+    if sum(map(len, sources)) < 2:
         raise DataError(f"'{names[0]}' has one passage, and one must be held out; give more running text")
-    return found
+    return sources
 
 
 def _check_training_text(name: str) -> None:
@@ -261,10 +261,10 @@ def _cut(
             "was cut into one; give training texts"
         )
     leaking = rows_that_give_away(judged, list(passages)) if judged else set()
-    kept = [passage for row, passage in enumerate(passages) if row not in leaking]
-    if not kept:
+    unreported = [passage for row, passage in enumerate(passages) if row not in leaking]
+    if not unreported:
         raise DataError(f"'{name}' has {read:,} texts and no passage to learn from; give running text")
-    ids, offsets = encode_texts(kept, tokenizer, MAX_TOKENS)
+    ids, offsets = encode_texts(unreported, tokenizer, MAX_TOKENS)
     return {"input_ids": ids, "offsets": offsets, "counts": np.array([read, equal + len(leaking)])}
 
 

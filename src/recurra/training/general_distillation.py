@@ -103,12 +103,13 @@ class GeneralDistillation:
         self.seconds = 0.0
         self.history: list[dict[str, float]] = []
 
-    def run(self, folder: Path, task: dict[str, Any], reporter: Reporter) -> None:
+    def run(self, folder: Path, task: dict[str, Any], tokenizer: Any, reporter: Reporter) -> None:
         """Trains, from the last checkpoint in a folder if there is one, until the budget is spent.
 
         Args:
-            folder: For checkpoints, whose weights are a folder that trainings can start from.
+            folder: For checkpoints, each of which is an encoder that trainings can start from.
             task: What is being done, in plain JSON values: a folder of another task is refused.
+            tokenizer: The encoder's.
             reporter: For progress.
 
         Raises:
@@ -124,7 +125,7 @@ class GeneralDistillation:
                 self._measure(reporter, 0.0)
             while self.progress < 1:
                 self._until_checkpoint(stopped, reporter)
-                self._save(folder)
+                self._save(folder, tokenizer)
                 if stopped.is_set():
                     raise KeyboardInterrupt
 
@@ -135,18 +136,14 @@ class GeneralDistillation:
 
     def _until_checkpoint(self, stopped: threading.Event, reporter: Reporter) -> None:
         start, before, first = self._clock(), self.seconds, self.tokens
-        while self.progress < 1 and not stopped.is_set():
-            batches = self._passages.batches(self.round, BATCH_TOKENS)
-            for batch in batches[self.batch :]:
-                self._step([self._passages.row(*place) for place in batch])
-                self.batch += 1
-                self.seconds = before + self._clock() - start
-                if self.progress >= 1 or stopped.is_set() or self.seconds - before >= CHECKPOINT_S:
-                    break
+        batches = self._passages.batches(self.round, BATCH_TOKENS)
+        while self.progress < 1 and not stopped.is_set() and self.seconds - before < CHECKPOINT_S:
+            self._step([self._passages.row(*place) for place in batches[self.batch]])
+            self.batch += 1
             if self.batch == len(batches):
                 self.round, self.batch = self.round + 1, 0
-            if self.seconds - before >= CHECKPOINT_S:
-                break
+                batches = self._passages.batches(self.round, BATCH_TOKENS)
+            self.seconds = before + self._clock() - start
         if not stopped.is_set():
             self._measure(reporter, (self.tokens - first) / max(self.seconds - before, 1e-9))
         self.seconds = before + self._clock() - start
@@ -252,11 +249,12 @@ class GeneralDistillation:
                 f"{task[differing[0]]}); go on with the same command, delete that folder, or choose another --output"
             )
 
-    def _save(self, folder: Path) -> None:
+    def _save(self, folder: Path, tokenizer: Any) -> None:
         checkpoint = folder / f"checkpoint-{self.steps}"
         with storage_errors(checkpoint):
             checkpoint.mkdir(parents=True, exist_ok=True)
             self.student.save_pretrained(checkpoint)
+            tokenizer.save_pretrained(checkpoint)
         save_optimizer(checkpoint / OPTIMIZER_NAME, self._optimizer.state_dict())
         names = ("round", "batch", "steps", "tokens", "seconds", "history")
         write_json(checkpoint / _STATE_NAME, {name: getattr(self, name) for name in names})

@@ -18,6 +18,7 @@ from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
+from recurra.data.tokenization import read_tokenizer
 from recurra.ladder import choose_models
 from recurra.models.adaptation.convert import load_encoder
 from recurra.models.adaptation.source import INT8_NAME, SHIPPED, find_encoder
@@ -98,6 +99,7 @@ def test_a_killed_teaching_goes_on_to_the_bit(
     assert not (tmp_path / "parts").exists()
     # What there is so far is an encoder that can be looked at.
     load_encoder(str(tmp_path / "parts.teaching" / "checkpoint-7"))
+    read_tokenizer(tmp_path / "parts.teaching" / "checkpoint-7")
     monkeypatch.setattr(GeneralDistillation, "_step", step)
     adapt(encoder, tmp_path / "parts", options, reporter=QUIET)
     whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
@@ -185,7 +187,7 @@ def test_an_encoder_that_is_shipped_is_found_by_name_and_checked(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--teach", "{root}/reviews.csv"], "--minutes N"),
         (["--teach", "{root}/reviews.csv", "--minutes", "0"], "--minutes is 0; a budget is above 0"),
@@ -203,7 +205,7 @@ def test_an_encoder_that_is_shipped_is_found_by_name_and_checked(
     ],
 )
 def test_what_cannot_teach_is_said_in_a_line(
-    root: Path, tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (root / "my_test.csv").write_text("text\nfine\n", encoding="utf-8")
     (root / "empty.csv").touch()
@@ -213,5 +215,5 @@ def test_what_cannot_teach_is_said_in_a_line(
     fixed = ["--plan", "0 2", "--cache-dir", str(tmp_path / "cache"), "--quiet", "--output", str(tmp_path / "small")]
     assert main(["adapt", str(root / "encoder"), *given, *fixed]) == 2
     error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    assert message in error and error.count("\n") == 1
     assert not (tmp_path / "small").exists()

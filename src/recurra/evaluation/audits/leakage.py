@@ -543,6 +543,6 @@ def audit_encoder(name: str, taught: Collection[str], reported: str, sha256: str
     if not taught:
         return []
     seen = sha256 in taught
-    told = "has read the texts, not the labels, of" if seen else "was taught on other files than"
-    summary = f"the encoder {name} {told} '{reported}', whose rows are reported"
+    relation = "has read the texts, not the labels, of" if seen else "was taught on other files than"
+    summary = f"the encoder {name} {relation} '{reported}', whose rows are reported"
     return [AuditResult(name="encoder.texts", status="note" if seen else "passed", summary=summary)]
