@@ -22,7 +22,7 @@ from recurra.core.files import atomic_folder, refuse_present, write_json, write_
 from recurra.core.progress import Reporter
 from recurra.data.cleaning import clean_text
 from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
-from recurra.data.passages import Passages, PassageSource, read_passages
+from recurra.data.passages import Passages, PassageSource, read_passages, short_name
 from recurra.data.tables import stream_texts
 from recurra.data.tokenization import read_tokenizer
 from recurra.models.adaptation.convert import KeptFunction, ScoredPlan, candidate_plans, load_encoder, save_int8
@@ -441,7 +441,7 @@ def _teach(
     model.cpu()
     return {
         "texts": [lesson.plain() for lesson in lessons],
-        "apart": list(options.apart),
+        "apart": [short_name(name) for name in options.apart],
         "tokens": teaching.tokens,
         "minutes": round(teaching.seconds / 60, 2),
         "history": teaching.history,

@@ -52,7 +52,7 @@ class PassageSource:
     """Passages of a file or a corpus.
 
     Attributes:
-        name: Of the file or the corpus.
+        name: Of the corpus, or of the file and its folder: not the whole path, which leaves the house with an encoder.
         sha256: Of the file, or of the corpus's training texts.
         texts: Texts that were read.
         left_out: Texts and passages that equal or hold a reported text.
@@ -187,7 +187,7 @@ def read_passages(
             arrays = _cut(name, _training_texts(name, text_column, data_root), set(reported), judged, tokenizer)
             write_arrays(path, path_key, arrays)
         texts, left_out = arrays["counts"].tolist()
-        source = PassageSource(name, sha256, texts, left_out, arrays["input_ids"], arrays["offsets"])
+        source = PassageSource(short_name(name), sha256, texts, left_out, arrays["input_ids"], arrays["offsets"])
         reporter.say(
             f"'{name}': {texts:,} texts, {len(source):,} passages, {len(source.input_ids):,} tokens; "
             f"{left_out:,} left out that equal or hold a reported text"
@@ -196,6 +196,11 @@ def read_passages(
     if sum(map(len, sources)) < 2:
         raise DataError(f"'{names[0]}' has one passage, and one must be held out; give more running text")
     return sources
+
+
+def short_name(name: str) -> str:
+    """A corpus's name, or the last two parts of a path."""
+    return "/".join(Path(name).parts[-2:])
 
 
 def _check_training_text(name: str) -> None:
