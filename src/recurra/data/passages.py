@@ -38,7 +38,7 @@ HELD_OUT = 256
 # Passages whose batches are drawn together: enough for batches of like length.
 ROUND_PASSAGES = 4096
 # A source with a larger share of reported texts is not training text.
-_MOST_REPORTED = 0.2
+_MOST_REPORTED = 0.5
 _VERSION = 1
 _SENTENCE_END = re.compile(r"""(?<=[.!?])\s+|(?<=[.!?]["')\]])\s+""")
 _TEST_NAME = re.compile(r"(?:^|[^a-z])(?:test|valid|validation|dev|eval)(?:[^a-z]|$)", re.IGNORECASE)
