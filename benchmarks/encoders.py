@@ -9,6 +9,7 @@ on as many. Corpora are those of the study ``ladder``.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
@@ -64,8 +65,10 @@ def fine_tuned_accuracy(encoder: str, corpus: str, rows: int, data_root: Path) -
     with tempfile.TemporaryDirectory() as folder:
         given = ["--model", encoder, "--data", corpus, "--protocol", PROTOCOLS[rows], "--output", f"{folder}/run"]
         given += [f"data.rows_per_label={rows // 2}", "--data-root", str(data_root), "--threads", "1", "--quiet"]
-        if recurra(["train", *given, "--precision", "bf16"]) != 0:
-            raise SystemExit(1)
+        # What a training prints is not a result of this command.
+        with contextlib.redirect_stdout(sys.stderr):
+            if recurra(["train", *given, "--precision", "bf16"]) != 0:
+                raise SystemExit(1)
         return float(read_record(Path(folder) / "run").metrics["test"].accuracy)
 
 
