@@ -134,8 +134,9 @@ def choose_models(
         return Ladder(scratch.models, scratch.protocol, scratch.seeds, note)
     others = [name for name in models or () if name not in rungs]
     several = getattr(task.data_config, "problem_type", None) is not None
-    foreign = find_encoder(chosen, any_family=True).is_foreign
-    peer = None if several or foreign else _peer(chosen)
+    source = find_encoder(chosen, any_family=True)
+    # SetFit's package reads an encoder of transformers.
+    peer = None if several or source.is_foreign or source.is_adapted else _peer(chosen)
     taught = {"name": TAUGHT_WORDS, "preset": "linear-tuned", TEACHER: teacher or model_name(chosen)}
     return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED, peer=None if peer in others else peer, taught=taught)
 
@@ -165,6 +166,8 @@ def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
     source = find_encoder(encoder, any_family=True)
     if source.is_foreign:
         source.plan(plan or "")
+    if source.is_foreign or (source.is_adapted and plan is None):
+        # Layers of an adapted one are chosen already: it is the small model, and has no smaller one.
         return ["linear-tuned", encoder]
     chosen = plan or SMALL_PLANS.get(source.num_layers)
     if chosen is None:

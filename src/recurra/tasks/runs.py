@@ -15,7 +15,7 @@ from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.core.record import LabelRunRecord, holds_any_record, read_any_record
 from recurra.data.configuration import RunData
 from recurra.deployment.export.manifest import is_export, read_manifest
-from recurra.models.adaptation.source import PACKAGED
+from recurra.models.adaptation.source import ENCODER_NAMES
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME
 from recurra.models.names import MODEL_KEYS
 from recurra.tasks.profile import (
@@ -327,9 +327,9 @@ def resolve_model(name: str | ModelVariant | Mapping[str, Any]) -> tuple[str, di
         return name, dict(known[name])
     if Path(name).suffix in {".yaml", ".yml"}:
         return Path(name).stem, read_yaml(name)
-    if name in PACKAGED or _is_encoder(name):
+    if name in ENCODER_NAMES or _is_encoder(name):
         return model_name(name), {ENCODER: name}
-    allowed = [*known, *PACKAGED, "the folder of an encoder", "a .yaml file"]
+    allowed = [*known, *ENCODER_NAMES, "the folder of an encoder", "a .yaml file"]
     raise ConfigurationError(unknown("model", name, allowed))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -333,6 +334,7 @@ class LabellingTask(Task):
             audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
         if trained.lesson is not None:
             audits += trained.lesson.audits(dataset, data)
+        audits += _encoder_audits(config)
         audits = grade(audits, right, config.label, form_must_not_predict=rows.form_must_not_predict)
         if not config.is_control:
             most = min(int(engine.model.config.max_position_embeddings), MODEL_MAX_LENGTH)
@@ -530,3 +532,14 @@ def _describe_encoded(name: str, encoded: EncodedSplit, data: DataConfig) -> dic
         "longest_tokens": int(lengths.max()),
         "cut": int(at_limit.sum()),
     }
+
+
+def _encoder_audits(config: RunConfig) -> list[AuditResult]:
+    """Whether the encoder that a model started from has read a user's reported rows."""
+    source, data = encoder_of(config.model_overrides), labelled(config.data)
+    reported = Path(data.test or data.name)
+    if source is None or not source.taught or not reported.is_file():
+        return []
+    with reported.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return run_audits(Subject.ENCODER, source.name, source.taught, reported.name, sha256)
