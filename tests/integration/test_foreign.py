@@ -22,6 +22,7 @@ from recurra.study.run import execute_run
 from recurra.tasks.base import task
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
+from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_reviews
 from tiny_encoder import FOREIGN, write_foreign_encoder
@@ -51,11 +52,11 @@ def test_it_is_trained_measured_and_exported_and_only_sharing_is_refused(tmp_pat
     ):
         config = make_run(encoder, data, protocol, seed=0, precision="fp32", overrides=overrides)
         with pytest.raises(ConfigurationError, match=why):
-            execute_run(config, tmp_path / f"refused-{number}", Machine(latency=False, threads=1), QUIET)
+            execute_run(config, tmp_path / f"refused-{number}", StudyData(Machine(latency=False, threads=1)), QUIET)
 
     config = make_run(encoder, data, protocol, seed=0, precision="fp32")
-    machine = Machine(cache_dir=tmp_path / "cache", latency=True, threads=1)
-    record = execute_run(config, tmp_path / "run", machine, QUIET)
+    data = StudyData(Machine(cache_dir=tmp_path / "cache", latency=True, threads=1))
+    record = execute_run(config, tmp_path / "run", data, QUIET)
     assert isinstance(record, RunRecord) and record.metrics["test"].accuracy > 0.9
     assert record.model.encoder is not None and record.model.encoder.layers == 2 and record.latency
     assert {audit.status for audit in record.audits if audit.name.startswith("invariance.")} == {"passed"}
