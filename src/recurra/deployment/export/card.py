@@ -58,6 +58,7 @@ def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurre
             linear=linear,
             num_recurrences=num_recurrences,
             train=record.data.splits["train"],
+            text_column=str((record.config.get("data") or {}).get("text_column", "")),
             limits=limits(record, manifest),
         )
     )
@@ -116,7 +117,7 @@ def limits(record: LabelRunRecord, manifest: ExportManifest) -> list[str]:
     notes += [
         "Nothing but the splits above was tested: no other source, time, topic or language.",
         *_probabilities(manifest),
-        f"{_reads(manifest)} case, HTML tags and URLs are removed before.",
+        f"{_reads(manifest)} before that its cleaning: {'; '.join(manifest.cleaning_steps) or 'none'}.",
     ]
     if manifest.vocabulary is not None:
         notes.append(
