@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -271,3 +272,21 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(
     assert not (tmp_path / "run" / "record.json").exists()
     record = answer(capsys, *arguments)
     assert (record["training"]["resumed"], record["training"]["epochs"]) == (1, 40)
+
+
+@pytest.mark.slow
+def test_hundreds_of_classes_of_three_rows_are_compared_in_bounds(tmp_path: Path) -> None:
+    rows = [
+        (f"w{label % 97} own{label} of{row} v{label % 13}", f"class {label}")
+        for label in range(300)
+        for row in range(3)
+    ]
+    write_csv(tmp_path / "many.csv", rows)
+    done = recurra(tmp_path, "compare", "many.csv", "--models", "linear-tuned", "--output", "out")
+    assert done.returncode == 0, done.stderr
+    assert "arning" not in done.stderr and "estimating" in done.stderr and "fitting linear-tuned" in done.stderr
+    assert len(done.stderr.splitlines()) < 60 and len(done.stdout) < 10_000
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Kilobytes on Linux, bytes elsewhere.
+    assert usage.ru_maxrss / (1 if sys.platform == "linux" else 1024) < 2 * 2**20
+    assert (tmp_path / "out" / "report.html").stat().st_size < 5 * 2**20

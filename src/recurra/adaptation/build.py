@@ -7,7 +7,7 @@ import itertools
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -107,12 +107,10 @@ _SCORE_VERSION = 1
 
 
 class PlanScores:
-    """Scores plans of one encoder on the texts of a file.
+    """Scores plans of one encoder on texts.
 
     Args:
-        source: The encoder.
-        texts: The file.
-        text_column: Column of the texts.
+        rows: The texts, in pieces.
         relaxed: What recurrences have of their own, as the configuration of a plan with shared layers says, and how
             wide the token table is.
         cache_dir: Where scores are kept.
@@ -127,10 +125,10 @@ class PlanScores:
     """
 
     def __init__(
-        self, source: EncoderSource, texts: Path, text_column: str, relaxed: RecurraConfig, cache_dir: Path | None
+        self, source: EncoderSource, rows: Iterable[list[str]], relaxed: RecurraConfig, cache_dir: Path | None
     ) -> None:
         self._source, self._relaxed = source, relaxed
-        given = itertools.chain.from_iterable(stream_texts(texts, text_column))
+        given = itertools.chain.from_iterable(rows)
         cleaned = list(dict.fromkeys(filter(None, map(clean_text, itertools.islice(given, 40 * MOST_TEXTS)))))
         # Evenly spread, for files are often sorted.
         places = np.linspace(0, len(cleaned) - 1, min(MOST_TEXTS, len(cleaned))).astype(int)
@@ -224,6 +222,7 @@ class AdaptationOptions:
         applied: Layer applications at most, for ``auto``; none takes as many as the encoder has layers.
         texts: File with texts that plans are scored on.
         text_column: Column of the texts.
+        encoding: Encoding of a text file without a mark; none takes UTF-8.
         max_parameters: Parameters without a head at most, for ``auto``; none has no bound.
         max_ms: Estimated milliseconds of a text by itself at most, for ``auto``; none has no bound.
         changes: Keys of the model's configuration in place of the encoder's. What they say recurrences have of their
@@ -244,6 +243,7 @@ class AdaptationOptions:
     applied: int | None = None
     texts: Path | None = None
     text_column: str = "text"
+    encoding: str | None = None
     max_parameters: int | None = None
     max_ms: float | None = None
     changes: Mapping[str, Any] | None = None
@@ -361,7 +361,8 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     shared = RecurraConfig(**source.shape("(0)x2" if auto else options.plan, given))
     scores = None
     if options.texts is not None:
-        scores = PlanScores(source, options.texts, options.text_column, shared, options.cache_dir)
+        rows = stream_texts(options.texts, options.text_column, encoding=options.encoding)
+        scores = PlanScores(source, rows, shared, options.cache_dir)
         reporter.say(f"comparing plans on {scores.texts} texts of '{options.texts}'")
     if auto:
         points = _search(scores, costs, options, reporter)

@@ -30,6 +30,7 @@ def adapt(
         Path | None, typer.Option("--texts", help="File with your texts, on which plans are compared.")
     ] = None,
     text_column: options.InputTextColumn = "text",
+    encoding: options.Encoding = None,
     stored: Annotated[
         int | None, typer.Option("--stored", min=1, help="For auto: layers that are kept. Default: two thirds.")
     ] = None,
@@ -107,6 +108,7 @@ def adapt(
         cache_dir=cache_dir,
         texts=texts,
         text_column=text_column,
+        encoding=encoding,
         changes=override({}, changes or []),
         overwrite=overwrite,
         teach=teach or [],

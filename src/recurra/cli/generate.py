@@ -10,6 +10,7 @@ import typer
 
 from recurra.cli import options
 from recurra.cli.output import print_json, standard_output
+from recurra.core.errors import DataError
 
 if TYPE_CHECKING:
     from recurra.deployment.generation import GenerationFigures, Generator
@@ -82,8 +83,13 @@ def generate(
         rule=make_rule(exit_rule, threshold=threshold, after=exit_after),
     )
     texts = [
-        text for chunk in source_chunks(prompts or [], source, text_column, encoding=encoding) for text in chunk.texts
+        text
+        for chunk in source_chunks(prompts or [], source, text_column, encoding=encoding)
+        for text in chunk.texts
+        if source is None or text.strip()
     ]
+    if not texts:
+        raise DataError(f"'{source}' has no prompt; write at least one line of words")
     quieten_libraries()
     generator = Generator(LanguageModel.load(run, precision=precision), settings)
     results = _print(generator, texts, batch_size, as_json=as_json)

@@ -30,14 +30,24 @@ _GROUPS = {"data", "study", "audit"}
 _MODULES = {"demo": "compare"}
 
 
+class _Group(typer.core.TyperGroup):
+    """Lists the first sentence of each command whole, where click cuts it after a line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click calls it
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(1_000)) for name, one in self.commands.items()])
+
+
 def make_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """The command line with these commands; what one of them imports is not paid for by the others."""
     app = typer.Typer(
         name="recurra",
+        cls=_Group,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
+        # Rich's panels leave 19 of 80 columns to the text.
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(root)
@@ -45,7 +55,7 @@ def make_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
         function = name.replace("-", "_")
         module = importlib.import_module(f"recurra.cli.{_MODULES.get(name, function)}")
         if name in _GROUPS:
-            app.add_typer(module.app, name=name)
+            app.add_typer(module.app, name=name, cls=_Group)
         else:
             app.command(name)(getattr(module, function))
     return app
@@ -133,8 +143,9 @@ def _fail(message: str, code: int) -> int:
 def _refuse_usage(error: Exception) -> int:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
-    # Without a command the help has been printed, and there is nothing to add.
-    if not message:
+    # Without a command the message is the help.
+    if "\n" in message:
+        sys.stderr.write(f"{message}\n")
         return EXIT_USAGE
     command = getattr(context, "command_path", "recurra")
     # What pydantic found wrong has the value, which the message lacks.

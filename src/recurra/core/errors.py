@@ -96,23 +96,28 @@ def for_python(message: str) -> str:
     """A message in which options of the command line are arguments of a function."""
 
     def argument(option: re.Match[str]) -> str:
+        name = "encoder" if option[1] == "from" else option[1].replace("-", "_")
         value = option[2] and (option[2] if option[2].startswith("'") else f"'{option[2]}'")
-        return f"{option[1].replace('-', '_')}={value or ('True' if option[0] in _SWITCHES else '')}"
+        return f"{name}={value or ('True' if option[0] in _SWITCHES else '')}"
 
     def key(match: re.Match[str]) -> str:
         value = {"true": "True", "false": "False", None: ""}.get(match[2], f"'{match[2]}'")
         return f"{match[1]}={value}"
 
-    return _KEY.sub(key, _OPTION.sub(argument, re.sub(r"(?<=json) \(data\.[^)]*\)", "", message)))
+    # A command that is to be typed keeps its options.
+    parts = re.split(r"(recurra [a-z][^;,']*)", re.sub(r"(?<=json) \(data\.[^)]*\)", "", message))
+    parts[::2] = [_KEY.sub(key, _OPTION.sub(argument, part)) for part in parts[::2]]
+    return "".join(parts)
 
 
 @contextlib.contextmanager
 def errors_for_python() -> Iterator[None]:
-    """Raises errors of data with the arguments of a function in place of options of the command line."""
+    """Raises errors with the arguments of a function in place of options of the command line."""
     try:
         yield
-    except DataError as error:
-        raise DataError(for_python(str(error))) from error
+    except RecurraError as error:
+        error.args = (for_python(str(error)),)
+        raise
 
 
 def for_command(message: str, options: Collection[str], *, keys: bool) -> str:

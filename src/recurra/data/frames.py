@@ -23,7 +23,7 @@ from recurra.core.configuration import content_hash
 from recurra.core.errors import DataError, did_you_mean
 from recurra.core.files import atomic_path
 from recurra.data.formats import check_text, check_unique, missing_column, naming_options, split_names
-from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, as_word
+from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, LABEL_OPTIONS, as_word
 from recurra.data.tables import MADE_FROM
 
 SPLITS = ("train", "validation", "test")
@@ -99,7 +99,7 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
     own = [str(options[key]) for key in ("group_column", "id_column") if options.get(key)]
     texts_named = dict.fromkeys([text, *(name.strip() for name in text.split(","))], "--text-column")
     sources = {split: _source(rows, split) for split, rows in frames.items()}
-    with naming_options({**texts_named, label: "--label-column", **dict.fromkeys(label_columns, "--label-columns")}):
+    with naming_options({**texts_named, label: LABEL_OPTIONS, **dict.fromkeys(label_columns, "--label-columns")}):
         parts = {
             split: _read(rows, sources[split], text, label, label_columns=label_columns, own=own)
             for split, rows in frames.items()

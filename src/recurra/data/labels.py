@@ -29,6 +29,8 @@ from recurra.data.formats import check_text, join_cells, naming_options, shown, 
 from recurra.data.tables import Choices, TableFile
 
 DEFAULT_ID_COLUMN = "id"
+# What names another column than one that is missing.
+LABEL_OPTIONS = "--label-column, or columns of 0 and 1 with --label-columns"
 # A longer one is a text, and would stand in every table of a report.
 MAX_LABEL_CHARACTERS = 500
 AS_JSON = "json"
@@ -355,7 +357,7 @@ def read_table(
     text_columns = split_names(text_column, file.header)
     options = {
         **dict.fromkeys(text_columns, "--text-column"),
-        **dict.fromkeys(label_columns, "--label-columns" if reader.columns else "--label-column"),
+        **dict.fromkeys(label_columns, "--label-columns" if reader.columns else LABEL_OPTIONS),
         **({group_column: "--group-column"} if group_column else {}),
         **({id_column: "--id-column"} if id_column else {}),
     }

@@ -87,6 +87,8 @@ def run_study(
             refuse_folder_of_another(spec.name, output)
             write_text(output / SPEC_NAME, write_yaml(spec.plain()))
             _say_what_comes(spec, planned, [note, *said], reporter)
+            if estimate and pending:
+                reporter.say("estimating how long each model takes")
             expected = expect(spec, output, machine, pool) if estimate and pending else None
             for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
                 reporter.say(line)

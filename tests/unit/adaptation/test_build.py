@@ -56,6 +56,10 @@ def test_scores_are_computed_once_and_by_content(
     computed.clear()
     again = adapt(str(root / "encoder"), tmp_path / "two", own, reporter=QUIET)
     assert computed == [] and again.scores == first.scores
+    windows = tmp_path / "windows.csv"
+    windows.write_bytes((root / "reviews.csv").read_text(encoding="utf-8").encode("utf-16-le"))
+    adapt(str(root / "encoder"), tmp_path / "four", replace(own, texts=windows, encoding="utf-16-le"), reporter=QUIET)
+    assert computed == []
     # What changes nothing before training changes no score; other texts are scored anew.
     adapt(str(root / "encoder"), tmp_path / "three", replace(own, changes=RELAXED), reporter=QUIET)
     assert computed == []

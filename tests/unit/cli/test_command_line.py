@@ -80,6 +80,17 @@ def test_every_command_has_an_example_that_it_accepts(name: str, command: Any) -
     command.make_context(name, words[len(path) :], resilient_parsing=False)
 
 
+def test_help_of_eighty_columns_leaves_most_of_them_to_the_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert command_line.main(["compare", "--help"]) == 0
+    lines = capsys.readouterr().out.partition("Options:")[2].splitlines()
+    texts = [line for line in lines if line.startswith(" " * 20)]
+    assert max(map(len, lines)) <= 80 and len(texts) > 50
+    assert max(len(line) - len(line.lstrip()) for line in texts) <= 32
+
+
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
 def test_every_command_can_answer_in_json(name: str, command: Any) -> None:
     assert "--json" in {option for parameter in command.params for option in parameter.opts}
@@ -119,7 +130,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main([]) == 2
     out, err = capsys.readouterr()
-    assert "compare" in out + err and "error" not in err
+    assert "compare" in out + err and "error:" not in err
 
 
 @pytest.mark.parametrize(

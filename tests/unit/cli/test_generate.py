@@ -92,7 +92,7 @@ def test_several_prompts_go_on_as_each_does_alone(folders: Path, said: Any, extr
 
 
 def test_prompts_come_from_a_file(folders: Path, said: Any, tmp_path: Path) -> None:
-    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n", encoding="utf-8")
+    (tmp_path / "prompts.txt").write_text("\n\n \n".join(PROMPTS) + "\n", encoding="utf-8")
     from_file, _ = said(folders / "run", "--input", tmp_path / "prompts.txt", "--max-new-tokens", 5)
     given, _ = said(folders / "run", *PROMPTS, "--max-new-tokens", 5)
     assert from_file == given and given.count("\n\n") == 3

@@ -172,6 +172,7 @@ def test_how_a_file_is_read_is_noted(name: str, said: str, folder: Path) -> None
         (["studio-many.json"], ["holds a list", "--label-separator json"]),
         (["title.csv"], ["no column 'text'", "--text-column"]),
         (["title.csv", "--text-column", "title,bdy"], ["no column 'bdy' (did you mean 'body'?)"]),
+        (["flags.csv"], ["no column 'label'", "columns of 0 and 1 with --label-columns"]),
         (["flags.csv", "--label-columns", "late,rud"], ["no column 'rud'", "--label-columns"]),
         (["flags.csv", "--label-columns", "late"], ["at least two different columns"]),
         (["flags.csv", "--label-columns", "late,text"], ["'text' holds"]),
@@ -351,5 +352,13 @@ def test_accents_are_one_in_training_prediction_and_exports(tmp_path: Path, monk
         assert classifier.cleaning == CAREFUL
         composed, decomposed = classifier.predict_proba(texts)
         assert composed.tolist() == decomposed.tolist()
+    assert "compose accents (NFC)" in Path("export", "README.md").read_text(encoding="utf-8")
     assert main(["train", "--model", "linear", "--data", "rows.csv", "--output", "raw", "data.clean=none"]) == 0
     assert Classifier.open("raw").cleaning == NO_CLEANING
+
+
+def test_a_model_card_names_the_columns_that_make_a_text(folder: Path) -> None:
+    train = ["train", "--model", "linear", "--data", "title.csv", "--text-column", "title,body", "--no-latency"]
+    assert main([*train, "--output", "run"]) == 0
+    assert main(["export", "run", "--output", "export"]) == 0
+    assert "A text is the columns title,body of a row" in Path("export", "README.md").read_text(encoding="utf-8")

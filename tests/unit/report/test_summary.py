@@ -561,6 +561,16 @@ def test_timings_on_a_busy_machine_are_called_so(tmp_path: Path, share: object, 
     assert said in found if said else not found
 
 
+def test_a_class_without_a_test_row_is_said_to_be_untested(tmp_path: Path) -> None:
+    runs, _ = load_runs([RunFactory(tmp_path, rows=SMALL).run("linear", 0.8)])
+    metrics = runs[0].record.metrics["test"]
+    matrix = [[*row, 0] for row in metrics.confusion_matrix] + [[0, 0, 0]]
+    runs[0].record.metrics["test"] = metrics.model_copy(update={"confusion_matrix": matrix})
+    runs[0].record.data.label_names.append("neutral")
+    (table,) = summarise(runs).tables
+    assert "No test row is of neutral" in table.conclusion
+
+
 def test_rows_of_one_class_give_no_verdict_on_any_model(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     folders = [factory.run(name, accuracy) for name, accuracy in (("linear", 0.8), ("recurrent", 0.9))]

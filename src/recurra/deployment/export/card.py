@@ -60,6 +60,7 @@ def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurre
             linear=linear,
             num_recurrences=num_recurrences,
             train=record.data.splits["train"],
+            text_column=str((record.config.get("data") or {}).get("text_column", "")),
             limits=limits(record, manifest),
         )
     )
@@ -123,7 +124,7 @@ def limits(record: LabelRunRecord, manifest: ExportManifest) -> list[str]:
     notes += [
         "Nothing but the splits above was tested: no other source, time, topic or language.",
         *_probabilities(manifest),
-        f"{_reads(record, manifest)} case, HTML tags and URLs are removed before.",
+        f"{_reads(record, manifest)} before that its cleaning: {'; '.join(manifest.cleaning_steps) or 'none'}.",
     ]
     if manifest.vocabulary is not None:
         notes.append(

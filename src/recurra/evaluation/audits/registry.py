@@ -88,7 +88,11 @@ AUDITS: list[Audit] = [
         "shortcuts:audit_shortcuts",
         {
             "shortcut": "Labels can be guessed from the form of the text (length, punctuation, spacing) without "
-            "reading it: part of every accuracy here says nothing about language."
+            "reading it: part of every accuracy here says nothing about language.",
+            "shortcuts.labels": "Labels have other shares in this split than in training, and every figure depends on "
+            "them. Test on rows as they come in use.",
+            "shortcuts.conflicts": "Equal texts have different labels, and no model can be right on all of them. Look "
+            "at these rows, and decide on one label a text.",
         },
         {
             "shortcuts.format": "The form of a text (length, punctuation, case, spacing) tells much of its label. "

@@ -31,6 +31,8 @@ FEWEST = 5
 MANY_LABELS, MOST_IGNORED = 10, 0.1
 # With fewer rows the intervals of two models nearly always overlap, and a reader should hear that first.
 FEW_ROWS = 50
+# Labels without a test row that are named.
+MOST_UNTESTED = 5
 # Costs that are written out.
 MOST_COSTS = 12
 
@@ -53,6 +55,14 @@ def conclude(table: ClassificationTable, measure: Measure) -> str:
         sentences.append(
             f"{rows} {split} rows are too few to choose by: one of them is worth {100 / rows:.0f} points. Label more."
         )
+    untested = [
+        name
+        for name, row in zip(table.label_names, scored[0].scores[split].confusion_matrix, strict=True)
+        if not sum(row)
+    ]
+    if untested:
+        names = words(untested) if len(untested) <= MOST_UNTESTED else f"{len(untested):,} labels"
+        sentences.append(f"No {split} row is of {names}: nothing here says how well they are found.")
     sentences.append(f"Without reading: {without_reading(table, scored[0])}.")
     if any(len(model.seeds) == 1 and model.kind != "linear" for model in scored):
         sentences.append("With one seed, another training could turn out differently.")
@@ -205,8 +215,11 @@ def _audit_sentences(audits: Sequence[AuditLine], split: str) -> list[str]:
         sentences.append(f"The leakage audit of {split} failed: these figures flatter every model.")
     elif leaking:
         sentences.append(f"The leakage audit failed on {words(leaking)}, not on {split}.")
-    if any(line.name.startswith("shortcut") and line.split in ("", split) for line in failed):
+    shortcuts = [line.name for line in failed if line.name.startswith("shortcut") and line.split in ("", split)]
+    if any("labels" not in name and "conflicts" not in name for name in shortcuts):
         sentences.append("The shortcut audit failed: part of the labels can be guessed without reading.")
+    elif shortcuts:
+        sentences.append("The audit of labels failed: look at it before you rely on these figures.")
     if any(line.scope == "model" for line in failed):
         sentences.append("A model audit failed: do not use its figures before the cause is known.")
     return [*sentences, *noted(audits, split)]

@@ -66,6 +66,7 @@ class ClassificationTable(LabellingTable):
 
 BOOTSTRAP_SAMPLES = 2000
 BOOTSTRAP_SEED = 20
+_LABELS_IN_FULL = 300
 _CELLS_AT_ONCE = 2**18
 F1_OF = "f1"
 AVERAGE_PRECISION = "average_precision"
@@ -152,9 +153,11 @@ def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: MatrixSco
     shares = matrix.ravel() / rows
     # Of 200 labels the draws of all samples would take a gigabyte.
     at_once = max(1, _CELLS_AT_ONCE // matrix.size)
+    # All samples of 2,000 labels would take minutes.
+    samples = min(BOOTSTRAP_SAMPLES, max(100, BOOTSTRAP_SAMPLES * _LABELS_IN_FULL**2 // matrix.size))
     scores = []
-    for done in range(0, BOOTSTRAP_SAMPLES, at_once):
-        draws = generator.multinomial(rows, shares, size=min(at_once, BOOTSTRAP_SAMPLES - done))
+    for done in range(0, samples, at_once):
+        draws = generator.multinomial(rows, shares, size=min(at_once, samples - done))
         scores.append(score(draws.reshape(-1, *matrix.shape).astype(np.float64)))
     low, high = np.quantile(np.concatenate(scores), [0.025, 0.975])
     return float(low), float(high)

@@ -20,7 +20,7 @@ from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import cache_path, read_arrays, write_arrays
 from recurra.data.splits import stratified_fraction
 from recurra.data.tokenization import read_tokenizer
-from recurra.models.controls.fitting import fit_linear, fit_static, fit_tuned
+from recurra.models.controls.fitting import FEW_LABELS, fit_linear, fit_static, fit_tuned
 from recurra.models.controls.linear import LinearModel
 from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, labelled
 from recurra.tasks.labelling.training import Trained, prepare_training
@@ -89,18 +89,21 @@ def time_control(config: RunConfig, data: StudyData) -> float:
     """Seconds that a control will take to load its data and to fit.
 
     They come from fits on `ROWS_TO_TIME` rows of training, and on half of them. What every fit takes, however few its
-    rows, is in both, and is not multiplied. A fit before them loads libraries and vectors. Of an encoder, which reads
-    all rows once, fewer are timed, and those that are measured on are counted too.
+    rows, is in both, and is not multiplied. One before them, of few labels, loads libraries and vectors. Of an encoder,
+    which reads all rows once, fewer are timed, and those that are measured on are counted too.
     """
     began = time.perf_counter()
     dataset = data.rows(labelled(config.data))
     loading = time.perf_counter() - began
     train, seed = dataset.splits["train"], labelled(config.data).split_seed
     reads = config.control == WORDS_AND_ENCODER
-    rows = min(len(train), ROWS_TO_READ if reads else ROWS_TO_TIME)
-    seconds = []
-    for wanted in (rows / 2, rows / 2, rows):
-        part = train if wanted == len(train) else stratified_fraction(train, wanted / len(train), seed)
+    most = ROWS_TO_READ if reads else ROWS_TO_TIME
+    half, whole = (
+        train if rows >= len(train) else stratified_fraction(train, rows / len(train), seed)
+        for rows in (min(len(train), most) / 2, most)
+    )
+
+    def fit(part: TextSplit) -> float:
         start = time.perf_counter()
         fitted_on = replace(dataset, splits={**dataset.splits, "train": part})
         if reads:
@@ -111,15 +114,22 @@ def time_control(config: RunConfig, data: StudyData) -> float:
                 fit_run(config, fitted_on, replace(data.machine, cache_dir=Path(folder)), Reporter(quiet=True))
         else:
             fit_control(config, fitted_on, data.machine)
-        seconds.append(time.perf_counter() - start)
-    _, half, whole = seconds
-    per_row = max(0.0, whole - half) / (rows / 2)
+        return time.perf_counter() - start
+
+    more_rows, half_seconds = len(whole) - len(half), None
+    # Every part has a row of each label: of hundreds of labels both may be of one size, and fits take long.
+    if more_rows > len(whole) / 4:
+        if dataset.num_labels <= FEW_LABELS:
+            fit(half)
+        half_seconds = fit(half)
+    seconds = fit(whole)
+    per_row = 0.0 if half_seconds is None else max(0.0, seconds - half_seconds) / more_rows
     more = len(dataset.unlabelled) if config.teachers and dataset.unlabelled is not None else 0
     if reads:
         more = sum(len(dataset.splits[name]) for name in {dataset.selection_split, *dataset.reported_splits})
     shares = learning_shares(train) if config.model == LINEAR_TUNED else []
     sizes = [len(train) + more, *(share * len(train) for share in shares)]
-    return loading + sum(whole + per_row * (size - rows) for size in sizes)
+    return loading + sum(seconds + per_row * (size - len(whole)) for size in sizes)
 
 
 def fit_on_parts(config: RunConfig, dataset: TextDataset, machine: Machine) -> dict[int, LinearModel]:

@@ -152,3 +152,14 @@ def test_conflicting_labels() -> None:
 )
 def test_a_feature_is_what_its_name_says(name: str, text: str, value: float) -> None:
     assert format_features([text])[0, FEATURE_NAMES.index(name)] == value
+
+
+def test_many_labels_of_few_rows_are_judged_together() -> None:
+    def part(name: str, rows: int) -> TextSplit:
+        return TextSplit(name, ["a"] * 100 * rows, np.repeat(np.arange(100), rows), list(map(str, range(100 * rows))))
+
+    labels = [str(label) for label in range(100)]
+    test = part("test", 1).select(np.arange(0, 100, 3))
+    dataset = TextDataset("toy", "split", labels, {"train": part("train", 2), "test": test}, "test", ["test"])
+    got = {result.name: result for result in audit_shortcuts(dataset)}["shortcuts.labels.test"]
+    assert (got.status, got.value) == ("passed", 0)
