@@ -29,7 +29,7 @@ from recurra.study.study import refuse_folder_of_another
 from recurra.tasks.base import task_of_values
 from recurra.tasks.labelling.answers import PROBABILITIES, file_rows, id_column
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import ENCODER, controls
+from recurra.tasks.profile import ENCODER, WORDS_AND_ENCODER, controls
 from recurra.tasks.runs import ModelVariant, resolve_model
 from recurra.tasks.study_data import StudyData
 
@@ -111,7 +111,8 @@ def plan_comparison(
     entries = [*entries, *({"name": name, "answers": path} for name, path in answers.items())]
     faster = ""
     if precision is None:
-        precision, faster = precision_here(trained)
+        # A frozen encoder is not trained, and reads as many texts.
+        precision, faster = precision_here(trained or [keys for reader, keys in readers if reader == WORDS_AND_ENCODER])
     spec = comparison(
         config,
         models=entries,
@@ -302,8 +303,8 @@ def compare(
             or a ``Dataset`` or ``DatasetDict`` of the library datasets, whose splits are used as they are. Labels are
             words or numbers, or lists of them for any number of labels a text.
         models: Presets, controls, encoders, or model files, one or several; none takes those of
-            `recurra.ladder.choose_models`: a tuned linear model, static vectors, MiniLM, a smaller student of it,
-            and up to 400 training rows SetFit.
+            `recurra.ladder.choose_models`: a tuned linear model, words beside a frozen MiniLM, MiniLM, a smaller
+            student of it, and up to 400 training rows SetFit.
         seeds: Number of seeds, or the seeds; none takes one, or three for models from scratch.
         output: Folder of the study; what is done there is not done again.
         protocol: Training protocol by name or file, or keys of one (``{"base": "tuned", "max_epochs": 5}``); none takes
@@ -312,7 +313,7 @@ def compare(
             pretrained encoder and this machine has instructions for it.
         encoder: A pretrained encoder to start from, e.g. ``minilm``: it is fine-tuned and teaches a smaller student.
         plan: Layers of the student.
-        teacher: Whom the student learns from: a run, an export or a folder of transformers, several separated by
+        teacher: The student's teacher: a run, an export or a folder of transformers, several separated by
             commas; none takes the encoder once it is tuned.
         from_scratch: Whether no pretrained weights are used.
         max_mib: Files on disk, in MiB, that the recommended model may have; it changes no run.

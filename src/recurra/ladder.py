@@ -1,9 +1,9 @@
 """Which models a comparison holds against each other if none are named: rung by rung, each dearer than the one before.
 
-A linear model of words and characters, static vectors, a pretrained encoder, and a student of it with fewer stored
-layers; where labels are few, the same encoder trained by SetFit too, and where there are texts without labels, a linear
-model that learns its answers to them. Without pretrained weights, or if asked, models that are trained from scratch
-stand in their place.
+A linear model of words and characters, the same beside what a frozen encoder makes of a text, the encoder fine-tuned,
+and a student of it with fewer stored layers; where labels are few, the encoder trained by SetFit too, and where there
+are texts without labels, a linear model that learns its answers to them. Without pretrained weights, or if asked,
+models that are trained from scratch stand in their place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
 from recurra.models.adaptation.source import find_encoder
 from recurra.tasks.base import Task
-from recurra.tasks.profile import ENCODER, METHOD, PEERS, TEACHER, check_method, controls
+from recurra.tasks.profile import ENCODER, METHOD, PEERS, TEACHER, WORDS_AND_ENCODER, check_method, controls
 from recurra.tasks.runs import model_name, resolve_model
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
@@ -102,7 +102,7 @@ def choose_models(
             there and no models are named.
         plan: Layers of the student, as `recurra.models.adaptation.plan.SharingPlan` reads it; none takes that of
             `SMALL_PLANS`.
-        teacher: Whom the student learns from: a run, an export or a folder of transformers, several separated by
+        teacher: The student's teacher: a run, an export or a folder of transformers, several separated by
             commas; none takes the encoder once it is tuned.
         from_scratch: Whether models are trained from scratch alone.
 
@@ -134,8 +134,9 @@ def choose_models(
         return Ladder(scratch.models, scratch.protocol, scratch.seeds, note)
     others = [name for name in models or () if name not in rungs]
     several = getattr(task.data_config, "problem_type", None) is not None
-    foreign = find_encoder(chosen, any_family=True).is_foreign
-    peer = None if several or foreign else _peer(chosen)
+    source = find_encoder(chosen, any_family=True)
+    # SetFit's package reads an encoder of transformers.
+    peer = None if several or source.is_foreign or source.is_adapted else _peer(chosen)
     taught = {"name": TAUGHT_WORDS, "preset": "linear-tuned", TEACHER: teacher or model_name(chosen)}
     return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED, peer=None if peer in others else peer, taught=taught)
 
@@ -165,6 +166,8 @@ def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
     source = find_encoder(encoder, any_family=True)
     if source.is_foreign:
         source.plan(plan or "")
+    if source.is_foreign or (source.is_adapted and plan is None):
+        # Layers of an adapted one are chosen already: it is the small model, and has no smaller one.
         return ["linear-tuned", encoder]
     chosen = plan or SMALL_PLANS.get(source.num_layers)
     if chosen is None:
@@ -180,5 +183,7 @@ def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
         "plan": str(source.plan(chosen)),
         "teacher": teacher or name,
     }
-    static = ["static"] if encoder == DEFAULT_ENCODER else []
-    return ["linear-tuned", *static, encoder, student]
+    frozen: Entry = WORDS_AND_ENCODER
+    if encoder != DEFAULT_ENCODER:
+        frozen = {"name": f"{name}-and-words", "preset": WORDS_AND_ENCODER, ENCODER: encoder}
+    return ["linear-tuned", frozen, encoder, student]

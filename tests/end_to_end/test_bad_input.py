@@ -310,7 +310,10 @@ def _another_shape(run: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated weights": (lambda run: _cut(run / "model" / "model.safetensors"), "not a whole safetensors file"),
+    "truncated weights": (
+        lambda run: _cut(run / "model" / "model.safetensors"),
+        "incomplete or damaged safetensors file",
+    ),
     "truncated configuration": (lambda run: _cut(run / "model" / "config.json"), "is not valid JSON"),
     "truncated record": (lambda run: _cut(run / "record.json"), "cannot be read as a record"),
     "no record": (lambda run: (run / "record.json").unlink(), "not a finished run"),

@@ -175,7 +175,7 @@ def test_a_leaking_run_has_no_cache(run: Path, refused: Callable[..., str]) -> N
 
 
 def test_what_a_good_run_cannot_do(run: Path, refused: Callable[..., str]) -> None:
-    assert "no head stands after recurrence 9; allowed for this model: 1, 2" in refused(
+    assert "there is no head after recurrence 9; allowed for this model: 1, 2" in refused(
         "generate", run, "a", "--exit", 9
     )
     assert "threshold is 1.5; allowed" in refused("generate", run, "a", "--exit-rule", "confidence", "--threshold", 1.5)

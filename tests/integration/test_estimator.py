@@ -399,7 +399,7 @@ def as_words(table: Any) -> list[str]:
 # These do not apply to a classifier of texts:
 _FEW = "its 16 rows are four different texts, and equal texts stay on one side of the split: none can choose the epoch"
 NOT_FOR_TEXTS = {
-    "check_sample_weight_equivalence_on_dense_data": "a row that stands there twice meets others in its batches than "
+    "check_sample_weight_equivalence_on_dense_data": "a row that is given twice meets others in its batches than "
     "one that weighs 2; their losses are equal (tests/unit/training/test_fit.py)",
     "check_sample_weights_shape": _FEW,
     "check_sample_weights_not_overwritten": _FEW,

@@ -155,7 +155,7 @@ def test_predict_stops_early(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_predict_refuses_exits_that_are_not_there(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, extra, line in (
-        ("exits/tiny", ("--exit", 5), "no head stands after recurrence 5; allowed for this model: 1, 2"),
+        ("exits/tiny", ("--exit", 5), "there is no head after recurrence 5; allowed for this model: 1, 2"),
         ("plain/tiny", ("--exit-rule", "confidence"), "this model was trained without"),
         ("linear", ("--exit", 1), "an exit rule needs a Transformer; this model has no recurrences"),
         ("exits/tiny", ("--exit", 1, "--input", runs), "an exit rule is for texts and single files"),

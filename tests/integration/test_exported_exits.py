@@ -125,7 +125,7 @@ def test_an_export_that_was_told_another_rule_is_refused(exports: dict[str, Any]
 @pytest.mark.parametrize(
     ("folder", "more", "line"),
     [
-        ("plain/tiny", ("--agreement", "0.9"), "an agreement of 0.9 is asked for, which is that of exits"),
+        ("plain/tiny", ("--agreement", "0.9"), "--agreement 0.9 needs a model with exits"),
         ("exits/tiny", ("--agreement", "2"), "agreement is 2; allowed: above 0, at most 1"),
         ("linear", ("--agreement", "0.9"), "is a linear model"),
     ],

@@ -310,11 +310,16 @@ def test_a_comparison_from_an_encoder_is_one_table(
     ]
     assert main(["compare", str(root / "reviews.csv"), *named, *quick, "--json", "--no-estimate"]) == 0
     (table,) = json.loads(capsys.readouterr().out)["tables"]
-    assert {model["label"] for model in table["models"]} == {"linear-tuned", "encoder", "encoder-small"}
+    assert {model["label"] for model in table["models"]} == {
+        "linear-tuned",
+        "encoder-and-words",
+        "encoder",
+        "encoder-small",
+    }
     for model in table["models"]:
         record = read_record(Path(model["runs"][0]["folder"]))
         assert (record.teacher is not None) == (model["label"] == "encoder-small")
-        assert record.training.protocol in ("finetune-small", "linear-tuned")
+        assert record.training.protocol in ("finetune-small", "linear-tuned", "encoder-and-words")
         if record.teacher is not None:
             # It was trained first, though it comes later in the alphabet.
             assert (

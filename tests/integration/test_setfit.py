@@ -196,7 +196,8 @@ def test_a_comparison_of_few_rows_holds_it_and_a_taught_bag_of_words_against_the
     assert main(command) == 0
     (table,) = json.loads(capsys.readouterr().out)["tables"]
     found = {model["label"]: model for model in table["models"]}
-    assert set(found) == {"linear-tuned", "encoder", "encoder-small", "linear-taught", "encoder-setfit"}
+    by_encoder = {"encoder-and-words", "encoder", "encoder-small", "encoder-setfit"}
+    assert set(found) == {"linear-tuned", "linear-taught", *by_encoder}
     assert found["linear-taught"]["description"].endswith("on a teacher's answers")
     assert "trained by SetFit" in found["encoder-setfit"]["description"] and table["training"] == "finetune-few"
     run = Path(found["encoder-setfit"]["runs"][0]["folder"])

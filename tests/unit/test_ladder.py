@@ -15,6 +15,7 @@ from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.ladder import FROM_SCRATCH, choose_models
 from recurra.tasks.base import task
+from recurra.tasks.runs import resolve_model
 from recurra.tasks.study_data import StudyData
 from reviews import review_rows, write_csv
 from tiny_encoder import write_tiny_encoder
@@ -25,15 +26,15 @@ TASK = task("classification")
 def test_the_default_rises_from_a_linear_model_to_an_encoder_and_its_student() -> None:
     found = choose_models(TASK)
     *rungs, student = found.models
-    assert rungs == ["linear-tuned", "static", "minilm"]
+    assert rungs == ["linear-tuned", "words-and-encoder", "minilm"]
     assert student == {"name": "minilm-small", "encoder": "minilm", "plan": "0 (3 4)x2 5", "teacher": "minilm"}
     assert (found.protocol, found.seeds, found.note) == (None, 1, "")
-    assert choose_models(TASK, ["linear", "static"], encoder="minilm").models == [*found.models, "linear"]
+    assert choose_models(TASK, ["linear", "words-and-encoder"], encoder="minilm").models == [*found.models, "linear"]
 
 
 def test_a_student_may_learn_from_somebody_else() -> None:
     *rungs, student = choose_models(TASK, teacher="runs/large,runs/other").models
-    assert rungs == ["linear-tuned", "static", "minilm"]
+    assert rungs == ["linear-tuned", "words-and-encoder", "minilm"]
     assert isinstance(student, dict) and student["teacher"] == "runs/large,runs/other"
 
 
@@ -46,7 +47,7 @@ def test_models_of_the_user_or_from_scratch_are_taken_as_they_are() -> None:
 
 def test_named_encoders_are_fine_tuned_by_the_number_of_rows() -> None:
     student = {"name": "small", "encoder": "minilm", "plan": "0 (3 4)x2 5"}
-    for models in (["linear-tuned", "minilm"], [student], ["static", student, "minilm"]):
+    for models in (["linear-tuned", "minilm"], [student], ["words-and-encoder", student, "minilm"]):
         found = choose_models(TASK, models)
         assert (found.models, found.protocol, found.seeds, found.note) == (models, None, 1, "")
         assert choose_models(TASK, models, protocol="paper").protocol == "paper"
@@ -56,14 +57,16 @@ def test_named_encoders_are_fine_tuned_by_the_number_of_rows() -> None:
     assert choose_models(TASK, ["minilm"], from_scratch=True).protocol == "tuned"
 
 
-def test_another_encoder_has_no_static_rung_and_needs_a_plan(tmp_path: Path) -> None:
+def test_another_encoder_stands_in_its_place_and_needs_a_plan(tmp_path: Path) -> None:
     folder = write_tiny_encoder(tmp_path / "tiny")
     with pytest.raises(ConfigurationError, match="has 4 layers, and there are plans for 6; give --plan"):
         choose_models(TASK, encoder=str(folder))
     found = choose_models(TASK, encoder=str(folder), plan="0 (1)x2 3")
     assert [name if isinstance(name, str) else name["name"] for name in found.models] == [
-        "linear-tuned", str(folder), "tiny-small"
+        "linear-tuned", "tiny-and-words", str(folder), "tiny-small"
     ]  # fmt: skip
+    frozen = {"name": "tiny-and-words", "preset": "words-and-encoder", "encoder": str(folder)}
+    assert found.models[1] == frozen and resolve_model(frozen)[1]["encoder"] == str(folder)
 
 
 def test_without_the_weights_it_says_what_is_missing_and_takes_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

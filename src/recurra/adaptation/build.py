@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +18,23 @@ import torch
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError
-from recurra.core.files import atomic_folder, write_json, write_text
+from recurra.core.files import atomic_folder, refuse_present, write_json, write_text
 from recurra.core.progress import Reporter
 from recurra.data.cleaning import clean_text
 from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
+from recurra.data.passages import Passages, PassageSource, read_passages, short_name
 from recurra.data.tables import stream_texts
 from recurra.data.tokenization import read_tokenizer
-from recurra.models.adaptation.convert import KeptFunction, ScoredPlan, candidate_plans, load_encoder
-from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.adaptation.convert import KeptFunction, ScoredPlan, candidate_plans, load_encoder, save_int8
+from recurra.models.adaptation.plan import SharingPlan, align
 from recurra.models.adaptation.source import ADAPTATION_NAME, EncoderSource, find_encoder
 from recurra.models.configuration import RecurraConfig
+from recurra.models.inference import default_device
+from recurra.models.modeling import RecurraModel
 from recurra.models.presets import count_parameters, forward_flops
 from recurra.models.quiet import quieten_libraries
 from recurra.models.rows import PackedRows
+from recurra.training.general_distillation import GeneralDistillation
 
 # Keys that mean something where layers are shared, and nothing in a stack.
 RELAXATIONS = ("recurrence_norms", "low_rank", "low_rank_where", "relaxation_start")
@@ -203,6 +208,8 @@ def _packed(scores: Mapping[str, float]) -> dict[str, np.ndarray[tuple[int], np.
 
 
 AUTO = "auto"
+# Pieces of each source that a narrow token table is fitted to.
+_MOST_PIECES = 500_000
 # Plans that are shown, besides the one that was chosen.
 SHOWN_PLANS = 12
 
@@ -221,8 +228,15 @@ class AdaptationOptions:
         max_ms: Estimated milliseconds of a text by itself at most, for ``auto``; none has no bound.
         changes: Keys of the model's configuration in place of the encoder's. What they say recurrences have of their
             own holds for every plan with shared layers.
-        cache_dir: Where scores are kept.
+        cache_dir: Where scores and tokenised passages are kept.
         overwrite: Whether a folder that lies there is replaced.
+        teach: Files and named corpora whose texts the encoder's states are taught on; none leaves the layers as they
+            are taken out.
+        apart: Files and named corpora with texts that models are reported on, which teach nothing.
+        minutes: Of teaching, over all restarts; or ``tokens``.
+        tokens: Of teaching.
+        data_root: Local copies of public corpora.
+        int8: Whether matrices are stored as whole numbers, in a quarter of the size.
     """
 
     plan: str = AUTO
@@ -235,6 +249,12 @@ class AdaptationOptions:
     changes: Mapping[str, Any] | None = None
     cache_dir: Path | None = None
     overwrite: bool = False
+    teach: Sequence[str] = ()
+    apart: Sequence[str] = ()
+    minutes: float | None = None
+    tokens: int | None = None
+    data_root: Path | None = None
+    int8: bool = False
 
 
 @dataclass(frozen=True)
@@ -264,6 +284,7 @@ class Adaptation:
         changes: Keys of the model's configuration in place of the encoder's.
         scores: Plans that were compared, best first; of a plan that was given its own, if there were texts.
         texts: Number of texts that plans were scored on.
+        taught: Which texts taught it, and what was measured on held-out ones on the way; empty if none did.
     """
 
     folder: Path
@@ -273,6 +294,13 @@ class Adaptation:
     changes: Mapping[str, Any]
     scores: Sequence[PlanPoint]
     texts: int
+    taught: Mapping[str, Any]
+
+    @property
+    def trained_on(self) -> str:
+        """What its weights have seen."""
+        names = ", ".join(text["name"] for text in self.taught.get("texts", ()))
+        return self.source.trained_on + (f"; then its states were taught on {names}" if names else "")
 
     def plain(self) -> dict[str, Any]:
         """Plain JSON values, as the folder keeps them."""
@@ -286,8 +314,9 @@ class Adaptation:
             "applied_layers": self.plan.applied,
             "parameters": self.parameters,
             "licence": self.source.licence,
-            "trained_on": self.source.trained_on,
+            "trained_on": self.trained_on,
             "changes": dict(self.changes),
+            **({"taught": dict(self.taught)} if self.taught else {}),
             "texts": self.texts,
             "scores": [
                 {
@@ -324,6 +353,7 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     if source.is_adapted:
         raise ConfigurationError(f"'{name}' was adapted already; start from the encoder that it came from")
     _check_budgets(options)
+    refuse_present(Path(output), replace=options.overwrite)
     auto = options.plan.strip() == AUTO
     given = dict(options.changes or {})
     costs = PlanCosts(source, given)
@@ -342,22 +372,91 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     else:
         plan = source.plan(options.plan)
         points = [] if scores is None else _score_one(scores, costs, plan)
+    tokenizer = read_tokenizer(source.folder)
+    pieces = None if scores is None else scores.pieces
+    lessons: list[PassageSource] = []
+    if options.teach:
+        lessons = read_passages(
+            options.teach,
+            options.apart,
+            tokenizer,
+            text_column=options.text_column,
+            data_root=options.data_root,
+            cache_dir=options.cache_dir,
+            reporter=reporter,
+        )
+        pieces = torch.from_numpy(np.concatenate([lesson.input_ids[:_MOST_PIECES] for lesson in lessons]))
     with torch.random.fork_rng(devices=[]):
         # What is drawn of low-rank updates is the same every time.
         torch.manual_seed(0)
-        model = load_encoder(name, str(plan), None if scores is None else scores.pieces, **given)
+        model = load_encoder(name, str(plan), pieces, **given)
+    work = Path(output).with_name(f"{Path(output).name}.teaching")
+    taught = _teach(model, source, plan, lessons, options, work=work, reporter=reporter) if lessons else {}
     texts = 0 if scores is None else scores.texts
-    made = Adaptation(Path(output), source, plan, costs.parameters(plan), given, points, texts)
-    tokenizer = read_tokenizer(source.folder)
+    made = Adaptation(Path(output), source, plan, costs.parameters(plan), given, points, texts, taught)
     with atomic_folder(output, replace=options.overwrite) as folder:
-        model.save_pretrained(folder)
+        if options.int8:
+            save_int8(model, folder)
+        else:
+            model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        write_json(folder / ADAPTATION_NAME, made.plain())
+        weights = EncoderSource(str(output), folder, {}).sha256
+        write_json(folder / ADAPTATION_NAME, {**made.plain(), "weights_sha256": weights})
         write_text(folder / "README.md", _card(made))
+    if lessons:
+        shutil.rmtree(work, ignore_errors=True)
     return made
 
 
+def _teach(
+    model: RecurraModel,
+    source: EncoderSource,
+    plan: SharingPlan,
+    lessons: Sequence[PassageSource],
+    options: AdaptationOptions,
+    *,
+    work: Path,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Teaches a model the encoder's states, or goes on with it; says what happened, in plain JSON values."""
+    device = default_device()
+    budget = float(options.tokens or 0) or 60 * (options.minutes or 0)
+    teaching = GeneralDistillation(
+        model.to(device),
+        load_encoder(source.name).to(device),
+        align(plan, source.num_layers),
+        Passages(lessons, seed=0),
+        budget,
+        in_tokens=options.tokens is not None,
+    )
+    task = {
+        "encoder": source.sha256,
+        "plan": str(plan),
+        "keys": dict(options.changes or {}),
+        "minutes": options.minutes,
+        "tokens": options.tokens,
+        "texts": {lesson.name: f"{lesson.sha256[:16]}, {len(lesson):,} passages" for lesson in lessons},
+    }
+    teaching.run(work, task, read_tokenizer(source.folder), reporter)
+    model.cpu()
+    return {
+        "texts": [lesson.plain() for lesson in lessons],
+        "apart": [short_name(name) for name in options.apart],
+        "tokens": teaching.tokens,
+        "minutes": round(teaching.seconds / 60, 2),
+        "history": teaching.history,
+    }
+
+
 def _check_budgets(options: AdaptationOptions) -> None:
+    if options.teach and (options.minutes is None) == (options.tokens is None):
+        raise ConfigurationError("--teach needs a budget: --minutes N of training over all restarts, or --tokens N")
+    for name, value in {"--minutes": options.minutes, "--tokens": options.tokens}.items():
+        if value is not None and (value <= 0 or not options.teach):
+            why = "a budget is above 0" if options.teach else "it is how long to teach: name texts with --teach FILE"
+            raise ConfigurationError(f"{name} is {value:g}; {why}")
+    if options.apart and not options.teach:
+        raise ConfigurationError("--apart says which texts must not teach; name those that do with --teach FILE")
     given = {"--max-parameters": options.max_parameters, "--max-ms": options.max_ms}
     for name, value in given.items():
         if value is not None and options.plan.strip() != AUTO:
@@ -427,6 +526,12 @@ def _card(made: Adaptation) -> str:
             f"Before any training it keeps {made.scores[0].scored.kept:.2f} of the encoder's function, the centred "
             f"cosine of its output on {made.texts} texts.\n\n"
         )
+    if made.taught:
+        first, last = made.taught["history"][0], made.taught["history"][-1]
+        measured += (
+            f"It learned the encoder's states on {last['tokens']:,} tokens of texts without labels. On held-out "
+            f"passages it keeps {last['kept']:.3f} of the encoder's function; before, it kept {first['kept']:.3f}.\n\n"
+        )
     return (
         f"# {source.name}, layers {made.plan}\n\n"
         f"An encoder of {made.plan.stored} stored layers that are applied {made.plan.applied} times, made by "
@@ -434,6 +539,6 @@ def _card(made: Adaptation) -> str:
         "```sh\nrecurra train --model THIS_FOLDER --data labelled.csv --protocol finetune --output runs/mine\n```\n\n"
         f"{measured}"
         f"* Weights of the encoder: SHA-256 `{source.sha256}`, licence {source.licence}.\n"
-        f"* It was trained on: {source.trained_on}.\n"
+        f"* It was trained on: {made.trained_on}.\n"
         f"* {made.parameters:,} parameters.\n" + "".join(f"* `{key}`: {value}\n" for key, value in made.changes.items())
     )

@@ -49,8 +49,37 @@ def adapt(
             "--max-ms", min=0.001, help="For auto: time of a text by itself, at most, as it is estimated here."
         ),
     ] = None,
+    teach: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--teach",
+            metavar="NAME|FILE",
+            help="Texts on which the small encoder learns the large one's states; a corpus gives its training texts. "
+            "May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    apart: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--apart",
+            metavar="NAME|FILE",
+            help="For --teach: texts that models are reported on; what repeats one is left out. May be given several "
+            "times.",
+            show_default=False,
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", help="For --teach: time of training, over all restarts.")
+    ] = None,
+    tokens: Annotated[int | None, typer.Option("--tokens", help="For --teach, in place of --minutes.")] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Store matrices as whole numbers, in a quarter of the size.")
+    ] = False,
+    threads: options.Threads = 0,
+    data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that lies there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -58,7 +87,8 @@ def adapt(
 
     Which layers is a plan: '0 (3 4)x2 5' applies 0, then 3 and 4 twice, then 5. With auto, plans are scored by how much
     of the encoder's function they keep on your texts before any training. Scores are kept, so that a second call
-    computes none.
+    computes none. With --teach the layers then learn, without labels, to do what the whole encoder does; a killed
+    training goes on with the same command.
 
     Example: recurra adapt minilm --plan auto --texts reviews.csv --stored 4 --output encoders/reviews
     """
@@ -68,7 +98,7 @@ def adapt(
     from recurra.core.progress import Reporter
     from recurra.tasks.presentation import Shown, ShownTable
 
-    asked = AdaptationOptions(
+    settings = AdaptationOptions(
         plan=plan,
         stored=stored,
         applied=applied,
@@ -79,8 +109,18 @@ def adapt(
         text_column=text_column,
         changes=override({}, changes or []),
         overwrite=overwrite,
+        teach=teach or [],
+        apart=apart or [],
+        minutes=minutes,
+        tokens=tokens,
+        data_root=data_root,
+        int8=int8,
     )
-    made = make(encoder, output, asked, reporter=Reporter(quiet=quiet))
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+    made = make(encoder, output, settings, reporter=Reporter(quiet=quiet))
     timed = any(each.ms is not None for each in made.scores)
     rows = []
     for each in made.scores[:SHOWN_PLANS]:
@@ -90,8 +130,13 @@ def adapt(
     more = len(made.scores) - len(rows)
     headings = ["Plan", "Stored", "Applied", "Parameters", *(["About ms"] if timed else []), "Kept"]
     tables = [ShownTable(f"Kept of {encoder} on {made.texts} texts", headings, rows)]
+    history = made.taught.get("history", [])
+    learned = ", ".join(
+        f"{history[place]['kept']:.3f} {when}" for place, when in ((0, "before"), (-1, "taught")) if history
+    )
     lines = [
         *([f"and {more} more plans in {output}/adaptation.json"] if more else []),
+        *([f"kept of {encoder} on held-out passages: {learned}"] if history else []),
         f"{made.plan}: {made.parameters:,} parameters; licence of the weights: {made.source.licence}",
         f"train it: recurra train --model {output} --data FILE --protocol finetune --output runs/mine",
     ]

@@ -22,8 +22,8 @@ def compare(
         typer.Option(
             "--models",
             "-m",
-            help="Presets, controls, encoders or model files, separated by commas. Default: linear-tuned, static, "
-            "minilm, a smaller student of it, and setfit up to 400 training rows.",
+            help="Presets, controls, encoders or model files, separated by commas. Default: linear-tuned, "
+            "words-and-encoder, minilm, a smaller student of it, and setfit up to 400 training rows.",
             show_default=False,
         ),
     ] = None,
@@ -36,7 +36,7 @@ def compare(
         str | None,
         typer.Option(
             "--teacher",
-            help="Whom the student learns from: a run, an export or a Hugging Face folder, several separated by "
+            help="The student's teacher: a run, an export or a Hugging Face folder, several separated by "
             "commas. Default: the tuned encoder.",
             show_default=False,
         ),
@@ -90,7 +90,9 @@ def compare(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", min=0.01, help="Minutes of training: the dearest models are left out until it fits."),
+        typer.Option(
+            "--minutes", min=0.01, help="Minutes of training: the most expensive models are left out until it fits."
+        ),
     ] = None,
     output: options.Output = Path("runs/compare"),
     protocol: Annotated[
@@ -142,7 +144,7 @@ def compare(
     workers: options.Workers = 0,
     threads: options.Threads = 0,
     latency: Annotated[bool, typer.Option(help="Time all models side by side at the end.")] = True,
-    estimate: Annotated[bool, typer.Option(help="Say what each model will take before the first run.")] = True,
+    estimate: Annotated[bool, typer.Option(help="Estimate time and memory of each model before the first run.")] = True,
     wide: options.Wide = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

@@ -20,7 +20,7 @@ def export(
         str,
         typer.Option("--precision", "-p", help=f"Precision of the stored weights ({list_precisions()})."),
     ] = "fp32",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that lies there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
     rows: Annotated[
         Path | None,
         typer.Option("--rows", help="File of texts to check on; default: the run's validation split, else the demo's."),

@@ -36,7 +36,7 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens to add at most.")] = 64,
     temperature: Annotated[
         float | None,
-        typer.Option("--temperature", help="Draw tokens; below 1 is tamer. Default: take the most probable one."),
+        typer.Option("--temperature", help="Draw tokens; below 1 is less random. Default: take the most probable one."),
     ] = None,
     top_p: Annotated[
         float | None, typer.Option("--top-p", help="Draw from the tokens that make up this share together.")
@@ -49,7 +49,9 @@ def generate(
     exit_after: options.ExitAfter = None,
     cache: Annotated[
         str,
-        typer.Option("--cache", help="per-loop (exact), shared (less memory, some loss), or none (computes all anew)."),
+        typer.Option(
+            "--cache", help="per-loop (exact), shared (less memory, some loss), or none (recomputes everything)."
+        ),
     ] = "per-loop",
     precision: options.Precision = "fp32",
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts computed together.")] = 8,

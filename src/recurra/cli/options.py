@@ -53,7 +53,7 @@ ExitAfter = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Texts of 32 tokens a batch.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of one run; 0 shares the cores out.")]
-Workers = Annotated[int, typer.Option("--workers", min=0, help="Runs at once; 0 takes as many as the cores carry.")]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Runs at once; 0 takes as many as the cores allow.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Training keys; data.KEY and model.KEY for the rest.", show_default=False),

@@ -51,7 +51,7 @@ class _PlainLoader(yaml.SafeLoader):
         values = super().construct_mapping(node, deep)
         if isinstance(node, yaml.MappingNode) and len(values) < len(node.value):
             names = Counter(str(key.value)[:60] for key, _ in node.value)
-            problem = f"the key '{names.most_common(1)[0][0]}' stands there twice"
+            problem = f"the key '{names.most_common(1)[0][0]}' is given twice"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return values
 

@@ -230,7 +230,7 @@ def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
         StorageError: If there is one already, another process writes it, or it cannot be written. What was there is
             untouched then.
     """
-    _refuse_present(Path(path), replace=replace)
+    refuse_present(Path(path), replace=replace)
     # A link to a folder stays; what it leads to is replaced.
     target = Path(path).resolve()
     staging = target.parent / f".{target.name}.part"
@@ -241,7 +241,7 @@ def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
             fresh.mkdir()
             yield fresh
             _flush(fresh)
-            _refuse_present(target, replace=replace)
+            refuse_present(target, replace=replace)
             _place(fresh, target, old)
     finally:
         # Not empty while another process holds it.
@@ -258,7 +258,8 @@ def _without_leftovers(*leftovers: Path) -> Iterator[None]:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _refuse_present(target: Path, *, replace: bool) -> None:
+def refuse_present(target: Path, *, replace: bool) -> None:
+    """Refuses a folder to write that is there already, unless it may be replaced, and a file in its place."""
     if not replace and os.path.lexists(target):
         raise StorageError(f"'{target}' is there already; choose another --output, or replace it with --overwrite")
     if os.path.lexists(target) and not target.is_dir():

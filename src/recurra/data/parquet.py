@@ -43,7 +43,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).split(".")[0]
         raise DataError(
-            f"'{path}' is not a whole Parquet file ({reason}); write it again, or give CSV or JSONL"
+            f"'{path}' is an incomplete or damaged Parquet file ({reason}); write it again, or give CSV or JSONL"
         ) from error
 
 

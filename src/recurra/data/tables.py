@@ -242,7 +242,9 @@ class TableFile:
             with opener(self.path, "rb") as stream:
                 yield stream
         except (gzip.BadGzipFile, lzma.LZMAError, EOFError, zlib.error) as error:
-            raise DataError(f"{self.source} is not a whole compressed file ({error}); compress it again") from error
+            raise DataError(
+                f"{self.source} is an incomplete or damaged compressed file ({error}); compress it again"
+            ) from error
         except OSError as error:
             reason = error.strerror or str(error)
             raise DataError(f"cannot read {self.source}: {reason}; check the file and its permissions") from error

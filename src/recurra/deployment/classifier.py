@@ -30,6 +30,7 @@ from recurra.deployment.engines.computation import (
 )
 from recurra.deployment.export.formats import find_format
 from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export
+from recurra.models.controls import holds_joined_model
 from recurra.models.exits.rules import ExitRule
 
 
@@ -344,6 +345,10 @@ def load_engine(
     preferred: str | None = None,
 ) -> Engine:
     """Reads the model folder of a run of kind ``transformer`` or ``linear``; see `TransformerEngine.load`."""
+    if holds_joined_model(folder):
+        from recurra.deployment.engines.joined import JoinedEngine
+
+        return JoinedEngine.load(folder, precision=precision, preferred=preferred)
     if kind == "linear":
         return LinearEngine.load(folder)
     from recurra.deployment.engines.trained import TransformerEngine

@@ -21,7 +21,7 @@ from recurra.data.encoding import encode_texts
 from recurra.data.tokenization import load_tokenizer, read_tokenizer
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.configuration import RecurraConfig
-from recurra.models.controls import holds_linear_model
+from recurra.models.controls import holds_joined_model, holds_linear_model
 from recurra.models.inference import PRECISIONS, check_precision, default_device, torch_threads
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import RecurraForSequenceClassification
@@ -132,7 +132,7 @@ def _models(names: Sequence[str]) -> dict[str, PreTrainedModel]:
             models[name] = BertForSequenceClassification(bert_of_equal_shape(models[names[0]].config))
         elif name in PRESETS:
             models[name] = RecurraForSequenceClassification(preset(name))
-        elif holds_linear_model(_model_folder(name)):
+        elif holds_linear_model(_model_folder(name)) or holds_joined_model(_model_folder(name)):
             raise ConfigurationError(f"'{name}' is a linear model, which has no forward pass; give a Transformer's run")
         elif Path(name).is_dir():
             models[name] = load_classifier_model(_model_folder(name))

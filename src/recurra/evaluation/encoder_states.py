@@ -2,41 +2,109 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from recurra.core.configuration import content_hash
 from recurra.core.progress import Reporter
-from recurra.data.batching import sorted_batches
-from recurra.data.encoding import encode_texts
+from recurra.data.batching import pad_rows, sorted_batches
+from recurra.data.corpora import IN_MEMORY
+from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
 from recurra.data.tokenization import read_tokenizer
 from recurra.models.adaptation.convert import load_encoder
 from recurra.models.adaptation.source import EncoderSource
+from recurra.models.controls import STATES_TOKENS
+from recurra.models.heads import mean
+from recurra.models.inference import PRECISIONS, default_device, has_bf16
 
-# What stands behind is cut: a label seldom hangs on it, and twice the tokens are twice the time.
-MAX_TOKENS = 256
 _BATCH_SIZE = 32
+States = npt.NDArray[np.float32]
+
+
+def cached_states(
+    source: EncoderSource,
+    texts: Sequence[str],
+    reporter: Reporter,
+    *,
+    data: str,
+    precision: str | None = None,
+    cache_dir: Path | None = None,
+) -> States:
+    """Mean states of texts, of which those are computed that nobody has asked for before.
+
+    There is one file for an encoder, a precision and the data, with all texts of it that were asked for.
+
+    Args:
+        source: The encoder.
+        texts: Cleaned texts.
+        reporter: For progress.
+        data: File or name that the texts are from; of rows in memory nothing is kept.
+        precision: Of the matrix products; none takes bf16 where this machine has instructions for it, else FP32.
+        cache_dir: As `recurra.data.encoding.cache_path` takes it.
+    """
+    precision = precision or ("bf16" if has_bf16(default_device()) else "fp32")
+    if data == IN_MEMORY:
+        return mean_states(source, texts, reporter, precision=precision)
+    name = str(Path(data).resolve()) if Path(data).is_file() else data
+    key = f"states-{content_hash([source.sha256, precision, STATES_TOKENS, name])}"
+    path = cache_path(key, cache_dir)
+    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8] for text in texts]
+    wanted = np.frombuffer(b"".join(digests), dtype=np.int64)
+    stored = read_arrays(path, key, ["texts", "states"])
+    known = stored["texts"] if stored is not None else np.zeros(0, dtype=np.int64)
+    new, rows = np.unique(wanted, return_index=True)
+    rows = rows[~np.isin(new, known)]
+    states = stored["states"] if stored is not None else None
+    if len(rows):
+        computed = mean_states(source, [texts[row] for row in rows], reporter, precision=precision)
+        known = np.concatenate([known, wanted[rows]])
+        states = computed if states is None else np.concatenate([states, computed])
+        write_arrays(path, key, {"texts": known, "states": states})
+    if states is None:
+        return mean_states(source, texts, reporter, precision=precision)
+    order = np.argsort(known)
+    found: States = states[order[np.searchsorted(known, wanted, sorter=order)]]
+    return found
 
 
 @torch.inference_mode()
-def mean_states(source: EncoderSource, texts: Sequence[str], reporter: Reporter) -> npt.NDArray[np.float32]:
-    """The mean of the states that an encoder gives the tokens of a text, special ones among them, in FP32.
+def mean_states(source: EncoderSource, texts: Sequence[str], reporter: Reporter, *, precision: str = "fp32") -> States:
+    """The mean of the states that an encoder gives the tokens of a text, special ones among them; summed in FP32.
 
-    Sentence-BERT's mean pooling (Reimers and Gurevych 2019, section 3). Some 60 sentences or 15 reviews a second and
-    core with MiniLM.
+    Sentence-BERT's mean pooling (Reimers and Gurevych 2019, section 3).
+
+    Args:
+        source: The encoder.
+        texts: Cleaned texts; each is cut after `STATES_TOKENS` tokens.
+        reporter: For progress.
+        precision: Of the matrix products.
+
+    Returns:
+        ``(texts, hidden_size)``.
+
+    Raises:
+        CheckpointError: If the encoder cannot be used.
     """
-    model = load_encoder(source.name)
+    device = default_device()
+    model = load_encoder(source.name).to(device=device, dtype=PRECISIONS[precision])
     ids, offsets = encode_texts(
-        texts, read_tokenizer(source.folder), min(MAX_TOKENS, model.config.max_position_embeddings)
+        texts, read_tokenizer(source.folder), min(STATES_TOKENS, model.config.max_position_embeddings)
     )
-    tokens, lengths = torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(np.diff(offsets))
     states = np.empty((len(texts), model.config.hidden_size), dtype=np.float32)
     with reporter.task("texts read by the encoder", len(texts)) as task:
-        for rows in sorted_batches(lengths.numpy(), _BATCH_SIZE):
-            packed = torch.cat([tokens[offsets[row] : offsets[row + 1]] for row in rows])
-            found = model(packed[None], row_lengths=lengths[rows]).last_hidden_state[0]
-            states[rows] = torch.segment_reduce(found.float(), "mean", lengths=lengths[rows]).numpy()
+        for rows in sorted_batches(np.diff(offsets), _BATCH_SIZE):
+            tokens, inside = pad_rows(
+                [ids[offsets[row] : offsets[row + 1]] for row in rows],
+                model.config.pad_token_id or 0,
+                longest=model.config.max_position_embeddings,
+            )
+            mask = torch.from_numpy(inside).to(device)
+            output = model(torch.from_numpy(tokens).to(device), attention_mask=mask).last_hidden_state
+            states[rows] = mean(output.float(), mask).cpu().numpy()
             task.advance(len(rows))
     return states

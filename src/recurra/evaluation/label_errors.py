@@ -124,7 +124,7 @@ def find_label_errors(
     table, notes = read_rows(config.name, config)
     names = config.labels.names(table, config.label_column)
     labels = config.labels.values(table, names)
-    states, note = _states(encoder, table.texts, reporter or Reporter(quiet=True))
+    states, note = _states(encoder, table.texts, config.name, reporter or Reporter(quiet=True))
     notes = [*notes, note] if note else notes
     probabilities, model = out_of_fold_probabilities(
         table.texts, labels, num_labels=len(names), states=states, seed=seed
@@ -135,7 +135,7 @@ def find_label_errors(
 
 
 def _states(
-    encoder: str | None, texts: Sequence[str], reporter: Reporter
+    encoder: str | None, texts: Sequence[str], file: str, reporter: Reporter
 ) -> tuple[npt.NDArray[np.float32] | None, str]:
     """What the encoder makes of the texts, and what the user must know if it was not asked."""
     if encoder == NO_ENCODER:
@@ -151,6 +151,6 @@ def _states(
         if encoder is not None:
             raise
         return None, f"without a pretrained encoder, which finds more: {error}"
-    from recurra.evaluation.encoder_states import mean_states
+    from recurra.evaluation.encoder_states import cached_states
 
-    return mean_states(source, texts, reporter), ""
+    return cached_states(source, texts, reporter, data=file), ""

@@ -75,7 +75,7 @@ def read_model_configuration(folder: Path) -> dict[str, Any]:
     return values
 
 
-def check_sizes(folder: Path, values: Mapping[str, Any]) -> None:
+def check_sizes(folder: Path, values: Mapping[str, Any], weights: str = WEIGHTS_NAME) -> None:
     """Holds the sizes of a configuration of ours against bounds, and its tables against the weights beside it."""
     path = folder / CONFIG_NAME
     named = values.get("id2label")
@@ -91,10 +91,10 @@ def check_sizes(folder: Path, values: Mapping[str, Any]) -> None:
             f"'{path}': 'exits' names {len(exits):,}; at most {MOST['num_recurrences']:,} are allowed"
         )
     wanted = least_elements(sizes)
-    held = weight_elements(folder / WEIGHTS_NAME)
+    held = weight_elements(folder / weights)
     if held is not None and wanted > 2 * held:
         raise CheckpointError(
-            f"'{path}' asks for tables of {wanted:,} numbers, and '{WEIGHTS_NAME}' holds {held:,} in all: "
+            f"'{path}' asks for tables of {wanted:,} numbers, and '{weights}' holds {held:,} in all: "
             "not a checkpoint of this configuration; copy or train it again"
         )
 

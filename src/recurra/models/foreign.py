@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import CONFIG_MAPPING, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from recurra.core.errors import ConfigurationError
 from recurra.models.adaptation.source import OTHER_FAMILIES, encoder_shape
@@ -66,6 +66,9 @@ class ForeignConfig(PreTrainedConfig):
 
 def _make_encoder(values: dict[str, Any]) -> Any:
     """The encoder of a configuration, with new weights in FP32 and without a pooler."""
+    # The Auto classes import this module to know it.
+    from transformers import AutoModel
+
     kind = values.get("model_type")
     if kind not in OTHER_FAMILIES:
         raise ConfigurationError(f"model type '{kind}' of 'encoder'; allowed: {', '.join(OTHER_FAMILIES)}")

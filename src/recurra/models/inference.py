@@ -52,7 +52,7 @@ def check_precision(precision: str) -> str:
         and not torch.cuda.is_bf16_supported(including_emulation=False)
     ):
         raise ConfigurationError(
-            "precision 'bf16' is not to be had on this accelerator; use fp16, whose loss is scaled in training, or fp32"
+            "precision 'bf16' is not supported by this accelerator; use fp16, whose loss is scaled in training, or fp32"
         )
     return precision
 

@@ -119,7 +119,7 @@ def _load(model_class: type[PreTrainedModel], folder: Path, weights: Path) -> An
             present = set(handle.keys())
     except SafetensorError as error:
         raise CheckpointError(
-            f"'{weights}' is not a whole safetensors file ({error}): truncated, "
+            f"'{weights}' is an incomplete or damaged safetensors file ({error}): truncated, "
             "or a pickle under that name; copy it again"
         ) from error
     model, details = read_pretrained(

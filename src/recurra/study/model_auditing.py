@@ -14,6 +14,7 @@ from recurra.core.packed import run_folders
 from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, holds_any_record, read_any_record
 from recurra.core.record_parts import ANSWERS
 from recurra.core.sealed import sealed_model
+from recurra.models.controls import holds_joined_model
 from recurra.tasks.base import Task, task, tasks
 from recurra.tasks.profile import presets
 from recurra.tasks.summary import Summary
@@ -170,10 +171,13 @@ def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
     if record.model.kind == ANSWERS:
         raise CheckpointError(f"'{folder}' is a run of answers that came from elsewhere: there is no model to audit")
     recorded = record.model.parameters
+    joined = holds_joined_model(folder / "model")
     if record.model.kind == "linear":
         from recurra.models.controls.linear import LinearModel
 
         linear = LinearModel.load(folder / "model")
+        recorded = recorded - linear.num_parameters if joined else recorded
+    if record.model.kind == "linear" and not joined:
         skipped = "skipped: a linear model has neither padding nor batches"
         return [
             AuditResult(name="invariance.padding", status="skipped", summary=skipped),

@@ -102,7 +102,7 @@ class StudySpec(Settings):
         names = [_entry_name(value) for value in values] if isinstance(values, list) else []
         doubles = sorted({name for name in names if names.count(name) > 1})
         if doubles:
-            raise ValueError(f"{', '.join(doubles)} stands there twice; name each once")
+            raise ValueError(f"{', '.join(doubles)} is given twice; name each once")
         return values
 
     @field_validator("prices")
@@ -122,7 +122,7 @@ class StudySpec(Settings):
             raise ValueError(f"{' and '.join(kinds)} are two studies; write a file for each")
         for index, value in enumerate(values):
             if value in values[:index]:
-                raise ValueError(f"'{value.name}' stands there twice with the same settings; name each once")
+                raise ValueError(f"'{value.name}' is given twice with the same settings; name each once")
         return values
 
     @model_validator(mode="after")

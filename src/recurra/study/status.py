@@ -254,7 +254,7 @@ def plan_with_cost(
 def within_minutes(
     spec: StudySpec, output: Path, data: StudyData, minutes: float, *, workers: int = 0, reporter: Reporter
 ) -> tuple[StudySpec, str]:
-    """Takes one split instead of folds, then leaves out the dearest models, until a study's training fits a budget.
+    """Takes one split instead of folds, then leaves out expensive models, until training fits a budget.
 
     What is done already costs nothing.
 

@@ -40,7 +40,7 @@ def time_all(data: StudyData, study: str, names: dict[str, list[str]]) -> None:
     output = Path(study)
     threads = data.machine.threads or available_cores()
     timed_items = list(_named(output, names))
-    if not all(item.record.model.kind == "linear" for item in timed_items):
+    if any(_takes_torch(item) for item in timed_items):
         import torch
 
         from recurra.models.quiet import quieten_libraries
@@ -101,6 +101,10 @@ def _memory_of(members: list[Timed], texts: Sequence[str], threads: int) -> dict
     return {item.name: found[item.shape] for item in exports}
 
 
+def _takes_torch(item: Timed) -> bool:
+    return item.record.model.kind != "linear" or item.record.model.encoder is not None
+
+
 def _time_data(
     task: Task, members: list[Timed], inputs: Sequence[Any], threads: int
 ) -> dict[str, dict[str, LatencyRecord]]:
@@ -108,7 +112,7 @@ def _time_data(
 
     representatives = _representatives(members)
     device = "cpu"
-    if not all(item.record.model.kind == "linear" for item in members):
+    if any(_takes_torch(item) for item in members):
         from recurra.models.inference import default_device
 
         device = str(default_device())

@@ -44,6 +44,8 @@ ANSWERS_FILE, ANSWERS_HASH = "answers", "answers_hash"
 START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD, ANSWERS_FILE, ANSWERS_HASH)
 # Methods of others that train an encoder in place of a training protocol of ours.
 METHODS = ("setfit",)
+# The control that reads words beside what a frozen encoder makes of the text.
+WORDS_AND_ENCODER = "words-and-encoder"
 # Controls that learn from a teacher's answers, if a model names one of them as its preset.
 TEACHABLE = ("linear-tuned", "static")
 # Models by name that others train.
@@ -168,7 +170,9 @@ def _check_control(model: str, control: str, overrides: Mapping[str, Any]) -> No
         raise ConfigurationError(
             f"model '{model}': '{key}' is '{overrides[key]}', and {control} has no such key; leave it out"
         )
-    if model == control:
+    if overrides.get(TEACHER) is None and control in (model, WORDS_AND_ENCODER):
+        return
+    if model == control and control in TEACHABLE:
         return
     if control not in TEACHABLE:
         raise ConfigurationError(

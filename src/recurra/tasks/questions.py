@@ -54,7 +54,7 @@ def _of_csv(text: str) -> dict[str, dict[str, str]]:
         if len(row) != len(header) + 1:
             raise ValueError(f"the row of '{row[0]}' has {len(row) - 1} costs for {len(header)} labels")
     if len({row[0] for row in rows}) < len(rows) or len(set(header)) < len(header):
-        raise ValueError("a label stands there twice")
+        raise ValueError("a label is given twice")
     return {row[0]: dict(zip(header, row[1:], strict=True)) for row in rows[1:]}
 
 
@@ -137,7 +137,7 @@ class Contrast(Settings):
             if precision is not None and precision not in precisions:
                 raise ValueError(f"contrast '{self.name}': {unknown('precision of this study', precision, precisions)}")
         if self.a == self.b:
-            raise ValueError(f"contrast '{self.name}': '{self.a}' is held against itself; name two models")
+            raise ValueError(f"contrast '{self.name}': '{self.a}' is compared with itself; name two models")
         if ("@" in self.a) != ("@" in self.b):
             raise ValueError(f"contrast '{self.name}': name the precision of both sides or of neither")
 

@@ -16,7 +16,7 @@ from recurra.core.record import LabelRunRecord, holds_any_record, read_any_recor
 from recurra.data.configuration import RunData
 from recurra.data.tables import TABLE_FORMATS, check_path
 from recurra.deployment.export.manifest import is_export, read_manifest
-from recurra.models.adaptation.source import PACKAGED
+from recurra.models.adaptation.source import ENCODER_NAMES
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME
 from recurra.models.names import MODEL_KEYS
 from recurra.tasks.profile import (
@@ -29,6 +29,7 @@ from recurra.tasks.profile import (
     START_KEYS,
     TEACHABLE,
     TEACHER,
+    WORDS_AND_ENCODER,
     check_model,
     control_of,
     controls,
@@ -50,7 +51,7 @@ class ModelVariant(Settings):
     Attributes:
         name: Name in tables and run folders; not that of a preset.
         preset: What to start from; none if it starts from an encoder. With a teacher also one of
-            `recurra.tasks.profile.TEACHABLE`.
+            `recurra.tasks.profile.TEACHABLE`; with an encoder also `recurra.tasks.profile.WORDS_AND_ENCODER`.
         encoder: The pretrained encoder to start from, as `recurra.models.adaptation.source.find_encoder` takes it.
         plan: Which of its layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it.
         teacher: Whom it learns from, named as in `recurra.training.protocols.ProtocolConfig` and trained under the same
@@ -79,13 +80,15 @@ class ModelVariant(Settings):
     @field_validator("preset")
     @classmethod
     def _known_preset(cls, value: str | None) -> str | None:
-        if value is not None and value not in (*presets(), *TEACHABLE):
-            raise ValueError(unknown("preset", value, [*presets(), *TEACHABLE]))
+        allowed = [*presets(), *TEACHABLE, WORDS_AND_ENCODER]
+        if value is not None and value not in allowed:
+            raise ValueError(unknown("preset", value, allowed))
         return value
 
     @model_validator(mode="after")
     def _one_start(self) -> ModelVariant:
-        if [self.preset, self.encoder, self.answers].count(None) != 2:
+        one = (self.preset is None) != (self.encoder is None) or self.preset == WORDS_AND_ENCODER
+        if one == (self.answers is not None):
             raise ValueError("give either preset or encoder, what the model starts from, or answers")
         return self
 
@@ -335,9 +338,9 @@ def resolve_model(name: str | ModelVariant | Mapping[str, Any]) -> tuple[str, di
         return name, dict(known[name])
     if Path(name).suffix in {".yaml", ".yml"}:
         return Path(name).stem, read_yaml(name)
-    if name in PACKAGED or _is_encoder(name):
+    if name in ENCODER_NAMES or _is_encoder(name):
         return model_name(name), {ENCODER: name}
-    allowed = [*known, *PACKAGED, "the folder of an encoder", "a .yaml file"]
+    allowed = [*known, *ENCODER_NAMES, "the folder of an encoder", "a .yaml file"]
     raise ConfigurationError(unknown("model", name, allowed))
 
 
@@ -412,7 +415,7 @@ def make_run(
             "data_hash": file_hash(data),
             "protocol": (control_protocol(name) if control else protocol).plain(),
             "seed": 0 if control else seed,
-            "precision": "fp32" if control else precision,
+            "precision": "fp32" if control and kind != WORDS_AND_ENCODER else precision,
             "teachers": [teacher.plain() for teacher in teachers],
         },
         source="run",

@@ -160,7 +160,7 @@ MISTAKES: dict[str, tuple[tuple[Any, ...], str]] = {
     "empty prompt": (("run", ""), "the prompt is empty"),
     "empty prompt of several": (("run", "a", ""), "prompt 2 is empty"),
     "no prompt": (("run",), "no texts are given"),
-    "exit": (("run", "a", "--exit", 7), "no head stands after recurrence 7; allowed for this model: 1, 2, 3"),
+    "exit": (("run", "a", "--exit", 7), "there is no head after recurrence 7; allowed for this model: 1, 2, 3"),
     "exit and rule": (("run", "a", "--exit", 1, "--exit-rule", "entropy"), "an exit is for rule 'fixed', not for"),
     "rule": (("run", "a", "--exit-rule", "entropi"), "unknown exit rule 'entropi' (did you mean 'entropy'?)"),
     "threshold": (("run", "a", "--exit-rule", "confidence", "--threshold", 2), "threshold is 2; allowed for rule"),

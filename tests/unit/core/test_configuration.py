@@ -205,7 +205,7 @@ def test_a_key_that_stands_twice_is_one_clear_line(text: str, tmp_path: Path) ->
     path = tmp_path / "study.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(
-        ConfigurationError, match=r"is not valid YAML: the key '[ab]' stands there twice .*line \d"
+        ConfigurationError, match=r"is not valid YAML: the key '[ab]' is given twice .*line \d"
     ) as caught:
         read_yaml(path)
     assert "\n" not in str(caught.value)

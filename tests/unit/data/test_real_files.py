@@ -178,7 +178,7 @@ def test_how_a_file_is_read_is_noted(name: str, said: str, folder: Path) -> None
         (["bars.csv", "--label-separator", ""], ["label_separator must not be empty"]),
         (["tickets.csv", "--id-column", "id"], ["line 3 has the id '7' of line 2", "leave --id-column out"]),
         (["passages.json"], ["not as Label Studio exports it", "marks passages"]),
-        (["cut.csv.gz"], ["not a whole compressed file"]),
+        (["cut.csv.gz"], ["incomplete or damaged compressed file"]),
         (["object.json"], ["one JSON object with 'a', 'b'", "a list of objects"]),
         (["half.json"], ["row 2 is not valid JSON"]),
         (["unmarked.csv"], ["looks like UTF-16 without its mark", "--encoding utf-16-le"]),

@@ -106,7 +106,7 @@ def test_hidden_test_labels_leave_no_test_split(small_root: Path) -> None:
 def test_damaged_local_files(small_root: Path) -> None:
     path = small_root / "sst2" / "train.parquet"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match="not a whole Parquet file"):
+    with pytest.raises(DataError, match="incomplete or damaged Parquet file"):
         load_dataset(DataConfig(name="sst2"), small_root)
     path.unlink()
     with pytest.raises(DataError, match=r"lacks train.parquet; the layout is DIR/sst2"):

@@ -194,10 +194,10 @@ def test_a_broken_line_of_jsonl(tmp_path: Path, line: str, parts: tuple[str, ...
 def test_parquet_that_is_none_or_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     path.write_text("text,label\na,1\n")
-    refused(path, "not a whole Parquet file")
+    refused(path, "incomplete or damaged Parquet file")
     path = write(tmp_path, ".parquet")
     path.write_bytes(path.read_bytes()[:-20])
-    refused(path, "not a whole Parquet file")
+    refused(path, "incomplete or damaged Parquet file")
     path = write(tmp_path, ".parquet", [("good film " * 50, "1")] * 2000)
     content = bytearray(path.read_bytes())
     content[10:60] = bytes(50)

@@ -48,7 +48,7 @@ def test_exports_move_no_runs_identity() -> None:
         ([{"precision": "fp16", "quantise": 1}], "unknown key 'exports.0.quantise'"),
         (
             [{"precision": "fp16"}, {"format": "safetensors", "precision": "fp16"}],
-            "safetensors-fp16 stands there twice",
+            "safetensors-fp16 is given twice",
         ),
     ],
 )

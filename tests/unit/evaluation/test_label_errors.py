@@ -18,9 +18,10 @@ from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.data.parquet import read_parquet_columns
 from recurra.evaluation import label_errors
-from recurra.evaluation.encoder_states import MAX_TOKENS, mean_states
+from recurra.evaluation.encoder_states import mean_states
 from recurra.evaluation.label_errors import NO_ENCODER, find_label_errors
 from recurra.models.adaptation.source import find_encoder
+from recurra.models.controls import STATES_TOKENS
 from recurra.models.controls.fitting import fit_tuned, out_of_fold_probabilities
 from reviews import write_csv
 from tiny_encoder import write_tiny_encoder
@@ -118,7 +119,7 @@ def test_states_are_the_means_of_transformers(tmp_path: Path) -> None:
     found = mean_states(find_encoder(str(folder)), texts, Reporter(quiet=True))
     encoder, tokenizer = BertModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     limit = encoder.config.max_position_embeddings
-    batch = tokenizer(texts, padding=True, truncation=True, max_length=min(MAX_TOKENS, limit), return_tensors="pt")
+    batch = tokenizer(texts, padding=True, truncation=True, max_length=min(STATES_TOKENS, limit), return_tensors="pt")
     with torch.no_grad():
         states = encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
     mask = batch["attention_mask"].unsqueeze(-1)

@@ -164,7 +164,7 @@ def test_a_shared_cache_keeps_less(serving: int) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"exit_rule": FixedExit(2)}, "no head stands after recurrence 2; allowed for this model: 1, 3, 4"),
+        ({"exit_rule": FixedExit(2)}, "there is no head after recurrence 2; allowed for this model: 1, 3, 4"),
         ({"exit_rule": EntropyRule(9.0)}, "threshold is 9; allowed for rule 'entropy' of this model"),
     ],
 )

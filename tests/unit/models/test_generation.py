@@ -197,7 +197,7 @@ def test_a_leaking_model_is_refused() -> None:
         (0, {}, "a prompt has 0 tokens; allowed: 1 to 31"),
         (32, {}, "a prompt has 32 tokens; allowed: 1 to 31"),
         (30, {"max_new_tokens": 5}, "an input has 33 tokens; this model takes at most 32"),
-        (4, {"exit_after": 5}, "no head stands after recurrence 5; allowed for this model: 1, 2"),
+        (4, {"exit_after": 5}, "there is no head after recurrence 5; allowed for this model: 1, 2"),
         (4, {"cache_implementation": "static"}, "'cache_implementation' is 'static'; allowed: none"),
         (4, {"past_key_values": DynamicCache()}, "convolutions need a RecurraCache"),
     ],

@@ -50,5 +50,5 @@ def test_where_bf16_is_missing_fp16_is_named(supported: bool, monkeypatch: pytes
     if supported:
         assert check_precision("bf16") == "bf16"
         return
-    with pytest.raises(ConfigurationError, match="bf16' is not to be had on this accelerator; use fp16, whose loss is"):
+    with pytest.raises(ConfigurationError, match="bf16' is not supported by this accelerator; use fp16, whose loss is"):
         check_precision("bf16")

@@ -54,8 +54,8 @@ def large_configuration(folder: Path) -> None:
 # A file that is removed or written, or keys of the configuration, or something that is done to the folder.
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 CASES: dict[str, tuple[Any, str]] = {
-    "truncated": (truncate, "is not a whole safetensors file"),
-    "empty": ((WEIGHTS, b""), "is not a whole safetensors file"),
+    "truncated": (truncate, "is an incomplete or damaged safetensors file"),
+    "empty": ((WEIGHTS, b""), "is an incomplete or damaged safetensors file"),
     "only a pickle": (only_pickle, "holds 'pytorch_model.bin', a pickle"),
     "a pickle in disguise": ((WEIGHTS, pickle.dumps({"weight": [1.0] * 100})), "or a pickle under that name"),
     "no weights": ((WEIGHTS, None), "is missing; the model folder is incomplete"),

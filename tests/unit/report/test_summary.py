@@ -167,7 +167,7 @@ def test_a_clear_difference_is_supported_and_a_small_one_is_not(tmp_path: Path) 
     assert "Behind it, beyond chance: linear" in table["conclusion"]
     assert "No difference from it is supported" in table["conclusion"]
     assert [item["choice"] for item in table["advice"][:2]] == ["recurrent", "yes, for accuracy"]
-    assert "within a point of the best, beyond doubt" in table["advice"][0]["why"]
+    assert "within a point of the best, certain at 95 %" in table["advice"][0]["why"]
 
 
 def test_rows_alone_do_not_support_a_gap_that_the_seed_moves(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_what_nobody_needs_to_read_for_stands_in_every_conclusion(tmp_path: Path
     folders = [factory.run("linear", 0.8, audits=[form]), factory.run("recurrent", 0.95, audits=[form])]
     (table,) = summarise_runs(folders)["tables"]
     counts = np.sum(read_record(folders[0]).metrics["test"].confusion_matrix, axis=1)
-    wanted = f"the commonest label alone is right on {100 * max(counts) / sum(counts):.1f} %"
+    wanted = f"always giving the most frequent label is right on {100 * max(counts) / sum(counts):.1f} %"
     both = f"{wanted}, length and punctuation alone on 61.7 %."
     assert f"Without reading: {both}" in table["conclusion"]
     assert dict(table["recommended"]["details"])["How good"].endswith(both)

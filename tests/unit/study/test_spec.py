@@ -68,7 +68,7 @@ def test_no_run_comes_twice() -> None:
 @pytest.mark.parametrize("key", ["models", "protocols", "seeds"])
 def test_a_name_that_stands_twice_is_refused(key: str) -> None:
     values = {"models": ["linear", "linear"], "protocols": ["paper", "paper"], "seeds": [3, 3]}
-    with pytest.raises(ConfigurationError, match="stands there twice; name each once"):
+    with pytest.raises(ConfigurationError, match="is given twice; name each once"):
         spec(**{key: values[key]})
 
 
@@ -79,9 +79,9 @@ def test_a_name_that_stands_twice_is_refused(key: str) -> None:
         ({"models": []}, r"'models' is \[\]"),
         ({"seeds": []}, r"'seeds' is \[\]"),
         ({"seeds": [0, -1]}, "'seeds.1' is -1: input should be greater than or equal to 0"),
-        ({"models": ["a/tiny.yaml", "b/tiny.yml"]}, "tiny stands there twice; name each once"),
-        ({"models": ["recurrent", "mine/recurrent.yaml"]}, "recurrent stands there twice"),
-        ({"data": [{"name": "demo"}, {"name": "demo", "fraction": 1.0}]}, "'demo' stands there twice with the same"),
+        ({"models": ["a/tiny.yaml", "b/tiny.yml"]}, "tiny is given twice; name each once"),
+        ({"models": ["recurrent", "mine/recurrent.yaml"]}, "recurrent is given twice"),
+        ({"data": [{"name": "demo"}, {"name": "demo", "fraction": 1.0}]}, "'demo' is given twice with the same"),
         ({"name": "a/b"}, r"'name' is \"a/b\""),
         ({"name": ".hidden"}, r"'name'"),
         ({"precision": "fp8"}, r"'precision' is \"fp8\""),
@@ -322,16 +322,16 @@ def test_several_precisions_are_several_runs_but_of_the_linear_model() -> None:
         ({"models": [{**VARIANT, "name": "linear"}]}, "that is a preset's name"),
         ({"models": [{**VARIANT, "preset": "recurent"}]}, r"\(did you mean 'recurrent'\?\)"),
         ({"models": [{"name": "x"}]}, "give either preset or encoder"),
-        ({"models": [VARIANT, {**VARIANT, "num_recurrences": 4}]}, "recurrent-R3 stands there twice"),
-        ({"models": [VARIANT, "other/recurrent-R3.yaml"]}, "recurrent-R3 stands there twice"),
+        ({"models": [VARIANT, {**VARIANT, "num_recurrences": 4}]}, "recurrent-R3 is given twice"),
+        ({"models": [VARIANT, "other/recurrent-R3.yaml"]}, "recurrent-R3 is given twice"),
         ({"precision": []}, "name at least one"),
         ({"precision": ["fp32", "fp8"]}, "unknown precision 'fp8'"),
-        ({"precision": ["fp32", "fp32"]}, "fp32 stands there twice"),
+        ({"precision": ["fp32", "fp32"]}, "fp32 is given twice"),
         ({"contrasts": [{"name": "x", "a": "baselin", "b": "linear"}]}, r"\(did you mean 'baseline'\?\)"),
         ({"contrasts": [{"name": "x", "a": "baseline", "b": "baseline"}]}, "held against itself"),
         ({"contrasts": [{"name": "x", "a": "baseline@bf16", "b": "baseline@fp32"}]}, "unknown precision of this study"),
         ({"contrasts": [{"name": "x", "a": "baseline@fp32", "b": "linear"}]}, "of both sides or of neither"),
-        ({"contrasts": [{"name": "x", "a": "baseline", "b": "linear"}] * 2}, "x stands there twice"),
+        ({"contrasts": [{"name": "x", "a": "baseline", "b": "linear"}] * 2}, "x is given twice"),
         ({"contrasts": [{"name": "x", "a": "baseline", "b": "linear", "note": 1}]}, "unknown key .contrasts.0.note."),
         ({"published": [{"table": 77}]}, "unknown published table '77'"),
         ({"published": [{"table": 7, "data": {"fractoin": 1}}]}, r"\(did you mean 'fraction'\?\)"),

@@ -31,6 +31,7 @@ from recurra.data.encoding import encode_windows
 from recurra.data.windows import first_windows, recorded_reading
 from recurra.deployment.decision import LabelDecision, read_decision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, LinearEngine
+from recurra.deployment.engines.joined import JoinedEngine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export.card import CARD_NAME, render_card
 from recurra.deployment.export.check import (
@@ -53,6 +54,7 @@ from recurra.deployment.export.manifest import (
     is_export,
     write_manifest,
 )
+from recurra.models.controls import holds_joined_model
 from recurra.models.exits.thresholds import check_agreement
 
 DEFAULT_AGREEMENT = 0.99
@@ -180,7 +182,7 @@ def export_run(
     precision, export_format = find_precision(options.format, options.precision), find_format(options.format)
     export_format.check_packages()
     record = _read_run(run)
-    if record.model.kind == "linear":
+    if record.model.kind == "linear" and not holds_joined_model(run / MODEL_NAME):
         _check_linear(run, options)
     check_place(run, output, overwrite=options.overwrite)
     rows = rows or choose_rows(record, options)
@@ -259,6 +261,8 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
 
 
 def _load(run: Path, record: LabelRunRecord) -> TransformerEngine | LinearEngine:
+    if holds_joined_model(run / MODEL_NAME):
+        return JoinedEngine.load(sealed_model(run), precision="fp32")
     if record.model.kind == "linear":
         return LinearEngine.load(sealed_model(run))
     return TransformerEngine.load(run / MODEL_NAME, precision="fp32", **recorded_reading(record.config))
@@ -280,6 +284,8 @@ def _trimmed(
 ) -> tuple[TransformerEngine, Logits, VocabularyRecord]:
     """The run's model with a smaller vocabulary, its logits of the rows, and what that costs."""
     smaller = trim(engine, recorded_split(record, "train", options.data_root).texts, options.vocabulary or None)
+    if isinstance(engine, JoinedEngine):
+        smaller = JoinedEngine.of(smaller, engine.words)
     logits = smaller.logits(rows.texts, DEFAULT_BATCH_SIZE)
     decision = read_decision(record.data.label_names, record.decision)
     before, after = (_tokens_read(rows.texts, each) for each in (engine, smaller))
@@ -313,13 +319,10 @@ def _wanted_agreement(
     if wanted is not None:
         check_agreement(wanted)
         if reason:
-            raise ConfigurationError(
-                f"an agreement of {wanted:g} is asked for, and exit rules are for models that {reason}; "
-                "leave --agreement out"
-            )
+            raise ConfigurationError(f"--agreement {wanted:g} is for models that {reason}; leave --agreement out")
         if not engine.depth.exits:
             raise ConfigurationError(
-                f"an agreement of {wanted:g} is asked for, which is that of exits, and this model was trained without; "
+                f"--agreement {wanted:g} needs a model with exits, and this one was trained without; "
                 "leave --agreement out, or train one with exits, for example model.exits=[1]"
             )
     if reason or not engine.depth.exits:

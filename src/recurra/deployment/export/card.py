@@ -30,6 +30,8 @@ def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurre
     export_format = find_format(manifest.format)
     linear = manifest.kind == "linear"
     usage = export_format.linear_usage if linear else export_format.usage
+    if _reads_words_too(record, manifest):
+        usage = export_format.joined_usage
     page = (
         _environment()
         .get_template("README.md.j2")
@@ -63,6 +65,11 @@ def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurre
     )
     # A lone surrogate from a broken label cannot be written as UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _reads_words_too(record: LabelRunRecord, manifest: ExportManifest) -> bool:
+    """Whether a linear model stands beside the encoder."""
+    return record.model.kind == "linear" and manifest.kind != "linear"
 
 
 def _thresholds(manifest: ExportManifest) -> dict[str, float]:
@@ -116,7 +123,7 @@ def limits(record: LabelRunRecord, manifest: ExportManifest) -> list[str]:
     notes += [
         "Nothing but the splits above was tested: no other source, time, topic or language.",
         *_probabilities(manifest),
-        f"{_reads(manifest)} case, HTML tags and URLs are removed before.",
+        f"{_reads(record, manifest)} case, HTML tags and URLs are removed before.",
     ]
     if manifest.vocabulary is not None:
         notes.append(
@@ -136,9 +143,11 @@ def limits(record: LabelRunRecord, manifest: ExportManifest) -> list[str]:
     return notes
 
 
-def _reads(manifest: ExportManifest) -> str:
+def _reads(record: LabelRunRecord, manifest: ExportManifest) -> str:
     if manifest.kind == "linear":
         return "A text is read to its end, but as a bag of n-grams or word pieces, wherever they stand in it;"
+    if _reads_words_too(record, manifest):
+        return f"What stands beyond the first {manifest.max_length} tokens of a text is read as a bag of n-grams alone;"
     if manifest.windows > 1:
         return (
             f"Texts of more than {manifest.max_length} tokens are read in up to {manifest.windows} windows of so many, "
@@ -149,7 +158,7 @@ def _reads(manifest: ExportManifest) -> str:
 
 def _seen(record: LabelRunRecord) -> list[str]:
     return [
-        f"On {audit.name.rpartition('.')[2]}, rows that stand inside a training row make a difference: {audit.summary}."
+        f"On {audit.name.rpartition('.')[2]}, rows contained in a training row make a difference: {audit.summary}."
         for audit in record.audits
         if audit.status == "measured" and audit.name.startswith("seen.") and audit.value
     ]

@@ -19,7 +19,7 @@ from recurra.core.errors import AuditError, ConfigurationError, UnavailableError
 from recurra.core.files import write_json
 from recurra.data.cleaning import browser_steps, recorded_cleaning
 from recurra.deployment.onnx import CONFIDENCES, ENTROPIES, MODEL_NAME
-from recurra.models.controls import LINEAR_NAME
+from recurra.models.controls import LINEAR_NAME, holds_joined_model
 from recurra.models.names import FOREIGN_MODEL_TYPE
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class ExportFormat(ABC):
         usage: Markdown for the card: how other programs read the folder. ``{cleaning}``, ``{max_length}`` and
             ``{pad_token_id}`` stand for those of the export.
         linear_usage: The same for a linear model.
+        joined_usage: The same for a linear model beside an encoder.
     """
 
     name: ClassVar[str]
@@ -100,6 +101,7 @@ class ExportFormat(ABC):
     install: ClassVar[str] = ""
     usage: ClassVar[str]
     linear_usage: ClassVar[str]
+    joined_usage: ClassVar[str]
 
     @abstractmethod
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
@@ -156,8 +158,16 @@ class SafetensorsFormat(ExportFormat):
         "Texts are cleaned first: {cleaning}."
     )
 
+    joined_usage = (
+        '`recurra.Classifier.from_export(".")` in Python. The scores of `linear.safetensors`, which holds n-grams and '
+        "weights as\nplain arrays, are added to those of the classifier beside it: stock classes of transformers read "
+        "the second alone.\nTexts are cleaned first: {cleaning}."
+    )
+
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:  # noqa: ARG002
         write_safetensors(engine.model, precision, folder)
+        if (words := _words_of(engine)) is not None:
+            words.save(folder)
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
         model.save(folder)
@@ -168,6 +178,10 @@ class SafetensorsFormat(ExportFormat):
             from recurra.deployment.engines.computation import LinearEngine
 
             return LinearEngine.load(stored.folder)
+        if holds_joined_model(stored.folder):
+            from recurra.deployment.engines.joined import JoinedEngine
+
+            return JoinedEngine.load(stored.folder, precision=precision)
         from recurra.deployment.engines.trained import TransformerEngine
 
         return TransformerEngine.load(
@@ -214,6 +228,12 @@ class OnnxFormat(ExportFormat):
         "between blanks, with a blank at either end and an empty string behind it, `pieces` what `tokenizer.json`\n"
         "makes of the text without special tokens."
     )
+    joined_usage = (
+        '`recurra.Classifier.from_export(".")` in Python. Other programs clean the texts first ({cleaning}), and give\n'
+        "the graph one text a call: as `input_ids` and `attention_mask` what `tokenizer.json` makes of it, cut at\n"
+        "{max_length} tokens; as `words` its runs of letters and digits; as `characters` those of each word between\n"
+        "blanks, with a blank at either end and an empty string behind it."
+    )
 
     def check_model(self, config: object) -> None:
         if _is_foreign(config):
@@ -234,7 +254,7 @@ class OnnxFormat(ExportFormat):
             return
         from recurra.deployment.onnx.model import write_onnx
 
-        write_onnx(engine.model, precision, engine.max_length, folder, metadata)
+        write_onnx(engine.model, precision, engine.max_length, folder, metadata, words=_words_of(engine))
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
         from recurra.deployment.onnx.linear import write_linear
@@ -274,6 +294,8 @@ class WebFormat(OnnxFormat):
     )
 
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
+        if _words_of(engine) is not None:
+            raise ConfigurationError(f"'{record.model.preset}' is not written as {self.name}: take --format onnx")
         super().write(engine, record, precision, folder)
         _drop_exit_defaults(folder / MODEL_NAME)
         for asset in (Path(__file__).parent / "web").iterdir():
@@ -282,6 +304,11 @@ class WebFormat(OnnxFormat):
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:  # noqa: ARG002
         raise ConfigurationError(f"a linear model is not written as {self.name}; take --format onnx or safetensors")
+
+
+def _words_of(engine: TransformerEngine) -> LinearModel | None:
+    """The linear model beside an encoder, if there is one."""
+    return getattr(engine, "words", None)
 
 
 def _is_foreign(config: object) -> bool:

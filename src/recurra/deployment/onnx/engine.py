@@ -64,7 +64,9 @@ class OnnxEngine(Engine):
     ) -> None:
         self.sessions = sessions
         labels = int(sessions.session.get_outputs()[0].shape[1])
-        self.depth: Depth = Depth(tuple(exits), num_recurrences, labels, windows)
+        # Of a linear model whose scores are in the same graph, which then takes one text a call.
+        self._units = [item.name for item in sessions.session.get_inputs() if item.name in (WORDS, CHARACTERS)]
+        self.depth: Depth = Depth(tuple(exits), 1 if self._units else num_recurrences, labels, windows)
         self.tokenizer = tokenizer
         self._encoding = threading.Lock()
         # A web export has no default for what an exit asks, for ONNX Runtime in a browser knows none.
@@ -146,14 +148,15 @@ class OnnxEngine(Engine):
 
         def compute(session: Any, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
             ids, keep = padded_ids(input_ids, starts[rows], lengths[rows], self.pad_token_id)
-            return run_session(
-                session, outputs, {INPUT_IDS: ids, MASK: keep.astype(np.int64), **self._nobody_leaves, **(more or {})}
-            )
+            feeds = {INPUT_IDS: ids, MASK: keep.astype(np.int64), **self._nobody_leaves, **(more or {})}
+            feeds |= {name: np.array(units_of(name, texts[rows[0]]), dtype=object) for name in self._units}
+            return run_session(session, outputs, feeds)
 
         if len(lengths) == 1:
             return compute(self.sessions.alone(lengths), np.zeros(1, dtype=np.int64))
         results: list[npt.NDArray[Any]] = []
-        for rows, computed in self.sessions.run(lengths, batch_size * TOKENS_A_ROW, compute):
+        most_tokens = 1 if self._units else batch_size * TOKENS_A_ROW
+        for rows, computed in self.sessions.run(lengths, most_tokens, compute):
             if not results:
                 results = [np.empty((len(lengths), *values.shape[1:]), dtype=values.dtype) for values in computed]
             for result, values in zip(results, computed, strict=True):

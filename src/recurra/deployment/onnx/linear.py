@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.compose
 from onnx import TensorProto, helper
 
 from recurra.core.errors import ConfigurationError
@@ -66,6 +67,23 @@ def write_linear(model: LinearModel, folder: Path) -> None:
     (folder / MODEL_NAME).write_bytes(graph.SerializeToString())
     if (tokenizer := model.vectorizers[0].tokenizer) is not None:
         write_text(folder / TOKENIZER_NAME, tokenizer.to_str())
+
+
+def added(classifier: onnx.ModelProto, words: onnx.ModelProto) -> onnx.ModelProto:
+    """One graph with the inputs of a classifier's and a linear model's, and the sum of their logits; of one text."""
+    parts = []
+    for name, graph in (("encoder", classifier), ("words", words)):
+        # Inputs keep their names; all else has one that the other graph does not have.
+        parts.append(onnx.compose.add_prefix(graph, f"{name}.", rename_inputs=False))
+    joined = onnx.compose.merge_models(*parts, io_map=[], name="recurra", outputs=[])
+    total = helper.make_node("Add", [f"encoder.{LOGITS}", f"words.{LOGITS}"], [LOGITS])
+    joined.graph.node.append(total)
+    joined.graph.output.append(
+        helper.make_tensor_value_info(
+            LOGITS, TensorProto.FLOAT, [1, words.graph.output[0].type.tensor_type.shape.dim[1].dim_value]
+        )
+    )
+    return joined
 
 
 def _double(graph: Graph, value: str) -> str:

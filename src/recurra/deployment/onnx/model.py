@@ -41,7 +41,9 @@ from recurra.deployment.onnx.graph import (
     tensor,
 )
 from recurra.deployment.onnx.layers import LayerWriter, Rows
+from recurra.deployment.onnx.linear import added, build_linear
 from recurra.models.configuration import RecurraConfig
+from recurra.models.controls.linear import LinearModel
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 # Nobody is asked at or above it. OpenVINO's minimum is never above the largest finite number: infinity is no bound.
@@ -340,14 +342,26 @@ def _core(layers: LayerWriter, states: str, *, narrow: bool) -> str:
     return layers.recurrence(graph, states, last, narrow=True) if narrow else states
 
 
-def write_onnx(model: PreTrainedModel, precision: str, max_length: int, folder: Path, metadata: dict[str, str]) -> None:
-    """Writes ``config.json`` and ``model.onnx``."""
+def write_onnx(
+    model: PreTrainedModel,
+    precision: str,
+    max_length: int,
+    folder: Path,
+    metadata: dict[str, str],
+    *,
+    words: LinearModel | None = None,
+) -> None:
+    """Writes ``config.json`` and ``model.onnx``; the scores of a linear model are added to the classifier's."""
     weights = {name: values.detach().float().cpu().numpy() for name, values in model.state_dict().items()}
     graph = build_classifier(model.config, weights, LINEAR[precision](), max_length=max_length, metadata=metadata)
+    weight_bytes = sum(stored_bytes(name, values, precision) for name, values in weights.items())
+    if words is not None:
+        beside = build_linear(words)
+        graph, weight_bytes = added(graph, beside), weight_bytes + beside.ByteSize()
     onnx.checker.check_model(graph)
     path = folder / MODEL_NAME
     path.write_bytes(graph.SerializeToString())
-    check_size(path.stat().st_size, sum(stored_bytes(name, values, precision) for name, values in weights.items()))
+    check_size(path.stat().st_size, weight_bytes)
     model.config.save_pretrained(folder)
 
 

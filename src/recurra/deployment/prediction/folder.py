@@ -123,7 +123,7 @@ class FolderJob:
                 counts = write_stream(classifier, stream_rows(source, self.text_column, ()), writer)
                 after = source.stat()
                 if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                    raise DataError("the file was changed while it was read; start again when nobody writes to it")
+                    raise DataError("the file was changed while it was read; try again when no program writes to it")
         except RecurraError as error:
             return {"failure": one_line(f"{name}: {error}")}
         except OSError as error:

@@ -22,7 +22,7 @@ it a note where a model's figures are much the same without them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -419,3 +419,20 @@ def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None)
             )
         )
     return audits
+
+
+def audit_encoder(name: str, taught: Collection[str], reported: str, sha256: str) -> list[AuditResult]:
+    """Says whether an encoder learned from a file whose rows a model is reported on.
+
+    Args:
+        name: The encoder's.
+        taught: SHA-256 of the files whose texts taught it; of an encoder that nothing taught here there is no result.
+        reported: The file of the reported rows.
+        sha256: Its own.
+    """
+    if not taught:
+        return []
+    seen = sha256 in taught
+    relation = "has read the texts, not the labels, of" if seen else "was taught on other files than"
+    summary = f"the encoder {name} {relation} '{reported}', whose rows are reported"
+    return [AuditResult(name="encoder.texts", status="note" if seen else "passed", summary=summary)]

@@ -30,6 +30,8 @@ class Subject(StrEnum):
     """After a split was predicted: ``(train, split, correct)``."""
     TEACHER = "teacher"
     """Whom a student learned from: ``(dataset, name, rows that it was trained on)``."""
+    ENCODER = "encoder"
+    """What a model started from: ``(name, hashes of files that taught it, reported file, its hash)``."""
     CLASSIFIER = "classifier"
     """A model: ``(model, rows, pad_token_id=, seed=)``."""
     LANGUAGE_MODEL = "language model"
@@ -116,6 +118,15 @@ AUDITS: list[Audit] = [
         {
             "teacher": "The teacher was trained on rows of this split, and the student's figures are much the same "
             "without them. A teacher that never saw them leaves no question."
+        },
+    ),
+    Audit(
+        "encoder",
+        Subject.ENCODER,
+        "leakage:audit_encoder",
+        notes={
+            "encoder": "The encoder has read the reported texts, though not their labels, and knows them a little "
+            "better than texts of tomorrow. Teach one with --apart, or report on a file of its own (--test)."
         },
     ),
     Audit(

@@ -1,4 +1,4 @@
-"""Accuracy on the rows that stand inside a training row, against those that do not: what a leaking split measures.
+"""Accuracy on the rows contained in a training row, against those that do not: what a leaking split measures.
 
 A row counts as seen if its word sequence, of 3 words or more, stands verbatim inside a training text (the leakage
 audit's ``contained``). Shorter rows recur by chance and are in neither group. Seen rows are shorter than others, and
@@ -63,7 +63,7 @@ def audit_seen(train: TextSplit, split: TextSplit, correct: npt.ArrayLike) -> Au
         name=name,
         status="measured",
         summary=(
-            f"accuracy {groups['seen']['accuracy']:.3f} on the {seen.sum():,} rows that stand inside a training row, "
+            f"accuracy {groups['seen']['accuracy']:.3f} on the {seen.sum():,} rows contained in a training row, "
             f"{groups['unseen']['accuracy']:.3f} on the {unseen.sum():,} that do not: {_signed(difference)} "
             f"(95 % {_signed(low)} to {_signed(high)}){adjusted}"
         ),

@@ -6,16 +6,19 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
 from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.files import storage_errors
 from recurra.models.adaptation.plan import SharingPlan
-from recurra.models.adaptation.source import EncoderSource, find_encoder
+from recurra.models.adaptation.source import INT8_NAME, EncoderSource, find_encoder
 from recurra.models.configuration import RecurraConfig
 from recurra.models.heads import mean_of_packed
 from recurra.models.layers import Embeddings, start_from
@@ -202,6 +205,32 @@ def expected_frequencies(vocabulary: int, pieces: Tensor | None = None) -> Tenso
     return by_number + torch.bincount(pieces.long(), minlength=vocabulary) / len(pieces)
 
 
+_SCALE = ".scale"
+
+
+def save_int8(model: RecurraModel, folder: Path) -> None:
+    """Writes weights of a model as whole numbers, a quarter of the size, beside its configuration.
+
+    Each row of a matrix is divided by a scale of its own, so that its largest number is 127; vectors stay in FP32.
+    `load_encoder_weights` reads them back as floats.
+
+    Raises:
+        StorageError: If they cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, values in model.state_dict().items():
+        if values.ndim != 2:
+            tensors[name] = values.float().contiguous()
+            continue
+        scale = values.float().abs().amax(dim=1) / 127
+        scale[scale == 0] = 1
+        tensors[name] = (values / scale[:, None]).round().to(torch.int8)
+        tensors[f"{name}{_SCALE}"] = scale
+    with storage_errors(folder):
+        model.config.save_pretrained(folder)
+        save_file(tensors, folder / INT8_NAME)
+
+
 _PREFIXES = ("", "bert.", "roberta.", "model.")
 _BLOCK, _RECURRENCES = "core.block.", "core.recurrences."
 _TABLE, _PROJECTION = "embeddings.token.weight", "embeddings.projection."
@@ -266,7 +295,9 @@ def load_encoder_weights(
             if not source.is_adapted:
                 _start_recurrences(model, reader, layers)
     except SafetensorError as error:
-        raise CheckpointError(f"'{source.weights}' is not a whole safetensors file ({error}); copy it again") from error
+        raise CheckpointError(
+            f"'{source.weights}' is an incomplete or damaged safetensors file ({error}); copy it again"
+        ) from error
     if wanted:
         raise ConfigurationError(
             f"encoder '{source.name}' has no weight '{next(iter(wanted))}'; leave out the keys that give the model "
@@ -332,6 +363,8 @@ class _Reader:
         if known not in self._names:
             raise CheckpointError(f"'{self._source.weights}' lacks weight '{name}': not a whole encoder; copy it again")
         values: Tensor = self._handle.get_tensor(known)
+        if f"{known}{_SCALE}" in self._names:
+            return values.float() * self._handle.get_tensor(f"{known}{_SCALE}")[:, None]
         return values.float()
 
     def adapted(self, wanted: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

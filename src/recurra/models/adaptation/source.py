@@ -25,6 +25,8 @@ BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert")
 # Trained as they are, by transformers' own layers (`recurra.models.foreign`): those cannot be shared.
 OTHER_FAMILIES = ("albert", "deberta", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet")
 ADAPTATION_NAME = "adaptation.json"
+# Weights of an adapted encoder as whole numbers. Not called what transformers reads: it would take them for floats.
+INT8_NAME = "model.int8.safetensors"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
@@ -55,6 +57,9 @@ PACKAGED = {
         ),
     )
 }
+# Encoders that come with this package, and their folders in it.
+SHIPPED = {"recurra-small": Path(__file__).parents[2] / "encoders" / "small"}
+ENCODER_NAMES = (*PACKAGED, *(name for name, folder in SHIPPED.items() if folder.is_dir()))
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,8 @@ class EncoderSource:
     @property
     def weights(self) -> Path:
         """Its weights."""
-        return self.folder / WEIGHTS_NAME
+        whole_numbers = self.folder / INT8_NAME
+        return whole_numbers if whole_numbers.is_file() else self.folder / WEIGHTS_NAME
 
     @property
     def is_adapted(self) -> bool:
@@ -96,6 +102,15 @@ class EncoderSource:
         """Hash of the weights as they are now."""
         status = self.weights.stat()
         return _sha256(self.weights, status.st_mtime_ns, status.st_size)
+
+    @property
+    def taught(self) -> frozenset[str]:
+        """SHA-256 of the files whose texts taught it here (``recurra adapt --teach``)."""
+        try:
+            texts = read_json(self.folder / ADAPTATION_NAME)["taught"]["texts"]
+            return frozenset(str(text["sha256"]) for text in texts)
+        except (OSError, ValueError, KeyError, TypeError):
+            return frozenset()
 
     def plan(self, text: str) -> SharingPlan:
         """Reads a plan for its layers."""
@@ -163,7 +178,7 @@ def find_encoder(name: str, *, any_family: bool = False) -> EncoderSource:
     """Finds a pretrained encoder.
 
     Args:
-        name: One of `PACKAGED`, a folder with ``config.json`` and ``model.safetensors``, or ``owner/name`` of the
+        name: One of `ENCODER_NAMES`, a folder with ``config.json`` and ``model.safetensors``, or ``owner/name`` of the
             public hub.
 
     Raises:
@@ -171,6 +186,8 @@ def find_encoder(name: str, *, any_family: bool = False) -> EncoderSource:
     """
     if name in PACKAGED:
         return _packaged(name, PACKAGED[name])
+    if name in SHIPPED:
+        return _shipped(name, SHIPPED[name])
     folder = Path(name)
     if folder.is_dir():
         source = EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder))
@@ -178,8 +195,8 @@ def find_encoder(name: str, *, any_family: bool = False) -> EncoderSource:
     if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not folder.suffix:
         return _fetched(name, any_family=any_family)
     raise ConfigurationError(
-        f"unknown encoder '{name}'{did_you_mean(name, PACKAGED)}; allowed: {', '.join(PACKAGED)}, a folder with "
-        f"{CONFIG_NAME} and {WEIGHTS_NAME}, or OWNER/NAME of the public hub"
+        f"unknown encoder '{name}'{did_you_mean(name, ENCODER_NAMES)}; allowed: {', '.join(ENCODER_NAMES)}, a folder "
+        f"with {CONFIG_NAME} and {WEIGHTS_NAME}, or OWNER/NAME of the public hub"
     )
 
 
@@ -203,6 +220,22 @@ def _packaged(name: str, package: PackagedEncoder) -> EncoderSource:
             f"{source.sha256[:12]} instead of {package.sha256[:12]}; install it again: {package.install}"
         )
     return source
+
+
+def _shipped(name: str, folder: Path) -> EncoderSource:
+    again = "install it again: pip install --force-reinstall --no-deps recurra"
+    if not folder.is_dir():
+        raise UnavailableError(f"encoder '{name}' is not in this installation of recurra; {again}")
+    try:
+        released = read_json(folder / ADAPTATION_NAME)["weights_sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"'{folder / ADAPTATION_NAME}' of encoder '{name}' is damaged; {again}") from error
+    source = EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder))
+    if not source.weights.is_file() or source.sha256 != released:
+        raise CheckpointError(
+            f"'{source.weights}' is not what was released as encoder '{name}': it is damaged or was changed; {again}"
+        )
+    return _checked(source)
 
 
 def _fetched(repository: str, *, any_family: bool = False) -> EncoderSource:
@@ -248,7 +281,7 @@ def _checked(source: EncoderSource, *, any_family: bool = False) -> EncoderSourc
     else:
         _check_bert(values, path)
     # Before anything of that size is made.
-    check_sizes(source.folder, source.shape())
+    check_sizes(source.folder, source.shape(), source.weights.name)
     return source
 
 

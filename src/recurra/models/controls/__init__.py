@@ -13,11 +13,24 @@ LINEAR_NAME = "linear.safetensors"
 # What versions before 0.3 wrote in its stead.
 OLD_NAMES = ("linear.json", "static.json")
 TOKENIZER_NAME = "tokenizer.json"
+# Weights of an encoder beside a linear model, whose scores add up (`recurra.models.controls.joined`).
+ENCODER_NAME = "model.safetensors"
+# What stands behind is cut: a label seldom hangs on it, and twice the tokens are twice the time.
+STATES_TOKENS = 256
 
 
 def holds_linear_model(folder: Path) -> bool:
-    """Whether a model folder, or an export, holds a linear model of this version or an older one; nothing is read."""
-    return any((folder / name).is_file() for name in (LINEAR_NAME, *OLD_NAMES))
+    """Whether a model folder, or an export, holds a linear model and nothing else; nothing is read.
+
+    It may be of an older version.
+    """
+    found = any((folder / name).is_file() for name in (LINEAR_NAME, *OLD_NAMES))
+    return found and not holds_joined_model(folder)
+
+
+def holds_joined_model(folder: Path) -> bool:
+    """Whether a model folder, or an export, holds a linear model and an encoder, whose scores add up."""
+    return (folder / LINEAR_NAME).is_file() and (folder / ENCODER_NAME).is_file()
 
 
 def piece_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -41,7 +41,7 @@ _LOGISTIC_C = (3.0, 10.0, 30.0)
 _HINGE_C = (0.1, 0.3, 1.0)
 _STATIC_C = (0.003, 0.01, 0.03, 0.1, 0.3)
 # Of states with a standard deviation of 1 each.
-_STATES_C = (0.001, 0.003, 0.01, 0.03)
+STATES_C = (0.0003, 0.001, 0.003, 0.01, 0.03)
 # With the default tolerance of 1e-4 the solver stops while accuracies still move by half a point; to choose between
 # candidates the second is enough, in a fifth of the time.
 _TOLERANCE, _ROUGH_TOLERANCE = 1e-6, 1e-3
@@ -168,12 +168,16 @@ class Choice:
         factor: Of all scores, with which probabilities fit the rows that were left out (temperature scaling: Guo et al.
             2017, "On Calibration of Modern Neural Networks"); it changes no decision.
         measure: What the figure is: ``accuracy``, ``macro F1`` or ``log-likelihood``.
+        loss: Cross-entropy with the factor; of equal figures the lower one wins.
+        logits: Of the rows that it was chosen on, each left out of its fit, without the factor, ``(rows, labels)``.
     """
 
     candidate: Candidate
     factor: float
     score: float
     measure: str
+    loss: float
+    logits: Floats = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.candidate}, by {FOLDS}-fold cross-validation ({self.measure} {self.score:.3f})"
@@ -187,29 +191,35 @@ def choose(problem: Problem, candidates: Sequence[Candidate]) -> Choice:
     """
     if len(problem.targets) < 2:
         raise DataError(f"{len(problem.targets)} training rows cannot be cross-validated; give at least two")
-    rows = np.random.default_rng(problem.seed).permutation(len(problem.targets))[:MOST_ROWS]
-    sample = problem.part(rows)
-    targets, answers = sample.targets, sample.targets.dtype.kind == "f"
-    unequal = targets.ndim == 1 and are_unequal(np.bincount(targets).tolist())
-    if unequal:
+    sample = sample_of(problem)
+    targets = sample.targets
+    if targets.ndim == 1 and are_unequal(np.bincount(targets).tolist()):
         candidates = [*candidates, *(replace(each, balanced=True) for each in candidates)]
-    best: tuple[tuple[float, float], Choice] | None = None
+    choices = []
     for candidate in _affordable(candidates, problem):
         logits = sample.left_out(candidate, rough=True)
-        if answers:
-            factor, loss = 1.0, cross_entropy(logits, targets, independent=problem.independent)
-        else:
-            factor, loss = _calibration(logits, targets)
-        measure, score = "log-likelihood", -loss
-        if targets.ndim == 1:
-            measure, decisions = "macro F1" if unequal else "accuracy", logits.argmax(axis=1)
-            score = float((decisions == targets).mean())
-            if unequal:
-                score = f1_score(targets, decisions, labels=np.unique(targets), average="macro", zero_division=0.0)
-        if best is None or (score, -loss) > best[0]:
-            best = (score, -loss), Choice(candidate, factor, float(score), measure)
-    assert best is not None
-    return best[1]
+        choices.append(Choice(candidate, *judge(logits, targets, independent=problem.independent), logits))
+    return max(choices, key=lambda choice: (choice.score, -choice.loss))
+
+
+def sample_of(problem: Problem) -> Problem:
+    """The rows that candidates are compared on, `MOST_ROWS` at most."""
+    return problem.part(np.random.default_rng(problem.seed).permutation(len(problem.targets))[:MOST_ROWS])
+
+
+def judge(logits: Floats, targets: npt.NDArray[Any], *, independent: bool) -> tuple[float, float, str, float]:
+    """Factor, figure, its name and loss, as `Choice` has them, of logits of rows that were left out."""
+    if targets.dtype.kind == "f":
+        factor, loss = 1.0, cross_entropy(logits, targets, independent=independent)
+    else:
+        factor, loss = _calibration(logits, targets)
+    if targets.ndim == 2:
+        return factor, -loss, "log-likelihood", loss
+    decisions = logits.argmax(axis=1)
+    if not are_unequal(np.bincount(targets).tolist()):
+        return factor, float((decisions == targets).mean()), "accuracy", loss
+    score = f1_score(targets, decisions, labels=np.unique(targets), average="macro", zero_division=0.0)
+    return factor, float(score), "macro F1", loss
 
 
 def _affordable(candidates: Sequence[Candidate], problem: Problem) -> Sequence[Candidate]:
@@ -277,7 +287,7 @@ def fit_tuned(
     the SVM takes a second, and was level with it. ``independent`` says of a teacher's answers whether a text may have
     any number of labels.
     """
-    vectorizers, problem, candidates = _tuned(texts, targets, num_labels, seed, independent=independent)
+    vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, independent=independent)
     choice = choose(problem, candidates)
     return _model(vectorizers, problem, choice.candidate, str(choice), choice.factor)
 
@@ -306,7 +316,7 @@ def fit_static(
     pieces, wide = Vectorizer.of_pieces(tokenizer, len(vectors)), vectors.astype(np.float64)
     means = features_of([pieces], texts) @ wide
     # One scale a direction, so that the penalty weighs them alike; it goes into the scores.
-    centre, spread = _scale(means)
+    centre, spread = scale_of(means)
     problem = Problem((means - centre) / spread, targets, num_labels, independent, seed)
     choice = choose(problem, [Candidate("logistic", c) for c in _STATIC_C])
     weight, bias = (choice.factor * part for part in problem.fit(choice.candidate))
@@ -330,13 +340,13 @@ def out_of_fold_probabilities(
     Returns:
         Calibrated probabilities ``(texts, num_labels)``, and what gave them in a line.
     """
-    vectorizers, problem, candidates = _tuned(texts, labels, num_labels, seed)
+    vectorizers, problem, candidates = tuned_problem(texts, labels, num_labels, seed)
     logits, candidate = _out_of_fold(problem, candidates)
     judges = f"TF-IDF ({' + '.join(map(str, vectorizers))}) + {candidate}"
     if states is not None:
-        centre, spread = _scale(states.astype(np.float64))
+        centre, spread = scale_of(states.astype(np.float64))
         problem = replace(problem, features=(states - centre) / spread)
-        others, candidate = _out_of_fold(problem, [Candidate("logistic", c) for c in _STATES_C])
+        others, candidate = _out_of_fold(problem, [Candidate("logistic", c) for c in STATES_C])
         logits = log_softmax(logits, axis=1) + log_softmax(others, axis=1)
         logits *= _calibration(logits, problem.targets)[0]
         judges = f"{judges}, and mean token states + {candidate}"
@@ -351,7 +361,7 @@ def _out_of_fold(problem: Problem, candidates: Sequence[Candidate]) -> tuple[Flo
     return logits * _calibration(logits, problem.targets)[0], candidate
 
 
-def _scale(rows: Floats) -> tuple[Floats, Floats]:
+def scale_of(rows: Floats) -> tuple[Floats, Floats]:
     """Mean and standard deviation of each column; of one that is the same everywhere 1."""
     spread = rows.std(axis=0)
     return rows.mean(axis=0), np.where(spread > 0, spread, 1.0)
@@ -369,7 +379,7 @@ def _how(problem: Problem, fitted_by: str) -> dict[str, Any]:
     return {"independent": problem.independent, "fitted_by": fitted_by + taught}
 
 
-def _tuned(
+def tuned_problem(
     texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, seed: int, *, independent: bool = False
 ) -> tuple[list[Vectorizer], Problem, list[Candidate]]:
     """Features, what is to be learned of them, and the candidates."""

@@ -201,7 +201,7 @@ def check_exit(config: HasExits, exit_after: int | None) -> int:
         return config.num_recurrences
     if exit_after not in config.exits:
         allowed = ", ".join(map(str, [*config.exits, config.num_recurrences]))
-        raise ConfigurationError(f"no head stands after recurrence {exit_after}; allowed for this model: {allowed}")
+        raise ConfigurationError(f"there is no head after recurrence {exit_after}; allowed for this model: {allowed}")
     return exit_after
 
 

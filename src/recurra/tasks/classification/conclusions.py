@@ -154,7 +154,7 @@ def _why(table: ClassificationTable, model: ModelSummary, measure: Measure) -> l
 
 def without_reading(table: ClassificationTable, model: ModelSummary) -> str:
     """What the commonest label gets, and what length and punctuation do, on the rows that a model was judged on."""
-    share = f"the commonest label alone is right on {_percent(majority_share(model, table.headline_split))}"
+    share = f"always giving the most frequent label is right on {_percent(majority_share(model, table.headline_split))}"
     if table.form_accuracy is None:
         return share
     return f"{share}, length and punctuation alone on {_percent(table.form_accuracy)}"
@@ -402,7 +402,7 @@ class _Choice:
             why = f"the best: {score}; of the smaller ones {second.label} comes nearest, {self._far(second)}"
             return Advice(RECOMMENDED, best.label, f"{why}.", self._details(best))
         saved = f"{times(best.file_size_mib / small.file_size_mib)} smaller than {best.label}"
-        sure = {None: "", True: ", beyond doubt", False: ", though not beyond doubt"}[self.surely_close(small)]
+        sure = {None: "", True: ", certain at 95 %", False: ", not certain at 95 %"}[self.surely_close(small)]
         why = f"within {self.slack} of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
         return Advice(RECOMMENDED, small.label, f"{why}.", self._details(small))
 

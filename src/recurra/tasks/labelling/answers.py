@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,6 @@ from recurra.tasks.profile import ANSWERS_HASH
 from recurra.tasks.run_folder import run_facts
 from recurra.tasks.runs import RunConfig, hash_of_files
 from recurra.tasks.study_data import StudyData
-
-if TYPE_CHECKING:
-    from recurra.tasks.labelling.task import LabellingTask
 
 # How far the probabilities of a row may be from 1 in all, and what one of 0 counts as in a loss.
 TOLERANCE, LEAST_PROBABILITY = 1e-3, 1e-6
@@ -220,8 +217,8 @@ def _log(probabilities: npt.NDArray[Any]) -> Scores:
     return np.log(np.maximum(probabilities.astype(np.float64), LEAST_PROBABILITY)).astype(np.float32)
 
 
-def record_answers(task: LabellingTask, config: RunConfig, folder: Path, data: StudyData) -> LabelRunRecord:
-    """Keeps the answers of the test rows as predictions, and measures them as those of a model."""
+def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData) -> LabelRunRecord:
+    """Keeps the answers of the test rows as predictions, and measures them as those of a model of the task."""
     started = time.perf_counter()
     rows, answers = labelled(config.data), read_answers(config, data)
     dataset = data.rows(rows)
@@ -238,7 +235,8 @@ def record_answers(task: LabellingTask, config: RunConfig, folder: Path, data: S
         if not audit.name.endswith(others)
     ]
     right = {split.name: decision.same(logits, split.labels)}
-    return task.record_class(
+    made: type[LabelRunRecord] = task.record_class
+    return made(
         **run_facts(config, started, data.machine.threads or available_cores()),
         data=dataset.record(),
         model=ModelRecord(

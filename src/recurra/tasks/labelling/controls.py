@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from recurra.models.controls.linear import LinearModel
 from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, labelled
 from recurra.tasks.labelling.training import Trained, prepare_training
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import encoder_of
+from recurra.tasks.profile import WORDS_AND_ENCODER, encoder_of
 from recurra.tasks.run_folder import save_model_folder
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 TELLING_WORDS = 15
 # Training rows on which a control is fitted to see how long it takes.
 ROWS_TO_TIME = 500
+# The same where an encoder reads them: seconds.
+ROWS_TO_READ = 128
 # A part of the training rows that the control is fitted on once more: seconds, and no label by chance alone.
 LARGEST_PART, LEAST_OF_A_LABEL = 20_000, 10
 
@@ -86,22 +89,34 @@ def time_control(config: RunConfig, data: StudyData) -> float:
     """Seconds that a control will take to load its data and to fit.
 
     They come from fits on `ROWS_TO_TIME` rows of training, and on half of them. What every fit takes, however few its
-    rows, is in both, and is not multiplied. A fit before them loads libraries and vectors.
+    rows, is in both, and is not multiplied. A fit before them loads libraries and vectors. Of an encoder, which reads
+    all rows once, fewer are timed, and those that are measured on are counted too.
     """
     began = time.perf_counter()
     dataset = data.rows(labelled(config.data))
     loading = time.perf_counter() - began
     train, seed = dataset.splits["train"], labelled(config.data).split_seed
-    rows = min(len(train), ROWS_TO_TIME)
+    reads = config.control == WORDS_AND_ENCODER
+    rows = min(len(train), ROWS_TO_READ if reads else ROWS_TO_TIME)
     seconds = []
     for wanted in (rows / 2, rows / 2, rows):
         part = train if wanted == len(train) else stratified_fraction(train, wanted / len(train), seed)
         start = time.perf_counter()
-        fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), data.machine)
+        fitted_on = replace(dataset, splits={**dataset.splits, "train": part})
+        if reads:
+            from recurra.tasks.labelling.joined import fit_run
+
+            # States that are kept would be read again.
+            with tempfile.TemporaryDirectory() as folder:
+                fit_run(config, fitted_on, replace(data.machine, cache_dir=Path(folder)), Reporter(quiet=True))
+        else:
+            fit_control(config, fitted_on, data.machine)
         seconds.append(time.perf_counter() - start)
     _, half, whole = seconds
     per_row = max(0.0, whole - half) / (rows / 2)
     more = len(dataset.unlabelled) if config.teachers and dataset.unlabelled is not None else 0
+    if reads:
+        more = sum(len(dataset.splits[name]) for name in {dataset.selection_split, *dataset.reported_splits})
     shares = learning_shares(train) if config.model == LINEAR_TUNED else []
     sizes = [len(train) + more, *(share * len(train) for share in shares)]
     return loading + sum(whole + per_row * (size - rows) for size in sizes)

@@ -124,7 +124,7 @@ def mistakes_table(table: Any) -> Table:
             "Text": row.text,
             "Labelled": row.label,
             "It says": row.said,
-            "For its wrong label spoke": NONE if row.words is None else ", ".join(row.words) or "no word by itself",
+            "Words for the wrong label": NONE if row.words is None else ", ".join(row.words) or "no word by itself",
             "How sure": f"{row.probability * 100:.1f} %",
             "Who is right": NONE if row.right is None else ", ".join(row.right) or "no model here",
         }

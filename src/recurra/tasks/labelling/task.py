@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from recurra.tasks.labelling.answers import read_answers, record_answers
 from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, STATIC, labelled
 from recurra.tasks.labelling.mistakes import surest_mistakes
 from recurra.tasks.presentation import Shown, ShownTable
-from recurra.tasks.profile import ENCODER, METHOD, check_method, encoder_of
+from recurra.tasks.profile import ENCODER, METHOD, WORDS_AND_ENCODER, check_method, encoder_of
 from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
@@ -75,7 +76,12 @@ class LabellingTask(Task):
     record_class: ClassVar[type[LabelRunRecord]]
     presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = PRESETS
     protocols = PROTOCOLS
-    controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {LINEAR: {}, LINEAR_TUNED: {}, STATIC: {ENCODER: "minilm"}}
+    controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        LINEAR: {},
+        LINEAR_TUNED: {},
+        STATIC: {ENCODER: "minilm"},
+        WORDS_AND_ENCODER: {ENCODER: "minilm"},
+    }
     starts_from_encoders = True
     advice = f"a classifier: {', '.join(PRESET_NAMES)}"
     kind_of_data = "labelled data"
@@ -277,6 +283,8 @@ class LabellingTask(Task):
 
     def training_modules(self, config: RunConfig) -> Sequence[str]:
         kind = "controls" if config.is_control else "transformer"
+        if config.control == WORDS_AND_ENCODER:
+            kind = "joined"
         return "recurra.deployment.classifier", f"recurra.tasks.labelling.{kind}"
 
     def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
@@ -284,6 +292,10 @@ class LabellingTask(Task):
 
     def trainer(self, config: RunConfig) -> Callable[..., Trained]:
         """What trains the model of a run; scikit-learn or torch are imported for it."""
+        if config.control == WORDS_AND_ENCODER:
+            from recurra.tasks.labelling.joined import train_joined
+
+            return train_joined
         if config.is_control:
             from recurra.tasks.labelling.controls import train_control
 
@@ -328,6 +340,7 @@ class LabellingTask(Task):
             audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
         if trained.lesson is not None:
             audits += trained.lesson.audits(dataset, data)
+        audits += _encoder_audits(config)
         audits = grade(audits, right, config.label, form_must_not_predict=rows.form_must_not_predict)
         if not config.is_control:
             most = min(int(engine.model.config.max_position_embeddings), MODEL_MAX_LENGTH)
@@ -527,3 +540,14 @@ def _describe_encoded(name: str, encoded: EncodedSplit, data: DataConfig) -> dic
         "longest_tokens": int(lengths.max()),
         "cut": int(at_limit.sum()),
     }
+
+
+def _encoder_audits(config: RunConfig) -> list[AuditResult]:
+    """Whether the encoder that a model started from has read a user's reported rows."""
+    source, data = encoder_of(config.model_overrides), labelled(config.data)
+    reported = Path(data.test or data.name)
+    if source is None or not source.taught or not reported.is_file():
+        return []
+    with reported.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return run_audits(Subject.ENCODER, source.name, source.taught, reported.name, sha256)

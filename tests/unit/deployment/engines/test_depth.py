@@ -184,7 +184,7 @@ def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path]) -> None:
             (
                 made(folders["exits"]),
                 FixedExit(2),
-                "no head stands after recurrence 2; allowed for this model: 1, 3, 4",
+                "there is no head after recurrence 2; allowed for this model: 1, 3, 4",
             ),
             (made(folders["exits"]), EntropyRule(0.7), "threshold is 0.7; allowed for rule 'entropy' of this model"),
             (made(folders["plain"]), ConfidenceRule(), "this model was trained without; train one with exits"),

@@ -159,7 +159,7 @@ def test_the_stock_tools_read_an_export(exports: dict[str, Any]) -> None:
 def test_an_export_is_evaluated_on_the_runs_splits(precision: str, run: Path, exports: dict[str, Any]) -> None:
     folder, _ = exports[precision]
     result, of_run = TASK.compute(folder), TASK.compute(run)
-    assert (result.run_id, result.source, result.recorded) == (of_run.run_id, "test", of_run.recorded)
+    assert (result.record.run_id, result.rows.name, result.recorded) == (of_run.record.run_id, "test", of_run.recorded)
     assert result.computation.storage_precision == precision and of_run.computation.storage_precision == "fp32"
     assert abs(result.metrics.accuracy - of_run.metrics.accuracy) <= 0.05
     assert result.plain()["computation"]["compute_precision"] in DTYPES
@@ -232,7 +232,10 @@ def _bert(run: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated weights": (lambda run: _cut(run / "model" / "model.safetensors"), "not a whole safetensors file"),
+    "truncated weights": (
+        lambda run: _cut(run / "model" / "model.safetensors"),
+        "incomplete or damaged safetensors file",
+    ),
     "truncated record": (lambda run: _cut(run / "record.json"), "cannot be read as a record"),
     "no record": (lambda run: (run / "record.json").unlink(), "not a finished run"),
     "no model": (lambda run: shutil.rmtree(run / "model"), "is not a model folder"),

@@ -266,5 +266,5 @@ def test_what_cannot_be_used_says_why(made: Made, tmp_path: Path) -> None:
         load_encoder(str(folder))
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
+    with pytest.raises(CheckpointError, match="incomplete or damaged safetensors file"):
         load_encoder(str(folder))

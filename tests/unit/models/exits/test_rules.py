@@ -47,7 +47,7 @@ def test_rows_leave_as_the_rule_says(rule: ExitRule, left: list[bool]) -> None:
 def test_a_rule_is_held_against_the_model() -> None:
     with pytest.raises(ConfigurationError, match="this model was trained without; train one with exits"):
         ConfidenceRule().check(language_config(exits=[]), 11)
-    with pytest.raises(ConfigurationError, match=r"no head stands after recurrence 5; allowed for this model: 1, 2"):
+    with pytest.raises(ConfigurationError, match=r"there is no head after recurrence 5; allowed for this model: 1, 2"):
         FixedExit(5).check(language_config(), 11)
     with pytest.raises(ConfigurationError, match=r"threshold is 2.5; .* below 2.398 nats, the entropy of 11 equally"):
         EntropyRule(2.5).check(language_config(), 11)

@@ -178,7 +178,7 @@ def test_a_comparison_shows_what_spoke_for_the_wrong_labels(model: str, several:
     shown = table["mistakes"]
     assert [row["said"] for row in shown[:MOST_RECORDED]] == [each.said for each in record.mistakes]
     section = mistakes_on(output / "report.html")
-    assert "For its wrong label spoke" in section
+    assert "Words for the wrong label" in section
     for row, each in zip(shown, record.mistakes, strict=False):
         assert row["text"] in texts and row["words"] == each.words and each.said not in each.labels
         assert row["label"] == (", ".join(each.labels) or "no label")
@@ -203,7 +203,7 @@ def test_a_comparison_shows_what_spoke_for_the_wrong_labels(model: str, several:
     write_record(run, record.model_copy(update={"mistakes": None}))
     assert main(arguments) in (0, 1)
     page = (output / "report.html").read_text()
-    assert "For its wrong label spoke" not in page and ("Surest mistakes" in page) != several
+    assert "Words for the wrong label" not in page and ("Surest mistakes" in page) != several
     # Killed before its record was written, a run says the same.
     (run / RECORD_NAME).unlink()
     assert main(arguments) in (0, 1)

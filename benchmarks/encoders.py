@@ -1,0 +1,130 @@
+"""What small encoders keep of the one that they were made of: ``python -m benchmarks.encoders FOLDER ...``.
+
+Each is asked three things, and the encoder that it came from too: how much of that encoder's function it keeps on test
+texts (the mean cosine of centred mean states), what a logistic regression on its mean states gets right after 64 and
+1,000 labelled rows (five draws of 64, one of 1,000), and with ``--fine-tune`` what it gets right when it is fine-tuned
+on as many. Corpora are those of the study ``ladder``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from recurra.cli.main import main as recurra
+from recurra.core.errors import RecurraError
+from recurra.core.files import write_json
+from recurra.core.progress import Reporter
+from recurra.core.record import read_record
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.evaluation.encoder_states import mean_states
+from recurra.models.adaptation.source import find_encoder
+
+CORPORA = ("sst2", "yelp_sentences", "product_reviews")
+TEST_ROWS = 1000
+PROTOCOLS = {64: "finetune-few", 1000: "finetune-small"}
+_DRAWS = {64: 5, 1000: 1}
+
+States = npt.NDArray[np.float32]
+
+
+def kept(states: States, whole: States) -> float:
+    """Mean cosine of centred states ``(texts, hidden)`` with those of the whole encoder."""
+    one, two = states - states.mean(0), whole - whole.mean(0)
+    return float(((one * two).sum(1) / (np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1))).mean())
+
+
+def frozen_accuracy(
+    train: States, labels: npt.NDArray[Any], test: States, wanted: npt.NDArray[Any], rows: int
+) -> float:
+    """Mean accuracy of a logistic regression over draws of rows, half of them of each label."""
+    found = []
+    for draw in range(_DRAWS[rows]):
+        order = np.random.default_rng(draw).permutation(len(labels))
+        chosen = np.concatenate([order[labels[order] == label][: rows // 2] for label in (0, 1)])
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=0.05, max_iter=2000))
+        found.append(model.fit(train[chosen], labels[chosen]).score(test, wanted))
+    return float(np.mean(found))
+
+
+def fine_tuned_accuracy(encoder: str, corpus: str, rows: int, data_root: Path) -> float:
+    """Test accuracy of one training by the protocol for so many rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = ["--model", encoder, "--data", corpus, "--protocol", PROTOCOLS[rows], "--output", f"{folder}/run"]
+        given += [f"data.rows_per_label={rows // 2}", "--data-root", str(data_root), "--threads", "1", "--quiet"]
+        # What a training prints is not a result of this command.
+        with contextlib.redirect_stdout(sys.stderr):
+            if recurra(["train", *given, "--precision", "bf16"]) != 0:
+                raise SystemExit(1)
+        return float(read_record(Path(folder) / "run").metrics["test"].accuracy)
+
+
+def judge(names: Sequence[str], data_root: Path, *, fine_tune: bool, reporter: Reporter) -> list[dict[str, Any]]:
+    """One row a corpus and encoder; the first encoder is the one that the others are held against."""
+    results = []
+    for corpus in CORPORA:
+        splits = load_dataset(DataConfig(name=corpus), data_root).splits
+        train, test = splits["train"], splits["test"]
+        order = np.random.default_rng(0).permutation(len(train))
+        labels = train.labels[order]
+        pool = np.concatenate([order[labels == label][: max(PROTOCOLS) // 2] for label in (0, 1)])
+        tested = np.random.default_rng(1).permutation(len(test))[:TEST_ROWS]
+        whole: States | None = None
+        for name in names:
+            source = find_encoder(name)
+            states = mean_states(source, [test.texts[row] for row in tested], reporter)
+            learned = mean_states(source, [train.texts[row] for row in pool], reporter)
+            whole = states if whole is None else whole
+            result: dict[str, Any] = {"corpus": corpus, "encoder": name, "kept": kept(states, whole)}
+            result["mib"] = sum(path.stat().st_size for path in source.folder.iterdir() if path.is_file()) / 2**20
+            for rows in PROTOCOLS:
+                result[f"frozen_{rows}"] = frozen_accuracy(
+                    learned, train.labels[pool], states, test.labels[tested], rows
+                )
+                if fine_tune:
+                    result[f"fine_tuned_{rows}"] = fine_tuned_accuracy(name, corpus, rows, data_root)
+            sys.stdout.write(json.dumps({key: _short(value) for key, value in result.items()}) + "\n")
+            sys.stdout.flush()
+            results.append(result)
+    return results
+
+
+def _short(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def main() -> int:
+    """Measures, prints a line a corpus and encoder, and writes them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("encoders", nargs="+", metavar="FOLDER", help="folders of recurra adapt")
+    parser.add_argument("--of", default="minilm", help="the encoder that they were made of")
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--fine-tune", action="store_true")
+    options = parser.parse_args()
+    names = [options.of, *options.encoders]
+    try:
+        found = judge(names, options.data_root, fine_tune=options.fine_tune, reporter=Reporter(quiet=True))
+    except RecurraError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    if options.output is not None:
+        write_json(options.output, found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,295 @@
+"""Running text in passages, tokenised once: what an encoder's states are learned from, without labels."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.configuration import content_hash
+from recurra.core.errors import ConfigurationError, DataError
+from recurra.core.progress import Reporter
+from recurra.data.batching import padded_length
+from recurra.data.cleaning import clean_text
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import CORPORA, load_dataset
+from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
+from recurra.data.formats import split_names
+from recurra.data.reviews import rows_that_give_away, text_identity
+from recurra.data.tables import STREAM_FORMATS, TableFile, check_path
+from recurra.data.vocabulary import tokenizer_hash
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+MAX_TOKENS = 128
+# Words of passages in turn: an encoder is asked about sentences as often as about paragraphs. The longest have some
+# 120 tokens.
+PASSAGE_WORDS = (90, 12, 90, 24, 90, 45)
+# Passages of all sources together that measure what was learned and are never learned from.
+HELD_OUT = 256
+# Passages whose batches are drawn together: enough for batches of like length.
+ROUND_PASSAGES = 4096
+# A source with a larger share of reported texts is not training text.
+_MOST_REPORTED = 0.5
+_VERSION = 1
+_SENTENCE_END = re.compile(r"""(?<=[.!?])\s+|(?<=[.!?]["')\]])\s+""")
+_TEST_NAME = re.compile(r"(?:^|[^a-z])(?:test|valid|validation|dev|eval)(?:[^a-z]|$)", re.IGNORECASE)
+
+Ids = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class PassageSource:
+    """Passages of a file or a corpus.
+
+    Attributes:
+        name: Of the corpus, or of the file and its folder: not the whole path, which leaves the house with an encoder.
+        sha256: Of the file, or of the corpus's training texts.
+        texts: Texts that were read.
+        left_out: Texts and passages that equal or hold a reported text.
+        input_ids: Tokens of all passages end to end, each between its special tokens, ``(tokens,)``.
+        offsets: Passage ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, ``(passages + 1,)``.
+    """
+
+    name: str
+    sha256: str
+    texts: int
+    left_out: int
+    input_ids: Ids
+    offsets: Indices
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def plain(self) -> dict[str, Any]:
+        """Plain JSON values, without the passages."""
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "texts": self.texts,
+            "left_out": self.left_out,
+            "passages": len(self),
+            "tokens": len(self.input_ids),
+        }
+
+
+class Passages:
+    """A mix of sources, in batches of like length.
+
+    A source's share of a round of batches is the square root of its passages, so that a large one does not drown the
+    others; each is read from end to end, in an order of its own, before it is read again. Batches depend on the seed
+    and the round alone.
+
+    Args:
+        sources: With at least two passages together.
+        seed: Of the order.
+
+    Attributes:
+        held_out: Source and passage of those that are never in a batch.
+    """
+
+    def __init__(self, sources: Sequence[PassageSource], seed: int) -> None:
+        self.sources, self._seed = sources, seed
+        every = max(2, sum(map(len, sources)) // HELD_OUT)
+        self.held_out = [(number, row) for number, source in enumerate(sources) for row in range(0, len(source), every)]
+        self._rows = [np.setdiff1d(np.arange(len(source)), np.arange(0, len(source), every)) for source in sources]
+        weights = np.sqrt([len(rows) for rows in self._rows])
+        self._counts = np.maximum(1, np.round(ROUND_PASSAGES * weights / weights.sum())).astype(int)
+        self._counts[[len(rows) == 0 for rows in self._rows]] = 0
+
+    def row(self, source: int, passage: int) -> Ids:
+        """Tokens of a passage."""
+        offsets = self.sources[source].offsets
+        return self.sources[source].input_ids[offsets[passage] : offsets[passage + 1]]
+
+    def batches(self, round_number: int, batch_tokens: int) -> list[list[tuple[int, int]]]:
+        """Batches of a round, each a list of source and passage, of at most so many tokens with their padding."""
+        drawn = [
+            (source, int(passage))
+            for source, count in enumerate(self._counts)
+            for passage in self._drawn(source, round_number * count, (round_number + 1) * count)
+        ]
+        lengths = [int(np.diff(self.sources[source].offsets[passage : passage + 2])[0]) for source, passage in drawn]
+        batches: list[list[tuple[int, int]]] = []
+        width = 0
+        for index in np.argsort(-np.array(lengths), kind="stable"):
+            if not batches or (len(batches[-1]) + 1) * width > batch_tokens:
+                batches.append([])
+                width = padded_length(lengths[index])
+            batches[-1].append(drawn[index])
+        order = np.random.default_rng((self._seed, round_number)).permutation(len(batches))
+        return [batches[index] for index in order]
+
+    def _drawn(self, source: int, start: int, stop: int) -> Iterator[Any]:
+        rows = self._rows[source]
+        for reading, places in itertools.groupby(range(start, stop), key=lambda place: place // len(rows)):
+            order = np.random.default_rng((self._seed, source, reading, 1)).permutation(rows)
+            yield from order[[place % len(rows) for place in places]]
+
+
+def read_passages(
+    names: Sequence[str],
+    apart: Sequence[str],
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    text_column: str,
+    data_root: Path | None,
+    cache_dir: Path | None,
+    reporter: Reporter,
+) -> list[PassageSource]:
+    """Reads texts, cuts them at ends of sentences into passages of at most `MAX_TOKENS` tokens, and tokenises them.
+
+    Args:
+        names: Files, or named corpora, which give their training texts.
+        apart: Files and corpora with texts that models are reported on: what equals or holds one is left out. Those of
+            the corpora in ``names`` are held apart anyway.
+        tokenizer: The encoder's.
+        text_column: Column of the texts of files.
+        data_root: Folder with local copies of corpora.
+        cache_dir: Where passages are kept, by content.
+        reporter: For progress.
+
+    Raises:
+        DataError: If a source cannot be read, is a test part, or has no passages.
+    """
+    for name in names:
+        _check_training_text(name)
+    judged = [
+        text
+        for name in dict.fromkeys([*apart, *(name for name in names if name in CORPORA)])
+        for text in _reported(name, text_column, data_root)
+    ]
+    reported = sorted(set(map(text_identity, judged)))
+    key = {
+        "version": _VERSION,
+        "words": PASSAGE_WORDS,
+        "column": text_column,
+        "tokenizer": tokenizer_hash(tokenizer),
+        "reported": hashlib.sha256("\n".join(reported).encode()).hexdigest(),
+    }
+    sources = []
+    for name in names:
+        sha256 = _sha256(name, data_root)
+        path_key = content_hash({**key, "source": sha256})
+        path = cache_path(f"passages-{path_key}", cache_dir)
+        arrays = read_arrays(path, path_key, ("input_ids", "offsets", "counts"))
+        if arrays is None:
+            reporter.say(f"cutting '{name}' into passages")
+            arrays = _cut(name, _training_texts(name, text_column, data_root), set(reported), judged, tokenizer)
+            write_arrays(path, path_key, arrays)
+        texts, left_out = arrays["counts"].tolist()
+        source = PassageSource(short_name(name), sha256, texts, left_out, arrays["input_ids"], arrays["offsets"])
+        reporter.say(
+            f"'{name}': {texts:,} texts, {len(source):,} passages, {len(source.input_ids):,} tokens; "
+            f"{left_out:,} left out that equal or hold a reported text"
+        )
+        sources.append(source)
+    if sum(map(len, sources)) < 2:
+        raise DataError(f"'{names[0]}' has one passage, and one must be held out; give more running text")
+    return sources
+
+
+def short_name(name: str) -> str:
+    """A corpus's name, or the last two parts of a path."""
+    return "/".join(Path(name).parts[-2:])
+
+
+def _check_training_text(name: str) -> None:
+    if name in CORPORA:
+        return
+    path = Path(name)
+    check_path(path, STREAM_FORMATS)
+    if _TEST_NAME.search(path.name):
+        raise DataError(
+            f"'{name}' is a test or validation part by its name, and an encoder that has seen it cannot be reported on "
+            "it; give training texts, or rename the file if it is none"
+        )
+
+
+def _sha256(name: str, data_root: Path | None) -> str:
+    if name in CORPORA:
+        return load_dataset(DataConfig(name=name), data_root).splits["train"].fingerprint
+    with Path(name).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _training_texts(name: str, text_column: str, data_root: Path | None) -> Iterable[str]:
+    if name in CORPORA:
+        return load_dataset(DataConfig(name=name), data_root).splits["train"].texts
+    return _texts_of_file(name, text_column)
+
+
+def _texts_of_file(name: str, text_column: str) -> Iterator[str]:
+    """Texts of any length: a row may be a whole book."""
+    table = TableFile(Path(name), text_column.split(","), allowed=STREAM_FORMATS)
+    for _, cells in table.rows(split_names(text_column, table.header), ()):
+        yield " ".join(cell for cell in cells if isinstance(cell, str))
+
+
+def _reported(name: str, text_column: str, data_root: Path | None) -> Iterable[str]:
+    if name in CORPORA:
+        splits = load_dataset(DataConfig(name=name), data_root).splits
+        return (text for part, split in splits.items() if part != "train" for text in split.texts)
+    if not Path(name).suffix and not Path(name).exists():
+        raise ConfigurationError(f"unknown corpus '{name}'; allowed: {', '.join(CORPORA)}, or the path of a file")
+    return _texts_of_file(name, text_column)
+
+
+def _cut(
+    name: str,
+    texts: Iterable[str],
+    reported: set[str],
+    judged: Sequence[str],
+    tokenizer: PreTrainedTokenizerFast,
+) -> dict[str, npt.NDArray[Any]]:
+    passages: dict[str, None] = {}
+    read = equal = 0
+    sizes = itertools.cycle(PASSAGE_WORDS)
+    for text in map(clean_text, texts):
+        read += bool(text)
+        if text and text_identity(text) in reported:
+            equal += 1
+        elif text:
+            passages.update(dict.fromkeys(cut_passages(text, sizes)))
+    if equal > _MOST_REPORTED * read:
+        raise DataError(
+            f"{equal:,} of the {read:,} texts of '{name}' are ones that models are reported on: it is a test part, or "
+            "was cut into one; give training texts"
+        )
+    leaking = rows_that_give_away(judged, list(passages)) if judged else set()
+    unreported = [passage for row, passage in enumerate(passages) if row not in leaking]
+    if not unreported:
+        raise DataError(f"'{name}' has {read:,} texts and no passage to learn from; give running text")
+    ids, offsets = encode_texts(unreported, tokenizer, MAX_TOKENS)
+    return {"input_ids": ids, "offsets": offsets, "counts": np.array([read, equal + len(leaking)])}
+
+
+def cut_passages(text: str, sizes: Iterator[int]) -> Iterator[str]:
+    """Cuts a cleaned text at ends of sentences; a sentence that is longer than a passage is cut after its words.
+
+    Args:
+        text: Of any length.
+        sizes: Most words of each passage in turn; a passage of one sentence may have as many as the longest.
+    """
+    words: list[str] = []
+    size = next(sizes)
+    for sentence in _SENTENCE_END.split(text):
+        new = sentence.split()
+        if words and len(words) + len(new) > size:
+            yield " ".join(words)
+            words, size = [], next(sizes)
+        words += new
+        while len(words) > max(PASSAGE_WORDS):
+            yield " ".join(words[: max(PASSAGE_WORDS)])
+            words = words[max(PASSAGE_WORDS) :]
+    if words:
+        yield " ".join(words)

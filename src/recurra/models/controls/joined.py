@@ -1,0 +1,131 @@
+"""A linear model of words and characters and one of a frozen encoder's states, whose scores add up.
+
+The mean of two models' log-probabilities has the softmax of the mean of their logits, so that two regressions that are
+averaged and one SVM on both kinds of features are stored and computed alike: weights of n-grams, weights of the
+mean state of a text's tokens, and a bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_matrix, hstack
+
+from recurra.models.controls.fitting import (
+    FEW_LABELS,
+    FOLDS,
+    STATES_C,
+    Candidate,
+    Choice,
+    Problem,
+    choose,
+    judge,
+    sample_of,
+    scale_of,
+    tuned_problem,
+)
+from recurra.models.controls.linear import Floats, LinearModel, label_scores
+
+# Of one SVM on both; of features whose length is 1 for each kind of n-grams and `_STATES_LENGTH` for states.
+_JOINED_C = (0.03, 0.1, 0.3, 1.0)
+_STATES_LENGTH = 1.0
+# Beyond, states as a sparse matrix would take hundreds of MB, and the SVM minutes.
+_MOST_ROWS_TOGETHER = 20_000
+
+
+@dataclass(frozen=True)
+class JoinedFit:
+    """What was fitted.
+
+    Attributes:
+        words: Its share of the logits from n-grams; it describes the whole.
+        weight: Of mean states as the encoder gives them, ``(labels, width)``.
+        bias: ``(labels,)``.
+    """
+
+    words: LinearModel
+    weight: npt.NDArray[np.float32]
+    bias: npt.NDArray[np.float32]
+
+    def logits(self, texts: Sequence[str], states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Logits of cleaned texts and their mean states, ``(texts, labels)``."""
+        return self.words.logits(texts) + states @ self.weight.T + self.bias
+
+
+def fit_joined(
+    texts: Sequence[str],
+    targets: npt.ArrayLike,
+    states: npt.NDArray[np.float32],
+    *,
+    encoder: str,
+    num_labels: int = 2,
+    independent: bool = False,
+    seed: int = 0,
+) -> JoinedFit:
+    """Fits the mean of two models' log-probabilities, or one SVM on both, whichever cross-validates better.
+
+    The two are the tuned control of `recurra.models.controls.fitting.fit_tuned` and a logistic regression on the
+    states, each calibrated. For independent labels, for more than `FEW_LABELS`, and beyond
+    `_MOST_ROWS_TOGETHER`, the mean alone is fitted.
+
+    Args:
+        texts: Cleaned texts.
+        targets: As `recurra.models.controls.fitting` has them.
+        states: Mean states of the texts' tokens, ``(texts, width)``.
+        encoder: What gave them.
+        num_labels: Labels.
+        independent: Whether a text may have any number of labels.
+        seed: Of the folds and the solver.
+
+    Raises:
+        DataError: If there is one class only, or no text has a word.
+        ValueError: If texts and labels differ in number.
+    """
+    vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, independent=independent)
+    centre, spread = scale_of(states.astype(np.float64))
+    scaled = (states - centre) / spread
+    apart = replace(problem, features=scaled)
+    words_choice = choose(problem, candidates)
+    states_choice = choose(apart, [Candidate("logistic", c) for c in STATES_C])
+    choices = (words_choice, states_choice)
+    mean = np.mean([each.logits * each.factor for each in choices], axis=0)
+    factor, score, measure, loss = judge(mean, sample_of(problem).targets, independent=problem.independent)
+    apart_only = problem.independent or num_labels > FEW_LABELS or len(texts) > _MOST_ROWS_TOGETHER
+    together = None if apart_only else _together(problem, scaled)
+    if together is None or (score, -loss) >= (together[1].score, -together[1].loss):
+        parts = [each.fit(choice.candidate) for each, choice in zip((problem, apart), choices, strict=True)]
+        (weight, bias), (states_weight, states_bias) = (
+            [part * choice.factor * factor / 2 for part in fitted]
+            for fitted, choice in zip(parts, choices, strict=True)
+        )
+        fitted_by = (
+            f"{words_choice.candidate}, and mean token states of {encoder} + {states_choice.candidate}, "
+            f"log-probabilities averaged, {_validated(measure, score)}"
+        )
+        c = words_choice.candidate.c
+    else:
+        both, choice, length = *together, _STATES_LENGTH / np.sqrt(scaled.shape[1])
+        weight, bias = (choice.factor * part for part in both.fit(choice.candidate))
+        weight, states_weight = weight[:, : -scaled.shape[1]], weight[:, -scaled.shape[1] :] * length
+        states_bias, c = np.zeros_like(bias), choice.candidate.c
+        fitted_by = f"mean token states of {encoder} + {choice}"
+    slopes = states_weight / spread
+    offsets = states_bias - slopes @ centre
+    # One score of two classes is split as `LinearModel.logits` splits it.
+    slopes, offsets = (label_scores(part, independent=problem.independent).T for part in (slopes.T, offsets[None]))
+    words = LinearModel(vectorizers, weight, bias, c, independent=problem.independent, fitted_by=fitted_by)
+    return JoinedFit(words, slopes.astype(np.float32), offsets[:, 0].astype(np.float32))
+
+
+def _together(problem: Problem, scaled: Floats) -> tuple[Problem, Choice]:
+    """N-grams and states side by side, and the best SVM on them."""
+    features = hstack([problem.features, csr_matrix(scaled * (_STATES_LENGTH / np.sqrt(scaled.shape[1])))]).tocsr()
+    both = replace(problem, features=features)
+    return both, choose(both, [Candidate("hinge", c) for c in _JOINED_C])
+
+
+def _validated(measure: str, score: float) -> str:
+    return f"by {FOLDS}-fold cross-validation ({measure} {score:.3f})"

@@ -1,0 +1,140 @@
+"""Fitting words and characters beside a frozen encoder, and the folder that is left of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recurra.core.environment import peak_memory_mib
+from recurra.core.progress import Reporter
+from recurra.core.record import EncoderRecord, ModelRecord, TrainingRecord
+from recurra.core.sealed import MODEL_NAME
+from recurra.data.dataset import TextDataset
+from recurra.data.tokenization import read_tokenizer
+from recurra.evaluation.encoder_states import cached_states
+from recurra.models.adaptation.convert import load_encoder_weights
+from recurra.models.adaptation.source import EncoderSource
+from recurra.models.configuration import RecurraConfig
+from recurra.models.controls import STATES_TOKENS
+from recurra.models.controls.joined import JoinedFit, fit_joined
+from recurra.models.modeling import RecurraForSequenceClassification
+from recurra.models.presets import HeadKind, count_parameters, flops_per_token
+from recurra.tasks.labelling.data import labelled
+from recurra.tasks.labelling.training import Trained, prepare_training
+from recurra.tasks.machine import Machine
+from recurra.tasks.profile import encoder_of
+from recurra.tasks.run_folder import save_model_folder
+from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
+
+
+def fit_run(config: RunConfig, dataset: TextDataset, machine: Machine, reporter: Reporter) -> JoinedFit:
+    """Fits the model of a run to its training rows, whose states are computed or read from the cache.
+
+    Raises:
+        DataError: If there is one class only, or no text has a word.
+        RecurraError: If the encoder cannot be used.
+    """
+    source, train = _source(config), dataset.splits["train"]
+    states = cached_states(
+        source, train.texts, reporter, data=config.data.name, precision=config.precision, cache_dir=machine.cache_dir
+    )
+    return fit_joined(
+        train.texts,
+        train.labels,
+        states,
+        encoder=source.name,
+        num_labels=dataset.num_labels,
+        independent=train.labels.ndim == 2,
+        seed=config.seed,
+    )
+
+
+def train_joined(
+    config: RunConfig,
+    folder: Path,
+    data: StudyData,
+    reporter: Reporter,
+    *,
+    weights: npt.NDArray[np.float32] | None = None,
+) -> Trained:
+    """Fits and saves; see `fit_run`. The model folder is that of a Transformer with a linear model beside it."""
+    dataset, _, _ = prepare_training(config, folder, data, reporter, weights)
+    texts = f"{len(dataset.splits['train']):,} texts with {dataset.num_labels:,} labels"
+    reporter.stage(config.run_id, f"fitting {config.model} to {texts}")
+    start = time.perf_counter()
+    fit = fit_run(config, dataset, data.machine, reporter)
+    wall_s = time.perf_counter() - start
+    source = _source(config)
+    model = _classifier(source, fit, dataset, labelled(config.data).problem_type)
+    tokenizer = read_tokenizer(source.folder)
+    tokenizer.model_max_length = STATES_TOKENS
+
+    def write(target: Path) -> None:
+        model.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+        fit.words.save(target)
+
+    save_model_folder(folder, write)
+    training = TrainingRecord(
+        protocol=config.protocol.name,
+        epochs=0,
+        steps=0,
+        best_epoch=0,
+        wall_s=wall_s,
+        tokens_per_s=int(dataset.splits["train"].word_counts.sum()) / wall_s,
+        peak_memory_mib=peak_memory_mib(),
+    )
+    counts = count_parameters(model.config, HeadKind.CLASSIFICATION)
+    scores = len(fit.words.bias)
+    parameters = counts.total + fit.words.num_parameters
+    record = ModelRecord(
+        preset=config.model,
+        kind="linear",
+        parameters=parameters,
+        embedding_parameters=counts.embeddings,
+        non_embedding_parameters=parameters - counts.embeddings,
+        flops_per_token=flops_per_token(model.config, STATES_TOKENS, HeadKind.CLASSIFICATION)
+        + 2 * fit.words.features_per_word * scores,
+        file_size_bytes=sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir()),
+        description=fit.words.description,
+        encoder=EncoderRecord(
+            name=source.name,
+            sha256=source.sha256,
+            plan=str(source.plan("")),
+            layers=source.num_layers,
+            licence=source.licence,
+            trained_on=source.trained_on,
+        ),
+    )
+    return Trained(dataset, training, record, {})
+
+
+def _source(config: RunConfig) -> EncoderSource:
+    source = encoder_of(config.model_overrides)
+    assert source is not None
+    return source
+
+
+@torch.no_grad()
+def _classifier(
+    source: EncoderSource, fit: JoinedFit, dataset: TextDataset, problem_type: str | None
+) -> RecurraForSequenceClassification:
+    """The encoder as it is, with the fitted weights of its states as the head."""
+    names = dict(enumerate(dataset.label_names))
+    changes = {
+        "num_labels": dataset.num_labels,
+        "id2label": names,
+        "label2id": {name: index for index, name in names.items()},
+        "problem_type": problem_type,
+        "pooling": "mean",
+    }
+    model = RecurraForSequenceClassification(RecurraConfig(**source.shape("", changes)))
+    load_encoder_weights(model.model, source)
+    model.classifier.weight.copy_(torch.from_numpy(fit.weight))
+    model.classifier.bias.copy_(torch.from_numpy(fit.bias))
+    return model.eval()

@@ -1,0 +1,293 @@
+"""A small encoder that learns a large one's states on texts without labels: general distillation.
+
+    loss = d(final states) + w mean over layers of d(states) + 1 - cosine(mean states)
+
+where d is the mean squared error over real tokens, divided by the variance of the teacher's states there. TinyBERT
+(Jiao et al. 2020, section 3.2) calls this step general distillation. The last term is what sentences are compared by
+(Reimers and Gurevych 2019). Both encoders read without dropout, so that nothing is random but the order of batches,
+which depends on the seed alone: a training that was killed goes on from its checkpoint to the bit. With a budget of
+minutes the learning rate follows the clock; weights, optimiser and place are restored to the bit all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_model
+from torch import Tensor
+from torch.nn import functional
+
+from recurra.core.errors import CheckpointError, ConfigurationError, RunError
+from recurra.core.files import FolderLock, read_json, storage_errors, write_json
+from recurra.core.progress import Reporter
+from recurra.data.batching import pad_rows
+from recurra.data.passages import Passages
+from recurra.models.folder import WEIGHTS_NAME
+from recurra.models.heads import mean
+from recurra.models.inference import autocast, has_bf16
+from recurra.models.modeling import RecurraModel
+from recurra.training.checkpoint import (
+    OPTIMIZER_NAME,
+    latest_checkpoint,
+    load_optimizer,
+    mark_complete,
+    remove_checkpoints_but,
+    save_optimizer,
+)
+
+BATCH_TOKENS = 2048
+LEARNING_RATE = 5e-4
+WARM_UP = 0.03
+LAYER_WEIGHT = 0.5
+WEIGHT_DECAY = 0.01
+CHECKPOINT_S = 240.0
+_TASK_NAME = "teaching.json"
+_STATE_NAME = "state.json"
+
+
+class GeneralDistillation:
+    """One training of a student's states.
+
+    Args:
+        student: Made of the teacher's layers; trained in place.
+        teacher: All its layers as a stack.
+        matched: For each layer application of the student, after which of the teacher's layers it stands, from 1.
+        passages: What both read.
+        budget: Seconds of training, or tokens.
+        in_tokens: Whether the budget is in tokens.
+        clock: Seconds of any beginning.
+
+    Attributes:
+        tokens: Real tokens that were learned from.
+        seconds: Time that it took, over all restarts.
+        history: What was measured on held-out passages on the way.
+    """
+
+    def __init__(
+        self,
+        student: RecurraModel,
+        teacher: RecurraModel,
+        matched: Sequence[int],
+        passages: Passages,
+        budget: float,
+        *,
+        in_tokens: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.student, self._teacher, self._matched = student.eval(), teacher.eval(), matched
+        self._passages, self._budget, self._in_tokens, self._clock = passages, budget, in_tokens, clock
+        self._device = next(student.parameters()).device
+        self._precision = "bf16" if has_bf16(self._device) else "fp32"
+        self._padding = int(student.config.pad_token_id or 0)
+        plain = [weights for weights in student.parameters() if weights.ndim < 2]
+        table = student.embeddings.token.weight
+        matrices = [weights for weights in student.parameters() if weights.ndim >= 2 and weights is not table]
+        groups = [
+            {"params": matrices, "weight_decay": WEIGHT_DECAY},
+            {"params": [*plain, table], "weight_decay": 0.0},
+        ]
+        self._optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.98), eps=1e-6, fused=True)
+        held_out = sorted((passages.row(*place) for place in passages.held_out), key=len)
+        self._held_out = [self._batch_of(held_out[start : start + 64]) for start in range(0, len(held_out), 64)]
+        self._variances = self._teacher_variances()
+        self.round = self.batch = self.steps = self.tokens = 0
+        self.seconds = 0.0
+        self.history: list[dict[str, float]] = []
+
+    def run(self, folder: Path, task: dict[str, Any], tokenizer: Any, reporter: Reporter) -> None:
+        """Trains, from the last checkpoint in a folder if there is one, until the budget is spent.
+
+        Args:
+            folder: For checkpoints, each of which is an encoder that trainings can start from.
+            task: What is being done, in plain JSON values: a folder of another task is refused.
+            tokenizer: The encoder's.
+            reporter: For progress.
+
+        Raises:
+            ConfigurationError: If the folder is of another task.
+            KeyboardInterrupt: After SIGTERM or SIGINT, once a checkpoint is written.
+        """
+        with FolderLock(folder), _stop_signals() as stopped:
+            self._check_task(folder, task)
+            if (checkpoint := latest_checkpoint(folder)) is not None:
+                self._load(checkpoint)
+                reporter.say(f"going on after {self.tokens:,} tokens and {self.seconds / 60:.1f} minutes")
+            else:
+                self._measure(reporter, 0.0)
+            while self.progress < 1:
+                self._until_checkpoint(stopped, reporter)
+                self._save(folder, tokenizer)
+                if stopped.is_set():
+                    raise KeyboardInterrupt
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget that is spent."""
+        return (self.tokens if self._in_tokens else self.seconds) / self._budget
+
+    def _until_checkpoint(self, stopped: threading.Event, reporter: Reporter) -> None:
+        start, before, first = self._clock(), self.seconds, self.tokens
+        batches = self._passages.batches(self.round, BATCH_TOKENS)
+        while self.progress < 1 and not stopped.is_set() and self.seconds - before < CHECKPOINT_S:
+            self._step([self._passages.row(*place) for place in batches[self.batch]])
+            self.batch += 1
+            if self.batch == len(batches):
+                self.round, self.batch = self.round + 1, 0
+                batches = self._passages.batches(self.round, BATCH_TOKENS)
+            self.seconds = before + self._clock() - start
+        if not stopped.is_set():
+            self._measure(reporter, (self.tokens - first) / max(self.seconds - before, 1e-9))
+        self.seconds = before + self._clock() - start
+
+    def _step(self, rows: Sequence[Any]) -> None:
+        progress = self.progress
+        rate = LEARNING_RATE * min(progress / WARM_UP, (1 - progress) / (1 - WARM_UP), 1.0)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        ids, mask = self._batch_of(rows)
+        loss, _, _ = self._compare(ids, mask)
+        if not torch.isfinite(loss):
+            raise RunError(f"the loss is no number after {self.steps:,} steps; the last checkpoint is untouched")
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        self.tokens += int(mask.sum())
+
+    def _compare(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss of a batch, and the mean final state of each row, the student's and the teacher's."""
+        with torch.no_grad():
+            wanted = self._states(self._teacher, ids, mask)
+        states = self._states(self.student, ids, mask)
+        pairs = [(states[place], wanted[layer], self._variances[layer]) for place, layer in self._pairs]
+        distances = [_distance(ours, theirs, mask) / variance for ours, theirs, variance in pairs]
+        ours, theirs = mean(states[-1], mask), mean(wanted[-1], mask)
+        direction = 1 - functional.cosine_similarity(ours, theirs).mean()
+        *earlier, final = distances
+        return final + LAYER_WEIGHT * torch.stack(earlier).mean() + direction, ours, theirs
+
+    @property
+    def _pairs(self) -> list[tuple[int, int]]:
+        """States of the student and of the teacher that are compared: those before any layer, and the matched."""
+        return [(0, 0), *((place, layer) for place, layer in enumerate(self._matched, start=1))]
+
+    def _states(self, model: RecurraModel, ids: Tensor, mask: Tensor) -> list[Tensor]:
+        with autocast(self._precision, self._device):
+            output = model(ids, mask, output_hidden_states=True, return_dict=True)
+        return [states.float() for states in output.hidden_states]
+
+    def _batch_of(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Padded rows and their mask."""
+        ids, inside = pad_rows(rows, self._padding)
+        return torch.from_numpy(ids).to(self._device), torch.from_numpy(inside.astype(np.int64)).to(self._device)
+
+    @torch.no_grad()
+    def _teacher_variances(self) -> list[float]:
+        """Mean variance of a channel of the teacher's states on held-out passages, before and after each layer."""
+        sums: list[Tensor] = []
+        for ids, mask in self._held_out:
+            real = mask.bool()
+            each = [states[real].double() for states in self._states(self._teacher, ids, mask)]
+            moments = [
+                torch.stack([torch.ones_like(one[0]) * len(one), one.sum(0), one.square().sum(0)]) for one in each
+            ]
+            sums = [total + new for total, new in zip(sums, moments, strict=True)] if sums else moments
+        return [((squares / count) - (total / count).square()).mean().item() for count, total, squares in sums]
+
+    @torch.no_grad()
+    def _measure(self, reporter: Reporter, tokens_per_s: float) -> None:
+        """Measures what is kept on the held-out passages."""
+        ours: list[Tensor] = []
+        theirs: list[Tensor] = []
+        losses, rows = 0.0, 0
+        for ids, mask in self._held_out:
+            loss, *means = self._compare(ids, mask)
+            losses, rows = losses + len(ids) * loss.item(), rows + len(ids)
+            ours.append(means[0])
+            theirs.append(means[1])
+        one, two = (torch.cat(means) for means in (ours, theirs))
+        kept = functional.cosine_similarity(one - one.mean(0), two - two.mean(0)).mean().item()
+        entry = {
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "minutes": round(self.seconds / 60, 3),
+            "tokens_per_s": round(tokens_per_s, 1),
+            "held_out_loss": round(losses / rows, 6),
+            "kept": round(kept, 6),
+        }
+        self.history.append(entry)
+        reporter.say(
+            f"{min(1.0, self.progress):.1%}: {self.tokens:,} tokens, {tokens_per_s:,.0f} a second; held out: loss "
+            f"{entry['held_out_loss']:.4f}, {kept:.3f} of the encoder's function kept"
+        )
+
+    def _check_task(self, folder: Path, task: dict[str, Any]) -> None:
+        path = folder / _TASK_NAME
+        if not path.exists():
+            write_json(path, task)
+            return
+        try:
+            known = read_json(path)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"'{path}' is damaged ({error}); delete '{folder}' and start again") from error
+        task = json.loads(json.dumps(task))
+        differing = [key for key in task if not isinstance(known, dict) or known.get(key) != task[key]]
+        if differing:
+            was = known.get(differing[0]) if isinstance(known, dict) else None
+            raise ConfigurationError(
+                f"'{folder}' holds a training that was begun with another '{differing[0]}' ({was} instead of "
+                f"{task[differing[0]]}); go on with the same command, delete that folder, or choose another --output"
+            )
+
+    def _save(self, folder: Path, tokenizer: Any) -> None:
+        checkpoint = folder / f"checkpoint-{self.steps}"
+        with storage_errors(checkpoint):
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            self.student.save_pretrained(checkpoint)
+            tokenizer.save_pretrained(checkpoint)
+        save_optimizer(checkpoint / OPTIMIZER_NAME, self._optimizer.state_dict())
+        names = ("round", "batch", "steps", "tokens", "seconds", "history")
+        write_json(checkpoint / _STATE_NAME, {name: getattr(self, name) for name in names})
+        mark_complete(checkpoint, self.steps)
+        remove_checkpoints_but(folder, {self.steps})
+
+    def _load(self, checkpoint: Path) -> None:
+        try:
+            state = read_json(checkpoint / _STATE_NAME)
+            load_model(self.student, checkpoint / WEIGHTS_NAME)
+            for name, value in state.items():
+                setattr(self, name, value)
+        except Exception as error:
+            raise CheckpointError(f"'{checkpoint}' is damaged ({error}); delete it and start again") from error
+        self._optimizer.load_state_dict(load_optimizer(checkpoint / OPTIMIZER_NAME))
+
+
+def _distance(ours: Tensor, theirs: Tensor, mask: Tensor) -> Tensor:
+    """Mean squared error over real tokens."""
+    squares = (ours - theirs).square().mean(dim=-1)
+    return (squares * mask).sum() / mask.sum()
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set, in place of what they do; in the main thread alone."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,220 @@
+"""An encoder that learns another's states: it comes nearer, goes on after a kill to the bit, and refuses test texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from recurra.adaptation import AdaptationOptions, adapt
+from recurra.cli.main import main
+from recurra.core.errors import CheckpointError, UnavailableError
+from recurra.core.progress import Reporter
+from recurra.core.record import read_record
+from recurra.data.tokenization import read_tokenizer
+from recurra.ladder import choose_models
+from recurra.models.adaptation.convert import load_encoder
+from recurra.models.adaptation.source import INT8_NAME, SHIPPED, find_encoder
+from recurra.tasks.profile import profiles
+from recurra.training import general_distillation
+from recurra.training.general_distillation import GeneralDistillation
+from reviews import write_reviews
+from tiny_encoder import write_tiny_encoder
+
+QUIET = Reporter(quiet=True)
+TOKENS = 6000
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("taught")
+    data = write_reviews(folder / "reviews.csv", rows=60)
+    lines = data.read_text(encoding="utf-8").splitlines()
+    (folder / "books.jsonl").write_text(json.dumps({"text": ". ".join(lines[1:])}) + "\n", encoding="utf-8")
+    write_tiny_encoder(
+        folder / "encoder", lines, initializer_range=0.3, max_position_embeddings=160, hidden_dropout_prob=0.1
+    )
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(general_distillation, "BATCH_TOKENS", 256)
+
+
+@pytest.fixture
+def options(root: Path) -> AdaptationOptions:
+    texts = (str(root / "reviews.csv"), str(root / "books.jsonl"))
+    return AdaptationOptions(plan="0 2 3", teach=texts, tokens=TOKENS, cache_dir=root / "cache", overwrite=True)
+
+
+def weights_of(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
+    found: dict[str, np.ndarray[Any, Any]] = load_file(folder / "model.safetensors")
+    return found
+
+
+def test_teaching_brings_a_student_nearer_and_says_on_what(
+    root: Path, options: AdaptationOptions, tmp_path: Path
+) -> None:
+    encoder = str(root / "encoder")
+    made = adapt(encoder, tmp_path / "small", replace(options, changes={"embedding_size": 8}), reporter=QUIET)
+    known = json.loads((tmp_path / "small" / "adaptation.json").read_text(encoding="utf-8"))
+    history = known["taught"]["history"]
+    assert history[-1]["held_out_loss"] < 0.9 * history[0]["held_out_loss"] and history[-1]["kept"] > history[0]["kept"]
+    assert TOKENS <= history[-1]["tokens"] == known["taught"]["tokens"]
+    names = [text["name"] for text in known["taught"]["texts"]]
+    assert names == [f"{root.name}/reviews.csv", f"{root.name}/books.jsonl"]
+    assert all(len(text["sha256"]) == 64 for text in known["taught"]["texts"])
+    assert all(name in known["trained_on"] for name in names) and made.trained_on == known["trained_on"]
+    assert load_encoder(str(tmp_path / "small")).embeddings.token.weight.shape[1] == 8
+    assert not (tmp_path / "small.teaching").exists()
+
+
+def test_a_killed_teaching_goes_on_to_the_bit(
+    root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = str(root / "encoder")
+    adapt(encoder, tmp_path / "whole", options, reporter=QUIET)
+    step = GeneralDistillation._step
+
+    def killed(self: GeneralDistillation, rows: Any) -> None:
+        step(self, rows)
+        if self.steps == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif self.steps == 12:
+            raise MemoryError
+
+    monkeypatch.setattr(GeneralDistillation, "_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(encoder, tmp_path / "parts", options, reporter=QUIET)
+    # After this step nothing is saved: it is done again.
+    with pytest.raises(MemoryError):
+        adapt(encoder, tmp_path / "parts", options, reporter=QUIET)
+    assert not (tmp_path / "parts").exists()
+    # What there is so far is an encoder that can be looked at.
+    load_encoder(str(tmp_path / "parts.teaching" / "checkpoint-7"))
+    read_tokenizer(tmp_path / "parts.teaching" / "checkpoint-7")
+    monkeypatch.setattr(GeneralDistillation, "_step", step)
+    adapt(encoder, tmp_path / "parts", options, reporter=QUIET)
+    whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+
+
+def test_another_plan_or_budget_does_not_go_on(
+    root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(self: GeneralDistillation, rows: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GeneralDistillation, "_step", stop)
+    encoder = str(root / "encoder")
+    with pytest.raises(KeyboardInterrupt):
+        adapt(encoder, tmp_path / "small", options, reporter=QUIET)
+    for key, changed in (("plan", replace(options, plan="0 1 3")), ("tokens", replace(options, tokens=7000))):
+        with pytest.raises(Exception, match=f"another '{key}'"):
+            adapt(encoder, tmp_path / "small", changed, reporter=QUIET)
+
+
+def test_minutes_are_counted_over_restarts(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
+    made = adapt(str(root / "encoder"), tmp_path / "small", replace(options, tokens=None, minutes=0.01), reporter=QUIET)
+    assert 0.01 <= made.taught["minutes"] < 0.5
+
+
+def test_reported_texts_teach_nothing(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
+    lines = (root / "reviews.csv").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "apart.csv").write_text("\n".join(lines[:6]) + "\n", encoding="utf-8")
+    made = adapt(
+        str(root / "encoder"), tmp_path / "small", replace(options, apart=[str(tmp_path / "apart.csv")]), reporter=QUIET
+    )
+    assert [text["left_out"] >= 1 for text in made.taught["texts"]] == [True, True]
+
+
+def test_a_run_says_that_its_encoder_has_read_the_reported_texts(
+    root: Path, options: AdaptationOptions, tmp_path: Path
+) -> None:
+    asked = replace(options, plan="0", teach=(str(root / "reviews.csv"),), tokens=300, int8=True)
+    adapt(str(root / "encoder"), tmp_path / "taught", asked, reporter=QUIET)
+    other = write_reviews(tmp_path / "other.csv", rows=60, seed=5)
+    notes = {}
+    for data in (root / "reviews.csv", other):
+        given = ["--model", str(tmp_path / "taught"), "--data", str(data), "--output", str(tmp_path / data.stem)]
+        given += ["--protocol", "finetune", "--cache-dir", str(tmp_path / "cache"), "--quiet"]
+        assert main(["train", *given, "max_epochs=1", "--max-length", "16"]) == 0
+        audits = read_record(tmp_path / data.stem).audits
+        notes[data.stem] = [audit.status for audit in audits if audit.name == "encoder.texts"]
+    assert notes == {"reviews": ["note"], "other": ["passed"]}
+
+
+def test_whole_numbers_take_a_quarter_and_hardly_change_an_encoder(
+    root: Path, options: AdaptationOptions, tmp_path: Path
+) -> None:
+    asked = replace(options, teach=(), tokens=None, changes={"embedding_size": 8})
+    for name, int8 in (("whole", False), ("small", True)):
+        adapt(str(root / "encoder"), tmp_path / name, replace(asked, int8=int8), reporter=QUIET)
+    assert not (tmp_path / "small" / "model.safetensors").exists()
+    full, small = (dict(load_encoder(str(tmp_path / name)).named_parameters()) for name in ("whole", "small"))
+    for name, weights in full.items():
+        step = weights.detach().abs().amax(dim=-1, keepdim=True) / 127 if weights.ndim == 2 else 0 * weights.detach()
+        assert ((small[name] - weights).abs() <= 0.501 * step).all()
+
+
+def test_an_encoder_that_is_shipped_is_found_by_name_and_checked(
+    root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "shipped"
+    monkeypatch.setitem(SHIPPED, "recurra-small", shipped)
+    with pytest.raises(UnavailableError, match="not in this installation"):
+        find_encoder("recurra-small")
+    adapt(str(root / "encoder"), shipped, replace(options, teach=(), tokens=None, int8=True), reporter=QUIET)
+    assert find_encoder("recurra-small").num_layers == 3
+    assert choose_models(profiles()[0], encoder="recurra-small").models == ["linear-tuned", "recurra-small"]
+    weights = shipped / INT8_NAME
+    damaged = bytearray(weights.read_bytes())
+    damaged[-1] ^= 1
+    weights.write_bytes(damaged)
+    with pytest.raises(CheckpointError, match="damaged or was changed; install it again: pip"):
+        find_encoder("recurra-small")
+    weights.unlink()
+    with pytest.raises(CheckpointError, match="install it again"):
+        find_encoder("recurra-small")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--teach", "{root}/reviews.csv"], "--minutes N"),
+        (["--teach", "{root}/reviews.csv", "--minutes", "0"], "--minutes is 0; a budget is above 0"),
+        (["--minutes", "3"], "--teach FILE"),
+        (["--apart", "{root}/reviews.csv"], "--teach FILE"),
+        (["--teach", "{root}/my_test.csv", "--tokens", "9"], "is a test or validation part by its name"),
+        (["--teach", "{root}/empty.csv", "--tokens", "9"], "is empty"),
+        (["--teach", "{root}/blank.txt", "--tokens", "9"], "no passage to learn from"),
+        (["--teach", "{root}/short.txt", "--tokens", "9"], "has one passage"),
+        (["--teach", "{root}/nowhere.csv", "--tokens", "9"], "does not exist"),
+        (
+            ["--teach", "{root}/reviews.csv", "--apart", "{root}/reviews.csv", "--tokens", "9"],
+            "are ones that models are reported on",
+        ),
+    ],
+)
+def test_what_cannot_teach_is_said_in_a_line(
+    root: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "my_test.csv").write_text("text\nfine\n", encoding="utf-8")
+    (root / "empty.csv").touch()
+    (root / "short.txt").write_text("A fine film.\n", encoding="utf-8")
+    (root / "blank.txt").write_text("\n\n", encoding="utf-8")
+    given = [word.format(root=root) for word in arguments]
+    fixed = ["--plan", "0 2", "--cache-dir", str(tmp_path / "cache"), "--quiet", "--output", str(tmp_path / "small")]
+    assert main(["adapt", str(root / "encoder"), *given, *fixed]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "small").exists()

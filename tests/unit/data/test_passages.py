@@ -1,0 +1,51 @@
+"""Passages hold all words of a text in their order; batches mix sources and never show what is held out."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.data.batching import padded_length
+from recurra.data.passages import PASSAGE_WORDS, Passages, PassageSource, cut_passages
+
+WORDS = st.lists(st.sampled_from(["one", "two.", "three", "end!", "what?"]), max_size=400)
+
+
+@given(WORDS, st.lists(st.integers(1, 90), min_size=1, max_size=4))
+def test_passages_hold_all_words_in_order(words: list[str], sizes: list[int]) -> None:
+    passages = list(cut_passages(" ".join(words), itertools.cycle(sizes)))
+    assert [word for passage in passages for word in passage.split()] == words
+    assert all(0 < len(passage.split()) <= max(PASSAGE_WORDS) for passage in passages)
+
+
+def source(name: str, rows: int) -> PassageSource:
+    lengths = np.random.default_rng(rows).integers(3, 40, rows)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return PassageSource(name, "", rows, 0, np.arange(offsets[-1], dtype=np.int32), offsets)
+
+
+def test_batches_read_every_passage_in_turn_and_none_that_is_held_out() -> None:
+    passages = Passages([source("large", 9000), source("small", 900)], seed=3)
+    seen: Counter[tuple[int, int]] = Counter()
+    for number in range(8):
+        batches = passages.batches(number, 512)
+        for batch in batches:
+            width = padded_length(max(len(passages.row(*place)) for place in batch))
+            assert width * len(batch) <= 512
+            seen.update(batch)
+        assert batches == Passages(passages.sources, seed=3).batches(number, 512)
+    assert not set(seen) & set(passages.held_out)
+    large, small = ([seen[place] for place in seen if place[0] == number] for number in (0, 1))
+    # A large source is not read again before it was read to its end, and is ten times as long, not ten times as loud.
+    assert max(large) - min(large) <= 1 and max(small) - min(small) <= 1
+    assert 3.0 < sum(large) / sum(small) < 3.3
+
+
+def test_a_single_passage_pair_can_teach() -> None:
+    passages = Passages([source("tiny", 2)], seed=0)
+    assert passages.held_out == [(0, 0)]
+    assert {place for batch in passages.batches(0, 64) for place in batch} == {(0, 1)}
