@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import Parameter, signature
@@ -9,23 +11,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from recurra.core.errors import DataError, errors_for_python
+from recurra.core.errors import ConfigurationError, DataError, errors_for_python
+from recurra.core.files import write_text
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import DEMO_LARGE
-from recurra.data.frames import rows_in_memory
+from recurra.data.frames import is_missing, one_dimension, opened_rows, rows_in_memory
 from recurra.data.tokenization import TRAINED
 from recurra.ladder import Entry, choose_models
 from recurra.reported_study import StudyResult, run_and_report
 from recurra.study.assignments import sort_keywords
 from recurra.study.plan import ROWS_NAME
-from recurra.study.spec import StudySpec
+from recurra.study.run import preflight
+from recurra.study.spec import StudySpec, expand
 from recurra.study.status import within_minutes
 from recurra.study.study import refuse_folder_of_another
 from recurra.tasks.base import task_of_values
+from recurra.tasks.labelling.answers import PROBABILITIES, file_rows, id_column
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import ENCODER, WORDS_AND_ENCODER, controls
-from recurra.tasks.runs import resolve_model
+from recurra.tasks.runs import ModelVariant, resolve_model
 from recurra.tasks.study_data import StudyData
 
 # With fewer rows in all, a tenth of them is too few to judge models by, and every row becomes a test row of one fold;
@@ -79,6 +84,8 @@ def plan_comparison(
     max_mib: float | None = None,
     max_ms: float | None = None,
     measure: str | None = None,
+    predictions: Mapping[str, Any] = MappingProxyType({}),
+    prices: Mapping[str, Any] = MappingProxyType({}),
     minutes: float | None = None,
     output: Path,
     workers: int = 0,
@@ -100,6 +107,8 @@ def plan_comparison(
     trained = [overrides for reader, overrides in readers if reader not in controls()]
     config, folded = cross_validated(config, data, trained=bool(trained))
     entries, training, why = ladder.for_rows(config, data)
+    answers = {name: _answers_file(name, given, config, data, output) for name, given in predictions.items()}
+    entries = [*entries, *({"name": name, "answers": path} for name, path in answers.items())]
     faster = ""
     if precision is None:
         # A frozen encoder is not trained, and reads as many texts.
@@ -115,11 +124,79 @@ def plan_comparison(
         max_mib=max_mib,
         max_ms=max_ms,
         measure=measure,
+        prices=prices,
     )
     timed = ""
     if minutes is not None:
+        # Timing would train already; a bad file of answers is told before.
+        preflight([run for run in expand(spec) if run.answers], data)
         spec, timed = within_minutes(spec, output, data, minutes, workers=workers, reporter=reporter)
     return spec, "; ".join(filter(None, (ladder.note, note, folded, why, faster, timed)))
+
+
+def _answers_file(name: str, given: Any, config: RunData, data: StudyData, output: Path) -> str:
+    """The file of the answers that came under a name; rows in memory are written to one.
+
+    Labels and probabilities without a column beside them are of the rows of the data in their order, or of a test file.
+    """
+    if isinstance(given, str | Path):
+        return str(given)
+    what, first = f"predictions['{name}']", given[0] if isinstance(given, list) and given else None
+    if not isinstance(config, DataConfig):
+        raise ConfigurationError(f"{what} came with running text, which has no labels; leave it out")
+    if isinstance(given, Mapping) or isinstance(first, Mapping) or hasattr(given, "columns"):
+        columns, column = opened_rows(given, what, [])
+        cells = {each: column(each) for each in columns}
+    else:
+        source = Path(config.test or config.name)
+        if not source.is_file():
+            raise DataError(f"{what} are of the corpus '{config.name}'; give a table with its ids or texts")
+        ids = [row for row, _ in file_rows(source, config)]
+        if getattr(given, "ndim", 1) == 2 or isinstance(first, list | tuple):
+            names, rows = data.rows(config.every_fold[0]).label_names, [list(row) for row in given]
+            if any(len(row) != len(names) for row in rows):
+                raise DataError(f"{what} has rows of {len(rows[0])} probabilities; give one of each of {names}")
+            cells = {PROBABILITIES: [dict(zip(names, map(float, row), strict=True)) for row in rows]}
+        else:
+            cells = {"label": one_dimension(given, what)}
+        (answers,) = cells.values()
+        if len(answers) != len(ids):
+            raise DataError(
+                f"{what} has {len(answers):,} answers, and '{source.name}' {len(ids):,} rows; give one a row, in their "
+                "order, or a table with ids or texts"
+            )
+        cells[id_column(config)] = ids
+    wanted = {
+        id_column(config), *config.text_column.split(","), config.label_column, "label", "label_predicted",
+        PROBABILITIES,
+    }  # fmt: skip
+    cells = {
+        key: [None if is_missing(cell) else cell for cell in column]
+        for key, column in cells.items()
+        if key in wanted or key.startswith("probability_")
+    }
+    listed = (dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True))
+    lines = "".join(f"{json.dumps(row, ensure_ascii=False, default=str)}\n" for row in listed)
+    path = output / ROWS_NAME / f"answers-{hashlib.sha256(lines.encode()).hexdigest()[:16]}.jsonl"
+    write_text(path, lines)
+    return str(path)
+
+
+def named_values(assignments: Iterable[str], option: str, example: str) -> dict[str, str]:
+    """Reads ``NAME=VALUE`` of an option that may be repeated.
+
+    Raises:
+        ConfigurationError: If one is not that, or a name is there twice.
+    """
+    values: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not (name and equals and value):
+            raise ConfigurationError(f"{option} '{assignment}' is no NAME=VALUE; write it as {option} {example}")
+        if name in values:
+            raise ConfigurationError(f"{option} names '{name}' twice; name it once")
+        values[name] = value
+    return values
 
 
 def precision_here(models: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
@@ -210,6 +287,8 @@ def compare(
     max_mib: float | None = None,
     max_ms: float | None = None,
     measure: str | None = None,
+    predictions: Mapping[str, Any] | None = None,
+    prices: Mapping[str, float] | None = None,
     minutes: float | None = None,
     estimate: bool = True,
     **keys: Any,
@@ -243,6 +322,10 @@ def compare(
             ``average_precision``, ``f1:LABEL``, ``average_precision:LABEL`` or ``cost:FILE`` (a CSV or
             JSON file of what each mistake costs, true by predicted label); of several labels a text ``micro_f1``,
             ``macro_f1`` or ``subset_accuracy``. None lets the data decide. It changes no run.
+        predictions: Answers that came from elsewhere, by a name for them: a file, a table with ids or texts, or labels
+            or probabilities ``(rows, labels)`` of all rows of the data (or of ``test``) in their order; see
+            `recurra.tasks.labelling.answers`.
+        prices: What a text costs with a model, by its name; it is shown, and changes no run.
         minutes: Minutes of training; see `recurra.study.status.within_minutes`.
         estimate: Whether time and memory of each model are estimated and said before the first run starts; not if
             nothing is said, or ``minutes`` were given.
@@ -276,9 +359,11 @@ def compare(
         "measure": measure,
         "minutes": minutes,
         "precision": precision,
+        "prices": dict(prices or {}),
     }
-    if rows:
+    if rows or predictions:
         refuse_folder_of_another(study_name(name), output)
+    if rows:
         rows.write(output / ROWS_NAME)
     known, reporter = StudyData(Machine(data_root=root)), Reporter(quiet=quiet)
     spec, note = plan_comparison(
@@ -287,11 +372,14 @@ def compare(
         known,
         protocol=base,
         title=rows.described if rows else "",
+        predictions=predictions or {},
         output=output,
         reporter=reporter,
         **chosen,
     )
-    shown = {**chosen, "protocol": protocol, **placed, "from_scratch": from_scratch or None}
+    answers = {model.name: model.answers for model in spec.models if isinstance(model, ModelVariant) and model.answers}
+    shown = {**chosen, "predictions": answers or None, "prices": prices or None, "protocol": protocol, **placed}
+    shown["from_scratch"] = from_scratch or None
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
     command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
     estimated = estimate and not quiet and minutes is None

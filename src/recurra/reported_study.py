@@ -296,7 +296,7 @@ def study_report(
     folder = records or output
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     limits = Limits(max_mib=spec.max_mib, max_ms=spec.max_ms)
-    questions = Questions(spec.contrasts, spec.published, limits, spec.judging, *_own_texts(spec, data))
+    questions = Questions(spec.contrasts, spec.published, limits, spec.judging, *_own_texts(spec, data), spec.prices)
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
         exports = load_export_records(folder) if spec.exports else []

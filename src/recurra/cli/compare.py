@@ -69,6 +69,25 @@ def compare(
             show_default=False,
         ),
     ] = None,
+    predictions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--predictions",
+            metavar="NAME=FILE",
+            help="Answers that came from elsewhere, such as a large language model's, judged beside the models: a "
+            "label or probabilities a row, by id or text. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--price",
+            metavar="NAME=PRICE",
+            help="What a text costs with a model, shown beside its figures. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
@@ -137,7 +156,7 @@ def compare(
 
     Example: recurra compare reviews.csv --output runs/reviews
     """
-    from recurra.comparison import plan_comparison
+    from recurra.comparison import named_values, plan_comparison
     from recurra.core.progress import Reporter
     from recurra.reported_study import run_and_report
     from recurra.tasks.machine import Machine
@@ -161,6 +180,8 @@ def compare(
         max_mib=max_mib,
         max_ms=max_ms,
         measure=measure,
+        predictions=named_values(predictions or [], "--predictions", "gpt=answers.csv"),
+        prices=named_values(price or [], "--price", "gpt=0.002"),
         minutes=minutes,
         output=output,
         workers=workers,

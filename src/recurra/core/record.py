@@ -14,6 +14,7 @@ from recurra.core.configuration import HashedSettings
 from recurra.core.errors import CheckpointError
 from recurra.core.packed import in_study, read_study_bytes
 from recurra.core.record_parts import (
+    ANSWERS,
     AnyDecisionRecord,
     AnyTrainingRecord,
     AuditResult,
@@ -95,6 +96,7 @@ class MetricsRecord(HashedSettings):
 
     Attributes:
         precision: Of the positive class (label 1) for two classes, macro mean for more; so are ``recall`` and ``f1``.
+        loss: None of answers that are labels without probabilities.
         average_precision: Of each label, by the softmax of the logits; none of one that no row has, and none at all in
             records from before it was measured.
     """
@@ -104,7 +106,7 @@ class MetricsRecord(HashedSettings):
     precision: float
     recall: float
     f1: float
-    loss: float
+    loss: float | None
     accuracy_interval: tuple[float, float]
     confusion_matrix: list[list[int]]
     calibration_error: float | None = None
@@ -121,9 +123,13 @@ class MetricsRecord(HashedSettings):
             "precision": f"{self.precision:.4f}",
             "recall": f"{self.recall:.4f}",
             "F1": f"{self.f1:.4f}",
-            "loss": f"{self.loss:.4f}",
+            **({} if self.loss is None else {"loss": f"{self.loss:.4f}"}),
             **({} if error is None else {"calibration error": f"{error:.4f}"}),
         }
+
+    def of_labels(self) -> MetricsRecord:
+        """The same without what needs probabilities."""
+        return self.model_copy(update={"loss": None, "calibration_error": None, "uncalibrated_error": None})
 
 
 class TeacherRecord(HashedSettings):
@@ -440,6 +446,8 @@ def read_record(folder: Path | str) -> LabelRunRecord:
             f"'{folder}' is a run of a language model, and a classifier is needed; "
             "'recurra evaluate' and 'recurra audit model' take it"
         )
+    if record.model.kind == ANSWERS:
+        raise CheckpointError(f"'{folder}' is a run of answers that came from elsewhere: there is no model to use")
     return record
 
 

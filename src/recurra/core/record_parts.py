@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from recurra.core.configuration import HashedSettings
 from recurra.core.sealed import Sealed, text_of
 
+# The kind of a model that is known by its answers alone: there is nothing to train, to time or to ship.
+ANSWERS = "answers"
 # What was trained on; measured too where the gap to what was not is asked for, and never what a model is judged by.
 TRAINING_SPLIT = "train"
 
@@ -75,7 +77,7 @@ class EncoderRecord(HashedSettings):
 
 
 class ModelRecord(HashedSettings):
-    """What was trained. ``kind`` is ``transformer`` or ``linear``; FLOPs are for one token of a forward pass.
+    """What was trained. ``kind`` is ``transformer``, ``linear`` or ``answers``; FLOPs are those of a token.
 
     ``encoder`` is the pretrained encoder that it started from, if it did.
     """
@@ -83,7 +85,7 @@ class ModelRecord(HashedSettings):
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"description"})
 
     preset: str
-    kind: Literal["transformer", "linear"]
+    kind: Literal["transformer", "linear", "answers"]
     parameters: int
     embedding_parameters: int
     non_embedding_parameters: int

@@ -179,7 +179,7 @@ def _source(rows: Any, split: str) -> str:
 
 def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[str], own: list[str]) -> Columns:
     """The columns of a split that are read, as words and texts."""
-    present, column = _opened(rows, source, [text, label, *own])
+    present, column = opened_rows(rows, source, [text, label, *own])
     texts = split_names(text, present)
     wanted = list(dict.fromkeys([*texts, *(label_columns or [label]), *own]))
     for name in wanted:
@@ -203,7 +203,7 @@ def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[
     }
 
 
-def _opened(rows: Any, source: str, names: list[str]) -> tuple[list[str], Callable[[str], list[Any]]]:
+def opened_rows(rows: Any, source: str, names: list[str]) -> tuple[list[str], Callable[[str], list[Any]]]:
     """Names of all columns, and what gives the cells of one."""
     if isinstance(rows, tuple):
         pair = _pair(rows, source, names)

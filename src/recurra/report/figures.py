@@ -12,7 +12,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from recurra.core.terminal import significant, words
-from recurra.report.summary import SIZE, costs_of, latency_cost, reporting_of
+from recurra.report.summary import PRICE, SIZE, costs_of, latency_cost, reporting_of
 from recurra.tasks import drawing
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry
 from recurra.tasks.loaded_runs import LoadedRun
@@ -55,9 +55,10 @@ def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting
     measure = reporting.judge(table)
     costs = costs_of(table.models, table.batch_sizes)
     timed = [(latency_cost(batch), f"latency, batch {batch}", "ms") for batch in table.batch_sizes]
+    priced = [(PRICE, "price", "price")] if PRICE in costs else []
     charts = [
         quality_against_cost(table, costs[cost], cost, name=name, unit=unit, key=f"{key}-{index}", measure=measure)
-        for index, (cost, name, unit) in enumerate(timed or [(SIZE, "size", "MiB")])
+        for index, (cost, name, unit) in enumerate([*(timed or [(SIZE, "size", "MiB")]), *priced])
     ]
     charts.append(contrasts(table, f"{key}-contrasts", measure))
     return [*(chart for chart in charts if chart is not None), *reporting.charts(table, runs, key)]
@@ -97,7 +98,9 @@ def quality_against_cost(
         x, logarithmic = drawing.logarithmic_scale(spent, LEFT, RIGHT), " (logarithmic)"
     else:
         x, logarithmic = drawing.linear_scale([0.0, max(spent) * 1.15], LEFT, RIGHT, ticks=4), ""
-    title = f"{unit} on disk" if cost == SIZE else f"median {unit} a text, {name.partition(', ')[2]}"
+    title = f"median {unit} a text, {name.partition(', ')[2]}"
+    if cost in (SIZE, PRICE):
+        title = "MiB on disk" if cost == SIZE else "price a text"
     largest = max(model.file_size_mib for model, *_ in points) or 1.0
     circles = [
         (x(value), y(item.mean), max(LARGEST_BUBBLE * math.sqrt(model.file_size_mib / largest), SMALLEST_BUBBLE))

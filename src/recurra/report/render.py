@@ -118,7 +118,7 @@ def _first_chart(summary: Summary, drawn: Drawings) -> Chart | None:
 
 def _facts(table: TableSummary, reporting: Reporting) -> list[tuple[str, str]]:
     """What a table is about, in words; what is not known is left out."""
-    unseeded = [model.label for model in table.models if model.kind == "linear" and len(model.seeds) == 1]
+    unseeded = [model.label for model in table.models if model.kind != "transformer" and len(model.seeds) == 1]
     models = [f"{model.label} ({model.description})" if model.description else model.label for model in table.models]
     seeds = [
         f"{model.label}: {'none' if model.label in unseeded else ', '.join(map(str, model.seeds))}"

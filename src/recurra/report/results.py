@@ -7,6 +7,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from recurra.core.errors import UnavailableError
+from recurra.core.record_parts import ANSWERS
 from recurra.report.summary import reporting_of
 from recurra.tasks.measures import Estimate
 from recurra.tasks.summary import ModelSummary, Summary, TableSummary
@@ -76,7 +77,9 @@ _COSTS = (
 
 
 def _costs(model: ModelSummary) -> Iterator[Row]:
-    for name in _COSTS:
+    if model.price is not None:
+        yield _row("", "", "price", model.price)
+    for name in _COSTS if model.kind != ANSWERS else ():
         yield _row("", "", name, getattr(model, name))
     for batch, timing in model.latency.items():
         for name in ("median_ms", "p90_ms"):

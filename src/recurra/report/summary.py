@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from recurra.core.errors import DataError
 from recurra.core.record import EnvironmentRecord, LatencyRecord
+from recurra.core.record_parts import ANSWERS
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.compare import KnownRows, ScoredModel, compare_models, judge_leaks, mark_failed, scored_model
 from recurra.report.contrasts import ScoredTables, answer_contrasts, pool_contrasts
@@ -39,6 +41,7 @@ def summarise_model(
     measure: Measure,
     measured: Latencies,
     base: Path | None,
+    prices: Mapping[str, float] = MappingProxyType({}),
 ) -> ModelSummary:
     """Summarises the runs of one model, one a seed.
 
@@ -51,6 +54,7 @@ def summarise_model(
         measure: What it is judged by.
         measured: Latencies that were taken side by side, by run identifier.
         base: Folders of runs inside this one are named relative to it.
+        prices: What a text costs, by the name of a model.
     """
     model = runs[-1].record.model
     splits = [split for split in runs[0].record.metrics if all(split in run.record.metrics for run in runs)]
@@ -80,6 +84,7 @@ def summarise_model(
         failed_audits=list(dict.fromkeys(failed)),
         failed_groups=list(dict.fromkeys(group_of(name, runs[0].record.data.splits)[0] for name in failed)),
         barred=reporting.barred(runs, headline, measure),
+        price=prices.get(model.preset),
     )
     return reporting.model(common, runs, headline)
 
@@ -152,13 +157,13 @@ def latency_warnings(models: Sequence[ModelSummary], runs: Sequence[LoadedRun]) 
         warnings.append("Latencies were taken on different devices or with different numbers of threads.")
     if len({timing.scope for timing in timings}) > 1:
         warnings.append("Some latencies are from text to label, others from tokens to logits (see the column).")
-    untimed = [model.label for model in models if not model.latency]
+    untimed = [model.label for model in models if not model.latency and model.kind != ANSWERS]
     if timings and untimed:
         warnings.append(f"Not timed: {', '.join(untimed)}.")
     return warnings
 
 
-SIZE = "size"
+SIZE, PRICE = "size", "price"
 
 
 def latency_cost(batch: int | str) -> str:
@@ -190,14 +195,19 @@ def pareto_front(merit: Mapping[str, float], cost: Mapping[str, float]) -> list[
 
 
 def costs_of(models: Sequence[ModelSummary], batch_sizes: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Every measure of cost: milliseconds a text at each batch size, and MiB on disk; by measure and label."""
+    """Every measure of cost: milliseconds a text at each batch size, MiB on disk, and prices; by measure and label.
+
+    What is known by its answers has no size, and the price of one model alone is held against nothing.
+    """
     costs = {
         latency_cost(batch): {
             model.label: model.latency[str(batch)].median_ms for model in models if str(batch) in model.latency
         }
         for batch in batch_sizes
     }
-    return {**costs, SIZE: {model.label: model.file_size_mib for model in models}}
+    prices = {model.label: model.price for model in models if model.price is not None}
+    sizes = {model.label: model.file_size_mib for model in models if model.kind != ANSWERS}
+    return {**costs, SIZE: sizes, **({PRICE: prices} if len(prices) > 1 else {})}
 
 
 def mark_fronts(
@@ -334,10 +344,11 @@ def _table(
     measure = reporting.measure_of(table, questions.judging)
     unmarked = [
         summarise_model(
-            label, index, group, reporting, headline=headline, measure=measure, measured=measured, base=base
+            label, index, group, reporting,
+            headline=headline, measure=measure, measured=measured, base=base, prices=questions.prices,
         )
         for index, (label, group) in enumerate(table.groups.items())
-    ]
+    ]  # fmt: skip
     batches = sorted({timing.batch_size for model in unmarked for timing in model.latency.values()})
     models = mark_fronts(unmarked, headline, batches, measure)
     tests = compare_models(scored[key], measure)

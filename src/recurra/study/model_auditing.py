@@ -12,6 +12,7 @@ from recurra.core.configuration import derive_seed, override
 from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError, did_you_mean
 from recurra.core.packed import run_folders
 from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, holds_any_record, read_any_record
+from recurra.core.record_parts import ANSWERS
 from recurra.core.sealed import sealed_model
 from recurra.models.controls import holds_joined_model
 from recurra.tasks.base import Task, task, tasks
@@ -167,6 +168,8 @@ def _audit_preset(name: str, assignments: Sequence[str], seed: int) -> list[Audi
 
 def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
     record = read_any_record(folder)
+    if record.model.kind == ANSWERS:
+        raise CheckpointError(f"'{folder}' is a run of answers that came from elsewhere: there is no model to audit")
     recorded = record.model.parameters
     joined = holds_joined_model(folder / "model")
     if record.model.kind == "linear":

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from recurra.core.configuration import Settings, override, read_yaml
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
 from recurra.deployment.export_record import ExportRequest
 from recurra.tasks.base import Task, task_of_data
-from recurra.tasks.profile import TEACHER, controls
+from recurra.tasks.profile import ANSWERS_FILE, TEACHER, controls
 from recurra.tasks.questions import PRECISIONS, Contrast, Costs, Judging, PublishedReference, with_costs
 from recurra.tasks.runs import (
     DataEntry,
@@ -55,6 +55,7 @@ class StudySpec(Settings):
         max_ms: See ``max_mib``.
         measure: What the models are judged by; see `recurra.tasks.questions.Judging`. No run changes by it.
         costs: See ``measure``.
+        prices: What a text costs with a model, by its name; no run changes by it.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
@@ -72,6 +73,7 @@ class StudySpec(Settings):
     max_ms: float | None = Field(default=None, gt=0)
     measure: str | None = None
     costs: Costs | None = None
+    prices: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -102,6 +104,15 @@ class StudySpec(Settings):
         if doubles:
             raise ValueError(f"{', '.join(doubles)} is given twice; name each once")
         return values
+
+    @field_validator("prices")
+    @classmethod
+    def _prices_of_models(cls, prices: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        known = [model_name(model) for model in info.data.get("models", ())]
+        for name in prices if known else ():
+            if name not in known:
+                raise ValueError(unknown("model", name, known))
+        return prices
 
     @field_validator("data")
     @classmethod
@@ -210,7 +221,8 @@ class _Pupil:
     ) -> _Pupil:
         """Finds whom a model learns from: models of the study, and folders."""
         models = {model_name(each): each for each in spec.models}
-        asked = asked_teachers(resolve_model(model)[1], protocol) if model not in controls() else []
+        overrides = resolve_model(model)[1]
+        asked = [] if model in controls() or ANSWERS_FILE in overrides else asked_teachers(overrides, protocol)
         folders = [locate_teacher(name) for name in asked if name not in models]
         seed = spec.seeds[0]
         run = make_run(model, data, protocol, seed=seed, precision=precision, teachers=folders)

@@ -13,6 +13,7 @@ from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, is_part, read_json, write_text
 from recurra.core.packed import RUNS_NAME
 from recurra.core.progress import Reporter
+from recurra.core.record_parts import ANSWERS
 from recurra.deployment.export.formats import find_format
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.study.estimate import Expectation, expect
@@ -108,7 +109,11 @@ def run_study(
             missing = [item for item in exports if item.state in ("to do", "failed")]
             make_exports(missing, output, machine, reporter, pool)
             exports = _exports(spec, output, outcomes)
-            done = [outcome.folder for outcome in outcomes if outcome.record is not None]
+            done = [
+                outcome.folder
+                for outcome in outcomes
+                if outcome.record is not None and outcome.record.model.kind != ANSWERS
+            ]
             timing_error = None
             if done and machine.latency:
                 made = [item.key for item in exports if item.state == "done"]

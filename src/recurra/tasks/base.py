@@ -148,6 +148,8 @@ class Task(ABC):
         advice: Which models to take for it, for messages.
         kind_of_data: What its data are called, for messages.
         exports: Whether its runs can be exported.
+        takes_answers: Whether a model may be known by its answers alone.
+        kind_of_answer: What its models give, for messages.
         starts_from_encoders: Whether its models may start from a pretrained encoder.
         usage: Command that uses a run and what follows its folder, for messages.
         published_tables: Published figures that a study file can name, by the name that it uses.
@@ -167,6 +169,8 @@ class Task(ABC):
     advice: ClassVar[str]
     kind_of_data: ClassVar[str]
     exports: ClassVar[bool] = False
+    takes_answers: ClassVar[bool] = False
+    kind_of_answer: ClassVar[str] = "running text"
     starts_from_encoders: ClassVar[bool] = False
     usage: ClassVar[tuple[str, str]] = ("predict", "'a text'")
     published_tables: ClassVar[Mapping[str, Any]] = {}

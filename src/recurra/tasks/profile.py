@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError, unknown
+from recurra.core.record_parts import ANSWERS
 from recurra.data.configuration import RunData
 from recurra.models.adaptation.source import EncoderSource, find_encoder
 
@@ -38,7 +39,9 @@ def part_of(name: str, part: str) -> Any:
 # Keys among a model's that say what it starts from, who trains it and whom it learns from; the others are those of its
 # configuration.
 ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD = "encoder", "encoder_sha256", "plan", "teacher", "method"
-START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD)
+# The file of a model that is known by its answers alone, and its hash.
+ANSWERS_FILE, ANSWERS_HASH = "answers", "answers_hash"
+START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD, ANSWERS_FILE, ANSWERS_HASH)
 # Methods of others that train an encoder in place of a training protocol of ours.
 METHODS = ("setfit",)
 # The control that reads words beside what a frozen encoder makes of the text.
@@ -50,7 +53,12 @@ PEERS: Mapping[str, Mapping[str, Any]] = {"setfit": {ENCODER: "minilm", METHOD: 
 
 
 def control_of(model: str, overrides: Mapping[str, Any]) -> str | None:
-    """The control that a model is, or that it names as ``preset`` to be taught; none if it is none."""
+    """The control that a model is, or that it names as ``preset`` to be taught; none if it is none.
+
+    A model that is known by its answers is one too: nothing trains it.
+    """
+    if ANSWERS_FILE in overrides:
+        return ANSWERS
     name = str(overrides.get("preset", model))
     return name if name in controls() else None
 
@@ -122,6 +130,15 @@ def check_model(data: RunData, model: str, overrides: Mapping[str, Any]) -> None
         ConfigurationError: If it trains for another task.
     """
     task = data_task(data)
+    if ANSWERS_FILE in overrides:
+        if not task.takes_answers:
+            raise ConfigurationError(
+                f"--predictions '{model}' are one label a text, and '{data.name}' has {task.kind_of_answer}; leave "
+                "them out"
+            )
+        if beside := sorted({*overrides} - {ANSWERS_FILE, ANSWERS_HASH}):
+            raise ConfigurationError(f"model '{model}': '{beside[0]}' stands beside answers; leave one of the two out")
+        return
     control = control_of(model, overrides)
     name = control or base_preset(model, overrides)
     if control is not None and control in task.controls:

@@ -272,6 +272,7 @@ class Questions:
         judging: What models are judged by.
         texts: Of the rows, by split and identity, where the data are a file of the user that can still be read.
         fingerprint: Of those data.
+        prices: What a text costs, by the name of a model.
     """
 
     contrasts: Sequence[Contrast] = field(default_factory=tuple)
@@ -280,6 +281,7 @@ class Questions:
     judging: Judging = field(default_factory=Judging)
     texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     fingerprint: str = ""
+    prices: Mapping[str, float] = field(default_factory=dict)
 
     def texts_of(self, fingerprint: str, split: str) -> Mapping[str, str]:
         """Texts of a split by identity, where a table is of these data; else none."""
@@ -304,4 +306,5 @@ def read_questions(path: Path) -> Questions:
         references = [PublishedReference.parse(value, source=source) for value in published]
     given = {key: value for key, value in values.items() if value is not None}
     limits, judging = ({key: given[key] for key in part.model_fields if key in given} for part in (Limits, Judging))
-    return Questions(contrasts, references, Limits.parse(limits, source=source), Judging.parse(judging, source=source))
+    questions = contrasts, references, Limits.parse(limits, source=source), Judging.parse(judging, source=source)
+    return Questions(*questions, prices=values.get("prices") or {})

@@ -14,11 +14,14 @@ from recurra.core.configuration import HashedSettings, Settings, content_hash, r
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.core.record import LabelRunRecord, holds_any_record, read_any_record
 from recurra.data.configuration import RunData
+from recurra.data.tables import TABLE_FORMATS, check_path
 from recurra.deployment.export.manifest import is_export, read_manifest
 from recurra.models.adaptation.source import ENCODER_NAMES
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME
 from recurra.models.names import MODEL_KEYS
 from recurra.tasks.profile import (
+    ANSWERS_FILE,
+    ANSWERS_HASH,
     ENCODER,
     ENCODER_SHA256,
     METHOD,
@@ -54,6 +57,7 @@ class ModelVariant(Settings):
         teacher: Whom it learns from, named as in `recurra.training.protocols.ProtocolConfig` and trained under the same
             protocol. None takes the protocol's, if it has one.
         method: Who trains it in place of the protocol: ``setfit`` (`recurra.training.setfit`); none is the protocol.
+        answers: File of the answers by which alone it is known; see `recurra.tasks.labelling.answers`.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", validate_default=True, allow_inf_nan=False)
@@ -64,6 +68,7 @@ class ModelVariant(Settings):
     plan: str | None = None
     teacher: str | None = None
     method: str | None = None
+    answers: str | None = None
 
     @field_validator("name")
     @classmethod
@@ -82,8 +87,9 @@ class ModelVariant(Settings):
 
     @model_validator(mode="after")
     def _one_start(self) -> ModelVariant:
-        if (self.preset is None) == (self.encoder is None) and self.preset != WORDS_AND_ENCODER:
-            raise ValueError("give either preset or encoder: what the model starts from")
+        one = (self.preset is None) != (self.encoder is None) or self.preset == WORDS_AND_ENCODER
+        if one == (self.answers is not None):
+            raise ValueError("give either preset or encoder, what the model starts from, or answers")
         return self
 
     @model_validator(mode="after")
@@ -256,6 +262,11 @@ class RunConfig(HashedSettings):
         return self.control is not None
 
     @property
+    def answers(self) -> str | None:
+        """The file of the answers by which alone its model is known; none of any other model."""
+        return self.model_overrides.get(ANSWERS_FILE)
+
+    @property
     def control(self) -> str | None:
         """The control that its model is; none if it is none."""
         return control_of(self.model, self.model_overrides)
@@ -336,8 +347,11 @@ def resolve_model(name: str | ModelVariant | Mapping[str, Any]) -> tuple[str, di
 def file_hash(data: RunData) -> str | None:
     """Hash of the files that a user's data come from, or none for a corpus by name."""
     paths = [Path(name) for name in data.files if Path(name).is_file()]
-    if not paths:
-        return None
+    return hash_of_files(paths) if paths else None
+
+
+def hash_of_files(paths: Sequence[Path]) -> str:
+    """Hash of the content of files, in their order."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as stream:
@@ -374,11 +388,15 @@ def make_run(
     name, file_overrides = resolve_model(model)
     changed = {**file_overrides, **(overrides or {})}
     kind = control_of(name, changed)
-    changed = {**(controls()[kind] if kind is not None else {}), **changed}
+    changed = {**controls().get(kind or "", {}), **changed}
     control = kind is not None and not changed.get(TEACHER)
     source = encoder_of(changed)
     if source is not None:
         changed[ENCODER_SHA256] = source.sha256
+    if ANSWERS_FILE in changed:
+        path = Path(changed[ANSWERS_FILE])
+        check_path(path, TABLE_FORMATS)
+        changed[ANSWERS_HASH] = hash_of_files([path])
     method = METHOD in changed
     if method or (kind is not None and not control):
         # Not the protocol trains it: one record of a pass without epochs to choose from.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
+from recurra.core.record_parts import ANSWERS
 from recurra.tasks.measures import ExportLine, Score
 
 SUMMARY_VERSION = 4
@@ -70,6 +71,7 @@ class ModelSummary:
         failed_audits: Names of the audits that failed for any of its runs.
         failed_groups: The same, by family and split: ``leakage on test``.
         barred: Why its figures are held against nobody's; empty if they may be.
+        price: What a text costs with it, as the study says.
     """
 
     label: str
@@ -94,6 +96,7 @@ class ModelSummary:
     failed_audits: list[str]
     failed_groups: list[str]
     barred: str
+    price: float | None = field(default=None, kw_only=True)
 
     @property
     def single_ms(self) -> float | None:
@@ -277,9 +280,12 @@ class Advice:
 
 
 def unspoiled(models: Sequence[Any], audits: Sequence[AuditLine]) -> list[Any]:
-    """The models that failed no audit of their own; one of the data concerns all of them alike."""
+    """The models to choose between, which failed no audit of their own; one of the data concerns all of them alike.
+
+    What is known by its answers alone cannot be shipped, and is none of them.
+    """
     spoiled = {line.name for line in audits if line.status == "failed" and line.scope == "model"}
-    return [model for model in models if not spoiled.intersection(model.failed_audits)]
+    return [model for model in models if model.kind != ANSWERS and not spoiled.intersection(model.failed_audits)]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recurra.core import terminal as form
+from recurra.core.record_parts import ANSWERS
 from recurra.tasks.measures import Estimate, Measure
 from recurra.tasks.summary import ContrastLine, ModelSummary, PairTest, PooledContrast, Summary, TableSummary
 
@@ -91,6 +92,9 @@ def audits_of(model: ModelSummary) -> str:
 
 def costs_of_model(model: ModelSummary, batch_sizes: Iterable[int]) -> Cells:
     """What a model costs."""
+    price = {} if model.price is None else {"Price a text": f"{model.price:g}"}
+    if model.kind == ANSWERS:
+        return price
     timings = {batch: model.latency.get(str(batch)) for batch in batch_sizes}
     return {
         "Parameters": form.count(model.parameters),
@@ -103,6 +107,7 @@ def costs_of_model(model: ModelSummary, batch_sizes: Iterable[int]) -> Cells:
             if timing
         },
         "Training": form.duration(model.training_wall_s),
+        **price,
     }
 
 
@@ -142,7 +147,7 @@ def results(
         f"Results on the {table.headline_split} split",
         rows,
         note,
-        brief=("Model", *dict.fromkeys((measures[0].heading, judge.heading)), "MiB", timed, "Training"),
+        brief=("Model", *dict.fromkeys((measures[0].heading, judge.heading)), "MiB", timed, "Training", "Price a text"),
         page_only=False,
         classes=["spoiled" if model.failed_audits else "" for model in table.models],
     )

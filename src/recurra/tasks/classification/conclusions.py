@@ -9,6 +9,7 @@ import numpy as np
 
 from recurra.core import terminal as form
 from recurra.core.record import are_unequal
+from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration, seeds, significant, times, words
 from recurra.tasks.audits import noted
 from recurra.tasks.classification.measures import (
@@ -64,8 +65,9 @@ def conclude(table: ClassificationTable, measure: Measure) -> str:
         names = words(untested) if len(untested) <= MOST_UNTESTED else f"{len(untested):,} labels"
         sentences.append(f"No {split} row is of {names}: nothing here says how well they are found.")
     sentences.append(f"Without reading: {without_reading(table, scored[0])}.")
-    if any(len(model.seeds) == 1 and model.kind != "linear" for model in scored):
+    if any(len(model.seeds) == 1 and model.kind == "transformer" for model in scored):
         sentences.append("With one seed, another training could turn out differently.")
+    sentences.extend(_of_answers(table, scored, measure))
     sentences.extend(_audit_sentences(table.audits, split))
     return " ".join(sentences)
 
@@ -122,6 +124,28 @@ def _several(table: ClassificationTable, models: Sequence[ModelSummary], measure
         if not judge(table).ranks and (never := _never_said(table, model)[0])
     ]
     return [*sentences, *misses, *faults]
+
+
+def _of_answers(table: ClassificationTable, models: Sequence[ModelSummary], measure: Measure) -> list[str]:
+    """How each model that is known by its answers compares with the best of the others, and what is not known of it."""
+    split = table.headline_split
+    given = [model for model in models if model.kind == ANSWERS]
+    own = [model for model in models if model.kind != ANSWERS and not fault_of(table, model)]
+    sentences = []
+    for model in given if own else ():
+        best = best_model(own, split, measure)
+        test = find_test(table.tests, model, best)
+        interval = None if test is None else test.ahead(model.label)
+        within = f" (95 % {measure.range(*interval)})" if interval else ""
+        chance = "" if test is None else f", {'beyond' if test.supported else 'not beyond'} chance"
+        gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
+        sentences.append(f"{model.label}: {gap} against {best.label}, the best that was trained here{within}{chance}.")
+    if given:
+        sentences.append(
+            f"Nothing is known of {words([model.label for model in given])} but answers: the training data are "
+            "unknown, so leakage cannot be excluded, and there is nothing to ship."
+        )
+    return sentences
 
 
 def _why(table: ClassificationTable, model: ModelSummary, measure: Measure) -> list[str]:

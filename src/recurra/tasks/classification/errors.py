@@ -56,7 +56,8 @@ def _measure(records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) ->
         for record, part in zip(records, parts, strict=True)
     ]
     logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
-    return evaluate_logits(logits, labels, np.concatenate(said))
+    metrics = evaluate_logits(logits, labels, np.concatenate(said))
+    return metrics.of_labels() if any(each.loss is None for each in records[0].metrics.values()) else metrics
 
 
 POOLING = Pooling(

@@ -30,6 +30,7 @@ class ClassificationTask(LabellingTask):
     data_config = DataConfig
     record_class = RunRecord
     exports = True
+    takes_answers = True
     published_tables = PUBLISHED
 
     def claims(self, values: Mapping[str, Any]) -> bool:
@@ -62,7 +63,7 @@ class ClassificationTask(LabellingTask):
         return {
             "Accuracy": f"{metrics.accuracy:.4f}",
             "F1": f"{metrics.f1:.4f}",
-            "Loss": f"{metrics.loss:.4f}",
+            **({} if metrics.loss is None else {"Loss": f"{metrics.loss:.4f}"}),
             **error,
         }
 

@@ -173,8 +173,8 @@ class LabellingReporting(Reporting):
         return " · ".join(part for part in parts if part)
 
     def stands_everywhere(self, run: LoadedRun) -> bool:
-        """A linear model knows neither training protocol nor precision, unless it learned from one that does."""
-        return run.record.model.kind == "linear" and getattr(run.record, "teacher", None) is None
+        """What no protocol trained knows neither that nor precision, unless it learned from a model that does."""
+        return run.record.model.kind != "transformer" and getattr(run.record, "teacher", None) is None
 
     def order(self, runs: Sequence[LoadedRun], headline: str) -> tuple[Any, ...]:
         """Linear first, then by falling number of parameters."""

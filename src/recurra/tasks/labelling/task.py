@@ -34,6 +34,7 @@ from recurra.evaluation.audits.grading import control_right, grade, needs_predic
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.models.names import PRESET_NAMES, PRESETS
 from recurra.tasks.base import Competitor, DataCost, Given, Model, Task, count_lengths, named_options, refuse_options
+from recurra.tasks.labelling.answers import read_answers, record_answers
 from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, STATIC, labelled
 from recurra.tasks.labelling.mistakes import surest_mistakes
 from recurra.tasks.presentation import Shown, ShownTable
@@ -257,6 +258,9 @@ class LabellingTask(Task):
         return config.fraction * (config.tail_fraction if config.length_tail else 1.0)
 
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
+        if config.answers:
+            read_answers(config, data)
+            return []
         check_method(config.model_overrides)
         rows, overrides = labelled(config.data), config.model_overrides
         label_names = self.label_names(rows, data)
@@ -301,6 +305,8 @@ class LabellingTask(Task):
         return train_model
 
     def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LabelRunRecord:
+        if config.answers:
+            return record_answers(self, config, folder, data)
         from recurra.deployment.classifier import Classifier, load_engine
         from recurra.tasks.labelling.training import time_classifier
 
@@ -430,6 +436,8 @@ class LabellingTask(Task):
 
     def control_seconds(self, config: RunConfig, data: StudyData) -> float | None:
         """Seconds of a fit on some of the rows, times how many more there are."""
+        if config.answers:
+            return 0.0
         from recurra.tasks.labelling.controls import time_control
 
         return time_control(config, data)

@@ -36,6 +36,7 @@ class MultiLabelTask(LabellingTask):
 
     name = "multi-label classification"
     data_config = MultiLabelData
+    kind_of_answer = "several"
     record_class = MultiLabelRunRecord
 
     def claims(self, values: Mapping[str, Any]) -> bool:

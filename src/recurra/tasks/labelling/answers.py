@@ -1,0 +1,271 @@
+"""Answers that came from elsewhere, such as a large language model's, recorded as a run that has no model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.environment import available_cores
+from recurra.core.errors import ConfigurationError, DataError, did_you_mean
+from recurra.core.record import AuditResult, LabelRunRecord, ModelRecord, TrainingRecord
+from recurra.core.record_parts import ANSWERS
+from recurra.data.cleaning import clean_text
+from recurra.data.configuration import DataConfig
+from recurra.data.dataset import TextDataset
+from recurra.data.formats import check_text, join_cells, split_names
+from recurra.data.labels import DEFAULT_ID_COLUMN, as_word, listed_places, spelling_key
+from recurra.data.tables import TableFile
+from recurra.deployment.decision import OneLabel
+from recurra.evaluation.audits.grading import grade
+from recurra.tasks.labelling.data import labelled
+from recurra.tasks.profile import ANSWERS_HASH
+from recurra.tasks.run_folder import run_facts
+from recurra.tasks.runs import RunConfig, hash_of_files
+from recurra.tasks.study_data import StudyData
+
+# How far the probabilities of a row may be from 1 in all, and what one of 0 counts as in a loss.
+TOLERANCE, LEAST_PROBABILITY = 1e-3, 1e-6
+PROBABILITIES = "probabilities"
+
+Scores = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Logits of the test rows by their identities; ``labels_only`` if they stand for labels without probabilities."""
+
+    logits: Mapping[str, Scores]
+    labels_only: bool
+
+
+@dataclass(frozen=True)
+class _Row:
+    place: int
+    id: str
+    text: str
+    scores: Scores
+
+
+def read_answers(config: RunConfig, data: StudyData) -> Answers:
+    """Reads the answers of a run and finds the test row of each, by its identity or by its text.
+
+    Raises:
+        ConfigurationError: If the file is another than was planned with.
+        DataError: If a test row has no answer, a row is answered twice or is none of the data's, or an answer is
+            neither a label of the data nor probabilities of all of them.
+    """
+    # Every fold has all rows of the file.
+    first = labelled(config.data).every_fold[0]
+    path, planned = Path(str(config.answers)), config.model_overrides.get(ANSWERS_HASH)
+    return data.once(f"answers {path} {planned}", first, lambda: _read(path, planned, first, data))
+
+
+def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) -> Answers:
+    dataset = data.rows(config)
+    table, rows, labels_only = _rows_of(path, config, dataset)
+    if planned is not None and hash_of_files([path]) != planned:
+        raise ConfigurationError(f"{table.source} was changed after the comparison was planned; start it again")
+    known = [row for file in config.files if Path(file).is_file() for row in file_rows(Path(file), config)]
+    known = known or [row for split in dataset.splits.values() for row in zip(split.ids, split.texts, strict=True)]
+    of_ids = bool({row.id for row in rows} & {row for row, _ in known})
+    key: Callable[[_Row], str] = (lambda row: row.id) if of_ids else (lambda row: row.text)
+    times = Counter(row if of_ids else text for row, text in known)
+    name = Path(config.name).name
+    rows = [row for row in rows if of_ids or row.text]
+    if strange := [row.place for row in rows if key(row) not in times]:
+        what = "an id" if of_ids else f"a text (column '{config.text_column}')"
+        raise DataError(
+            f"{table.source} has {len(strange):,} answers of no row of '{name}' ({table.unit} "
+            f"{listed_places(strange, 5)}); each needs {what} of '{name}'"
+        )
+    answers: dict[str, _Row] = {}
+    for row in rows:
+        earlier = answers.setdefault(key(row), row)
+        times[key(row)] -= 1
+        if times[key(row)] < 0 or (earlier is not row and (of_ids or not np.array_equal(earlier.scores, row.scores))):
+            raise DataError(
+                f"{table.source} {table.unit} {row.place} answers the row of {table.unit} {earlier.place} again; give "
+                f"one answer a row{'' if of_ids else f', by its id where texts repeat (column {id_column(config)})'}"
+            )
+    wanted = {
+        row: row if of_ids else text
+        for fold in config.every_fold
+        for split in [judged_split(data.rows(fold))]
+        for row, text in zip(split.ids, split.texts, strict=True)
+    }
+    if missing := [row for row, of_row in wanted.items() if of_row not in answers]:
+        folds = len(config.every_fold)
+        every = f"with {folds} folds every row is a test row (--folds 1 tests a part of them): " if folds > 1 else ""
+        raise DataError(
+            f"{table.source} lacks the answers of {len(missing):,} of {len(wanted):,} test rows "
+            f"({', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}); {every}answer every row of '{name}'"
+        )
+    return Answers({row: answers[of_row].scores for row, of_row in wanted.items()}, labels_only)
+
+
+def judged_split(dataset: TextDataset) -> Any:
+    """The split that answers are needed of: the last that is reported."""
+    return dataset.splits[dataset.reported_splits[-1]]
+
+
+def id_column(config: DataConfig) -> str:
+    """The column of a file that holds identities, if it is there."""
+    return config.id_column or DEFAULT_ID_COLUMN
+
+
+def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
+    """Identity and cleaned text of all rows of a user's file, also of those that are left out for want of either."""
+    table = TableFile(path, config.text_column.split(","), encoding=config.encoding)
+    columns, column = split_names(config.text_column, table.header), id_column(config)
+    ids, places, texts = [], [], []
+    for place, cells in table.rows(columns, [column]):
+        ids.append(as_word(cells[-1], table.source, table.unit, place, column) or f"{table.unit}-{place}")
+        places.append(f"{table.unit}-{place}")
+        texts.append(_text(cells[:-1], table, place, config))
+    return list(zip(ids if len(set(ids)) == len(ids) else places, texts, strict=True))
+
+
+def _text(cells: Sequence[Any], table: TableFile, place: int, config: DataConfig) -> str:
+    parts = [check_text(cell, table.source, table.unit, place) for cell in cells]
+    return clean_text(join_cells(parts, len(parts)), config.clean)
+
+
+def _rows_of(path: Path, config: DataConfig, dataset: TextDataset) -> tuple[TableFile, list[_Row], bool]:
+    """The rows of a file of answers, and whether these are labels without probabilities."""
+    names = dataset.label_names
+    table = TableFile(path, [id_column(config), *config.text_column.split(","), "label", config.label_column])
+    present = table.columns()
+    texts = split_names(config.text_column, present)
+    texts = texts if set(texts) <= set(present) else []
+    ids = [name for name in (id_column(config),) if name in present]
+    if not texts and not ids:
+        raise DataError(
+            f"{table.source} has neither the column '{id_column(config)}' nor '{config.text_column}', by which its "
+            f"rows are found in '{Path(config.name).name}'; there: {', '.join(present)}"
+        )
+    read: Callable[[Sequence[Any], str, int], Scores]
+    labels_only, columns = False, [f"probability_{name}" for name in names]
+    if set(columns) <= set(present):
+        read = lambda cells, where, _: _of_probabilities(cells, where)  # noqa: E731
+    elif PROBABILITIES in present:
+        columns = [PROBABILITIES]
+        read = lambda cells, where, _: _of_probabilities(_by_name(cells[0], names, where), where)  # noqa: E731
+    else:
+        # Beside the columns of the data, `predict` calls its own label so.
+        labels_only, columns = (
+            True,
+            [name for name in ("label_predicted", "label", config.label_column) if name in present][:1],
+        )
+        spelt = {spelling_key(name): name for name in names} if config.join_labels else {}
+        index = {name: place for place, name in enumerate(names)}
+
+        def read(cells: Sequence[Any], where: str, place: int) -> Scores:
+            word = as_word(cells[0], table.source, table.unit, place, columns[0])
+            label = word if word in index else spelt.get(spelling_key(word), word)
+            if label not in index:
+                said = f"the label '{word[:60]}'{did_you_mean(word, names)}" if word else "no label"
+                raise DataError(
+                    f"{where} has {said} in column '{columns[0]}'; the labels of '{Path(config.name).name}' are "
+                    f"{', '.join(names[:20])}"
+                )
+            return _log(np.arange(len(names)) == index[label])
+
+    if not columns:
+        raise DataError(
+            f"{table.source} has no column 'label', and no column probability_NAME for each of the labels "
+            f"{', '.join(names[:20])}; there: {', '.join(present)}"
+        )
+    rows = []
+    for place, cells in table.rows([*columns, *texts, *ids]):
+        scores = read(cells[: len(columns)], f"{table.source} {table.unit} {place}", place)
+        own = cells[len(columns) :]
+        row_id = as_word(own[-1], table.source, table.unit, place, ids[0]) if ids else ""
+        text = _text(own[: len(texts)], table, place, config) if texts else ""
+        rows.append(_Row(place, row_id, text, scores))
+    return table, rows, labels_only
+
+
+def _by_name(cell: Any, names: Sequence[str], where: str) -> list[Any]:
+    if not isinstance(cell, Mapping) or set(cell) != set(names):
+        raise DataError(f"{where} has no object in '{PROBABILITIES}' with a number for each of {', '.join(names[:20])}")
+    return [cell[name] for name in names]
+
+
+def _of_probabilities(cells: Iterable[Any], where: str) -> Scores:
+    try:
+        values = [float(cell) for cell in cells]
+    except (TypeError, ValueError):
+        values = [math.nan]
+    total = sum(values)
+    if not all(0 <= value <= 1 + TOLERANCE for value in values) or abs(total - 1) > TOLERANCE:
+        raise DataError(
+            f"{where} has probabilities that sum to {total:g}; numbers from 0 to 1 that sum to 1 (within "
+            f"{TOLERANCE:g}) are needed"
+        )
+    return _log(np.array(values))
+
+
+def _log(probabilities: npt.NDArray[Any]) -> Scores:
+    return np.log(np.maximum(probabilities.astype(np.float64), LEAST_PROBABILITY)).astype(np.float32)
+
+
+def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData) -> LabelRunRecord:
+    """Keeps the answers of the test rows as predictions, and measures them as those of a model of the task."""
+    started = time.perf_counter()
+    rows, answers = labelled(config.data), read_answers(config, data)
+    dataset = data.rows(rows)
+    split = judged_split(dataset)
+    logits = np.stack([answers.logits[row] for row in split.ids])
+    task.keep_predictions(folder, split, logits)
+    # Probabilities count as they were given.
+    decision = OneLabel(dataset.label_names)
+    metrics = task.measure(logits, split.labels, decision)
+    others = tuple(f".{name}" for name in dataset.splits if name != split.name)
+    audits = [
+        audit
+        for audit in data.once("audits", rows, lambda: task.data_audits(dataset))
+        if not audit.name.endswith(others)
+    ]
+    right = {split.name: decision.same(logits, split.labels)}
+    made: type[LabelRunRecord] = task.record_class
+    return made(
+        **run_facts(config, started, data.machine.threads or available_cores()),
+        data=dataset.record(),
+        model=ModelRecord(
+            preset=config.model,
+            kind=ANSWERS,
+            parameters=0,
+            embedding_parameters=0,
+            non_embedding_parameters=0,
+            flops_per_token=0.0,
+            file_size_bytes=0,
+            description=f"answers of {Path(str(config.answers)).name}",
+        ),
+        training=TrainingRecord(
+            protocol=config.protocol.name,
+            epochs=0,
+            steps=0,
+            best_epoch=0,
+            wall_s=0.0,
+            tokens_per_s=0.0,
+            peak_memory_mib=0.0,
+        ),
+        metrics={split.name: metrics.of_labels() if answers.labels_only else metrics},
+        audits=[
+            *grade(audits, right, config.label, form_must_not_predict=rows.form_must_not_predict),
+            AuditResult(
+                name="training-data.unknown",
+                status="note",
+                summary="what gave these answers may have been trained on the test rows: leakage cannot be excluded",
+            ),
+        ],
+        decision=decision.record(),
+    )

@@ -1,0 +1,183 @@
+"""Answers that came from elsewhere are judged on the rows that the models are judged on, and never shipped."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import accuracy_score, log_loss
+
+import recurra
+from recurra.cli.main import main
+from recurra.core.best_run import find_run
+from recurra.core.errors import RecurraError
+from recurra.deployment.classifier import Classifier
+from recurra.evaluation.predictions import read_predictions
+from recurra.report.results import long_table
+from recurra.reported_study import StudyResult
+from reviews import review_rows, write_csv
+
+ROWS = 240
+Frame = pd.DataFrame
+
+
+@pytest.fixture(scope="module")
+def frame() -> Frame:
+    """Reviews of which every seventh has the other label, with an id each."""
+    other = {"negative": "positive", "positive": "negative"}
+    rows = [(text, label if number % 7 else other[label]) for number, (text, label) in enumerate(review_rows(ROWS))]
+    made = pd.DataFrame(rows, columns=["text", "label"])
+    return made.assign(id=[f"r{number}" for number in range(ROWS)])
+
+
+def probabilities(frame: Frame) -> np.ndarray[Any, Any]:
+    """Of the true label 0.8, and of every fifth row 0.3."""
+    sure = np.where(np.arange(len(frame)) % 5, 0.8, 0.3)
+    positive = np.where(frame.label == "positive", sure, 1 - sure)
+    return np.stack([1 - positive, positive], axis=1)
+
+
+@pytest.fixture(scope="module")
+def found(frame: Frame, tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    folder = tmp_path_factory.mktemp("answers")
+    frame.to_csv(folder / "reviews.csv", index=False)
+    frame[["id", "label"]].sample(frac=1, random_state=0).to_csv(folder / "gpt.csv", index=False)
+    return recurra.compare(
+        folder / "reviews.csv",
+        models="linear",
+        predictions={"gpt": folder / "gpt.csv", "vendor": probabilities(frame)},
+        prices={"gpt": 0.002, "linear": 0.0001},
+        output=folder / "out",
+        quiet=True,
+    )
+
+
+def test_every_row_of_all_folds_is_judged_as_it_was_answered(found: StudyResult, frame: Frame) -> None:
+    models = {model.label: model for model in found.shown.tables[0].models}
+    scores = {
+        name: {key: value.mean for key, value in of.scores["test"].figures.items()} for name, of in models.items()
+    }
+    said = probabilities(frame)
+    truth = (frame.label == "positive").astype(int)
+    assert scores["gpt"]["accuracy"] == 1.0
+    assert "loss" not in scores["gpt"] and "calibration_error" not in scores["gpt"]
+    assert scores["vendor"]["accuracy"] == pytest.approx(accuracy_score(truth, said.argmax(axis=1)))
+    assert scores["vendor"]["loss"] == pytest.approx(log_loss(truth, said), abs=1e-6)
+    assert {models[name].scores["test"].rows for name in models} == {ROWS}
+
+
+def test_probabilities_are_kept_as_they_came(found: StudyResult, frame: Frame) -> None:
+    outcome = next(each for each in found.outcomes if each.config.model == "vendor")
+    kept = read_predictions(outcome.folder, "test")
+    expected = np.log(probabilities(frame))[[int(name[1:]) for name in kept.ids]]
+    np.testing.assert_allclose(kept.logits, expected, rtol=1e-6)
+
+
+def test_they_are_compared_and_never_recommended_even_if_all_are_right(found: StudyResult) -> None:
+    table = found.shown.tables[0]
+    assert "gpt scores highest: 100.0 %" in table.conclusion
+    assert "points against linear, the best that was trained here" in table.conclusion
+    assert "leakage cannot be excluded" in table.conclusion
+    assert any(line.name == "training-data.unknown" and line.concerns == "gpt; vendor" for line in table.audits)
+    assert {frozenset((test.first, test.second)) for test in table.tests if test.p_holm is not None} == {
+        frozenset(pair) for pair in (("gpt", "linear"), ("gpt", "vendor"), ("linear", "vendor"))
+    }
+    assert table.recommended is not None and table.recommended.choice == found.best.model == "linear"
+    assert "linear" in find_run(found.output).folder.name
+    with pytest.raises(RecurraError, match="there is no model to use"):
+        Classifier.from_run(next(each.folder for each in found.outcomes if each.config.model == "gpt"))
+
+
+def test_prices_are_shown_and_what_has_no_model_has_no_size(found: StudyResult) -> None:
+    costs = {(row["model"], row["measure"]): row["value"] for row in long_table(found.shown) if not row["split"]}
+    assert costs["gpt", "price"] == 0.002 and costs["linear", "price"] == 0.0001
+    assert ("gpt", "file_size_mib") not in costs and ("vendor", "price") not in costs
+    fronts = {model.label: model.fronts for model in found.shown.tables[0].models}
+    assert fronts["gpt"] == ["price"] and "size" in fronts["linear"] and fronts["vendor"] == []
+    page = found.report.read_text(encoding="utf-8") if found.report else ""
+    assert "Accuracy against price" in page and "Price a text" in page
+
+
+def test_changed_answers_are_another_run(found: StudyResult, frame: Frame) -> None:
+    folder = found.output.parent
+    frame[["text", "label"]].assign(label=frame.label.where(frame.index != 3, "negative")).to_csv(
+        folder / "gpt2.csv", index=False
+    )
+    options: dict[str, Any] = {"models": "linear", "output": found.output, "quiet": True}
+    again = recurra.compare(folder / "reviews.csv", predictions={"gpt": folder / "gpt2.csv"}, **options)
+    old, new = ({each.config.run_id for each in result.outcomes} for result in (found, again))
+    assert len(new - old) == 5 and len(new & old) == 5
+
+
+BAD = {
+    "missing": (lambda rows: rows[:-1], "lacks the answers of 1 of 240 test rows"),
+    "missing of folds": (lambda rows: rows[:-1], "with 5 folds every row is a test row"),
+    "doubled": (lambda rows: [*rows, rows[0]], "line 242 answers the row of line 2 again"),
+    "unknown": (lambda rows: [*rows, ("r999", "positive")], "has 1 answers of no row of 'reviews.csv' (line 242)"),
+    "label": (lambda rows: [("r0", "positiv"), *rows[1:]], "line 2 has the label 'positiv' (did you mean 'positive'?)"),
+    "no label": (lambda rows: [("r0", ""), *rows[1:]], "line 2 has no label in column 'label'"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD)
+def test_bad_answers_are_one_line_before_anything_is_trained(
+    change: Any, message: str, frame: Frame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = list(frame[["id", "label"]].itertuples(index=False, name=None))
+    pd.DataFrame(change(rows), columns=["id", "label"]).to_csv(tmp_path / "gpt.csv", index=False)
+    refused(["--predictions", f"gpt={tmp_path / 'gpt.csv'}"], message, frame, tmp_path, capsys)
+
+
+OPTIONS = {
+    "price": (["--price", "gtp=0.1"], "unknown model 'gtp'"),
+    "no number": (["--price", "linear=cheap"], "'prices.linear' is \"cheap\""),
+    "no name": (["--predictions", "gpt.csv"], "--predictions 'gpt.csv' is no NAME=VALUE"),
+    "no file": (["--predictions", "gpt=none.csv"], "'none.csv' does not exist"),
+    "no key": (["--predictions", "gpt={folder}/keyless.csv"], "neither the column 'id' nor 'text'"),
+    "no answer": (["--predictions", "gpt={folder}/mute.csv"], "no column 'label', and no column probability_NAME"),
+    "sum": (["--predictions", "gpt={folder}/sum.csv"], "line 2 has probabilities that sum to 1.1"),
+    "several labels": (["--predictions", "gpt={folder}/mute.csv", "--label-separator", ";"], "are one label a text"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), OPTIONS.values(), ids=OPTIONS)
+def test_bad_options_are_one_line_before_anything_is_trained(
+    options: list[str], message: str, frame: Frame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame[["label"]].to_csv(tmp_path / "keyless.csv", index=False)
+    frame[["id"]].to_csv(tmp_path / "mute.csv", index=False)
+    frame[["id"]].assign(probability_negative=0.5, probability_positive=0.6).to_csv(tmp_path / "sum.csv", index=False)
+    refused([option.format(folder=tmp_path) for option in options], message, frame, tmp_path, capsys)
+
+
+def refused(options: list[str], message: str, frame: Frame, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame.to_csv(folder / "reviews.csv", index=False)
+    command = ["compare", str(folder / "reviews.csv"), "--models", "linear", "--output", str(folder / "out"), "--quiet"]
+    code = main([*command, *options])
+    error = capsys.readouterr().err.strip()
+    assert code == 2 and message in error and "\n" not in error
+    assert not (folder / "out" / "runs").exists()
+
+
+def test_rows_are_found_by_their_texts_where_the_data_have_no_ids(frame: Frame, tmp_path: Path) -> None:
+    """Also where a text stands there twice, and by objects of probabilities as `predict` writes them."""
+    rows = [*frame[["text", "label"]].itertuples(index=False, name=None)]
+    file = write_csv(tmp_path / "reviews.csv", [*rows, rows[0]])
+    lines = [
+        {
+            "text": f" {text.upper()} ",
+            "probabilities": {name: name == label for name in ("positive", "negative")},
+        }
+        for text, label in rows
+    ]
+    (tmp_path / "gpt.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    found = recurra.compare(
+        file, models="linear", predictions={"gpt": tmp_path / "gpt.jsonl"}, folds=1, output=tmp_path / "o", quiet=True
+    )
+    score = next(model for model in found.shown.tables[0].models if model.label == "gpt").scores["test"]
+    assert score.figures["accuracy"].mean == 1.0 and math.isclose(score.figures["loss"].mean, 0.0, abs_tol=1e-5)
