@@ -328,7 +328,7 @@ def test_several_precisions_are_several_runs_but_of_the_linear_model() -> None:
         ({"precision": ["fp32", "fp8"]}, "unknown precision 'fp8'"),
         ({"precision": ["fp32", "fp32"]}, "fp32 is given twice"),
         ({"contrasts": [{"name": "x", "a": "baselin", "b": "linear"}]}, r"\(did you mean 'baseline'\?\)"),
-        ({"contrasts": [{"name": "x", "a": "baseline", "b": "baseline"}]}, "held against itself"),
+        ({"contrasts": [{"name": "x", "a": "baseline", "b": "baseline"}]}, "compared with itself"),
         ({"contrasts": [{"name": "x", "a": "baseline@bf16", "b": "baseline@fp32"}]}, "unknown precision of this study"),
         ({"contrasts": [{"name": "x", "a": "baseline@fp32", "b": "linear"}]}, "of both sides or of neither"),
         ({"contrasts": [{"name": "x", "a": "baseline", "b": "linear"}] * 2}, "x is given twice"),
