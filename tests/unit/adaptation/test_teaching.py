@@ -22,7 +22,7 @@ from recurra.data.tokenization import read_tokenizer
 from recurra.ladder import choose_models
 from recurra.models.adaptation.convert import load_encoder
 from recurra.models.adaptation.source import INT8_NAME, SHIPPED, find_encoder
-from recurra.tasks.profile import profiles
+from recurra.tasks.base import task
 from recurra.training import general_distillation
 from recurra.training.general_distillation import GeneralDistillation
 from reviews import write_reviews
@@ -175,7 +175,7 @@ def test_an_encoder_that_is_shipped_is_found_by_name_and_checked(
         find_encoder("recurra-small")
     adapt(str(root / "encoder"), shipped, replace(options, teach=(), tokens=None, int8=True), reporter=QUIET)
     assert find_encoder("recurra-small").num_layers == 3
-    assert choose_models(profiles()[0], encoder="recurra-small").models == ["linear-tuned", "recurra-small"]
+    assert choose_models(task("classification"), encoder="recurra-small").models == ["linear-tuned", "recurra-small"]
     weights = shipped / INT8_NAME
     damaged = bytearray(weights.read_bytes())
     damaged[-1] ^= 1

@@ -279,7 +279,7 @@ def test_rows_in_memory_resume_and_are_the_runs_of_a_file(tmp_path: Path, monkey
 def test_other_rows_are_another_study_and_touch_nothing(tmp_path: Path) -> None:
     compare(tmp_path)
     before = snapshot(tmp_path)
-    with pytest.raises(StorageError, match=r"holds the study 'rows-\w+', not 'rows-\w+'; choose another --output"):
+    with pytest.raises(StorageError, match=r"holds the study 'rows-\w+', not 'rows-\w+'; choose another output="):
         compare(tmp_path, FRAME[:-1])
     assert snapshot(tmp_path) == before
 
