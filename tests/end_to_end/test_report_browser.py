@@ -106,7 +106,7 @@ def test_tables_become_cards_on_a_phone_and_stay_tables_to_a_screen_reader(brows
     page.goto(study.as_uri())
     table = page.locator("table.results").first
     cell = table.locator("tbody td").first
-    assert cell.evaluate("item => getComputedStyle(item, '::before').content") == '"Accuracy"'
+    assert cell.evaluate("item => getComputedStyle(item, '::before').content") == '"Seeds"'
     assert table.get_attribute("role") == "table"
     assert table.locator("tbody tr").first.bounding_box()["width"] < 390
     context.close()
