@@ -93,6 +93,6 @@ def test_both_are_timed_and_shown(study: StudyResult) -> None:
     }
     assert len(rows) == 6 and all(float(row["median_ms_batch_1"]) > 0 for row in rows)
     full, early = (by_name["leaving", "onnx", exits] for exits in both)
-    assert full["peak_memory_mib"] == early["peak_memory_mib"] and "after 1" in early["exits"]
+    assert full["memory_mib"] == early["memory_mib"] and "after 1" in early["exits"]
     page = (study.output / "report.html").read_text(encoding="utf-8")
     assert "onnx int8, exits" in page and "Latency, exported" in page
