@@ -117,8 +117,8 @@ def test_nothing_leaves_the_page(page: Any) -> None:
 def test_the_careful_cleaning_is_the_same(page: Any) -> None:
     cleaned = page.evaluate(
         """async ([texts, settings]) => {
-          const { Classifier } = await import("./recurra.mjs");
-          return texts.map((text) => Classifier.prototype.clean.call({ settings }, text));
+          const { cleaner } = await import("./recurra.mjs");
+          return texts.map(cleaner(settings));
         }""",
         [AWKWARD, browser_steps(CAREFUL)],
     )

@@ -16,8 +16,6 @@ from recurra.core.errors import CheckpointError
 from recurra.core.files import write_text
 from recurra.core.packed import read_study_bytes
 
-_HASH_DIGITS = 64
-
 
 class Sealed(HashedSettings):
     """Base of such a file: neither white space nor the order of keys counts for the hash.

@@ -113,6 +113,7 @@ def browser_steps(cleaning: str) -> dict[str, Any]:
         "url": source(_SURE_URL if careful else _URL),
         "keepSoleUrl": careful,
         "repeated": source(_REPEATED),
+        "space": _BLANKS,
     }
 
 

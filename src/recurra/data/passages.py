@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from recurra.data.batching import padded_length
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import CORPORA, load_dataset
+from recurra.data.dataset import TextDataset
 from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
 from recurra.data.formats import split_names
 from recurra.data.reviews import rows_that_give_away, text_identity
@@ -163,10 +164,11 @@ def read_passages(
     """
     for name in names:
         _check_training_text(name)
+    corpora = {name: load_dataset(DataConfig(name=name), data_root) for name in {*names, *apart} if name in CORPORA}
     judged = [
         text
-        for name in dict.fromkeys([*apart, *(name for name in names if name in CORPORA)])
-        for text in _reported(name, text_column, data_root)
+        for name in dict.fromkeys([*apart, *(name for name in names if name in corpora)])
+        for text in _reported(name, corpora, text_column)
     ]
     reported = sorted(set(map(text_identity, judged)))
     key = {
@@ -178,18 +180,18 @@ def read_passages(
     }
     sources = []
     for name in names:
-        sha256 = _sha256(name, data_root)
+        sha256, texts = _training_texts(name, corpora, text_column)
         path_key = content_hash({**key, "source": sha256})
         path = cache_path(f"passages-{path_key}", cache_dir)
         arrays = read_arrays(path, path_key, ("input_ids", "offsets", "counts"))
         if arrays is None:
             reporter.say(f"cutting '{name}' into passages")
-            arrays = _cut(name, _training_texts(name, text_column, data_root), set(reported), judged, tokenizer)
+            arrays = _cut(name, texts, set(reported), judged, tokenizer)
             write_arrays(path, path_key, arrays)
-        texts, left_out = arrays["counts"].tolist()
-        source = PassageSource(short_name(name), sha256, texts, left_out, arrays["input_ids"], arrays["offsets"])
+        read, left_out = arrays["counts"].tolist()
+        source = PassageSource(short_name(name), sha256, read, left_out, arrays["input_ids"], arrays["offsets"])
         reporter.say(
-            f"'{name}': {texts:,} texts, {len(source):,} passages, {len(source.input_ids):,} tokens; "
+            f"'{name}': {read:,} texts, {len(source):,} passages, {len(source.input_ids):,} tokens; "
             f"{left_out:,} left out that equal or hold a reported text"
         )
         sources.append(source)
@@ -215,17 +217,13 @@ def _check_training_text(name: str) -> None:
         )
 
 
-def _sha256(name: str, data_root: Path | None) -> str:
-    if name in CORPORA:
-        return load_dataset(DataConfig(name=name), data_root).splits["train"].fingerprint
+def _training_texts(name: str, corpora: Mapping[str, TextDataset], text_column: str) -> tuple[str, Iterable[str]]:
+    """SHA-256 of a file, or the fingerprint of a corpus's training split, and its texts."""
+    if name in corpora:
+        train = corpora[name].splits["train"]
+        return train.fingerprint, train.texts
     with Path(name).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _training_texts(name: str, text_column: str, data_root: Path | None) -> Iterable[str]:
-    if name in CORPORA:
-        return load_dataset(DataConfig(name=name), data_root).splits["train"].texts
-    return _texts_of_file(name, text_column)
+        return hashlib.file_digest(stream, "sha256").hexdigest(), _texts_of_file(name, text_column)
 
 
 def _texts_of_file(name: str, text_column: str) -> Iterator[str]:
@@ -235,9 +233,9 @@ def _texts_of_file(name: str, text_column: str) -> Iterator[str]:
         yield " ".join(cell for cell in cells if isinstance(cell, str))
 
 
-def _reported(name: str, text_column: str, data_root: Path | None) -> Iterable[str]:
-    if name in CORPORA:
-        splits = load_dataset(DataConfig(name=name), data_root).splits
+def _reported(name: str, corpora: Mapping[str, TextDataset], text_column: str) -> Iterable[str]:
+    if name in corpora:
+        splits = corpora[name].splits
         return (text for part, split in splits.items() if part != "train" for text in split.texts)
     if not Path(name).suffix and not Path(name).exists():
         raise ConfigurationError(f"unknown corpus '{name}'; allowed: {', '.join(CORPORA)}, or the path of a file")

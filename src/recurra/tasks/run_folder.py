@@ -49,6 +49,21 @@ def keep_trained(
         leave_process_group()
 
 
+def single_fit(
+    config: RunConfig, *, wall_s: float = 0.0, words: int = 0, peak_memory_mib: float = 0.0
+) -> TrainingRecord:
+    """The training of what is fitted once, without passes over the rows, or not at all."""
+    return TrainingRecord(
+        protocol=config.protocol.name,
+        epochs=0,
+        steps=0,
+        best_epoch=0,
+        wall_s=wall_s,
+        tokens_per_s=words / wall_s if words else 0.0,
+        peak_memory_mib=peak_memory_mib,
+    )
+
+
 def run_facts(config: RunConfig, started: float, threads: int) -> dict[str, Any]:
     """What the record of every run begins with: which run, when, with which code, where."""
     return {

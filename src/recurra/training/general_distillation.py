@@ -52,6 +52,7 @@ WEIGHT_DECAY = 0.01
 CHECKPOINT_S = 240.0
 _TASK_NAME = "teaching.json"
 _STATE_NAME = "state.json"
+_STATE = ("round", "batch", "steps", "tokens", "seconds", "history")
 
 
 class GeneralDistillation:
@@ -256,8 +257,7 @@ class GeneralDistillation:
             self.student.save_pretrained(checkpoint)
             tokenizer.save_pretrained(checkpoint)
         save_optimizer(checkpoint / OPTIMIZER_NAME, self._optimizer.state_dict())
-        names = ("round", "batch", "steps", "tokens", "seconds", "history")
-        write_json(checkpoint / _STATE_NAME, {name: getattr(self, name) for name in names})
+        write_json(checkpoint / _STATE_NAME, {name: getattr(self, name) for name in _STATE})
         mark_complete(checkpoint, self.steps)
         remove_checkpoints_but(folder, {self.steps})
 
@@ -265,8 +265,8 @@ class GeneralDistillation:
         try:
             state = read_json(checkpoint / _STATE_NAME)
             load_model(self.student, checkpoint / WEIGHTS_NAME)
-            for name, value in state.items():
-                setattr(self, name, value)
+            for name in _STATE:
+                setattr(self, name, state[name])
         except Exception as error:
             raise CheckpointError(f"'{checkpoint}' is damaged ({error}); delete it and start again") from error
         self._optimizer.load_state_dict(load_optimizer(checkpoint / OPTIMIZER_NAME))

@@ -226,7 +226,7 @@ def export_run(
             reporter.say(note)
         exits = None
         if agreement is not None:
-            exit_rows = exit_rows or choose_exit_rows(record, options)
+            exit_rows = exit_rows or choose_exit_rows(record, options, rows)
             exits = calibrate_exits(exported, exit_rows, agreement, DEFAULT_BATCH_SIZE)
             reporter.say(exits.describe())
         recurrences = engine.depth.num_recurrences if isinstance(engine, TransformerEngine) else 0

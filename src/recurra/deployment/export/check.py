@@ -74,14 +74,16 @@ def check_split(record: LabelRunRecord) -> str:
     return "validation" if "validation" in record.data.splits else record.data.selection_split
 
 
-def choose_exit_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
+def choose_exit_rows(record: LabelRunRecord, options: ExportOptions, checked: CheckRows) -> CheckRows:
     """Returns rows to choose an exit rule on: those of a file, else of the split that chose the run's weights.
+
+    These may be the rows that were chosen to check on.
 
     A reported split would no longer be unseen. Rows of something else than the run's own data choose nothing: then
     there are none, and a note.
     """
-    if options.rows_file is not None:
-        return _rows_of_file(record, options.rows_file, options)
+    if options.rows_file is not None or (not checked.note and check_split(record) == record.data.selection_split):
+        return checked
     try:
         return rows_of(recorded_split(record, record.data.selection_split, options.data_root), record)
     except RecurraError as error:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError, DataError, did_you_mean
-from recurra.core.record import AuditResult, LabelRunRecord, ModelRecord, TrainingRecord
+from recurra.core.record import AuditResult, LabelRunRecord, ModelRecord
 from recurra.core.record_parts import ANSWERS
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
@@ -27,7 +27,7 @@ from recurra.deployment.decision import OneLabel
 from recurra.evaluation.audits.grading import grade
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.profile import ANSWERS_HASH
-from recurra.tasks.run_folder import run_facts
+from recurra.tasks.run_folder import run_facts, single_fit
 from recurra.tasks.runs import RunConfig, hash_of_files
 from recurra.tasks.study_data import StudyData
 
@@ -249,15 +249,7 @@ def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData) 
             file_size_bytes=0,
             description=f"answers of {Path(str(config.answers)).name}",
         ),
-        training=TrainingRecord(
-            protocol=config.protocol.name,
-            epochs=0,
-            steps=0,
-            best_epoch=0,
-            wall_s=0.0,
-            tokens_per_s=0.0,
-            peak_memory_mib=0.0,
-        ),
+        training=single_fit(config),
         metrics={split.name: metrics.of_labels() if answers.labels_only else metrics},
         audits=[
             *grade(audits, right, config.label, form_must_not_predict=rows.form_must_not_predict),

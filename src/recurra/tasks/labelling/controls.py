@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from recurra.core.environment import peak_memory_mib
 from recurra.core.progress import Reporter
-from recurra.core.record import ModelRecord, TrainingRecord
+from recurra.core.record import ModelRecord
 from recurra.core.sealed import MODEL_NAME
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import cache_path, read_arrays, write_arrays
@@ -23,10 +23,10 @@ from recurra.data.tokenization import read_tokenizer
 from recurra.models.controls.fitting import FEW_LABELS, fit_linear, fit_static, fit_tuned
 from recurra.models.controls.linear import LinearModel
 from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, labelled
-from recurra.tasks.labelling.training import Trained, prepare_training
+from recurra.tasks.labelling.training import Trained, prepare_training, tell_fit
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import WORDS_AND_ENCODER, encoder_of
-from recurra.tasks.run_folder import save_model_folder
+from recurra.tasks.run_folder import save_model_folder, single_fit
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 
@@ -152,23 +152,14 @@ def train_control(
 ) -> Trained:
     """Fits a control and saves it."""
     dataset, _, lesson = prepare_training(config, folder, data, reporter, weights)
-    texts = f"{len(dataset.splits['train']):,} texts with {dataset.num_labels:,} labels"
-    reporter.stage(config.run_id, f"fitting {config.model} to {texts}")
+    tell_fit(config, dataset, reporter)
     machine = data.machine
     start = time.perf_counter()
     model = fit_control(config, dataset, machine, lesson)
     wall_s = time.perf_counter() - start
     save_model_folder(folder, model.save)
     words = int(dataset.splits["train"].word_counts.sum())
-    training = TrainingRecord(
-        protocol=config.protocol.name,
-        epochs=0,
-        steps=0,
-        best_epoch=0,
-        wall_s=wall_s,
-        tokens_per_s=words / wall_s,
-        peak_memory_mib=peak_memory_mib(),
-    )
+    training = single_fit(config, wall_s=wall_s, words=words, peak_memory_mib=peak_memory_mib())
     scores = 1 if dataset.num_labels == 2 and not model.independent else dataset.num_labels
     record = ModelRecord(
         preset=config.model,

@@ -11,7 +11,7 @@ import torch
 
 from recurra.core.environment import peak_memory_mib
 from recurra.core.progress import Reporter
-from recurra.core.record import EncoderRecord, ModelRecord, TrainingRecord
+from recurra.core.record import EncoderRecord, ModelRecord
 from recurra.core.sealed import MODEL_NAME
 from recurra.data.dataset import TextDataset
 from recurra.data.tokenization import read_tokenizer
@@ -24,10 +24,10 @@ from recurra.models.controls.joined import JoinedFit, fit_joined
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import HeadKind, count_parameters, flops_per_token
 from recurra.tasks.labelling.data import labelled
-from recurra.tasks.labelling.training import Trained, prepare_training
+from recurra.tasks.labelling.training import Trained, prepare_training, tell_fit
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import encoder_of
-from recurra.tasks.run_folder import save_model_folder
+from recurra.tasks.run_folder import save_model_folder, single_fit
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 
@@ -64,8 +64,7 @@ def train_joined(
 ) -> Trained:
     """Fits and saves; see `fit_run`. The model folder is that of a Transformer with a linear model beside it."""
     dataset, _, _ = prepare_training(config, folder, data, reporter, weights)
-    texts = f"{len(dataset.splits['train']):,} texts with {dataset.num_labels:,} labels"
-    reporter.stage(config.run_id, f"fitting {config.model} to {texts}")
+    tell_fit(config, dataset, reporter)
     start = time.perf_counter()
     fit = fit_run(config, dataset, data.machine, reporter)
     wall_s = time.perf_counter() - start
@@ -80,15 +79,8 @@ def train_joined(
         fit.words.save(target)
 
     save_model_folder(folder, write)
-    training = TrainingRecord(
-        protocol=config.protocol.name,
-        epochs=0,
-        steps=0,
-        best_epoch=0,
-        wall_s=wall_s,
-        tokens_per_s=int(dataset.splits["train"].word_counts.sum()) / wall_s,
-        peak_memory_mib=peak_memory_mib(),
-    )
+    words = int(dataset.splits["train"].word_counts.sum())
+    training = single_fit(config, wall_s=wall_s, words=words, peak_memory_mib=peak_memory_mib())
     counts = count_parameters(model.config, HeadKind.CLASSIFICATION)
     scores = len(fit.words.bias)
     parameters = counts.total + fit.words.num_parameters

@@ -104,6 +104,12 @@ def prepare_training(
     return dataset, weights, ask_teachers(config, folder, dataset, cache_dir=cache_dir, reporter=reporter)
 
 
+def tell_fit(config: RunConfig, dataset: TextDataset, reporter: Reporter) -> None:
+    """Says that a control is being fitted, and to how much."""
+    texts = f"{len(dataset.splits['train']):,} texts with {dataset.num_labels:,} labels"
+    reporter.stage(config.run_id, f"fitting {config.model} to {texts}")
+
+
 def _row_weights(
     config: RunConfig, dataset: TextDataset, weights: npt.NDArray[np.float32] | None
 ) -> npt.NDArray[np.float32] | None:

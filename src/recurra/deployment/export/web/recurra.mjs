@@ -35,7 +35,7 @@ export class Classifier {
     ort.env.wasm.wasmBinary = runtime;
     const session = await ort.InferenceSession.create(model, {
       executionProviders: ["wasm"],
-      extra: { session: { disable_specified_optimizers: "SkipLayerNormFusion" } },
+      extra: { optimization: { disable_specified_optimizers: "SkipLayerNormFusion" } },
     });
     return new Classifier(manifest, config, settings, new Tokenizer(tokenizer, tokenizerConfig), session);
   }
@@ -49,30 +49,16 @@ export class Classifier {
     this.recurrences = config.num_recurrences ?? 1;
     this.exits = config.exits ?? [];
     this.rule = manifest.exits?.rule ?? null;
-    this.settings = settings;
+    /** As the training texts were cleaned. */
+    this.clean = cleaner(settings);
     this.tokenizer = tokenizer;
     this.session = session;
     [this.before, this.after] = addedTokens(tokenizer);
   }
 
-  /** As the training texts were cleaned. */
-  clean(text) {
-    const { nfc, lower, tag, url, keepSoleUrl, repeated } = this.settings;
-    if (!lower) return blank(text) ? "" : text;
-    if (nfc) text = text.normalize("NFC");
-    text = collapse(text).toLowerCase();
-    if (text.includes("<")) text = text.replace(new RegExp(tag, "gu"), " ");
-    if (text.includes("http") || text.includes("www.")) {
-      const without = text.replace(new RegExp(url, "gu"), " ");
-      if (!(keepSoleUrl && blank(without))) text = without;
-    }
-    return collapse(text.replace(new RegExp(repeated, "gu"), "$1"));
-  }
-
   /** Rows of token ids of a cleaned text: one, or as many windows as it takes and the model may read. */
   encode(text) {
     const room = this.maxLength - this.before.length - this.after.length;
-    // A piece has at least one character, but words of a hundred are one unknown piece: read well beyond the room.
     const ids = this.tokenizer.encode(text, { add_special_tokens: false }).ids.slice(0, this.windows * room);
     const count = Math.max(1, Math.ceil(ids.length / room));
     const bound = (index) => Math.floor((index * ids.length) / count);
@@ -163,11 +149,25 @@ export class Classifier {
   }
 }
 
-const SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
-const SPACES = new RegExp(`[${SPACE}]+`, "gu");
-const EDGES = new RegExp(`^[${SPACE}]+|[${SPACE}]+$`, "gu");
-const collapse = (text) => text.replace(EDGES, "").replace(SPACES, " ");
-const blank = (text) => text.replace(SPACES, "") === "";
+/** A cleaning by its steps, which the export has in web.json; `space` is what Python counts as white space. */
+export function cleaner({ nfc, lower, tag, url, keepSoleUrl, repeated, space }) {
+  const all = (source) => new RegExp(source, "gu");
+  const [spaces, edges] = [all(`[${space}]+`), all(`^[${space}]+|[${space}]+$`)];
+  const [tags, urls, marks] = [all(tag), all(url), all(repeated)];
+  const collapse = (text) => text.replace(edges, "").replace(spaces, " ");
+  const blank = (text) => text.replace(spaces, "") === "";
+  return (text) => {
+    if (!lower) return blank(text) ? "" : text;
+    if (nfc) text = text.normalize("NFC");
+    text = collapse(text).toLowerCase();
+    if (text.includes("<")) text = text.replace(tags, " ");
+    if (text.includes("http") || text.includes("www.")) {
+      const without = text.replace(urls, " ");
+      if (!(keepSoleUrl && blank(without))) text = without;
+    }
+    return collapse(text.replace(marks, "$1"));
+  };
+}
 
 /** Least confidence and most entropy with which a text leaves at an exit. */
 function bound(rule, number) {
