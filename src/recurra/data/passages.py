@@ -151,8 +151,9 @@ def read_passages(
 
     Args:
         names: Files, or named corpora, which give their training texts.
-        apart: Files and corpora with texts that models are reported on: what equals or holds one is left out. Those of
-            the corpora in ``names`` are held apart anyway.
+        apart: Files and corpora with texts that models are reported on: what equals or holds one is left out. Of a
+            corpus without an official test part that is every row. The test and validation rows of the corpora in
+            ``names`` are held apart anyway.
         tokenizer: The encoder's.
         text_column: Column of the texts of files.
         data_root: Folder with local copies of corpora.
@@ -168,7 +169,7 @@ def read_passages(
     judged = [
         text
         for name in dict.fromkeys([*apart, *(name for name in names if name in corpora)])
-        for text in _reported(name, corpora, text_column)
+        for text in _reported(name, corpora, text_column, every_row=name not in names)
     ]
     reported = sorted(set(map(text_identity, judged)))
     key = {
@@ -233,10 +234,12 @@ def _texts_of_file(name: str, text_column: str) -> Iterator[str]:
         yield " ".join(cell for cell in cells if isinstance(cell, str))
 
 
-def _reported(name: str, corpora: Mapping[str, TextDataset], text_column: str) -> Iterable[str]:
+def _reported(name: str, corpora: Mapping[str, TextDataset], text_column: str, *, every_row: bool) -> Iterable[str]:
+    """Texts of a file or a corpus: every row where splits are drawn, for another seed draws another test part."""
     if name in corpora:
-        splits = corpora[name].splits
-        return (text for part, split in splits.items() if part != "train" for text in split.texts)
+        dataset = corpora[name]
+        every_row = every_row and dataset.protocol != "official"
+        return (text for part, split in dataset.splits.items() if every_row or part != "train" for text in split.texts)
     if not Path(name).suffix and not Path(name).exists():
         raise ConfigurationError(f"unknown corpus '{name}'; allowed: {', '.join(CORPORA)}, or the path of a file")
     return _texts_of_file(name, text_column)

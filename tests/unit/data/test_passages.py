@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
+from recurra.core.progress import Reporter
 from recurra.data.batching import padded_length
-from recurra.data.passages import PASSAGE_WORDS, Passages, PassageSource, cut_passages
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.data.passages import PASSAGE_WORDS, Passages, PassageSource, cut_passages, read_passages
 
 WORDS = st.lists(st.sampled_from(["one", "two.", "three", "end!", "what?"]), max_size=400)
 
@@ -49,3 +58,25 @@ def test_a_single_passage_pair_can_teach() -> None:
     passages = Passages([source("tiny", 2)], seed=0)
     assert passages.held_out == [(0, 0)]
     assert {place for batch in passages.batches(0, 64) for place in batch} == {(0, 1)}
+
+
+def test_every_row_of_a_corpus_with_drawn_splits_stands_apart(tmp_path: Path) -> None:
+    dataset = load_dataset(DataConfig(name="demo"), None)
+    book = tmp_path / "book.csv"
+    texts = [dataset.splits[part].texts[0] for part in ("train", "validation", "test")]
+    pd.DataFrame({"text": [*texts, "A sentence of nobody.", "One of nobody else.", "A third."]}).to_csv(
+        book, index=False
+    )
+    words = Tokenizer(WordLevel({"[UNK]": 0, "[PAD]": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
+    [taught] = read_passages(
+        [str(book)],
+        ["demo"],
+        tokenizer,
+        text_column="text",
+        data_root=None,
+        cache_dir=tmp_path,
+        reporter=Reporter(quiet=True),
+    )
+    assert (taught.left_out, len(taught)) == (3, 3)
