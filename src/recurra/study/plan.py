@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import CheckpointError, StorageError
 from recurra.core.files import is_part, read_json, write_json, write_text
-from recurra.core.packed import RUNS_NAME
+from recurra.core.packed import RUNS_NAME, run_folders
 from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, holds_record, read_any_record
 from recurra.study.spec import StudySpec, expand
@@ -245,13 +245,20 @@ class PlannedRun:
 
 
 def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
-    """Returns all runs of a study with what has become of them."""
-    runs = output / RUNS_NAME
+    """Returns all runs of a study with what has become of them; runs that are packed in ``output`` are done."""
     # One look at the folder instead of one at each of many runs that have never begun.
-    present = {path.name for path in runs.iterdir()} if runs.is_dir() else frozenset[str]()
-    return [
+    present = {path.name for path in run_folders(output)}
+    runs = [
         look_at(output, config) if config.run_id in present else PlannedRun(config, run_folder(output, config), "to do")
         for config in expand(spec)
+    ]
+    # A packed run has no weights: a teacher is trained again if one of its students is still to come.
+    teachers = {teacher.run_id for run in runs if run.state != "done" for teacher in run.config.teachers}
+    return [
+        replace(run, state="to do")
+        if run.state == "done" and run.config.run_id in teachers and not (run.folder / RECORD_NAME).exists()
+        else run
+        for run in runs
     ]
 
 

@@ -11,7 +11,7 @@ from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.environment import available_cores
 from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, is_part, read_json, write_text
-from recurra.core.packed import RUNS_NAME
+from recurra.core.packed import HISTORY_NAME, PREDICTIONS_NAME, RECORDS_NAME, RUNS_NAME, in_study
 from recurra.core.progress import Reporter
 from recurra.core.record_parts import ANSWERS
 from recurra.deployment.export.formats import find_format
@@ -32,7 +32,7 @@ from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 
 LATENCY_NAME = "latency.json"
-_OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME}
+_OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME, RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME}
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def refuse_folder_of_another(name: str, output: Path) -> None:
         StorageError: If it is one; nothing is touched then.
     """
     path = output / SPEC_NAME
-    if path.exists():
+    if in_study(path):
         present = read_yaml(path).get("name")
         if present != name:
             raise StorageError(f"'{output}' holds the study '{present}', not '{name}'; choose another --output")

@@ -21,6 +21,8 @@ from recurra.evaluation.predictions import read_correctness, read_predictions
 from recurra.report import read_study, summarise_runs
 from recurra.study import packing
 from recurra.study.packing import pack_study
+from recurra.study.plan import plan_study
+from recurra.study.spec import load_study
 
 SMALL = {"train": 90, "validation": 30, "test": 40}
 
@@ -173,3 +175,20 @@ def test_the_commands_pack_and_report(study: Path, tmp_path: Path) -> None:
     assert "baseline-tiny" in (page / "report.html").read_text(encoding="utf-8") and "next:" not in reported.stdout
     assert not (RESULTS / "demo" / "report.html").exists()
     assert "recurra study pack runs/sst2" in run(make_app(), ["study", "pack", "--help"]).stdout
+
+
+def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path) -> None:
+    run, spec, first = CliRunner().invoke, tmp_path / "mine.yaml", tmp_path / "first"
+    one = "name: mine\ntitle: Mine\ndata: [{name: demo}]\nmodels: [linear]\n"
+    spec.write_text(one, encoding="utf-8")
+    assert run(make_app(), ["study", "run", str(spec), "-o", str(first), "--no-latency", "-q"]).exit_code == 0
+    pack_study(first, tmp_path / "packed")
+    spec.write_text(one.replace("[linear]", "[linear, linear-tuned]"), encoding="utf-8")
+    second = tmp_path / "second"
+    shutil.copytree(tmp_path / "packed", second)
+    assert [done.state for done in plan_study(load_study(spec), second)] == ["done", "to do"]
+    went_on = run(make_app(), ["study", "run", str(spec), "-o", str(second), "--no-latency", "-q"])
+    assert went_on.exit_code == 0, went_on.output
+    assert len(list((second / "runs").iterdir())) == 1, "what was packed is not run again"
+    assert [done.state for done in plan_study(load_study(spec), second)] == ["done", "done"]
+    assert pack_study(second, tmp_path / "packed").runs == 2
