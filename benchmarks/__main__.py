@@ -32,6 +32,7 @@ PARTS = {
     "forward": "benchmarks.forward",
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",
+    "layers": "benchmarks.layers",
     "convolution": "benchmarks.convolution",
     "generation": "benchmarks.generation",
     "exits": "benchmarks.exits",
@@ -40,7 +41,7 @@ PARTS = {
     "report": "benchmarks.report",
 }
 # Parts that make up their own tokens.
-WITHOUT_ROWS = {"convolution", "generation", "exits", "language"}
+WITHOUT_ROWS = {"convolution", "layers", "generation", "exits", "language"}
 PRESETS = ("baseline", "recurrent")
 
 

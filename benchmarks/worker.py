@@ -25,6 +25,7 @@ WORKLOADS = {
     "forward": "benchmarks.forward",
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",
+    "layers": "benchmarks.layers",
     "convolution": "benchmarks.convolution",
     "generation": "benchmarks.generation",
     "exits": "benchmarks.exits",
