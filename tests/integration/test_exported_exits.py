@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import bdtr
 
 pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
@@ -22,6 +23,7 @@ from recurra.deployment.engines.computation import Depth, Early
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.check import CheckRows, calibrate_exits
 from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export, write_manifest
+from recurra.deployment.serving.models import describe_model
 from recurra.models.exits.rules import ConfidenceRule, ExitRule
 from recurra.models.exits.thresholds import depths_under
 from reviews import review_rows, train_linear, train_tiny, write_csv
@@ -62,6 +64,20 @@ def test_the_rule_keeps_what_was_asked_for_on_the_rows_that_chose_it(exports: di
         assert "## Early exit" in card and record.exit_rule.describe() in card
         assert f"| {100 * record.taken[1] / record.rows:.1f} % of these rows |" in card
         assert f"{record.rows:,} rows of the validation split" in card
+
+
+def test_a_promise_is_repeated_by_the_export_and_the_server(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "promised"
+    options = ExportOptions("onnx", "fp32", agreement=0.8, confidence=0.9)
+    record = export_run(runs / "exits" / "tiny", folder, options).exits
+    assert record is not None and record.confidence == 0.9
+    lost = record.rows - round((record.agreement or 1) * record.rows)
+    assert record.rule is not None and bdtr(lost, record.rows, 0.2) <= 0.1
+    assert "with a confidence of 0.9 at least 0.8 of texts like these keep theirs" in record.describe()
+    assert "| promised, with a confidence of 0.9 | at least 80 % of labels" in (folder / "README.md").read_text("utf-8")
+    known = {"kind": "onnx", "size_bytes": 1, "run_id": "tiny", "content_hash": "0"}
+    exits = describe_model("promised", Classifier.from_export(folder), **known).exits
+    assert exits is not None and (exits.confidence, exits.agreement_asked) == (0.9, 0.8)
 
 
 def test_calibrated_is_what_stop_early_takes(exports: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,6 +144,11 @@ def test_an_export_that_was_told_another_rule_is_refused(exports: dict[str, Any]
         ("plain/tiny", ("--agreement", "0.9"), "--agreement 0.9 needs a model with exits"),
         ("exits/tiny", ("--agreement", "2"), "agreement is 2; allowed: above 0, at most 1"),
         ("linear", ("--agreement", "0.9"), "is a linear model"),
+        ("linear", ("--confidence", "0.9"), "is a linear model"),
+        ("plain/tiny", ("--confidence", "0.9"), "--confidence 0.9 needs a model with exits"),
+        ("exits/tiny", ("--confidence", "0.999999"), "takes at least 1,375 rows, and there are"),
+        ("exits/tiny", ("--confidence", "1"), "confidence is 1; allowed: above 0 and below 1"),
+        ("exits/tiny", ("--agreement", "1", "--confidence", "0.9"), "no rows can promise an agreement of 1"),
     ],
 )
 def test_a_mistake_is_one_line(

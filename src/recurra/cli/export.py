@@ -31,6 +31,15 @@ def export(
         float | None,
         typer.Option("--agreement", help="Of a model with exits: share of labels to keep. Default: 0.99."),
     ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            "--confidence",
+            help="Choose the exits so that with this probability the agreement holds for texts like the validation "
+            "rows too, e.g. 0.95.",
+            show_default=False,
+        ),
+    ] = None,
     precision_of: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,6 +47,16 @@ def export(
             metavar="LABEL=P",
             help="Texts get LABEL only from the least probability that the run's validation rows show to be right P of "
             "the time, wherever the export predicts. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    answers_right: Annotated[
+        float | None,
+        typer.Option(
+            "--answers-right",
+            metavar="P",
+            help="Texts get a label only from the least probability that the run's validation rows show to be right P "
+            "of the time, whatever the label, e.g. 0.95.",
             show_default=False,
         ),
     ] = None,
@@ -65,10 +84,10 @@ def export(
     quieten_libraries()
     run, reporter = options.one_run(run, quiet=quiet), Reporter(quiet=quiet)
     bounds = None
-    if precision_of:
+    if precision_of or answers_right is not None:
         from recurra.tasks.labelling.precision import choose_precision_thresholds, parse_precisions
 
-        bounds, shown = choose_precision_thresholds(run, parse_precisions(precision_of))
+        bounds, shown = choose_precision_thresholds(run, parse_precisions(precision_of or []), answers_right)
         for sentence in shown:
             reporter.say(sentence)
     chosen = ExportOptions(
@@ -81,6 +100,7 @@ def export(
         data_root=data_root,
         vocabulary=vocabulary,
         agreement=agreement,
+        confidence=confidence,
         abstain_below=bounds,
     )
     manifest = export_run(run, output, chosen, reporter=reporter)

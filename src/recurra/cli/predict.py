@@ -93,6 +93,16 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    answers_right: Annotated[
+        float | None,
+        typer.Option(
+            "--answers-right",
+            metavar="P",
+            help="Rows get a label only from the least probability that the run's validation rows show to be right P "
+            "of the time, whatever the label, e.g. 0.95.",
+            show_default=False,
+        ),
+    ] = None,
     explain: Annotated[
         int | None,
         typer.Option(
@@ -126,6 +136,7 @@ def predict(
             "--keep-columns": keep_columns,
             "--abstain-below": abstain_below,
             "--precision-of": precision_of,
+            "--answers-right": answers_right,
             "--explain": explain,
             "--encoding": encoding,
         }
@@ -144,7 +155,7 @@ def predict(
 
     if output is not None:
         check_output(output, source)
-    bounds = _Bounds.of(run, abstain_below, precision_of, early=early)
+    bounds = _Bounds.of(run, abstain_below, precision_of, answers_right, early=early)
     keep = output is not None and keep_columns is not False and not texts
     columns = InputColumns.of(source, text_column, encoding) if keep else None
     chunks = source_chunks(texts or [], source, text_column, columns, encoding=encoding)
@@ -201,16 +212,17 @@ class _Bounds:
     said: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, run: Path, below: float | None, precisions: Sequence[str] | None, *, early: bool) -> _Bounds:
-        if not precisions:
+    def of(
+        cls, run: Path, below: float | None, precisions: Sequence[str] | None, right: float | None, *, early: bool
+    ) -> _Bounds:
+        if not precisions and right is None:
             return cls(below, f"below {below:g}" if below is not None else "")
         if early:
-            raise ConfigurationError(
-                "--precision-of is shown for texts that take all recurrences; leave the exit rule out"
-            )
+            option = "--precision-of" if precisions else "--answers-right"
+            raise ConfigurationError(f"{option} is shown for texts that take all recurrences; leave the exit rule out")
         from recurra.tasks.labelling.precision import choose_precision_thresholds, parse_precisions
 
-        thresholds, said = choose_precision_thresholds(run, parse_precisions(precisions))
+        thresholds, said = choose_precision_thresholds(run, parse_precisions(precisions or []), right)
         return cls([max(one, below or 0.0) for one in thresholds], "below the threshold of their label", tuple(said))
 
 

@@ -131,18 +131,20 @@ class PrecisionThreshold:
 
 
 def precision_thresholds(
-    probabilities: npt.NDArray[np.float64], labels: npt.NDArray[np.int64], label: int
+    probabilities: npt.NDArray[np.float64], labels: npt.NDArray[np.int64], label: int | None = None
 ) -> list[PrecisionThreshold]:
     """Thresholds of a label from the highest to the lowest, each with a lower bound of the precision from there on.
 
-    The rows given the label are ordered by its probability, and thresholds stand behind every twentieth of them: where,
-    the probabilities decide and not who is right. The bound is that of Clopper and Pearson 1934, one-sided. Its error
-    of 5 % is shared out among the thresholds (Bonferroni), so that all bounds hold together with 95 % and one may be
-    chosen; Geifman and El-Yaniv 2017 ("Selective Classification for Deep Neural Networks", section 3) do likewise.
+    Without a label they are thresholds of whatever is most probable, and the precision is the share of answers that are
+    right. The rows given the label are ordered by its probability, and thresholds stand behind every twentieth of them:
+    where, the probabilities decide and not who is right. The bound is that of Clopper and Pearson 1934, one-sided. Its
+    error of 5 % is shared out among the thresholds (Bonferroni), so that all bounds hold together with 95 % and one may
+    be chosen; Geifman and El-Yaniv 2017 ("Selective Classification for Deep Neural Networks", section 3) do likewise.
     """
-    given = probabilities.argmax(axis=1) == label
-    order = np.argsort(-probabilities[given, label], kind="stable")
-    sure, right = probabilities[given, label][order], (labels[given] == label)[order].cumsum()
+    answers, highest = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    given = answers == label if label is not None else np.ones(len(answers), dtype=np.bool_)
+    order = np.argsort(-highest[given], kind="stable")
+    sure, right = highest[given][order], (answers == labels)[given][order].cumsum()
     ends = np.unique(np.ceil(np.arange(1, SHARES + 1) * len(sure) / SHARES).astype(np.int64))
     # Equal probabilities cannot be told apart.
     counts = np.unique(np.searchsorted(-sure, -sure[ends[ends > 0] - 1], side="right"))

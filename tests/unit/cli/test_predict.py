@@ -277,6 +277,33 @@ def test_a_label_is_given_from_the_probability_that_shows_its_precision(
     assert not written.exists()
 
 
+def test_answers_are_right_as_often_as_was_asked(
+    doubtful: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = read_predictions(doubtful, "validation")
+    probabilities = read_decision(["negative", "positive"], read_record(doubtful).decision).probabilities(kept.logits)
+    compared = precision_thresholds(probabilities, kept.labels)
+    wanted = max(one.bound for one in compared)
+    threshold = [one for one in compared if one.bound >= wanted][-1].threshold
+    path, written = write(tmp_path / "in.csv", {"text": TEXTS}), tmp_path / "out.jsonl"
+    arguments = ["predict", doubtful, "-i", str(path), "-o", str(written)]
+    assert main([*arguments, "--answers-right", str(wanted)]) == 0
+    assert f"any label from a probability of {threshold:.4f}" in capsys.readouterr().err
+    for row in read(written)[1]:
+        assert row["abstained"] == (max(row["probabilities"].values()) < threshold)
+    written.unlink()
+    for wrong, message in (
+        (["0.999"], "no threshold shows a precision of 0.999 for any label"),
+        (["1"], "--answers-right is 1; allowed: above 0 and below 1"),
+        (["0.5", "--precision-of", "positive=0.5"], "give one of them"),
+        (["0.5", "--exit-rule", "entropy"], "--answers-right is shown for texts that take all recurrences"),
+    ):
+        assert main([*arguments, "--answers-right", *wrong]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+    assert not written.exists()
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_words_that_a_label_hangs_on_stand_in_a_column(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str

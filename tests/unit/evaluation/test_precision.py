@@ -34,6 +34,27 @@ def test_a_threshold_counts_the_rows_that_keep_the_label(rows: int, seed: int, d
     assert not found or found[-1].threshold == 0
 
 
+def test_answers_are_right_as_often_as_is_said_in_nineteen_draws_of_twenty() -> None:
+    rng = np.random.default_rng(1)
+    wanted, chosen, missed = 0.85, 0, 0
+    for _ in range(1_000):
+        sure, answers = rng.uniform(0.5, 1, 800), rng.integers(0, 2, 800)
+        right = rng.random(800) < 2 * sure - 0.95
+        rows = np.arange(800)
+        probabilities = np.empty((800, 2))
+        probabilities[rows, answers], probabilities[rows, 1 - answers] = sure, 1 - sure
+        shown = [
+            one
+            for one in precision_thresholds(probabilities, np.where(right, answers, 1 - answers))
+            if one.bound >= wanted
+        ]
+        if shown:
+            chosen += 1
+            lowest = max(shown[-1].threshold, 0.5)
+            missed += np.clip(2 * np.linspace(lowest, 1, 2_001) - 0.95, 0, 1).mean() < wanted
+    assert chosen > 500 and missed / chosen <= 0.05
+
+
 def test_the_wanted_precision_is_missed_no_more_often_than_is_said() -> None:
     rng = np.random.default_rng(0)
     wanted, chosen, missed = 0.9, 0, 0

@@ -195,7 +195,7 @@ def export_run(
     agreement = None
     if isinstance(engine, TransformerEngine):
         export_format.check_model(engine.model.config)
-        agreement = _wanted_agreement(engine, decision, options.agreement, reporter)
+        agreement = _wanted_agreement(engine, decision, options, reporter)
     reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
     reference = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
     vocabulary = None
@@ -227,7 +227,7 @@ def export_run(
         exits = None
         if agreement is not None:
             exit_rows = exit_rows or choose_exit_rows(record, options, rows)
-            exits = calibrate_exits(exported, exit_rows, agreement, DEFAULT_BATCH_SIZE)
+            exits = calibrate_exits(exported, exit_rows, agreement, DEFAULT_BATCH_SIZE, confidence=options.confidence)
             reporter.say(exits.describe())
         recurrences = engine.depth.num_recurrences if isinstance(engine, TransformerEngine) else 0
         return _describe(
@@ -274,6 +274,7 @@ def _check_linear(run: Path, options: ExportOptions) -> None:
         ("--precision", None if options.precision == "fp32" else options.precision, "its weights are stored in fp32"),
         ("--vocabulary", options.vocabulary, "it has no token table to make smaller"),
         ("--agreement", options.agreement, "it has no exits"),
+        ("--confidence", options.confidence, "it has no exits"),
     ):
         if value is not None:
             raise ConfigurationError(f"'{run}' is a linear model: {reason}; leave {name} {value} out")
@@ -308,7 +309,7 @@ def _tokens_read(texts: Sequence[str], engine: TransformerEngine) -> npt.NDArray
 
 
 def _wanted_agreement(
-    engine: TransformerEngine, decision: LabelDecision, wanted: float | None, reporter: Reporter
+    engine: TransformerEngine, decision: LabelDecision, options: ExportOptions, reporter: Reporter
 ) -> float | None:
     """The agreement to calibrate the exits to; none if the model has no exits, or its texts take all recurrences."""
     reason = "" if engine.windows == 1 else "read a text in one window"
@@ -316,18 +317,17 @@ def _wanted_agreement(
         reason = "give each text one label"
     if reason and engine.depth.exits:
         reporter.say(f"exit rules are for models that {reason}: texts will take all recurrences")
-    if wanted is not None:
-        check_agreement(wanted)
-        if reason:
-            raise ConfigurationError(f"--agreement {wanted:g} is for models that {reason}; leave --agreement out")
-        if not engine.depth.exits:
+    wanted = DEFAULT_AGREEMENT if options.agreement is None else options.agreement
+    check_agreement(wanted, options.confidence)
+    for option, value in {"--agreement": options.agreement, "--confidence": options.confidence}.items():
+        if value is not None and reason:
+            raise ConfigurationError(f"{option} {value:g} is for models that {reason}; leave {option} out")
+        if value is not None and not engine.depth.exits:
             raise ConfigurationError(
-                f"--agreement {wanted:g} needs a model with exits, and this one was trained without; "
-                "leave --agreement out, or train one with exits, for example model.exits=[1]"
+                f"{option} {value:g} needs a model with exits, and this one was trained without; "
+                f"leave {option} out, or train one with exits, for example model.exits=[1]"
             )
-    if reason or not engine.depth.exits:
-        return None
-    return DEFAULT_AGREEMENT if wanted is None else wanted
+    return None if reason or not engine.depth.exits else wanted
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int, folder: Path) -> None:

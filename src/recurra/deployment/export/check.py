@@ -21,7 +21,7 @@ from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.computation import Computation, Engine
 from recurra.deployment.export.formats import StoredPrecision
 from recurra.deployment.export.manifest import CalibrationRecord, CheckRecord, ExportOptions
-from recurra.models.exits.thresholds import calibrate_classifier
+from recurra.models.exits.thresholds import calibrate_classifier, check_enough_rows, keeps
 
 MOST_ROWS = 2000
 
@@ -182,27 +182,38 @@ def judge_check(check: CheckRecord, precision: StoredPrecision) -> str:
 _TRIES = 6
 
 
-def calibrate_exits(engine: Engine, rows: CheckRows, wanted: float, batch_size: int) -> CalibrationRecord:
+def calibrate_exits(
+    engine: Engine, rows: CheckRows, wanted: float, batch_size: int, *, confidence: float | None = None
+) -> CalibrationRecord:
     """Chooses the threshold that lets most rows leave while enough of them keep the label of the export in full.
 
-    What the record says of the rule is measured with rows that really leave the exported model.
+    What the record says of the rule is measured with rows that really leave the exported model. With a confidence,
+    these rows promise it for others (`recurra.models.exits.thresholds`).
+
+    Raises:
+        ConfigurationError: If there are too few rows for the promise.
     """
     assert engine.depth is not None
     exits = list(engine.depth.exits)
-    nothing = CalibrationRecord(exits=exits, asked=wanted, source=rows.source, rows=len(rows.texts))
+    nothing = CalibrationRecord(
+        exits=exits, asked=wanted, source=rows.source, rows=len(rows.texts), confidence=confidence
+    )
     if not len(rows.texts):
         return nothing
+    if confidence is not None:
+        check_enough_rows(len(rows.texts), wanted, confidence)
     logits = engine.logits_by_recurrence(rows.texts, batch_size)
     full = logits[engine.depth.num_recurrences].argmax(axis=1)
     target = wanted
-    for _ in range(_TRIES):
-        rule = calibrate_classifier(logits, target).rule
+    # A second try on the same rows would make the promise one of several.
+    for _ in range(_TRIES if confidence is None else 1):
+        rule = calibrate_classifier(logits, target, confidence=confidence).rule
         if rule is None:
             return nothing
         early = engine.leave_early(rows.texts, batch_size, rule)
         labels = early.logits.argmax(axis=1)
         agreement = float((labels == full).mean())
-        if agreement >= wanted:
+        if agreement >= wanted and (confidence is None or keeps(agreement, len(labels), wanted, confidence)):
             numbers, counts = np.unique(early.exited_after, return_counts=True)
             return nothing.model_copy(
                 update={

@@ -33,6 +33,7 @@ class ExportOptions:
             are. Single characters always stay.
         abstain_below: Of each label, the probability below which a text that would get it gets none.
         agreement: Of a model with exits: share of rows that keep their label when texts stop early; none means 0.99.
+        confidence: Probability with which that holds for texts like these rows; none promises nothing beyond them.
     """
 
     format: str = "safetensors"
@@ -44,6 +45,7 @@ class ExportOptions:
     data_root: Path | None = None
     vocabulary: int | None = None
     agreement: float | None = None
+    confidence: float | None = None
     abstain_below: Sequence[float] | None = None
 
 
@@ -137,6 +139,8 @@ class CalibrationRecord(HashedSettings):
         rows: How many; 0 if there were none to choose on.
         rule: The rule as `recurra.models.exits` writes it; none if no threshold keeps what was asked.
         agreement: Share of rows that kept their label, with rows leaving as they do in use; none without a rule.
+        confidence: Probability, over the draw of such rows, that at least ``asked`` of texts like them keep their
+            label; none if nothing was promised.
         taken: Rows by the recurrences that they took; none without a rule.
     """
 
@@ -150,6 +154,7 @@ class CalibrationRecord(HashedSettings):
     agreement: float | None = None
     taken: dict[int, int] = Field(default_factory=dict)
     accuracy: float | None = None
+    confidence: float | None = None
 
     @model_validator(mode="after")
     def _check_rule(self) -> CalibrationRecord:
@@ -171,14 +176,23 @@ class CalibrationRecord(HashedSettings):
         if not self.rows:
             return "exits: not calibrated, for the run's own rows are not at hand; texts take all recurrences"
         if rule is None or self.agreement is None:
+            promised = "" if self.confidence is None else f" with a confidence of {self.confidence:g}"
             return (
-                f"exits: no threshold keeps {self.asked:.4g} of the labels of {self.source}: texts take all recurrences"
+                f"exits: no threshold keeps {self.asked:.4g} of the labels of {self.source}{promised}: texts take all "
+                "recurrences"
             )
         total = max(1, sum(self.taken.values()))
         shares = ", ".join(f"{count / total:.1%} after {number}" for number, count in sorted(self.taken.items()))
+        promised = (
+            ""
+            if self.confidence is None
+            else (
+                f"; with a confidence of {self.confidence:g} at least {self.asked:.4g} of texts like these keep theirs"
+            )
+        )
         return (
             f"exits: {rule.describe()} keeps {self.agreement:.2%} of the labels (asked: {self.asked:.4g}) of "
-            f"{self.rows:,} rows of {self.source}; of these leave {shares}"
+            f"{self.rows:,} rows of {self.source}; of these leave {shares}{promised}"
         )
 
 

@@ -169,6 +169,7 @@ class Exits(Struct):
         agreement_asked: Share of labels that was to stay when the rule was chosen.
         agreement: Share of labels that stayed on the rows that chose it.
         rows: How many rows chose it.
+        confidence: With it, those rows promise the share asked for of texts like them; none promises nothing.
     """
 
     after: list[int]
@@ -177,6 +178,7 @@ class Exits(Struct):
     agreement_asked: float | None = None
     agreement: float | None = None
     rows: int | None = None
+    confidence: float | None = None
 
 
 class Quality(Struct):

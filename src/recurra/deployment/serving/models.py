@@ -168,6 +168,7 @@ def describe_model(name: str, classifier: Classifier, **known: Any) -> ModelDesc
             exits.rule, exits.threshold = rule.describe(), None if bound is None else bound.value
             if record is not None:
                 exits.agreement_asked, exits.agreement, exits.rows = record.asked, record.agreement, record.rows
+                exits.confidence = record.confidence
     return ModelDescription(
         name=name,
         loaded_at=datetime.now(UTC),

@@ -1,16 +1,26 @@
-"""Choosing a rule's threshold on rows whose logits at every exit are known. Imports no torch."""
+"""Choosing a rule's threshold on rows whose logits at every exit are known. Imports no torch.
+
+A threshold that was chosen because it keeps 99 % of the labels of some rows keeps fewer of the next: it was the
+luckiest of many. With a confidence it is a promise instead. Thresholds of a list that no row has a say in are tested
+from the most careful on, each by the binomial test that fewer labels are kept than asked, and the first that fails ends
+the list (fixed-sequence testing: Angelopoulos et al. 2021, "Learn then Test", section 3.2). Over the draw of the rows,
+and for texts that are exchangeable with them, the chosen one then keeps too few with at most the probability that is
+left.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import bdtr
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.exits.rules import CONFIDENCE, ExitMeasure, ExitRule, threshold_rule
+from recurra.models.exits.rules import CONFIDENCE, ENTROPY, ExitMeasure, ExitRule, threshold_rule
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -51,37 +61,71 @@ class CalibratedExits:
 
 
 def calibrate_classifier(
-    exit_logits: Mapping[int, Floats], agreement: float, *, kind: str = CONFIDENCE
+    exit_logits: Mapping[int, Floats], agreement: float, *, kind: str = CONFIDENCE, confidence: float | None = None
 ) -> CalibratedExits:
     """Chooses the threshold that lets most rows stop early while enough labels stay those of the full model.
 
     Args:
         exit_logits: Logits ``(rows, labels)`` by recurrence, of all exits and of the last recurrence.
+        confidence: Probability, over the draw of the rows, that the agreement holds for texts like them; none promises
+            nothing beyond these rows.
+
+    Raises:
+        ConfigurationError: If there is nothing to choose on, or too few rows for the promise.
     """
     chosen = threshold_rule(kind)
-    check_agreement(agreement)
+    check_agreement(agreement, confidence)
     numbers = sorted(exit_logits)
     if len(numbers) < 2 or not len(exit_logits[numbers[-1]]):
         raise ConfigurationError("nothing to choose a threshold on: no exits, or no rows")
     logits = {number: np.asarray(exit_logits[number], dtype=np.float32) for number in numbers}
-    measured = np.concatenate([chosen.measure.of(logits[number]) for number in numbers[:-1]])
     labels = np.stack([logits[number].argmax(-1) for number in numbers])
     best = CalibratedExits(None, 1.0, 1.0, dict.fromkeys(numbers[:-1], 0) | {numbers[-1]: len(labels[-1])})
-    for threshold in candidate_thresholds(measured, chosen.measure, _CANDIDATES):
+    if confidence is None:
+        measured = np.concatenate([chosen.measure.of(logits[number]) for number in numbers[:-1]])
+        candidates = candidate_thresholds(measured, chosen.measure, _CANDIDATES)
+    else:
+        check_enough_rows(len(labels[-1]), agreement, confidence)
+        candidates = _fixed_thresholds(chosen.measure, logits[numbers[-1]].shape[-1])
+    for threshold in candidates:
         rule = chosen.make(threshold=threshold)
         depths = depths_under(rule, logits)
         own = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
         share = float((own == labels[-1]).mean())
         found = CalibratedExits(rule, share, 1.0, {number: int((depths == number).sum()) for number in numbers})
+        if confidence is not None and not keeps(share, len(depths), agreement, confidence):
+            break
         if share >= agreement and found.mean_recurrences < best.mean_recurrences:
             best = found
     return best
 
 
-def check_agreement(agreement: float) -> None:
-    """Refuses a share that is none."""
+def keeps(share: float, rows: int, agreement: float, confidence: float) -> bool:
+    """Whether a share of rows that agree shows an agreement with a confidence, by the exact binomial test."""
+    lost = rows - round(share * rows)
+    return bool(bdtr(lost, rows, 1 - agreement) <= 1 - confidence)
+
+
+def check_agreement(agreement: float, confidence: float | None = None) -> None:
+    """Refuses a share that is none, and a promise that no rows could show."""
     if not 0 < agreement <= 1:
         raise ConfigurationError(f"agreement is {agreement:g}; allowed: above 0, at most 1")
+    if confidence is None:
+        return
+    if not 0 < confidence < 1:
+        raise ConfigurationError(f"confidence is {confidence:g}; allowed: above 0 and below 1, e.g. 0.95")
+    if agreement == 1:
+        raise ConfigurationError("no rows can promise an agreement of 1; ask for less, e.g. 0.99, or for no confidence")
+
+
+def check_enough_rows(rows: int, agreement: float, confidence: float) -> None:
+    """Refuses a promise that so few rows cannot show, were every label kept."""
+    least = math.ceil(math.log(1 - confidence) / math.log(agreement))
+    if rows < least:
+        raise ConfigurationError(
+            f"to promise an agreement of {agreement:g} with a confidence of {confidence:g} takes at least {least:,} "
+            f"rows, and there are {rows:,}; give more, or ask for less of either"
+        )
 
 
 def depths_under(rule: ExitRule, logits: Mapping[int, Floats]) -> npt.NDArray[np.int64]:
@@ -98,6 +142,23 @@ def depths_under(rule: ExitRule, logits: Mapping[int, Floats]) -> npt.NDArray[np
             depths[remaining & decision.exits] = number
             remaining, state = remaining & ~decision.exits, decision.state
     return depths
+
+
+def _fixed_thresholds(measure: ExitMeasure, labels: int) -> list[float]:
+    """Thresholds that no row has a say in, from one that hardly any row reaches to one that every row does."""
+    if measure.name not in (CONFIDENCE, ENTROPY):
+        raise ConfigurationError(
+            f"no promise can be made for exits by '{measure.name}', whose scale is not known; allowed: {CONFIDENCE}, "
+            f"{ENTROPY}, or no confidence"
+        )
+    if measure.rises:
+        # Even steps in the log-odds of the largest probability, down to that of an even guess.
+        odds = np.linspace(12, -math.log(max(labels - 1, 1)), _CANDIDATES)
+        values = 1 / (1 + np.exp(-odds))
+    else:
+        values = np.geomspace(1e-4, math.log(labels) * (1 + _SLACK), _CANDIDATES)
+    thresholds: list[float] = values.tolist()
+    return thresholds
 
 
 def candidate_thresholds(measured: Floats, measure: ExitMeasure, count: int) -> list[float]:

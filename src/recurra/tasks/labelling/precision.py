@@ -37,16 +37,28 @@ def parse_precisions(assignments: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def choose_precision_thresholds(run: Path, wanted: Mapping[str, float]) -> tuple[list[float], list[str]]:
+def choose_precision_thresholds(
+    run: Path, wanted: Mapping[str, float], answers: float | None = None
+) -> tuple[list[float], list[str]]:
     """Chooses for each label the smallest threshold whose precision is shown to be what is wanted.
+
+    Args:
+        run: Folder of a run.
+        wanted: Precision by label.
+        answers: Share of all answers that shall be right; one threshold for all labels.
 
     Returns:
         A threshold for each label of the model, 0 where nothing is wanted; and a sentence on each that was chosen.
 
     Raises:
         CheckpointError: If it is no run, or keeps no predictions of validation rows.
-        ConfigurationError: If there is no such label, texts have any number of labels, or no threshold shows it.
+        ConfigurationError: If there is no such label, texts have any number of labels, no threshold shows it, or both
+            kinds are asked for.
     """
+    if answers is not None and wanted:
+        raise ConfigurationError("--answers-right is for all labels together, --precision-of for one; give one of them")
+    if answers is not None and not 0 < answers < 1:
+        raise ConfigurationError(f"--answers-right is {answers:g}; allowed: above 0 and below 1, e.g. 0.95")
     if is_export(run):
         raise CheckpointError(
             f"'{run}' is an export, which keeps no predictions of validation rows; give the run that it was made from"
@@ -55,35 +67,38 @@ def choose_precision_thresholds(run: Path, wanted: Mapping[str, float]) -> tuple
     names = record.data.label_names
     decision = read_decision(names, record.decision)
     if not decision.exclusive:
-        raise ConfigurationError("a multi-label model has a threshold for each label already; leave --precision-of out")
+        raise ConfigurationError("a multi-label model has a threshold for each label already; leave the option out")
     split = record.data.selection_split
     if not predictions_path(run, split).is_file():
         raise CheckpointError(
-            f"run '{record.run_id}' keeps no predictions of its {split} rows: it is older than --precision-of, or "
+            f"run '{record.run_id}' keeps no predictions of its {split} rows: it is older than this option, or "
             "RecurraClassifier made it; train it again with 'recurra train'"
         )
     kept = read_predictions(run, split)
     probabilities = decision.probabilities(kept.logits)
     thresholds, said = [0.0] * len(names), []
-    for label, precision in wanted.items():
-        if label not in names:
+    asked: list[tuple[str | None, float]] = [*wanted.items()]
+    asked += [] if answers is None else [(None, answers)]
+    for label, precision in asked:
+        if label is not None and label not in names:
             raise ConfigurationError(unknown("label", label, names))
-        index = names.index(label)
-        looked_at = precision_thresholds(probabilities, kept.labels, index)
-        shown = [one for one in looked_at if one.bound >= precision]
+        what, index = ("any label", None) if label is None else (f"'{label}'", names.index(label))
+        compared = precision_thresholds(probabilities, kept.labels, index)
+        shown = [one for one in compared if one.bound >= precision]
         if not shown:
-            best = max((one.bound for one in looked_at), default=0.0)
+            best = max((one.bound for one in compared), default=0.0)
             raise ConfigurationError(
-                f"no threshold shows a precision of {precision:g} for '{label}': on {len(kept):,} {split} rows, "
-                f"{looked_at[-1].rows if looked_at else 0:,} of which get the label, the best is shown to be at least "
+                f"no threshold shows a precision of {precision:g} for {what}: on {len(kept):,} {split} rows, "
+                f"{compared[-1].rows if compared else 0:,} of which get the label, the best is shown to be at least "
                 f"{best:.3f}; ask for less, or train with more {split} rows (at least {least_rows(precision):,} that "
                 "get the label, were all of them right)"
             )
         one = shown[-1]
-        thresholds[index] = one.threshold
+        for place in range(len(names)) if index is None else (index,):
+            thresholds[place] = max(thresholds[place], one.threshold)
         said.append(
-            f"'{label}' from a probability of {one.threshold:.4f}: {one.right:,} of {one.rows:,} {split} rows right, "
+            f"{what} from a probability of {one.threshold:.4f}: {one.right:,} of {one.rows:,} {split} rows right, "
             f"precision at least {one.bound:.3f} (one-sided 95 % Clopper-Pearson bound, thresholds compared: "
-            f"{len(looked_at)})"
+            f"{len(compared)})"
         )
     return thresholds, said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.exits.thresholds import calibrate_classifier
+from recurra.models.exits.rules import ExitRule
+from recurra.models.exits.thresholds import calibrate_classifier, depths_under
 from tiny import stir, tiny_model
 
 
@@ -44,10 +46,47 @@ def test_a_threshold_keeps_the_agreement_of_a_classifier(kind: str) -> None:
     assert depths == sorted(depths, reverse=True) and depths[-1] == 1
 
 
+def draw(rows: int, generator: np.random.Generator, labels: int = 3) -> dict[int, np.ndarray]:
+    """Logits of a model whose exit is right more often the surer it is, but by no means always."""
+    last = 3 * generator.standard_normal((rows, labels))
+    return {1: last + 2.5 * generator.standard_normal((rows, labels)), 2: last}
+
+
+def agreement(rule: ExitRule | None, by_exit: dict[int, np.ndarray]) -> float:
+    if rule is None:
+        return 1.0
+    early, last = (by_exit[number].argmax(-1) for number in (1, 2))
+    return float((np.where(depths_under(rule, by_exit) == 1, early, last) == last).mean())
+
+
+@pytest.mark.parametrize("kind", ["confidence", "entropy"])
+def test_a_promise_is_broken_no_more_often_than_it_says(kind: str) -> None:
+    generator = np.random.default_rng(0)
+    fresh = draw(20_000, generator)
+    of_fresh = functools.lru_cache(lambda rule: agreement(rule, fresh))
+    draws, asked = 1000, 0.95
+    broken, observed, exits = 0, 0, 0.0
+    for number in range(draws):
+        rows = draw(300, generator)
+        promised = calibrate_classifier(rows, asked, kind=kind, confidence=0.9)
+        broken += of_fresh(promised.rule) < asked
+        exits += promised.exit_counts[1] / 300 / draws
+        if number < 100:
+            observed += of_fresh(calibrate_classifier(rows, asked, kind=kind).rule) < asked
+    # 10 % of the draws and three standard deviations of that; a threshold without a promise breaks it more often.
+    assert broken <= 100 + 3 * np.sqrt(90) and observed > 20
+    assert exits > 0.1, "a promise that lets nobody leave is none"
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
         ({"exit_logits": {1: np.ones((2, 2))}, "agreement": 0.9}, "nothing to choose a threshold on"),
+        (
+            {"exit_logits": {1: np.ones((298, 2)), 2: np.ones((298, 2))}, "agreement": 0.99, "confidence": 0.95},
+            "takes at least 299 rows, and there are 298",
+        ),
+        ({"exit_logits": {}, "agreement": 0.5, "confidence": 1.0}, "confidence is 1; allowed: above 0 and below 1"),
         ({"exit_logits": {}, "agreement": 1.5}, "agreement is 1.5; allowed: above 0, at most 1"),
         ({"exit_logits": {}, "agreement": 0.5, "kind": "entropi"}, "unknown exit rule to calibrate 'entropi' .did you"),
     ],
