@@ -303,18 +303,18 @@ def compare(
             or a ``Dataset`` or ``DatasetDict`` of the library datasets, whose splits are used as they are. Labels are
             words or numbers, or lists of them for any number of labels a text.
         models: Presets, controls, encoders, or model files, one or several; none takes those of
-            `recurra.ladder.choose_models`: a tuned linear model, words beside a frozen MiniLM, MiniLM, a smaller
-            student of it, and up to 400 training rows SetFit.
+            `recurra.ladder.choose_models`: a tuned linear model, words beside a frozen MiniLM, the small encoder of
+            this package, MiniLM, and up to 400 training rows SetFit.
         seeds: Number of seeds, or the seeds; none takes one, or three for models from scratch.
         output: Folder of the study; what is done there is not done again.
         protocol: Training protocol by name or file, or keys of one (``{"base": "tuned", "max_epochs": 5}``); none takes
             ``tuned``, or with an encoder the one for the number of training rows.
         precision: ``fp32`` or ``bf16``; none takes FP32, or bf16 where all models that are trained start from a
             pretrained encoder and this machine has instructions for it.
-        encoder: A pretrained encoder to start from, e.g. ``minilm``: it is fine-tuned and teaches a smaller student.
-        plan: Layers of the student.
-        teacher: The student's teacher: a run, an export or a folder of transformers, several separated by
-            commas; none takes the encoder once it is tuned.
+        encoder: A pretrained encoder to start from, e.g. ``minilm``.
+        plan: Layers of the encoder that a student of it has; none makes no student.
+        teacher: The teacher of that student, or of the small encoder: a run, an export or a folder of transformers,
+            several separated by commas; none takes the tuned encoder for a student.
         from_scratch: Whether no pretrained weights are used.
         max_mib: Files on disk, in MiB, that the recommended model may have; it changes no run.
         max_ms: Median milliseconds a text at batch 1 that it may take.

@@ -1,9 +1,9 @@
 """Which models a comparison holds against each other if none are named: rung by rung, each dearer than the one before.
 
-A linear model of words and characters, the same beside what a frozen encoder makes of a text, the encoder fine-tuned,
-and a student of it with fewer stored layers; where labels are few, the encoder trained by SetFit too, and where there
-are texts without labels, a linear model that learns its answers to them. Without pretrained weights, or if asked,
-models that are trained from scratch stand in their place.
+A linear model of words and characters, the same beside what a frozen encoder makes of a text, the small encoder of this
+package fine-tuned, and MiniLM fine-tuned; where labels are few, MiniLM trained by SetFit too, and where there are texts
+without labels, a linear model that learns its answers to them. Without the package of MiniLM the small encoder does all
+of it. If asked, models that are trained from scratch stand in their place.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Entry = str | Mapping[str, Any]
 
 FROM_SCRATCH: tuple[Entry, ...] = ("linear", "linear-tuned", "baseline", "recurrent")
 DEFAULT_ENCODER = "minilm"
-# First and last layer apart, two in the middle twice: what that is worth stands in docs/results/adapt.md.
-SMALL_PLANS = {6: "0 (3 4)x2 5"}
+# Comes with this package: docs/results/small.md.
+SMALL_ENCODER = "recurra-small"
 # Up to so many training rows SetFit is ahead of fine-tuning, and takes minutes: docs/results/few-shot.md.
 MOST_FEW_ROWS = 400
 # The same where every model is trained once a fold.
@@ -100,14 +100,14 @@ def choose_models(
         protocol: Training protocol.
         encoder: As `recurra.models.adaptation.source.find_encoder` takes it; none takes `DEFAULT_ENCODER` if it is
             there and no models are named.
-        plan: Layers of the student, as `recurra.models.adaptation.plan.SharingPlan` reads it; none takes that of
-            `SMALL_PLANS`.
-        teacher: The student's teacher: a run, an export or a folder of transformers, several separated by
-            commas; none takes the encoder once it is tuned.
+        plan: Layers of a student of the encoder, as `recurra.models.adaptation.plan.SharingPlan` reads it; none makes
+            no student.
+        teacher: The teacher of that student, or of the small encoder: a run, an export or a folder of transformers,
+            several separated by commas; none takes the encoder once it is tuned.
         from_scratch: Whether models are trained from scratch alone.
 
     Raises:
-        ConfigurationError: If these contradict each other, or there is no plan for an encoder of this depth.
+        ConfigurationError: If these contradict each other.
         RecurraError: If the encoder that was asked for cannot be used.
     """
     if from_scratch and (encoder or plan):
@@ -124,21 +124,23 @@ def choose_models(
         )
     if unaided:
         return scratch if models is None or from_scratch else _as_named(models, scratch, protocol)
-    chosen = encoder or DEFAULT_ENCODER
+    chosen, note = encoder or DEFAULT_ENCODER, ""
     try:
         rungs = _rungs(chosen, plan, teacher)
     except UnavailableError as error:
-        if encoder is not None or plan is not None or teacher is not None:
+        if encoder is not None or plan is not None:
             raise
-        note = f"without pretrained weights, which make the better models: {error}"
-        return Ladder(scratch.models, scratch.protocol, scratch.seeds, note)
+        note = f"without MiniLM, which makes the better models: {error}"
+        chosen = SMALL_ENCODER
+        rungs = _rungs(chosen, None, teacher)
     others = [name for name in models or () if name not in rungs]
     several = getattr(task.data_config, "problem_type", None) is not None
     source = find_encoder(chosen, any_family=True)
     # SetFit's package reads an encoder of transformers.
     peer = None if several or source.is_foreign or source.is_adapted else _peer(chosen)
     taught = {"name": TAUGHT_WORDS, "preset": "linear-tuned", TEACHER: teacher or model_name(chosen)}
-    return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED, peer=None if peer in others else peer, taught=taught)
+    peer = None if peer in others else peer
+    return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED, note, peer=peer, taught=taught)
 
 
 def _peer(encoder: str) -> Entry:
@@ -163,27 +165,23 @@ def _as_named(models: Sequence[Entry], scratch: Ladder, protocol: str | None) ->
 
 
 def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
-    source = find_encoder(encoder, any_family=True)
-    if source.is_foreign:
-        source.plan(plan or "")
-    if source.is_foreign or (source.is_adapted and plan is None):
-        # Layers of an adapted one are chosen already: it is the small model, and has no smaller one.
-        return ["linear-tuned", encoder]
-    chosen = plan or SMALL_PLANS.get(source.num_layers)
-    if chosen is None:
-        known = ", ".join(map(str, SMALL_PLANS))
-        raise ConfigurationError(
-            f"encoder '{encoder}' has {source.num_layers} layers, and there are plans for {known}; "
-            f"give --plan, for example one that recurra adapt {encoder} --texts FILE finds"
-        )
-    name = model_name(encoder)
-    student = {
-        "name": f"{name}-small",
-        "encoder": encoder,
-        "plan": str(source.plan(chosen)),
-        "teacher": teacher or name,
-    }
-    frozen: Entry = WORDS_AND_ENCODER
-    if encoder != DEFAULT_ENCODER:
-        frozen = {"name": f"{name}-and-words", "preset": WORDS_AND_ENCODER, ENCODER: encoder}
-    return ["linear-tuned", frozen, encoder, student]
+    source, name = find_encoder(encoder, any_family=True), model_name(encoder)
+    layers = source.plan(plan or "")
+    rungs: list[Entry] = ["linear-tuned"]
+    if encoder == DEFAULT_ENCODER:
+        rungs.append(WORDS_AND_ENCODER)
+    elif not source.is_foreign:
+        rungs.append({"name": f"{name}-and-words", "preset": WORDS_AND_ENCODER, ENCODER: encoder})
+    if plan is not None:
+        student = {"name": f"{name}-small", ENCODER: encoder, "plan": str(layers), TEACHER: teacher or name}
+        return [*rungs, encoder, student]
+    if encoder not in (DEFAULT_ENCODER, SMALL_ENCODER):
+        if teacher is not None:
+            raise ConfigurationError(
+                f"teacher '{teacher}' came without a student; give --plan, the layers of '{encoder}' that it keeps"
+            )
+        return [*rungs, encoder]
+    small: Entry = SMALL_ENCODER
+    if teacher is not None:
+        small = {"name": SMALL_ENCODER, ENCODER: SMALL_ENCODER, TEACHER: teacher}
+    return [*rungs, small] if encoder == SMALL_ENCODER else [*rungs, small, encoder]

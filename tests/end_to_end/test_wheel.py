@@ -38,10 +38,10 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = ROOT / "requirements" / "locked"
 WITHOUT_TORCH = ROOT / "requirements" / "onnx-serving.txt"
-# Kinds of files that are code or part of it. Tables, weights and pictures of results are not.
+# Kinds of files that are code or part of it. Tables and pictures of results are not.
 CODE = {".py", ".typed", ".html", ".j2", ".css", ".js", ".mjs", ".gz", ".txt", ".svg", ".yaml"}
-# 3.5 MiB of it is the runtime of web exports.
-MOST_BYTES = 6 * 2**20
+# 3.5 MiB of it is the runtime of web exports, 10 MiB the small encoder.
+MOST_BYTES = 16 * 2**20
 TEXTS = [text for text, _ in review_rows(6, seed=11)]
 
 
@@ -123,7 +123,7 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
     package = ROOT / "src" / "recurra"
     files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert names == {path.relative_to(package.parent).as_posix() for path in files}
-    assert {Path(name).suffix for name in names} <= CODE
+    assert {Path(name).suffix for name in names if "/encoders/" not in name} <= CODE
     assert wheel.stat().st_size < MOST_BYTES
 
 

