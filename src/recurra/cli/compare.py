@@ -31,7 +31,9 @@ def compare(
         str | None,
         typer.Option("--from", help="The pretrained encoder: recurra-small, minilm, or a folder."),
     ] = None,
-    plan: Annotated[str | None, typer.Option("--plan", help="Adds a student of these layers of the encoder, e.g. '0 3 4 5'.")] = None,
+    plan: Annotated[
+        str | None, typer.Option("--plan", help="Adds a student of these layers of the encoder, e.g. '0 3 4 5'.")
+    ] = None,
     teacher: Annotated[
         str | None,
         typer.Option(
