@@ -35,9 +35,7 @@ class EarlyExitRecord(HashedSettings):
     """One way of leaving, on the reported split.
 
     Attributes:
-        label: In words: ``after loop 2``, or the rule with its threshold.
         loss: Nats a token as decoding has it, with everything that is filled in.
-        taken: Tokens by the recurrences that they took.
     """
 
     label: str
@@ -51,7 +49,6 @@ class ExitsRecord(Sealed):
 
     Attributes:
         chosen_on: What chose the rule's threshold.
-        asked: What the rule was to keep, in words.
         full_loss: Nats a token through all recurrences.
         fixed: What nobody chose: every exit by itself, then the published schedule (older records lack it).
         chosen: The rule; none if no threshold keeps what was asked.

@@ -22,9 +22,6 @@ def rows_not_inside_others(split: EncodedSplit) -> Indices:
     A row of up to `LONGEST_PART_TOKENS` tokens is left out if its tokens, but for the first and the last (``[CLS]``
     and ``[SEP]``), stand in one run inside a longer row, or if an earlier row equals it. Runs are compared by a 64-bit
     hash.
-
-    Returns:
-        Positions of the others, in their order.
     """
     prefix, inverse = _prefixes(split.input_ids)
     starts, lengths = split.offsets[:-1] + 1, split.lengths - 2

@@ -100,11 +100,6 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         """Predicts the next token at every position.
 
         Args:
-            input_ids: ``(batch, tokens)``.
-            attention_mask: ``(batch, tokens)``, non-zero at real tokens; padding may stand on either side.
-            labels: ``(batch, tokens)`` token ids, not shifted, -100 where nothing is to be predicted. Padding is not
-                counted whatever stands there.
-            token_type_ids: ``(batch, tokens)``; none means type 0 everywhere.
             row_lengths: Lengths of packed rows, see `RecurraModel`; no row predicts the next one's first token.
             exit_after: Recurrence after which the model stops and whose head is read; none means the last.
             exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that

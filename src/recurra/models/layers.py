@@ -208,11 +208,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class SharedLinear(nn.Module):
-    """``W x + B A x + b`` with a ``W`` that another module holds: it stands once in the model's state.
-
-    Args:
-        linear: The map whose ``W`` is shared, and whose bias is where there is no other.
-    """
+    """``W x + B A x + b`` with a ``W`` that another module holds: it stands once in the model's state."""
 
     shared: nn.Linear
 
@@ -258,7 +254,6 @@ def relax(make: Callable[[], _Module], original: nn.Module, config: RecurraConfi
     """Returns a module that computes with the weights of another, but for what the configuration makes its own.
 
     Args:
-        original: Whose weights are used; they are found there whenever it computes, and are saved there alone.
         config: Says what is its own: `recurra.models.configuration.RecurraConfig.recurrence_norms`, ``low_rank`` and
             ``low_rank_where``.
     """

@@ -61,11 +61,6 @@ class RowLayout(ABC):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
         """Attends within each row.
 
-        Args:
-            query: ``(batch, tokens, heads, head_dim)``, or as many tokens as `leading` returned.
-            key: ``(batch, tokens, heads, head_dim)``.
-            value: ``(batch, tokens, heads, head_dim)``.
-
         Returns:
             ``(batch, tokens of the query, heads * head_dim)``.
         """
@@ -79,11 +74,7 @@ class RowLayout(ABC):
         """Returns the states of those rows, as `select`'s layout has them."""
 
     def drop(self, states: Tensor, first: Tensor, dropped: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Self]:  # noqa: ARG002
-        """Takes rows out that are not computed any further.
-
-        Args:
-            states: ``(batch, tokens, hidden)``.
-        """
+        """Takes rows out that are not computed any further."""
         return self.take(states, kept), self.take(first, kept), self.select(kept)
 
     @property
@@ -92,11 +83,7 @@ class RowLayout(ABC):
         return False
 
     def note_skipped(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:  # noqa: B027 - most have no cache
-        """Notes what is put into the cache for rows that stop, in the recurrences that they skip.
-
-        Args:
-            keys: ``(rows, recurrences skipped, heads, head_dim)``, for the core's first layer.
-        """
+        """Notes what is put into the cache for rows that stop, in the recurrences that they skip."""
 
     def skip_recurrences(self, count: int) -> None:  # noqa: B027
         """Fills the cache for the next ``count`` recurrences, which no row computes."""

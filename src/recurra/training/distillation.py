@@ -41,7 +41,6 @@ class RowLoss:
         """The loss of each row, ``(batch,)``.
 
         Args:
-            logits: ``(batch, labels)``.
             labels: ``(batch,)``, or 0 and 1 a label, ``(batch, labels)``, whose logistic loss is averaged.
         """
         if labels.ndim == 2:
@@ -54,21 +53,13 @@ class RowLoss:
 
         Divided by the number of rows and not by their weights: with weights of mean 1 over all rows, the mean over
         batches is then that of the whole, whatever weights meet in a batch.
-
-        Args:
-            inputs: With ``labels`` and perhaps ``row_weights``, ``(batch,)``.
         """
         given = {name: values for name, values in inputs.items() if name not in ("labels", WEIGHTS)}
         output = model(**given, return_dict=True)
         return self.of_heads([*(output.exit_logits or ()), output.logits], inputs["labels"], inputs.get(WEIGHTS))
 
     def of_heads(self, heads: Sequence[Tensor], labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The mean over rows, the exits' weighed in.
-
-        Args:
-            heads: Logits ``(batch, labels)`` of the exits, and of the final head last.
-            weights: What each row counts, ``(batch,)``; none counts all alike.
-        """
+        """The mean over rows, the exits' weighed in."""
         losses = [_mean(self.of_rows(logits, labels), weights) for logits in heads]
         return weigh_losses(losses, self.exit_loss_weight)
 
@@ -122,7 +113,6 @@ class Distillation:
     """How much a student listens to its teacher.
 
     Attributes:
-        weight: Share of the loss that the teacher's answers have; the labels have the rest.
         exit_loss_weight: Share of the labels' loss that the student's exits have together, if it has some.
     """
 
@@ -162,7 +152,6 @@ class Distillation:
         """How far softened answers are apart, in nats, times the square of the temperature.
 
         Args:
-            student: Logits ``(batch, labels)``.
             several: Whether each label is decided for itself; the mean is then over labels too.
             weights: What each row counts, ``(batch,)``; none counts all alike.
         """

@@ -36,11 +36,7 @@ ONE_CYCLE = "onecycle"
 def stage_arguments(
     name: Literal["pretraining", "auxiliary"], protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str
 ) -> TrainingArguments:
-    """The Trainer's arguments for a stage before the classifier: nothing is evaluated, and the last epoch is kept.
-
-    Args:
-        folder: Folder of the run's checkpoints; the stage's own go to a folder in it.
-    """
+    """The Trainer's arguments for a stage before the classifier: nothing is evaluated, and the last epoch is kept."""
     plain = vars(protocol)
     changed = protocol.model_copy(
         update={
@@ -135,10 +131,7 @@ def train_transformer(
     the same, bit for bit, as without the interruption.
 
     Args:
-        train: Tokenised training rows; those of a teacher with what it says of them.
         precision: ``fp32`` or ``bf16`` (autocast), or ``fp16`` (with loss scaling; accelerator only).
-        mask_tokens: What hides tokens, and what is never hidden; needed by protocols that hide tokens only.
-        auxiliary: Tokenised rows with labels of another task, for protocols that train on them first.
     """
     tune_allocator()
     checkpoints = folder / CHECKPOINTS_NAME

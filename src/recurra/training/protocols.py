@@ -21,11 +21,6 @@ class ProtocolConfig(HashedSettings):
     """A training protocol. The same protocol is used for every model of a comparison.
 
     Attributes:
-        name: Name shown in tables.
-        learning_rate: Peak learning rate of AdamW.
-        batch_size: Examples an optimiser step and process, over its accumulation steps; torchrun multiplies it.
-        gradient_accumulation: Micro-batches an optimiser step; ``batch_size`` must be a multiple.
-        max_epochs: Passes over the training split at most.
         weight_decay: Decoupled weight decay of all weights but biases and norms.
         adam_betas: Decays of AdamW's two moments.
         schedule: ``plateau`` halves after epochs without improvement; the others run over all steps. ``onecycle`` rises
@@ -33,12 +28,7 @@ class ProtocolConfig(HashedSettings):
             PyTorch has it; the moments' decays stay as they are).
         warmup_ratio: Share of all steps with a rising learning rate (not for ``plateau`` and ``onecycle``).
         plateau_factor: Factor of the plateau schedule.
-        plateau_patience: Epochs without improvement of the selection loss that the plateau schedule waits for.
         early_stopping_patience: Epochs without improvement after which training stops; 0 never stops early.
-        early_stopping_threshold: Least improvement of the selection loss that counts.
-        max_grad_norm: Norm to which gradients are clipped; 0 does not clip.
-        label_smoothing: Share of the target mass spread over all classes.
-        evaluation_batch_size: Batch size of evaluation and of the second latency figure.
         selection: What chooses the epoch, early stopping too: ``loss`` (the lowest) or ``accuracy`` (the highest) of
             the selection split.
         token_dropout: Share of the tokens that read as ``[MASK]`` in training, anew at every step; never special tokens
@@ -244,12 +234,7 @@ def load_protocol(
     """Returns a protocol by name or from a YAML file, with ``key=value`` overrides applied.
 
     Args:
-        name: A protocol of the task, or a file.
-        overrides: Changes to it.
         known: Protocols of the task by name: those of another may have the same names and other values.
-
-    Raises:
-        ConfigurationError: If there is no such protocol or file, or a value is impossible.
     """
     overrides = list(overrides)
     if name in known:
@@ -277,11 +262,7 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
 
 
 def check_language_protocol(protocol: ProtocolConfig) -> None:
-    """Refuses what a protocol asks for and the training of a language model does not do.
-
-    Raises:
-        ConfigurationError: For a key that is for classifiers alone.
-    """
+    """Refuses what a protocol asks for and the training of a language model does not do."""
     for key, none in _NOT_FOR_LANGUAGE.items():
         if (value := getattr(protocol, key)) != none:
             raise ConfigurationError(

@@ -44,17 +44,10 @@ def train_stage(
 
     Args:
         name: Shown, and the first part of the name of its learning rate's key.
-        model: Trained in place.
-        num_rows: Rows an epoch.
         arguments: How; their folder is that of the stage's own checkpoints.
-        make_trainer: Makes the trainer, which gets the given callback.
-        reporter: For progress.
 
     Returns:
         Whether some of it had been done before.
-
-    Raises:
-        RunError: If the loss is not finite.
     """
     checkpoint = latest_checkpoint(Path(arguments.output_dir))
     if checkpoint is not None and _is_done(checkpoint):
@@ -127,22 +120,7 @@ def train_auxiliary(
     seed: int,
     reporter: Reporter,
 ) -> bool:
-    """Trains the classifier's encoder in place on labels of another task; its own head is not touched.
-
-    Args:
-        classifier: Whose encoder is trained.
-        rows: Tokenised rows with labels from 0.
-        arguments: How; their folder is that of this stage's own checkpoints.
-        change_inputs: As in `RecurraTrainer`.
-        seed: Seed of the run.
-        reporter: For progress.
-
-    Returns:
-        Whether some of it had been done before.
-
-    Raises:
-        RunError: If the loss is not finite.
-    """
+    """Trains the classifier's encoder in place on labels of another task; its own head is not touched."""
     torch.manual_seed(derive_seed(seed, "auxiliary weights"))
     beside = classifier_beside(classifier, int(rows.labels.max()) + 1)
 
@@ -172,11 +150,7 @@ _GUESSES_STEP = 128
 
 
 class RecurraForMaskedTokens(RecurraPreTrainedModel):
-    """A model with a head that guesses hidden tokens: one layer, then the token table.
-
-    Args:
-        encoder: Shared with whoever gave it, and so is what it learns.
-    """
+    """A model with a head that guesses hidden tokens: one layer, then the token table."""
 
     accepts_loss_kwargs = False
 
@@ -194,11 +168,6 @@ class RecurraForMaskedTokens(RecurraPreTrainedModel):
     ) -> MaskedLMOutput:
         """Guesses.
 
-        Args:
-            input_ids: ``(batch, tokens)``.
-            attention_mask: ``(batch, tokens)``, non-zero at real tokens.
-            labels: ``(batch, tokens)``: token ids, `NOT_GUESSED` where there is nothing to guess.
-
         Returns:
             ``loss``, the mean over the tokens to guess; 0 if there are none.
         """
@@ -214,12 +183,7 @@ class RecurraForMaskedTokens(RecurraPreTrainedModel):
 
 
 class MaskedTokenTrainer(RecurraTrainer):
-    """Hides words of every batch, anew at every step, and has them guessed.
-
-    Args:
-        tokens: What hides, and what is never hidden.
-        arguments: Those of `RecurraTrainer`.
-    """
+    """Hides words of every batch, anew at every step, and has them guessed."""
 
     def __init__(self, *, tokens: MaskTokens, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -242,22 +206,7 @@ def pretrain(
     seed: int,
     reporter: Reporter,
 ) -> bool:
-    """Pretrains the classifier's encoder in place, or goes on from the last epoch, or takes up what is done.
-
-    Args:
-        classifier: Its encoder is trained, its head is not.
-        train: The training split; labels are not looked at.
-        tokens: What hides, and what is never hidden.
-        arguments: How; their folder is that of pretraining's own checkpoints.
-        seed: Seed of the run.
-        reporter: For progress.
-
-    Returns:
-        Whether some of it had been done before.
-
-    Raises:
-        RunError: If the loss is not finite.
-    """
+    """Pretrains the classifier's encoder in place, or goes on from the last epoch, or takes up what is done."""
     model = RecurraForMaskedTokens(classifier.model)
     rows = _select(train, rows_not_inside_others(train))
 

@@ -45,20 +45,13 @@ class MaskTokens:
 
 
 def drop_tokens(input_ids: Tensor, share: float, tokens: MaskTokens) -> Tensor:
-    """Hides each word with probability ``share``, with torch's default generator.
-
-    Args:
-        input_ids: ``(batch, tokens)``.
-    """
+    """Hides each word with probability ``share``, with torch's default generator."""
     hidden = torch.rand(input_ids.shape, device=input_ids.device) < share
     return input_ids.masked_fill(hidden & tokens.may_be_hidden(input_ids), tokens.mask)
 
 
 def tokens_to_guess(input_ids: Tensor, share: float, tokens: MaskTokens, vocab_size: int) -> tuple[Tensor, Tensor]:
     """Chooses words to guess, with torch's default generator.
-
-    Args:
-        input_ids: ``(batch, tokens)``.
 
     Returns:
         What the model sees, and what it has to say: the token where one was chosen, `NOT_GUESSED` elsewhere.
@@ -116,10 +109,6 @@ def known_vocabulary(
 
     With ``tokens``, what the training split lacks reads as ``[MASK]``: in the selection rows meanwhile, and in the
     whole table at the end, so that the model that is saved answers as the one that was chosen.
-
-    Args:
-        tokens: What hides tokens and is never hidden; none if training hides nothing.
-        auxiliary: Rows with labels of another task, whose words are known as well.
     """
     trained = [train] if auxiliary is None else [train, auxiliary]
     if tokens is None:
@@ -145,9 +134,6 @@ def reachable_vocabulary(model: PreTrainedModel, splits: Sequence[EncodedSplit])
     Inside, ids are numbered anew, in the old order. The gradients and updates of reached rows are those of the whole
     table. Rows that are not reached keep their initial values; AdamW on the whole table would have shrunk them a little
     by weight decay, which is the only difference.
-
-    Yields:
-        The splits with ids to match.
     """
     whole = model.get_input_embeddings()
     pad = model.config.pad_token_id

@@ -66,12 +66,8 @@ def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> T
     """Returns the engine with a smaller vocabulary and table; the one that was given stays as it is.
 
     Args:
-        engine: Model and tokenizer.
         texts: The training rows: pieces that they use stay, the most frequent first.
         most: Pieces at most; none leaves all that are used and no more.
-
-    Raises:
-        ConfigurationError: If the tokenizer is no WordPiece, or ``most`` leaves no room for words.
     """
     state: dict[str, Any] = json.loads(engine.tokenizer.backend_tokenizer.to_str())
     if not getattr(engine.model, "narrows_vocabulary", True):
@@ -162,20 +158,9 @@ def export_run(
     """Exports a run, checks the export against the run's model, and puts it in its place when it is whole.
 
     Args:
-        run: A finished run folder.
         output: Folder to write; a sibling with a name of its own holds it until it is whole.
-        options: What to make.
         rows: Rows to check on, for a caller that has them; none chooses as the options say.
         exit_rows: Rows to choose the exit rule of a model with exits on, likewise.
-        reporter: For progress.
-
-    Raises:
-        CheckpointError: If the run is not finished, damaged, or not ours.
-        ConfigurationError: For an unknown format or precision, a model that the format does not store, an agreement
-            without exits, or for a linear model what it cannot have.
-        UnavailableError: If a package that the format needs is not installed.
-        StorageError: If the output is there already, lies inside the run, or cannot be written.
-        AuditError: If the export does not compute what the run's model computes; nothing is written then.
     """
     run, output, options = Path(run), Path(output), options or ExportOptions()
     reporter = reporter or Reporter(quiet=True)

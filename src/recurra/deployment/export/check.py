@@ -113,11 +113,7 @@ def compare_logits(
     reference_by: Computation,
     decision: LabelDecision,
 ) -> CheckRecord:
-    """Describes how far an export's logits ``(rows, labels)`` lie from those of the run's model, the reference.
-
-    Raises:
-        AuditError: If a logit is not finite: of the run's model, or of the export.
-    """
+    """Describes how far an export's logits ``(rows, labels)`` lie from those of the run's model, the reference."""
     if not np.isfinite(reference).all():
         bad = int((~np.isfinite(reference).all(axis=1)).sum())
         raise AuditError(

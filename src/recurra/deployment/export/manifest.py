@@ -51,8 +51,6 @@ class VocabularyRecord(HashedSettings):
     """What a smaller vocabulary costs, held against the run's model on the rows of the check, both in FP32.
 
     Attributes:
-        pieces: That are left.
-        of: That the run's tokenizer has.
         rows_changed: Share of rows that are cut into other pieces.
     """
 
@@ -79,7 +77,6 @@ class CheckRecord(HashedSettings):
 
     Attributes:
         largest_logit: Largest absolute logit of the run's model, to judge the difference by.
-        reference: How the run's model was computed.
         reference_accuracy: Accuracy of the run's model on the rows, where their labels are known.
         only_reference: Rows that only the run's model gets right; none in exports from before it was counted.
     """
@@ -266,11 +263,7 @@ def write_manifest(folder: Path, manifest: ExportManifest) -> ExportManifest:
 
 
 def read_manifest(folder: Path | str) -> ExportManifest:
-    """Reads ``export.json`` and looks at no other file.
-
-    Raises:
-        CheckpointError: If there is none, it is not ours, a newer version wrote it, or it was changed.
-    """
+    """Reads ``export.json`` and looks at no other file."""
     path = Path(folder) / MANIFEST_NAME
     if not path.is_file():
         raise CheckpointError(f"'{folder}' is not an export: no {MANIFEST_NAME}; give a folder of 'recurra export'")
@@ -284,11 +277,7 @@ def read_manifest(folder: Path | str) -> ExportManifest:
 
 
 def read_export(folder: Path | str) -> ExportManifest:
-    """Reads an export's manifest and holds every file against its hash.
-
-    Raises:
-        CheckpointError: If a file is missing, truncated or changed, or the folder holds a pickle.
-    """
+    """Reads an export's manifest and holds every file against its hash."""
     manifest = read_manifest(folder)
     pickles = pickles_in(folder)
     if pickles:

@@ -59,7 +59,6 @@ class _Left:
         states: ``(rows, tokens, hidden)``.
         numbers: Their numbers in the batch, ``(rows,)``.
         rows: The rest of what layers and heads read.
-        hidden: Numbers in a state.
     """
 
     states: str

@@ -41,8 +41,6 @@ class PredictionCounts:
 
     Attributes:
         empty: Texts without a character but white space; they are predicted like any other and keep their place.
-        labels: Rows by predicted label; a row with several counts for each, one without a label for none.
-        abstained: Rows that got no label; none if every row was to get one.
     """
 
     rows: int = 0
@@ -58,12 +56,7 @@ class PredictionCounts:
 
 @dataclass(frozen=True)
 class InputColumns:
-    """Columns of a file that stand beside what is predicted for its rows.
-
-    Attributes:
-        names: All its columns, in their order.
-        notes: How the file is read, where that is not the plain case.
-    """
+    """Columns of a file that stand beside what is predicted for its rows."""
 
     source: Path
     names: list[str]
@@ -94,10 +87,6 @@ def write_stream(
     """Predicts raw texts chunk by chunk and writes them in their order.
 
     Args:
-        classifier: What predicts; cleans the texts itself.
-        chunks: Raw texts, for example from `recurra.data.tables.stream_rows`.
-        writer: Where predictions go.
-        advance: Called with the number of rows after each chunk.
         explain_words: How many words to say of each row that speak most for its most probable label, of a multi-label
             model for each that it gets (`recurra.deployment.decision.LabelDecision.explained`); none says none.
     """
@@ -148,13 +137,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def check_output(path: Path, source: Path | str | None = None) -> None:
-    """Refuses a file that cannot be meant, before any work is done.
-
-    Raises:
-        ConfigurationError: For an unknown extension.
-        StorageError: If it is the input itself, or a folder.
-        UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
-    """
+    """Refuses a file that cannot be meant, before any work is done."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(
             f"'{path}' has the unknown extension '{path.suffix}'{did_you_mean(path.suffix, SUFFIXES)}; "
@@ -179,15 +162,7 @@ def open_writer(
     columns: InputColumns | None = None,
     explains: bool = False,
 ) -> Iterator[PredictionWriter]:
-    """Opens a file of predictions by its extension; it takes its place when all is written, and not at all otherwise.
-
-    Columns of the input are written before ours; see `Layout` and `TableWriter`.
-
-    Raises:
-        ConfigurationError: For an unknown extension, or columns that cannot stand beside ours.
-        StorageError: If it cannot be written; what was there is untouched.
-        UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
-    """
+    """Opens a file of predictions by its extension; it takes its place when all is written, or not at all."""
     check_output(path)
     names = [] if columns is None else columns.names
     layout = Layout(decision, ids=ids, truth=truth, input_columns=names, explains=explains)

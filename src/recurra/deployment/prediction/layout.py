@@ -30,7 +30,6 @@ class PredictedRows:
     """Some rows with what was predicted for them, in the order of the input.
 
     Attributes:
-        probabilities: Shape ``(rows, labels)``.
         input_columns: Values of the columns of the input that are written too, one list a column.
         abstained: Rows that get no label, ``(rows,)``; none if every row gets one.
     """
@@ -72,12 +71,6 @@ class Layout:
 
     Columns of the input that are written too come first and as they are, the text's own among them in place of
     ``text``; a column of ours with the name of one of them has `PREDICTED` behind its name.
-
-    Args:
-        input_columns: Names of the columns of the input that are written too, the text's own among them.
-
-    Raises:
-        ConfigurationError: If the input has both a column of our name and one of that with `PREDICTED` behind it.
     """
 
     def __init__(

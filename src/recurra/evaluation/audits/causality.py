@@ -101,7 +101,6 @@ def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: in
 
     Args:
         model: A causal language model, ours or of transformers (`LanguageProbe`); left as it was found.
-        tolerance: Largest allowed difference relative to the largest logit, or to the loss.
 
     Returns:
         ``padding.logits`` over all heads and both sides; ``padding.loss`` for a padded row. The loss of a model that is

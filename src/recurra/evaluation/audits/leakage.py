@@ -57,11 +57,7 @@ class Vocabulary:
         self._index: dict[str, int] = {}
 
     def encode(self, texts: Sequence[str]) -> tuple[Words, Indices]:
-        """Encodes texts, split at white space.
-
-        Returns:
-            The words' numbers of all texts one after the other, and the offsets of the texts, shape ``(texts + 1,)``.
-        """
+        """Encodes texts, split at white space."""
         index = self._index
         numbers: list[int] = []
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
@@ -367,7 +363,6 @@ def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequenc
 
     Args:
         word_perplexity: Perplexity per word, the unit of published WikiText figures, not per token.
-        audit_causality: Makes the causality audit of the model; called only if there is an alarm.
 
     Returns:
         ``perplexity.too-good`` and, after an alarm, what the causality audit found. The alarm itself fails if that
@@ -422,14 +417,7 @@ def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None)
 
 
 def audit_encoder(name: str, taught: Collection[str], reported: str, sha256: str) -> list[AuditResult]:
-    """Says whether an encoder learned from a file whose rows a model is reported on.
-
-    Args:
-        name: The encoder's.
-        taught: SHA-256 of the files whose texts taught it; of an encoder that nothing taught here there is no result.
-        reported: The file of the reported rows.
-        sha256: Its own.
-    """
+    """Says whether an encoder learned from a file whose rows a model is reported on."""
     if not taught:
         return []
     seen = sha256 in taught

@@ -106,11 +106,7 @@ def difference_interval(successes_a: int, total_a: int, successes_b: int, total_
 def difference_at_equal_length(
     right: Mask, seen: Mask, unseen: Mask, words: npt.NDArray[np.int64]
 ) -> tuple[float, float, float] | None:
-    """Mantel-Haenszel difference in accuracy over strata of equal numbers of words, and its 95 % interval.
-
-    Args:
-        right: Whether each row is right, shape ``(rows,)``.
-    """
+    """Mantel-Haenszel difference in accuracy over strata of equal numbers of words, and its 95 % interval."""
     size = int(words.max()) + 1 if len(words) else 1
 
     def per_length(rows: Mask) -> npt.NDArray[np.float64]:

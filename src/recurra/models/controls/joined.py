@@ -72,17 +72,7 @@ def fit_joined(
     `_MOST_ROWS_TOGETHER`, the mean alone is fitted.
 
     Args:
-        texts: Cleaned texts.
         targets: As `recurra.models.controls.fitting` has them.
-        states: Mean states of the texts' tokens, ``(texts, width)``.
-        encoder: What gave them.
-        num_labels: Labels.
-        independent: Whether a text may have any number of labels.
-        seed: Of the folds and the solver.
-
-    Raises:
-        DataError: If there is one class only, or no text has a word.
-        ValueError: If texts and labels differ in number.
     """
     vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, independent=independent)
     centre, spread = scale_of(states.astype(np.float64))

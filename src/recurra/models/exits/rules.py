@@ -246,9 +246,6 @@ def make_rule(
 
     Args:
         name: As it was registered; none means no rule, or the one that takes ``after`` if that is given.
-
-    Raises:
-        ConfigurationError: For an unknown name, a value out of range, or one that the rule has no use for.
     """
     if name is not None and name not in _RULES:
         raise ConfigurationError(unknown("exit rule", name, (*_RULES, *known)))

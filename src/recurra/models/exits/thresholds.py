@@ -53,11 +53,7 @@ class CalibratedExits:
 def calibrate_classifier(
     exit_logits: Mapping[int, Floats], agreement: float, *, kind: str = CONFIDENCE
 ) -> CalibratedExits:
-    """Chooses the threshold that lets most rows stop early while enough labels stay those of the full model.
-
-    Args:
-        exit_logits: Logits ``(rows, labels)`` by recurrence, of all exits and of the last recurrence.
-    """
+    """Chooses the threshold that lets most rows stop early while enough labels stay those of the full model."""
     chosen = threshold_rule(kind)
     check_agreement(agreement)
     numbers = sorted(exit_logits)
