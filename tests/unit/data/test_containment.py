@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recurra.data.containment import LONGEST_PART_TOKENS, rows_not_inside_others
 from recurra.data.encoding import EncodedSplit
+from recurra.training.stages import LONGEST_PART_TOKENS, rows_not_inside_others
 
 
 def split_of(rows: list[list[int]]) -> EncodedSplit:

@@ -110,7 +110,7 @@ AUDITS: list[Audit] = [
             "nothing. Read more with --max-length N (max_length: N in a study file's data), at the price of time."
         },
     ),
-    Audit("seen", Subject.PREDICTIONS, "seen:audit_seen"),
+    Audit("seen", Subject.PREDICTIONS, "leakage:audit_seen"),
     Audit(
         "teacher",
         Subject.TEACHER,
