@@ -38,11 +38,7 @@ class BestRunRecord(Sealed):
 
 @dataclass(frozen=True)
 class FoundRun:
-    """What a path stands for.
-
-    Attributes:
-        note: Which run of a comparison was taken, in a line; empty if it is none.
-    """
+    """What a path stands for."""
 
     folder: Path
     note: str = ""

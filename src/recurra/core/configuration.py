@@ -255,10 +255,6 @@ def content_hash(value: Any, length: int = 16) -> str:
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
-    """Returns a seed for one purpose (31 bits), independent of those for other purposes.
-
-    Args:
-        purpose: What the seed is for, for example ``("split", "validation")``.
-    """
+    """Returns a seed for one purpose (31 bits), independent of those for other purposes."""
     text = "/".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

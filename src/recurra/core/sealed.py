@@ -67,11 +67,7 @@ AnySealed = TypeVar("AnySealed", bound=Sealed)
 def read_sealed(
     path: Path, choose: Callable[[Any], type[AnySealed]], *, what: str, cure: str, missing: str = ""
 ) -> AnySealed:
-    """Reads a file.
-
-    Args:
-        missing: What to say if there is none, instead of the cure.
-    """
+    """Reads a file."""
     try:
         text = read_study_bytes(path)
     except FileNotFoundError as error:

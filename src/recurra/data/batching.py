@@ -112,12 +112,7 @@ class Collator:
         self.pad_token_id = pad_token_id
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` if given.
-
-        Args:
-            rows: Each with ``input_ids`` (a sequence of ids) and perhaps ``labels``: one index (int64), or 0 and 1
-                a label (then float32, ``(batch, labels)``).
-        """
+        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` if given."""
         tokens, inside = pad_rows([row["input_ids"] for row in rows], self.pad_token_id)
         batch = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inside.astype(np.int64))}
         if "labels" in rows[0]:

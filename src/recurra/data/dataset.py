@@ -22,13 +22,7 @@ _WORD_EDGES = (*range(2, 60, 2), *range(60, 120, 20), *range(120, 240, 40), *ran
 
 @dataclass(frozen=True, eq=False)
 class TextSplit:
-    """Rows of one split.
-
-    Attributes:
-        labels: Indices into the corpus's ``label_names``, int64, shape ``(rows,)``; where a row may have any number of
-            labels 0 and 1 a label, ``(rows, labels)``.
-        groups: For each row the source sentences (or the user's group) that it comes from, if known.
-    """
+    """Rows of one split."""
 
     name: str
     texts: list[str]

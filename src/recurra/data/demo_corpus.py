@@ -332,8 +332,6 @@ class DemoRow:
 
     Attributes:
         label: 1 is positive, 0 negative; in train a share of `LABEL_NOISE` is wrong.
-        pattern_id: ``construction.number``; operator patterns add the operator.
-        held_out_pattern: Whether train and validation have no row of this pattern.
         pair: Number within the split; two rows that share it are a minimal pair: the same words, opposite labels.
         flipped: Whether the label was turned over as noise (train only).
     """

@@ -58,9 +58,6 @@ def one_convention(text: str) -> str:
     Accents and characters beyond ASCII go, treebank escapes and typographic quotes become plain marks, split clitics
     and pairs are joined (``do n't`` to ``don't``, ``can not`` to ``cannot``), every mark stands alone, a run of one
     mark is one, other marks go, and so do marks at either end (one of the releases cuts them off).
-
-    Returns:
-        Words and marks with one space between them; empty if there is no word. Applied twice it changes nothing.
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text.translate(_TYPOGRAPHIC)).encode("ascii", "ignore").decode().lower()

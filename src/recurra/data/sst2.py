@@ -201,12 +201,7 @@ Phrase = tuple[int, int, int]
 
 
 def read_tree(line: str) -> tuple[list[str], list[Phrase]]:
-    """Reads one tree such as ``(3 (2 It) (4 (2 's) (4 lovely)))``.
-
-    Returns:
-        Its words, bracket and slash escapes undone, and of every node the first word, the word after the last, and the
-        label.
-    """
+    """Reads one tree such as ``(3 (2 It) (4 (2 's) (4 lovely)))``."""
     words: list[str] = []
     phrases: list[Phrase] = []
     open_nodes: list[tuple[int, int]] = []

@@ -56,12 +56,7 @@ def counting_tokenizer(name: str, texts: Sequence[str], vocab_size: int, data_ro
 
 
 def default_tokenizer(name: str, data_root: Path | None) -> str:
-    """Returns the tokenizer to take where none was asked for.
-
-    Returns:
-        ``bert-base-uncased`` where it lies in the data root, and for public corpora, whose published figures belong to
-        it; else ``trained``, which needs nothing from outside.
-    """
+    """Returns the tokenizer to take where none was asked for."""
     if name in _PUBLIC_CORPORA or (data_root is not None and (data_root / _LOCAL_PATH).is_file()):
         return BERT_UNCASED
     return TRAINED

@@ -43,8 +43,6 @@ class Classifier:
     Args:
         batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
         calibration: The exit rule that was chosen for the model as it is stored, where it was.
-        decision: How logits become labels; none takes the most probable one.
-        cleaning: Name of the cleaning of the training texts.
     """
 
     def __init__(

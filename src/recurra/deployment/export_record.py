@@ -64,7 +64,6 @@ class ExportRecord(Sealed):
     """What became of one export of one run.
 
     Attributes:
-        record_hash: Hash of its record: with another record the export is another.
         exits: With early exit, for a model with exits of which a threshold keeps enough labels.
     """
 

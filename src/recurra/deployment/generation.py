@@ -39,11 +39,7 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: Path | str, *, precision: str = "fp32") -> LanguageModel:
-        """Reads a run folder or a model folder.
-
-        Args:
-            precision: ``fp32`` or ``bf16``, ``fp16`` on an accelerator.
-        """
+        """Reads a run folder or a model folder."""
         check_precision(precision)
         folder = model_folder(path)
         linear = holds_linear_model(folder)

@@ -42,7 +42,6 @@ def cached_states(
     Args:
         data: File or name that the texts are from; of rows in memory nothing is kept.
         precision: Of the matrix products; none takes bf16 where this machine has instructions for it, else FP32.
-        cache_dir: As `recurra.data.encoding.cache_path` takes it.
     """
     precision = precision or ("bf16" if has_bf16(default_device()) else "fp32")
     if data == IN_MEMORY:

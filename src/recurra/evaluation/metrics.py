@@ -167,10 +167,6 @@ def evaluate_logits(
     that occur among labels or predictions (scikit-learn's convention: a class that never occurs counts for nothing).
     A ratio without a denominator is 0. The loss is computed in float64 whatever the type of the logits; of equal
     logits the lowest label is the prediction.
-
-    Args:
-        logits: Scores, shape ``(rows, classes)``; their softmax gives the probabilities.
-        probabilities: What the model makes of the logits, likewise; if given, its calibration is measured.
     """
     scores = np.asarray(logits, dtype=np.float64)
     truth = np.asarray(labels)

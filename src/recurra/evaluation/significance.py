@@ -137,9 +137,6 @@ def paired_bootstrap(
     one row to the power of the rows), which is what ever more resamples would approach. For other scores the counts of
     each distinct difference are drawn from their multinomial, the same distribution as drawing rows.
 
-    Args:
-        correct_a: Score of A on each row, shape ``(rows,)``; right or wrong, or the share of seeds that are right.
-
     Returns:
         The difference, its interval, and the two-sided p-value of "no difference": the share of resamples that lie
         at least as far from the observed difference as that lies from zero. It is never 0: drawn, one is added above

@@ -251,12 +251,7 @@ def linear_outputs(linear: nn.Module, states: Tensor, wanted: slice) -> Tensor:
 
 
 def relax(make: Callable[[], _Module], original: nn.Module, config: RecurraConfig) -> _Module:
-    """Returns a module that computes with the weights of another, but for what the configuration makes its own.
-
-    Args:
-        config: Says what is its own: `recurra.models.configuration.RecurraConfig.recurrence_norms`, ``low_rank`` and
-            ``low_rank_where``.
-    """
+    """Returns a module that computes with the weights of another, but for what the configuration makes its own."""
     with torch.device("meta"):
         copy = make()
     for name, module in list(original.named_modules()):
@@ -348,11 +343,7 @@ class SelfAttention(nn.Module):
         self.out_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
 
     def forward(self, states: Tensor, layout: RowLayout, queries: int | None) -> Tensor:
-        """Attends.
-
-        Args:
-            queries: If given, only the first ``queries`` positions of each row are computed and returned.
-        """
+        """Attends."""
         batch, tokens, _ = states.shape
         heads, head_dim, width = self.num_heads, self.head_dim, self.hidden_size
         if queries is None:

@@ -275,13 +275,7 @@ def flops_per_token(config: Any, tokens: int = 128, task: HeadKind = HeadKind.CL
 
 
 def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str, Any]]:
-    """Describes all presets as plain JSON values.
-
-    Returns:
-        For each preset: ``name``, ``task``, ``description``, ``parameters`` (``total``, ``embeddings``,
-        ``non_embedding``, ``parts``, and ``items``, finer), ``flops_per_token`` (of a language model: to the final
-        head), ``size_mib`` (of the bare weights, ``fp32`` and ``half``), ``configuration``.
-    """
+    """Describes all presets as plain JSON values."""
     result = []
     entries = [(HeadKind.CLASSIFICATION, item) for item in PRESETS.items()]
     entries += [(HeadKind.LANGUAGE_MODELLING, item) for item in LANGUAGE_PRESETS.items()]

@@ -111,9 +111,6 @@ def train_stage(
     Args:
         name: Shown, and the first part of the name of its learning rate's key.
         arguments: How; their folder is that of the stage's own checkpoints.
-
-    Returns:
-        Whether some of it had been done before.
     """
     checkpoint = latest_checkpoint(Path(arguments.output_dir))
     if checkpoint is not None and _is_done(checkpoint):
@@ -232,11 +229,7 @@ class RecurraForMaskedTokens(RecurraPreTrainedModel):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: object
     ) -> MaskedLMOutput:
-        """Guesses.
-
-        Returns:
-            ``loss``, the mean over the tokens to guess; 0 if there are none.
-        """
+        """Guesses."""
         states = self.model(input_ids, attention_mask).last_hidden_state.flatten(0, 1)
         targets = labels.flatten() if labels is not None else input_ids.flatten()
         chosen = (targets != NOT_GUESSED).nonzero()[:, 0]

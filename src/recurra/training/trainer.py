@@ -176,7 +176,6 @@ class RecurraTrainer(Trainer):
     Args:
         one_cycle: Whether the learning rate follows PyTorch's one-cycle schedule, which transformers does not have.
         change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
-        target_smoothing: Label smoothing of targets that are 0 and 1 a label, which transformers does not have.
         row_loss: The loss of training, where it is not the plain cross-entropy with smoothed labels.
     """
 
@@ -392,12 +391,7 @@ class TimedCheckpoints(TrainerCallback):
 
 
 class HistoryCallback(TrainerCallback):
-    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite.
-
-    Args:
-        read: Makes an entry an epoch of the Trainer's state; none takes that of a classifier.
-        tell: Says what an entry shows besides the losses; none takes the accuracy.
-    """
+    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite."""
 
     def __init__(
         self, path: Path, task: ProgressTask, *, read: History | None = None, tell: Callable[[Entry], str] | None = None

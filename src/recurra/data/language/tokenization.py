@@ -35,7 +35,6 @@ class EncodedText:
     """Tokens of a split's texts, laid end to end.
 
     Attributes:
-        input_ids: Token ids of all texts, without anything between them, int32, shape ``(tokens,)``.
         end_of_text: Token that ends a text and is read before the first one.
         words: Words of the split, one end-of-line a line included; what a perplexity by word divides by.
         num_bytes: Bytes of the split in UTF-8, line ends included; what bits per byte divide by.
@@ -169,12 +168,7 @@ def load_language_tokenizer(
 
 
 def default_language_tokenizer(name: str, data_root: Path | None) -> str:
-    """Returns the tokenizer to take where none was asked for.
-
-    Returns:
-        ``gpt2`` where it lies in the data root, and for public corpora; else ``trained``, which needs nothing from
-        outside.
-    """
+    """Returns the tokenizer to take where none was asked for."""
     present = data_root is not None and (data_root / _LOCAL_FOLDER / _FILES[0]).is_file()
     if present or ALIASES.get(name, name) in SOURCES:
         return GPT2

@@ -50,11 +50,7 @@ _ROWS_STEP = 32
 
 @dataclass(frozen=True, eq=False)
 class FlatRows:
-    """Tokenised rows laid end to end.
-
-    Attributes:
-        offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, ``(rows + 1,)``.
-    """
+    """Tokenised rows laid end to end."""
 
     input_ids: npt.NDArray[np.int32]
     offsets: Integers

@@ -352,8 +352,6 @@ def export_run(
 
     Args:
         output: Folder to write; a sibling with a name of its own holds it until it is whole.
-        rows: Rows to check on, for a caller that has them; none chooses as the options say.
-        exit_rows: Rows to choose the exit rule of a model with exits on, likewise.
     """
     run, output, options = Path(run), Path(output), options or ExportOptions()
     reporter = reporter or Reporter(quiet=True)

@@ -144,12 +144,7 @@ def compare_logits(
 
 
 def judge_check(check: CheckRecord, precision: StoredPrecision) -> str:
-    """Refuses an export that is not the run's model any more; returns what is to be said of one that may not be.
-
-    Raises:
-        AuditError: If labels differ too often, logits differ where they must not, or too much accuracy is lost: more
-            than is allowed, and more than chance among so few rows explains.
-    """
+    """Refuses an export that is not the run's model any more; returns what is to be said of one that may not be."""
     measured = (
         f"{check.label_agreement:.2%} of {check.rows:,} labels agree, "
         f"largest logit difference {check.largest_logit_difference:.2g}, on {check.source}"

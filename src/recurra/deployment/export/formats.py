@@ -83,9 +83,6 @@ class ExportFormat(ABC):
     The tokenizer, the run's record, the card and the manifest are written for every format alike.
 
     Attributes:
-        precisions: What the weights can be stored in, the first being the widest.
-        weight_files: Files that hold the weights, if they are there.
-        needs_torch: Whether `open` takes torch and transformers for a Transformer; a linear model never needs them.
         packages: What `write` imports beyond the dependencies of this package.
         usage: Markdown for the card: how other programs read the folder. ``{cleaning}``, ``{max_length}`` and
             ``{pad_token_id}`` stand for those of the export.

@@ -48,11 +48,7 @@ class ExportOptions:
 
 
 class VocabularyRecord(HashedSettings):
-    """What a smaller vocabulary costs, held against the run's model on the rows of the check, both in FP32.
-
-    Attributes:
-        rows_changed: Share of rows that are cut into other pieces.
-    """
+    """What a smaller vocabulary costs, held against the run's model on the rows of the check, both in FP32."""
 
     pieces: int
     of: int
@@ -77,7 +73,6 @@ class CheckRecord(HashedSettings):
 
     Attributes:
         largest_logit: Largest absolute logit of the run's model, to judge the difference by.
-        reference_accuracy: Accuracy of the run's model on the rows, where their labels are known.
         only_reference: Rows that only the run's model gets right; none in exports from before it was counted.
     """
 
@@ -133,8 +128,6 @@ class CalibrationRecord(HashedSettings):
         asked: Share of rows that was to keep the label of the export without exits.
         rows: How many; 0 if there were none to choose on.
         rule: The rule as `recurra.models.exits` writes it; none if no threshold keeps what was asked.
-        agreement: Share of rows that kept their label, with rows leaving as they do in use; none without a rule.
-        taken: Rows by the recurrences that they took; none without a rule.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"rule", "agreement", "taken", "accuracy"})
@@ -189,10 +182,7 @@ class ExportManifest(Sealed):
     Attributes:
         max_length: Tokens after which a text is cut, or a window of it, special tokens included; a linear model reads
             all of it.
-        cleaning_steps: The same in words, in order.
         decision: How logits become labels; none takes the most probable label, by their softmax.
-        vocabulary: What a smaller vocabulary cost; none if it has the run's. The check is then against the run's model
-            with that vocabulary.
         windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
     """
 

@@ -89,7 +89,6 @@ class Graph:
         """Adds a loop; returns the names of what it carried, after it.
 
         Args:
-            body: The nodes of one iteration.
             goes_on: What the body computes to say whether another one follows; none means always.
         """
         going = self.name("going")
@@ -173,11 +172,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Carried:
-    """A value that a loop carries from one iteration to the next.
-
-    Attributes:
-        inner: Name by which the body knows it.
-    """
+    """A value that a loop carries from one iteration to the next."""
 
     before: str
     inner: str

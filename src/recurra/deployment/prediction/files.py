@@ -45,7 +45,6 @@ class PredictedRows:
 
     Attributes:
         input_columns: Values of the columns of the input that are written too, one list a column.
-        abstained: Rows that get no label, ``(rows,)``; none if every row gets one.
     """
 
     texts: Sequence[str]

@@ -109,8 +109,6 @@ class Overlap:
     Attributes:
         container: Row of a training text that holds the whole word sequence; -1 if there is none or the sequence is
             shorter than asked for. Shape ``(texts,)``.
-        ngrams: Number of n-grams of each text, shape ``(texts,)``; 0 if it is shorter than one.
-        ngrams_found: Number of those that stand in some training text, shape ``(texts,)``.
     """
 
     container: Indices
@@ -362,9 +360,6 @@ ALARM_WORD_PERPLEXITY = 15.0
 
 def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequence[AuditResult]]) -> list[AuditResult]:
     """Raises the alarm below a word perplexity of 15, and then makes the causality audit, wanted or not.
-
-    Args:
-        word_perplexity: Perplexity per word, the unit of published WikiText figures, not per token.
 
     Returns:
         ``perplexity.too-good`` and, after an alarm, what the causality audit found. The alarm itself fails if that

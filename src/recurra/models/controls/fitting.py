@@ -168,7 +168,6 @@ class Choice:
     Attributes:
         factor: Of all scores, with which probabilities fit the rows that were left out (temperature scaling: Guo et al.
             2017, "On Calibration of Modern Neural Networks"); it changes no decision.
-        measure: What the figure is: ``accuracy``, ``macro F1`` or ``log-likelihood``.
         loss: Cross-entropy with the factor; of equal figures the lower one wins.
         logits: Of the rows that it was chosen on, each left out of its fit, without the factor, ``(rows, labels)``.
     """

@@ -131,7 +131,6 @@ class ExitRule(ABC):
         Args:
             logits: What the head after ``recurrence`` says, ``(rows, classes)`` or ``(rows, positions, classes)``; a
                 tensor or an array.
-            counted: ``(rows, positions)``, true at the positions that decide; none means all.
         """
 
     def asks(self, recurrence: int) -> bool:  # noqa: ARG002 - a rule's
