@@ -33,16 +33,23 @@ from scipy import stats
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import AuditResult
-from recurra.data.containment import Indices, RollingHash, Words, mixed, windows_in
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.reviews import text_identity
 from recurra.evaluation.audits.grading import keep_rows
 from recurra.evaluation.significance import wilson_interval
 
+Words = npt.NDArray[np.uint64]
+Indices = npt.NDArray[np.int64]
+
 # Words of training text that are searched at once.
 PIECE_WORDS = 1_000_000
 # Candidate places that are compared at once.
 _PIECE_CANDIDATES = 500_000
+
+# Odd, so that it has an inverse modulo 2**64 (Knuth's MMIX multiplier).
+_BASE = 6364136223846793005
+_MODULUS = 2**64
+_INVERSE = pow(_BASE, -1, _MODULUS)
 
 
 class Vocabulary:
@@ -59,7 +66,40 @@ class Vocabulary:
         for position, text in enumerate(texts, start=1):
             numbers.extend([index.setdefault(word, len(index)) for word in text.split()])
             offsets[position] = len(numbers)
-        return mixed(np.asarray(numbers, dtype=np.uint64)), offsets
+        return _mix(np.asarray(numbers, dtype=np.uint64)), offsets
+
+
+def _mix(numbers: Words) -> Words:
+    """The splitmix64 finaliser (Steele et al. 2014): a bijection, so that distinct words stay distinct."""
+    mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+@dataclass(frozen=True, eq=False)
+class RollingHash:
+    """Hash of any window of a word list in constant time: a polynomial modulo 2**64, made from prefix sums."""
+
+    prefix: Words
+    inverse_powers: Words
+
+    @classmethod
+    def of(cls, words: Words) -> RollingHash:
+        """Prepares the windows of ``words``."""
+        prefix = np.zeros(len(words) + 1, dtype=np.uint64)
+        np.cumsum(words * _powers(_BASE, len(words)), out=prefix[1:])
+        return cls(prefix, _powers(_INVERSE, len(words) + 1))
+
+    def windows(self, starts: Indices, lengths: Indices | int) -> Words:
+        """Hashes of the windows ``[start, start + length)``."""
+        return (self.prefix[starts + lengths] - self.prefix[starts]) * self.inverse_powers[starts]
+
+
+def _powers(base: int, count: int) -> Words:
+    powers = np.full(count, base, dtype=np.uint64)
+    powers[:1] = 1
+    return np.cumprod(powers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +155,7 @@ class _Queries:
         self.wanted = self.lengths >= min_words
         self._hash = RollingHash.of(words)
         self.whole = self._hash.windows(self.starts, self.lengths)
-        self.gram_starts, self.gram_row = windows_in(offsets[:-1], np.diff(offsets), ngram)
+        self.gram_starts, self.gram_row = _windows(offsets, ngram)
         self.gram_hash = self._hash.windows(self.gram_starts, ngram)
         self.gram_found = np.zeros(len(self.gram_starts), dtype=bool)
 
@@ -123,7 +163,7 @@ class _Queries:
         words, offsets = encoded
         train = RollingHash.of(words)
         for length in np.unique(self.lengths[self.wanted & (self.lengths < self.ngram)]).tolist():
-            starts, rows = windows_in(offsets[:-1], np.diff(offsets), length)
+            starts, rows = _windows(offsets, length)
             pending = np.flatnonzero(self.wanted & (self.lengths == length) & (self.container < 0))
             hashes = train.windows(starts, length)
             order = np.argsort(hashes, kind="stable")
@@ -131,7 +171,7 @@ class _Queries:
             hit = high > low
             self.container[pending[hit]] = first_row + rows[order[low[hit]]]
 
-        starts, rows = windows_in(offsets[:-1], np.diff(offsets), self.ngram)
+        starts, rows = _windows(offsets, self.ngram)
         hashes = train.windows(starts, self.ngram)
         order = np.argsort(hashes, kind="stable")
         low, high = _range_of(hashes[order], self.gram_hash)
@@ -166,6 +206,14 @@ class _Queries:
             same = train.windows(starts, self.lengths[text]) == self.whole[text]
             # Reversed, so that the first training row wins.
             self.container[text[same][::-1]] = first_row + rows[same][::-1]
+
+
+def _windows(offsets: Indices, length: int) -> tuple[Indices, Indices]:
+    """Starts of all windows that lie within one text, and the text of each."""
+    counts = np.maximum(np.diff(offsets) - length + 1, 0)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return offsets[:-1][rows] + within, rows
 
 
 def _range_of(sorted_hashes: Words, wanted: Words) -> tuple[Indices, Indices]:
