@@ -25,19 +25,7 @@ def export_record(
     parameters: int = 1_000_000,
     export_format: str = "safetensors",
 ) -> ExportRecord:
-    """A record whose export gets ``lost`` of the ``right`` rows wrong and ``gained`` of the others right.
-
-    Args:
-        run_id: The run.
-        precision: Precision of the stored weights.
-        record_hash: Hash of the run's record.
-        rows: Rows of the test split, all of label 0.
-        right: Rows that the run's model gets right.
-        lost: See above.
-        gained: See above.
-        parameters: Weights, for the size.
-        export_format: ``safetensors`` or ``onnx``.
-    """
+    """A record whose export gets ``lost`` of the ``right`` rows wrong and ``gained`` of the others right."""
     labels = np.zeros(rows, dtype=np.int64)
     reference = np.where(np.arange(rows)[:, None] < right, [2.0, 0.0], [0.0, 2.0])
     logits = reference.copy()

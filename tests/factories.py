@@ -46,21 +46,7 @@ FEWER_ROWS = LearningCurveRecord(split="test", rows=[40, 80], right=[0.7, 0.75],
 
 @dataclass(frozen=True)
 class RunFactory:
-    """Writes run folders that share one corpus.
-
-    Attributes:
-        root: Folder under which run folders are made.
-        data: Name of the corpus.
-        protocol: Split protocol.
-        rows: Rows of each split.
-        label_names: Labels, in order.
-        precision: Precision of the runs.
-        training: Training protocol.
-        data_config: More settings of the data.
-        seed: Of the labels and of what each row is like.
-        shares: Share of each label; equal ones by default.
-        temperature: Of the runs' probabilities; none gives records from before there was one.
-    """
+    """Writes run folders that share one corpus; without a temperature, records from before there was one."""
 
     root: Path
     data: str = "sst2"
@@ -97,22 +83,8 @@ class RunFactory:
     ) -> Path:
         """Writes one run folder: every row has a difficulty, and a model fails the rows beyond its ability.
 
-        Args:
-            model: A key of `MODELS`.
-            accuracy: Expected share of right rows.
-            seed: Seed of the run; moves a few rows.
-            predictions: Splits whose predictions are written; all reported ones by default.
-            latency: Whether the run timed itself.
-            audits: What its audits found.
-            notes: Notes on the data.
-            epochs: Length of the history; linear models have none.
-            created: Time of the record.
-            run_id: Name of the folder; made from the content by default.
-            settings: More settings in the configuration.
-            dirty: Whether the checkout had uncommitted changes.
-            only_says: Labels that it ever says; for the others it says the first of these.
-            telling: A word that tells every label, of a model that knows such, and how it does with fewer rows.
-            spoke: A word that spoke for every wrong label; none gives records from before such were looked for.
+        ``telling`` is a word that tells every label, ``spoke`` one that spoke for every wrong one; records without them
+        are from before such were looked for. Of labels outside ``only_says`` it says the first of these.
         """
         reported = [name for name in self.rows if name != "train"]
         config = {

@@ -14,12 +14,7 @@ LATER, DEFAULT = "a_later_key", 7
 
 @cache
 def grown(cls: type[BaseModel], every: type[BaseModel] = BaseModel) -> type[Any]:
-    """A subclass with the key `LATER`, whose value is `DEFAULT` unless it is given, down to the innermost class.
-
-    Args:
-        cls: The class.
-        every: Only subclasses of this one get the key.
-    """
+    """A subclass with the key `LATER`, whose value is `DEFAULT` unless it is given, down to the innermost class."""
     changed: dict[str, Any] = {}
     for name, field in cls.model_fields.items():
         annotation = _grown_type(field.annotation, every)

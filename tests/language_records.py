@@ -38,16 +38,7 @@ def head(loss: float) -> HeadRecord:
 def language_record(
     *, preset: str = "crt-tiny", leaks: bool = False, loss: float = 4.0, seed: int = 0, epochs: int = 2, **config: Any
 ) -> LanguageRunRecord:
-    """A record; the exits are a little worse than the final head, validation a little better than test.
-
-    Args:
-        preset: The model's name.
-        leaks: Whether the causality audit failed.
-        loss: Nats a token of the final head on test.
-        seed: Of the run.
-        epochs: In the history.
-        config: More of the configuration, to tell records apart.
-    """
+    """A record; the exits are a little worse than the final head, validation a little better than test."""
     losses = {name: loss + 0.1 * (len(HEADS) - 1 - place) for place, name in enumerate(HEADS)}
     found = {split: {name: head(value - less) for name, value in losses.items()} for split, less in SPLITS.items()}
     metrics = {

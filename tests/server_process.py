@@ -19,12 +19,7 @@ READY_S = 90
 def started(
     command: Sequence[object], environment: Mapping[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A server that is ready, with what it said on standard output; it is killed at the end.
-
-    Args:
-        command: All of it, but for ``--json``.
-        environment: Its variables; none takes ours.
-    """
+    """A server that is ready, with what it said on standard output; it is killed at the end."""
     process = subprocess.Popen(
         [*map(str, command), "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(environment or os.environ),

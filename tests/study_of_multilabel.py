@@ -18,12 +18,7 @@ from recurra.tasks.summary import Summary
 
 
 def study(root: Path, label: str) -> tuple[Summary, list[LoadedRun]]:
-    """Three models of two seeds each on rows with any of three labels.
-
-    Args:
-        root: Folder for the runs.
-        label: Name of one of the labels, and of the data.
-    """
+    """Three models of two seeds each on rows with any of three labels."""
     names = [label, "second", "third"]
     factory = RunFactory(root, rows={"train": 90, "validation": 60, "test": 80}, data=label, label_names=tuple(names))
     decision = AnyLabels(names, [0.5, 0.4, 0.6], ";")

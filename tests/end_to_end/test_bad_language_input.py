@@ -69,25 +69,6 @@ def test_train(mistake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert not (output / "record.json").exists()
 
 
-FILES: dict[str, tuple[bytes | None, str]] = {
-    "not text": (b"\x89PNG\r\n\x1a\n\x00\xff", "t.txt"),
-    "not UTF-8": (b"a caf\xe9\n", "UTF-8"),
-    "empty": (b"", "t.txt"),
-    "missing": (None, "t.txt"),
-}
-
-
-@pytest.mark.parametrize("kind", FILES)
-def test_a_text_that_is_none(kind: str, run: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    content, said = FILES[kind]
-    path = tmp_path / "t.txt"
-    if content is not None:
-        path.write_bytes(content)
-    command = ["train", "--model", "crt-tiny", "--data", path, "--output", tmp_path / "out"]
-    assert said in refused(*command, *TINY_KEYS, *TEXT_KEYS)
-    assert said in refused("evaluate", run, "--data", path)
-
-
 EVALUATION: dict[str, tuple[list[str], str]] = {
     "stride 0": (["--stride", "0"], "stride 0 is impossible; allowed: 1 to the context, 16"),
     "stride beyond the context": (["--stride", "17"], "stride 17 is impossible; allowed: 1 to the context, 16"),

@@ -19,14 +19,14 @@ from pathlib import Path
 from faults import layer
 from faults.figures import Account, Budget, Figure, print_table
 
-PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "guided", "storage")
+PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "storage")
 # Shares of the time; what a part leaves goes to those behind it. The soak takes what it is given.
 _SHARES = {
     "soak": 1.0, "kills": 0.42, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "hostile": 0.8,
-    "guided": 0.1, "storage": 1.0,
+    "storage": 1.0,
 }  # fmt: skip
 # Packages that a part needs.
-_NEEDS = {"ray": "ray", "guided": "atheris"}
+_NEEDS = {"ray": "ray"}
 
 
 def main() -> int:
@@ -53,7 +53,6 @@ def main() -> int:
 
 def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Account:
     from faults import forked
-    from faults.guided import TARGETS, fuzz
     from faults.hostile import attack, generate
     from faults.hostile_files import FILE_TARGETS
     from faults.hostile_requests import REQUEST_TARGETS
@@ -80,7 +79,6 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
             workshop, twins, dice, budget, only=options.command, most=options.storage
         ),
         "hostile": lambda dice, budget: attack(workshop, targets, seed, options.cases, budget),
-        "guided": lambda dice, budget: fuzz(list(TARGETS), options.guided_seconds, root, dice.randrange(1, 2**31)),
         "soak": lambda dice, budget: soak_server(workshop, dice, options.soak_seconds),
     }
     account = Account()
@@ -121,9 +119,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--command", help="the one command whose storage fails, as the table names it")
     parser.add_argument("--cases", type=int, default=10_000, help="of hostile input (default: %(default)s)")
     parser.add_argument("--target", help="the one target of hostile input, as the table names it")
-    parser.add_argument(
-        "--guided-seconds", type=float, default=8, help="of guided fuzzing, each parser (default: %(default)s)"
-    )
     parser.add_argument(
         "--soak-seconds", type=float, default=60, help="of asking a server without end (default: %(default)s)"
     )

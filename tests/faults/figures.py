@@ -9,16 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table.
-
-    Attributes:
-        part: Kills, storage, hostile input ...
-        name: What was counted or measured.
-        value: How much.
-        unit: Of the value, empty for a count.
-        most: What it must not exceed; none if there is no bound.
-        least: What it must reach; none if there is no bound.
-    """
+    """One line of the table."""
 
     part: str
     name: str
@@ -47,12 +38,7 @@ def _shown(value: float) -> str:
 
 @dataclass
 class Account:
-    """What a part found.
-
-    Attributes:
-        figures: Its lines.
-        failures: What went wrong, each with what it takes to see it again.
-    """
+    """What a part found."""
 
     figures: list[Figure] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)

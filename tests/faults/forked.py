@@ -49,15 +49,7 @@ def warm_up() -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended.
-
-    Attributes:
-        code: Its exit code; negative: the signal that ended it.
-        out: What it wrote to standard output.
-        err: And to standard error.
-        wall_s: How long it lived.
-        temporary: What it left in the folder for temporary files.
-    """
+    """How a child ended."""
 
     code: int
     out: str
@@ -79,12 +71,7 @@ class Ended:
 
 
 class Child:
-    """A forked child that calls a function; its output lies in files of the scratch folder.
-
-    Args:
-        call: What it calls; returns the exit code.
-        scratch: Folder for its output, and for its temporary files in ``tmp``.
-    """
+    """A forked child that calls a function; its output lies in files of the scratch folder."""
 
     def __init__(self, call: Callable[[], int], scratch: Path) -> None:
         (scratch / "tmp").mkdir(parents=True, exist_ok=True)
@@ -124,11 +111,7 @@ class Child:
             os.kill(self.pid, number)
 
     def end(self, seconds: float = PATIENCE_S) -> Ended:
-        """Waits for its end and for that of everything it started; what does not end is killed and told.
-
-        Raises:
-            TimeoutError: If it does not end.
-        """
+        """Waits for its end and for that of everything it started; what does not end is killed and told."""
         ended = self.wait(seconds) and self._family_ends(seconds)
         wall_s = time.perf_counter() - self._started
         if not ended:

@@ -33,12 +33,7 @@ _START_S = 60.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a case.
-
-    Attributes:
-        outcome: ``refused``, ``accepted`` ...
-        wrong: What rule it broke; empty if none.
-    """
+    """What came of a case."""
 
     outcome: str
     wrong: str = ""
@@ -50,13 +45,7 @@ Case = Callable[[random.Random, Path], Verdict]
 
 @dataclass(frozen=True)
 class Target:
-    """What cases are sent to.
-
-    Attributes:
-        name: In the table.
-        open: Makes what cases share, in the child; yields the function that runs one.
-        share: How many of the cases it gets, relative to the others.
-    """
+    """What cases are sent to."""
 
     name: str
     open: Callable[[Path], AbstractContextManager[Case]]

@@ -22,15 +22,7 @@ _PROTOCOL = ("batch_size=16", "learning_rate=5e-3")
 
 @dataclass(frozen=True)
 class Job:
-    """One command.
-
-    Attributes:
-        name: In the table.
-        arguments: Of the command, from the folder of what it is given and the folder that it writes below.
-        begins: Makes what lies there before, if anything does.
-        share: How often it is drawn.
-        starves: Whether storage is made to fail under it.
-    """
+    """One command."""
 
     name: str
     arguments: Callable[[Path, Path], list[object]]
@@ -40,11 +32,7 @@ class Job:
 
 
 class Workshop:
-    """The inputs of all jobs, made once, and folders for attempts.
-
-    Args:
-        root: Where everything lies.
-    """
+    """The inputs of all jobs, made once, and folders for attempts."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

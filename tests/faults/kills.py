@@ -43,15 +43,7 @@ class Twins:
 
 
 def kill_commands(workshop: Workshop, twins: Twins, dice: random.Random, kills: int, budget: Budget) -> Account:
-    """Kills commands so often.
-
-    Args:
-        workshop: Inputs and folders.
-        twins: What undisturbed commands leave.
-        dice: Draws command, signal and moment.
-        kills: How many.
-        budget: How long.
-    """
+    """Kills commands so often."""
     account = Account()
     by_signal: Counter[str] = Counter()
     by_job: Counter[str] = Counter()

@@ -25,13 +25,7 @@ class Failure(enum.IntEnum):
 
 
 def start_again_with_layer(folder: Path, module: str, arguments: Sequence[str]) -> None:
-    """Replaces this process by one that has the layer, unless it has; without a C compiler it goes on without.
-
-    Args:
-        folder: Where the library is built.
-        module: What to run, as ``python -m`` takes it.
-        arguments: Its arguments.
-    """
+    """Replaces this process by one that has the layer, unless it has; without a C compiler it goes on without."""
     compiler = shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux") or is_loaded():
         return

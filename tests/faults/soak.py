@@ -194,16 +194,7 @@ def _serving(place: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 class _Soak:
-    """One run.
-
-    Args:
-        place: Where the exports lie that are served.
-        sources: What they are replaced by.
-        questions: What is asked.
-        process: The server.
-        port: Where it listens.
-        dice: Draws what happens when.
-    """
+    """One run."""
 
     def __init__(
         self,

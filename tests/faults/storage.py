@@ -30,17 +30,7 @@ _JUMP_S = 3 * 365 * 86_400
 def starve_commands(
     workshop: Workshop, twins: Twins, dice: random.Random, budget: Budget, *, only: str | None = None, most: int | None
 ) -> Account:
-    """Makes storage fail under commands.
-
-    Args:
-        workshop: Inputs and folders.
-        twins: What undisturbed commands leave.
-        dice: Draws which calls come first.
-        budget: How long.
-        only: The one command to take, each of its calls; none takes all commands, and in turns as many calls of each
-            as the budget allows.
-        most: Failures in all; none takes every one that there is time for.
-    """
+    """Makes storage fail under commands."""
     account = Account()
     jobs = [job for job in JOBS.values() if job.starves and (only is None or job.name == only)]
     calls = {job.name: _count(workshop, job) for job in jobs}

@@ -29,11 +29,7 @@ def study_names() -> list[str]:
 
 
 def study_numbers(name: str) -> tuple[list[Row], list[Row]]:
-    """Reports a study in a folder that is removed afterwards.
-
-    Returns:
-        Identities (study, run, hash) and numbers (study, table, row, measures).
-    """
+    """Reports a study in a folder that is removed afterwards."""
     from recurra.reported_study import report_records
 
     with tempfile.TemporaryDirectory() as folder:

@@ -336,8 +336,7 @@ def _write(
     columns: InputColumns | None,
     explain_words: int | None,
 ) -> PredictionCounts:
-    from recurra.deployment.prediction.files import open_writer, write_stream
-    from recurra.deployment.prediction.layout import LineWriter, json_document
+    from recurra.deployment.prediction.files import LineWriter, json_document, open_writer, write_stream
 
     explains = explain_words is not None
     stream = partial(write_stream, classifier, chunks, explain_words=explain_words)

@@ -38,27 +38,14 @@ class BestRunRecord(Sealed):
 
 @dataclass(frozen=True)
 class FoundRun:
-    """What a path stands for.
-
-    Attributes:
-        folder: The run; the path as it was given, if that is no comparison.
-        note: Which run of a comparison was taken, in a line; empty if it is none.
-    """
+    """What a path stands for."""
 
     folder: Path
     note: str = ""
 
 
 def find_run(path: Path | str) -> FoundRun:
-    """Returns the run that a path stands for: of a comparison the recommended one, of anything else the path itself.
-
-    Args:
-        path: A run, an export, a folder of a model, or a comparison's folder; the latter also with ``/best``.
-
-    Raises:
-        CheckpointError: If it is a comparison without a recommended run, or with one that is not there or lies outside
-            of it; its finished runs are named.
-    """
+    """Returns the run that a path stands for: the recommended one of a comparison, else the path itself."""
     path = Path(path)
     comparison = path.parent if path.name == _BEST and not path.exists() else path
     file = comparison / BEST_NAME

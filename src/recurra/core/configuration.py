@@ -57,11 +57,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str) -> Any:
-    """Reads plain values from YAML text: mappings, lists, words, finite numbers, true, false and null.
-
-    Raises:
-        yaml.YAMLError: If it is not YAML, goes beyond the bounds, or holds what is no plain value.
-    """
+    """Reads plain values from YAML text: mappings, lists, words, finite numbers, true, false and null."""
     if len(text) > MAX_TEXT_BYTES:
         raise yaml.YAMLError(f"it has more than {MAX_TEXT_BYTES:,} characters; write less")
     try:
@@ -259,10 +255,6 @@ def content_hash(value: Any, length: int = 16) -> str:
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
-    """Returns a seed for one purpose (31 bits), independent of those for other purposes.
-
-    Args:
-        purpose: What the seed is for, for example ``("split", "validation")``.
-    """
+    """Returns a seed for one purpose (31 bits), independent of those for other purposes."""
     text = "/".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

@@ -164,11 +164,7 @@ def peak_memory_mib() -> float:
 
 
 def reset_peak_memory() -> bool:
-    """Returns freed memory and counts the peak from now on, before this process does something else.
-
-    Returns:
-        Whether it could: Linux counts anew when it is asked to, other systems never do.
-    """
+    """Returns freed memory and counts the peak from now on, before this process does something else."""
     return_freed_memory()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -69,11 +69,7 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 
 
 def no_numbers(of: str = "") -> RunError:
-    """Returns the error for a model that gives what is no number: it would be an answer, and a wrong one.
-
-    Args:
-        of: For which text, as `` for text 3 of 8``; empty for none in particular.
-    """
+    """Returns the error for a model that gives what is no number: it would be an answer, and a wrong one."""
     return RunError(
         f"the model gives scores that are no numbers{of}: its weights are damaged, or they are beyond the precision "
         "that it computes in; copy or train it again, or take --precision fp32"
@@ -121,11 +117,7 @@ def errors_for_python() -> Iterator[None]:
 
 
 def for_command(message: str, options: Collection[str], *, keys: bool) -> str:
-    """A message that names no option which a command lacks.
-
-    Args:
-        keys: Whether it takes ``data.KEY=VALUE`` in place of options.
-    """
+    """A message that names no option which a command lacks."""
 
     def instead(option: re.Match[str]) -> str:
         name = f"--{option[1]}"

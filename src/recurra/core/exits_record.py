@@ -14,12 +14,7 @@ EXITS_NAME = "exits.json"
 
 
 class TimedEarlyExit(HashedSettings):
-    """Wall-clock at one batch size, in full and leaving early, batch by batch in turns.
-
-    Attributes:
-        full_ms: Milliseconds a row through all recurrences; of a language model for a stated number of tokens of it.
-        exits_ms: The same where tokens leave.
-    """
+    """Wall-clock at one batch size, in full and leaving early, batch by batch in turns."""
 
     batch_size: int
     full_ms: float
@@ -32,13 +27,7 @@ class TimedEarlyExit(HashedSettings):
 
 
 class EarlyExitRecord(HashedSettings):
-    """One way of leaving, on the reported split.
-
-    Attributes:
-        label: In words: ``after loop 2``, or the rule with its threshold.
-        loss: Nats a token as decoding has it, with everything that is filled in.
-        taken: Tokens by the recurrences that they took.
-    """
+    """One way of leaving, on the reported split."""
 
     label: str
     loss: float
@@ -50,9 +39,6 @@ class ExitsRecord(Sealed):
     """Early exits of one run.
 
     Attributes:
-        chosen_on: What chose the rule's threshold.
-        asked: What the rule was to keep, in words.
-        full_loss: Nats a token through all recurrences.
         fixed: What nobody chose: every exit by itself, then the published schedule (older records lack it).
         chosen: The rule; none if no threshold keeps what was asked.
     """

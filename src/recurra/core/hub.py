@@ -77,14 +77,7 @@ def hub_dataset(
     layout: str,
     configuration: str | None = None,
 ) -> Mapping[str, Any]:
-    """Loads a data set by its public name, from the hub's cache or fetched now.
-
-    Args:
-        configuration: Which of the data sets under that name, if there are several.
-
-    Returns:
-        The splits by name, as the ``datasets`` library gives them.
-    """
+    """Loads a data set by its public name, from the hub's cache or fetched now."""
     tried = f"'{data_root}' has no folder {folder}" if data_root is not None else "no data root is given"
     cure = f"give --data-root DIR (or RECURRA_DATA_ROOT) with {layout}"
     # With the client's offline switch on, `datasets` looks into its cache only and answers at once.

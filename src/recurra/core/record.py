@@ -136,9 +136,7 @@ class TeacherRecord(HashedSettings):
     """Whom a model learned from.
 
     Attributes:
-        runs: Their runs; empty of one that we did not train.
         compares_states: Whether states on the way were compared, and not answers alone.
-        train_accuracy: Share of the training rows on which they say what the label says.
         agreement: Share of the rows that chose the epoch on which the student says what they say.
     """
 
@@ -460,12 +458,7 @@ def read_language_record(folder: Path | str) -> LanguageRunRecord:
 
 
 def read_any_record(folder: Path | str) -> AnyRecord:
-    """Reads the record of a run folder (or a record file), whatever was trained.
-
-    Raises:
-        CheckpointError: If there is none, it is not a record that this version can read, or it was changed after it
-            was written.
-    """
+    """Reads the record of a run folder (or a record file), whatever was trained."""
     path = _record_path(folder)
     return read_sealed(
         path,

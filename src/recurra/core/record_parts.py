@@ -62,11 +62,7 @@ class EnvironmentRecord(Part):
 
 
 class EncoderRecord(HashedSettings):
-    """The pretrained encoder that a model started from.
-
-    Attributes:
-        plan: Which of its layers the model has, and how often they are applied.
-    """
+    """The pretrained encoder that a model started from."""
 
     name: str
     sha256: str

@@ -24,11 +24,7 @@ def is_broken_tokenizer(error: BaseException) -> bool:
 
 
 def read_tokenizer_text(path: Path) -> str:
-    """The content of a ``tokenizer.json``.
-
-    Raises:
-        CheckpointError: If it is no regular file, or larger than `MOST_BYTES`.
-    """
+    """The content of a ``tokenizer.json``."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
         raise CheckpointError(
@@ -38,11 +34,7 @@ def read_tokenizer_text(path: Path) -> str:
 
 
 def read_tokenizer_file(path: Path, cure: str) -> Tokenizer:
-    """Reads a tokenizer and tries it.
-
-    Raises:
-        CheckpointError: If it is missing, too large, or broken.
-    """
+    """Reads a tokenizer and tries it."""
     try:
         tokenizer = Tokenizer.from_str(read_tokenizer_text(path))
         tokenizer.encode_batch_fast(PROBE)

@@ -23,10 +23,6 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
     the batches. The batch with the longest row then comes first: if it does not fit the memory, that shows at once, and
     the allocator cuts later batches out of its blocks. Every row comes once an epoch. The order depends on the seed and
     the epoch alone. If the rows do not fill the last batch, that smaller one is a random sample and comes last.
-
-    Args:
-        lengths: Length of each row in tokens, shape ``(rows,)``.
-        window_batches: Batches a window; 1 is plain shuffling.
     """
 
     def __init__(
@@ -99,14 +95,7 @@ def padded_length(longest: int) -> int:
 def pad_rows(
     rows: Sequence[Sequence[int] | Integers], pad_token_id: int, *, longest: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Pads rows on the right to `padded_length` of the longest.
-
-    Args:
-        longest: No row is padded beyond it; none is longer.
-
-    Returns:
-        Tokens, and where they are a row's own; both ``(rows, tokens)``.
-    """
+    """Pads rows on the right to `padded_length` of the longest."""
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
     width = padded_length(int(lengths.max()))
     inside = np.arange(width if longest is None else min(width, longest)) < lengths[:, None]
@@ -123,12 +112,7 @@ class Collator:
         self.pad_token_id = pad_token_id
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` if given.
-
-        Args:
-            rows: Each with ``input_ids`` (a sequence of ids) and perhaps ``labels``: one index (int64), or 0 and 1
-                a label (then float32, ``(batch, labels)``).
-        """
+        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` if given."""
         tokens, inside = pad_rows([row["input_ids"] for row in rows], self.pad_token_id)
         batch = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inside.astype(np.int64))}
         if "labels" in rows[0]:

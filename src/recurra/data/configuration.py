@@ -67,9 +67,6 @@ class DataConfig(RunData):
         name: A corpus (``sst2``, ``demo``) or the path of a file, see `recurra.data.tables`.
         protocol: How the rows become splits; see `recurra.data.corpora.CORPORA`. None takes the corpus's default.
         text_column: Column of a user's file that holds the text; or several with commas between, which are joined.
-        group_column: Column whose equal values must stay in one split, for example an author.
-        validation: File of the user with validation rows; split off by us if absent.
-        test: File of the user with test rows; split off by us if absent.
         split_seed: Seed of every random decision about the data: splits, held-out sentences, fractions.
         fraction: Share of the training split that is used, stratified by label. Other splits stay whole.
         rows_per_label: Rows of each label that are used, in training and in the split that chooses the weights, as if a
@@ -77,8 +74,6 @@ class DataConfig(RunData):
         length_tail: Keep only the longest or the shortest texts **of every split**: the papers train and test
             separately on such a subset. Applied before ``fraction``.
         max_length: Longest input in tokens, ``[CLS]`` and ``[SEP]`` included.
-        windows: Most windows of ``max_length`` tokens that a text is read in, whose logits are averaged; 1 cuts it. See
-            `recurra.data.windows`.
         tokenizer: ``bert-base-uncased`` (data root or public name), ``trained`` (WordPiece of the training split), or
             the path of a tokenizer folder or a ``vocab.txt``.
         auxiliary: ``treebank`` adds the five-class labels of the treebank's training phrases to ``sst2`` under
@@ -98,7 +93,6 @@ class DataConfig(RunData):
             one split.
         skip_unlabelled: Leave rows of a user's file without a label out, and say which; otherwise they are an error.
         id_column: Column of a user's file with unique identities; none takes ``id`` if it has them, else the place.
-        encoding: Of a user's text file without a mark; none is UTF-8.
         clean: How texts of a user's file are cleaned, see `recurra.data.cleaning.CLEANINGS`. Corpora have the first.
     """
 

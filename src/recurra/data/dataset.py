@@ -22,15 +22,7 @@ _WORD_EDGES = (*range(2, 60, 2), *range(60, 120, 20), *range(120, 240, 40), *ran
 
 @dataclass(frozen=True, eq=False)
 class TextSplit:
-    """Rows of one split.
-
-    Attributes:
-        texts: Cleaned texts, none of them empty.
-        labels: Indices into the corpus's ``label_names``, int64, shape ``(rows,)``; where a row may have any number of
-            labels 0 and 1 a label, ``(rows, labels)``.
-        ids: Identity of each row, unique within the split; predictions carry it.
-        groups: For each row the source sentences (or the user's group) that it comes from, if known.
-    """
+    """Rows of one split."""
 
     name: str
     texts: list[str]
@@ -99,9 +91,6 @@ class TextDataset:
     """A corpus under one protocol.
 
     Attributes:
-        splits: Splits by name; ``train`` is always among them.
-        selection_split: The split that chooses the checkpoint.
-        reported_splits: The splits whose metrics are reported.
         auxiliary: Rows with labels of another task, for training only; see `recurra.data.sst2`.
         unlabelled: Texts for students of a teacher; their labels are 0 and mean nothing. See
             `recurra.data.corpora`.

@@ -168,11 +168,7 @@ class Dice:
 
 
 class ReviewWriter:
-    """Writes the reviews of one split.
-
-    Args:
-        test: Whether held-out patterns and words may be used (of nouns: must).
-    """
+    """Writes the reviews of one split."""
 
     def __init__(self, seed: int, *, test: bool) -> None:
         self.dice = Dice(seed)
@@ -335,12 +331,7 @@ class DemoRow:
     """One review and where it comes from.
 
     Attributes:
-        text: The review as written, before cleaning.
         label: 1 is positive, 0 negative; in train a share of `LABEL_NOISE` is wrong.
-        domain: ``restaurants``, ``films`` or ``gadgets``.
-        construction: What decides the label, for example ``contrast-but``.
-        pattern_id: ``construction.number``; operator patterns add the operator.
-        held_out_pattern: Whether train and validation have no row of this pattern.
         pair: Number within the split; two rows that share it are a minimal pair: the same words, opposite labels.
         flipped: Whether the label was turned over as noise (train only).
     """
@@ -363,9 +354,6 @@ def demo_rows(
     The same seed and sizes give the same rows, everywhere. Labels are balanced in each split. No judgement occurs
     twice, no row stands inside a row of an earlier split, and a test row shares no `NGRAM_WORDS` words in a row with
     any row of train or validation.
-
-    Raises:
-        ConfigurationError: For a size outside the range.
     """
     sizes = {"train": train_rows, "validation": validation_rows, "test": test_rows}
     for name, rows in sizes.items():

@@ -58,9 +58,6 @@ def one_convention(text: str) -> str:
     Accents and characters beyond ASCII go, treebank escapes and typographic quotes become plain marks, split clitics
     and pairs are joined (``do n't`` to ``don't``, ``can not`` to ``cannot``), every mark stands alone, a run of one
     mark is one, other marks go, and so do marks at either end (one of the releases cuts them off).
-
-    Returns:
-        Words and marks with one space between them; empty if there is no word. Applied twice it changes nothing.
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text.translate(_TYPOGRAPHIC)).encode("ascii", "ignore").decode().lower()
@@ -96,15 +93,7 @@ PAPER_ROWS = {"train": 18_192, "validation": 2_274, "test": 2_274}
 def load_domains(
     name: str, reviews: tuple[Reviews, Reviews], protocol: str, split_seed: int, data_root: Path | None
 ) -> TextDataset:
-    """Loads the three-class domain corpus.
-
-    Args:
-        reviews: Where the texts of local business and of online shopping come from; those of movies are SST-2's.
-
-    Raises:
-        DataError: If a source is damaged, or has too few rows for three splits.
-        UnavailableError: If a source is neither in the data root nor to be had.
-    """
+    """Loads the three-class domain corpus."""
     sources = {reviews[0].name: reviews[0], "sst2": None, reviews[1].name: reviews[1]}
     pool, dropped = _read(sources, protocol, split_seed, data_root)
     by_split, mixed = _assign(pool, split_seed, by_group=protocol != "pooled")
@@ -204,12 +193,7 @@ def _shuffled(pool: TextSplit, rows: Sequence[int], seed: int, split: str) -> li
 def _bare_and_equally_long(
     texts: Sequence[str], columns: dict[str, list[list[int]]]
 ) -> tuple[list[str], dict[str, list[list[int]]], dict[str, int]]:
-    """Takes marks out, puts rows into triples, cuts each to the shortest of its triple.
-
-    Returns:
-        The texts by row, the rows of each split by domain that stay, and counts of those left out: triples of fewer
-        than `LEAST_BARE_WORDS` words, and triples with a text that is there already.
-    """
+    """Takes marks out, puts rows into triples, cuts each to the shortest of its triple."""
     cut = list(texts)
     seen: set[str] = set()
     remaining: dict[str, list[list[int]]] = {}

@@ -48,14 +48,7 @@ def fitting_rows(
     validation_fraction: float,
     seed: int,
 ) -> tuple[TextDataset, npt.NDArray[np.float32] | None, npt.NDArray[Any]]:
-    """Returns the splits, weights of the training rows if they differ, and the labels in their order.
-
-    Args:
-        eval_set: ``(texts, labels)`` to choose the epoch by; none draws ``validation_fraction`` of the rows.
-
-    Raises:
-        InputError: For what cannot be fitted.
-    """
+    """Returns the splits, weights of the training rows if they differ, and the labels in their order."""
     listed, column = _rows(texts, labels, "X", "y")
     classes, numbers = _number_labels(column)
     weights = _weights(column, sample_weight, class_weight)
@@ -137,11 +130,7 @@ def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> Te
 
 
 def _label_array(labels: Any, what: str) -> npt.NDArray[Any]:
-    """Labels as an array ``(rows,)`` that keeps what they are.
-
-    Args:
-        labels: A list, an array or a Series; a table of one column is taken with scikit-learn's warning.
-    """
+    """Labels as an array ``(rows,)`` that keeps what they are."""
     if labels is None:
         raise InputError("RecurraClassifier requires y to be passed, but the target y is None; give a label a text")
     if getattr(labels, "ndim", 1) == 2:

@@ -76,7 +76,6 @@ def decoded(
     """Lines of a stream as text, the name of its encoding, and whether a mark at its start says so.
 
     Args:
-        given: An encoding that a person named; a mark at the start wins.
         pieces: Whether pieces of any length will do, where a line may be as long as the file.
     """
     buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
@@ -123,11 +122,7 @@ def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def decoded_lines(lines: Iterable[bytes], source: str) -> Iterator[str]:
-    """Yields UTF-8 lines as text, with their line ends; a byte order mark is dropped.
-
-    Raises:
-        DataError: For a byte that is not UTF-8, a NUL byte or a line without end, with line and byte counted from 1.
-    """
+    """Yields UTF-8 lines as text, with their line ends; a byte order mark is dropped."""
     offset = 0
     for number, raw in enumerate(lines, start=1):
         _check_line(len(raw), raw.find(b"\0"), source, number)
@@ -164,15 +159,7 @@ def csv_rows(
     quoted: bool = True,
     skipped: int = 0,
 ) -> Iterator[Row]:
-    """Yields rows of CSV or TSV lines with a header; quoting is checked strictly.
-
-    Args:
-        skipped: Lines that stand before the header.
-
-    Raises:
-        DataError: For a column that is missing or there twice, broken quoting, or a row with more or fewer fields than
-            the header.
-    """
+    """Yields rows of CSV or TSV lines with a header; quoting is checked strictly."""
     header: list[str] | None = None
     positions: list[int | None] = []
     for place, fields in csv_fields(lines, source, delimiter, quoted=quoted, skipped=skipped):
@@ -293,14 +280,7 @@ def record_rows(
     unit: str = "line",
     lenient: bool = False,
 ) -> Iterator[Row]:
-    """Yields rows of objects; each may have its names in other case.
-
-    Args:
-        lenient: Whether a column may be missing in some rows, as an answer that was not given.
-
-    Raises:
-        DataError: If an object lacks a column or has one twice.
-    """
+    """Yields rows of objects; each may have its names in other case."""
     unseen, present = set(columns) if lenient else set(), dict[str, None]()
     for place, value in records:
         names = columns
@@ -411,11 +391,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def find_column(where: str, column: str, present: Sequence[str]) -> str:
-    """The name by which a table, or one line of it, has a column: as asked for, or in other case or with blanks around.
-
-    Raises:
-        DataError: If there is none, or several of which none is written as asked for.
-    """
+    """The name by which a table or line has a column: as asked for, in other case, or with blanks around."""
     if column in present:
         return column
     similar = [name for name in dict.fromkeys(present) if name.strip().casefold() == column.strip().casefold()]
@@ -460,14 +436,7 @@ def join_cells(cells: Sequence[str], width: int) -> str:
 
 
 def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
-    """Returns a cell as text; nothing is the empty text.
-
-    Args:
-        longest: Most characters, or None for any number: a novel, not a row of a table.
-
-    Raises:
-        DataError: If it is no text, too long, or holds what is not a character.
-    """
+    """Returns a cell as text; nothing is the empty text."""
     if value is None:
         return ""
     if not isinstance(value, str):

@@ -40,7 +40,6 @@ class RowsInMemory:
     Attributes:
         parts: Columns by split, and of texts without labels. Labels are words (JSON lists of them where rows have any
             number of labels); groups and ids are there where they came. Missing cells are none.
-        sources: What messages call the rows of each split.
     """
 
     parts: dict[str, Columns]
@@ -71,16 +70,7 @@ class RowsInMemory:
 
 
 def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None:
-    """Reads what came as data, and as ``validation``, ``test`` and ``unlabelled`` among the options.
-
-    Args:
-        data: Of any kind. The splits of a ``DatasetDict`` are taken as they are.
-        options: Keys of the configuration of data; ``text_column``, ``label_column`` and ``group_column`` say what is
-            read.
-
-    Returns:
-        None if all are files, or a corpus by its name.
-    """
+    """Reads what came as data, and as ``validation``, ``test`` and ``unlabelled`` among the options."""
     given = {"train": data, **{split: options.get(split) for split in SPLITS[1:]}}
     given = {split: value for split, value in given.items() if not isinstance(value, str | Path | None)}
     frames: dict[str, Any] = {}

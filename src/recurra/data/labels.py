@@ -66,11 +66,7 @@ def looks_missing(label: str) -> bool:
 
 
 def spellings(counts: Mapping[str, int]) -> list[list[str]]:
-    """Labels that are the same in several spellings, the one that wins first: the most frequent, of equals the first.
-
-    Args:
-        counts: Rows of each label, in the order in which the labels first stand there.
-    """
+    """Labels that are the same in several spellings, the winner first: the most frequent, of equals the first."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for label in counts:
         groups[spelling_key(label)].append(label)
@@ -115,9 +111,6 @@ class FileTable:
 
     Attributes:
         source: The file in quotes, or what a program's rows came in.
-        unit: What ``places`` counts: ``line`` or ``row``.
-        labels: Labels as words; where a row may have several, tuples of them.
-        ids: Unique identities: the id column, or the place.
         groups: Values of the group column, or None without one; an empty value groups the row with no other.
     """
 
@@ -137,20 +130,12 @@ class FileTable:
 
 
 class LabelColumn:
-    """How the cells of a label column are read: one label a row.
-
-    Attributes:
-        columns: Columns that are read in place of the label column; none reads that.
-    """
+    """How the cells of a label column are read: one label a row."""
 
     columns: Sequence[str] = ()
 
     def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
-        """What a row's labels are, as ``word`` makes them; the empty text if there is none where one is needed.
-
-        Raises:
-            ValueError: If it is nothing that labels can be read from; the caller adds the place.
-        """
+        """What a row's labels are, as ``word`` makes them; the empty text if there is none where one is needed."""
         if isinstance(cell, Choices) and len(cell) <= 1:
             return word(cell[0]) if cell else ""
         if isinstance(cell, list | dict) or _parsed_list(cell) is not None:
@@ -159,11 +144,7 @@ class LabelColumn:
         return word(cell)
 
     def names(self, table: FileTable, label_column: str) -> list[str]:
-        """The class names of a table.
-
-        Raises:
-            DataError: If there is one only, or so many that the column can hardly be a label.
-        """
+        """The class names of a table."""
         counts = Counter(table.labels)
         if len(counts) < 2:
             only = next(iter(counts))
@@ -181,11 +162,7 @@ class LabelColumn:
 
 
 class SeveralLabels(LabelColumn):
-    """Reads cells with any number of labels; an empty cell or list is a text without any.
-
-    Args:
-        separator: What stands between two labels, or ``json``: a cell is a list, of JSON or as Python writes it.
-    """
+    """Reads cells with any number of labels; an empty cell or list is a text without any."""
 
     def __init__(self, separator: str) -> None:
         self.separator = separator
@@ -344,12 +321,7 @@ def read_table(
     encoding: str | None = None,
     clean: str = FIRST,
 ) -> FileTable:
-    """Reads a labelled file, cleans its texts and drops those that are empty then.
-
-    Args:
-        skip_unlabelled: Whether rows without a label are left out and told in the table instead of an error; None is an
-            error too, for callers whose users have no such choice.
-    """
+    """Reads a labelled file, cleans its texts and drops those that are empty then."""
     reader = labels or LabelColumn()
     label_columns = list(reader.columns) or [label_column]
     others = [*label_columns, *filter(None, (group_column, id_column))]

@@ -56,11 +56,7 @@ def samples_of(dataset: TextDataset) -> dict[str, list[str]]:
 
 
 def token_lengths(texts: Sequence[str], tokenizer: Tokenizer | Any) -> Lengths:
-    """Tokens of texts with those that a tokenizer adds to each, nothing cut, shape ``(texts,)``.
-
-    Args:
-        texts: Cleaned texts. Of more than 20,000 characters the first are counted, and the rest in proportion.
-    """
+    """Tokens of texts with those that a tokenizer adds to each, nothing cut, shape ``(texts,)``."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     _, offsets = encode_texts([text[:_MOST_CHARACTERS] for text in texts], backend, None)
     stretch = np.asarray([max(1.0, len(text) / _MOST_CHARACTERS) for text in texts], dtype=np.float64)

@@ -45,15 +45,7 @@ def text_identity(text: str) -> str:
 
 
 def without_repeats(pool: TextSplit, parts: Sequence[str]) -> tuple[TextSplit, dict[str, int]]:
-    """Leaves one row of each text (`text_identity`), and none of a text that stands with several labels.
-
-    Args:
-        pool: Rows in a fixed order; the first of equal ones stays.
-        parts: For each row the part of the release, or the source, that it comes from.
-
-    Returns:
-        The rows that stay, in order, and how many were left out, by reason.
-    """
+    """Leaves one row of each text (`text_identity`), and none of a text that stands with several labels."""
     first: dict[str, int] = {}
     repeats: list[tuple[int, int]] = []
     opposed: set[int] = set()
@@ -176,11 +168,7 @@ class Reviews:
     """Reviews with the labels 0 (negative) and 1 (positive).
 
     Attributes:
-        folder: Folder of a local copy in the data root, with a Parquet file for each part; the name if empty.
         public_name: Name on the hub of a release of millions, of which rows are drawn; others are read whole.
-        instead: Corpus with a public name that could be taken instead.
-        note: What a reader of the results must know of it.
-        text: Column with the text, beside ``label``.
     """
 
     name: str
@@ -243,11 +231,7 @@ REVIEWS = (YELP_POLARITY, AMAZON_POLARITY, YELP_REVIEWS, AMAZON_REVIEWS, YELP_SE
 
 
 def local_files(data_root: Path | None, folder: str, parts: Sequence[str], layout: str) -> dict[str, Path]:
-    """The Parquet files of a local copy by part; empty if there is no folder for it.
-
-    Raises:
-        DataError: If there is a folder, and it lacks a part.
-    """
+    """The Parquet files of a local copy by part; empty if there is no folder for it."""
     if data_root is None or not (data_root / folder).is_dir():
         return {}
     paths = {part: data_root / folder / f"{part}.parquet" for part in parts}
@@ -305,12 +289,7 @@ def _checked(table: pa.Table, source: str, reviews: Reviews) -> pa.Table:
 
 
 def load_reviews(reviews: Reviews, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
-    """Loads reviews as a sentiment corpus.
-
-    Raises:
-        DataError: If a file is damaged, or too small.
-        UnavailableError: If they are neither in the data root nor to be had.
-    """
+    """Loads reviews as a sentiment corpus."""
     load = _splits_of_all if reviews.public_name is None else _splits_drawn
     splits, dropped, notes = load(reviews, protocol, split_seed, data_root)
     return TextDataset(
@@ -374,11 +353,7 @@ def _splits_drawn(reviews: Reviews, protocol: str, seed: int, data_root: Path | 
 def read_pool(
     reviews: Reviews, seed: int, data_root: Path | None, *, most: int = 0
 ) -> tuple[TextSplit, dict[str, int]]:
-    """All rows as one pool of cleaned rows without repeats; of a release, ``most`` rows drawn from its train part.
-
-    Returns:
-        The pool, ids such as ``train-17`` (row of its part), and counts of what was left out.
-    """
+    """All rows as one pool of cleaned rows without repeats; of a release, ``most`` rows drawn from its train part."""
     tables = _read_tables(reviews, data_root)
     if reviews.public_name is not None:
         sizes = {"pool": min(most, tables["train"].num_rows)}
@@ -401,13 +376,7 @@ def read_pool(
 def _draw(
     table: pa.Table, sizes: Mapping[str, int], *, seed: int, part: str, seen: set[str], dropped: Counter[str]
 ) -> dict[str, TextSplit]:
-    """Draws splits from one part, each class in its proportion; the part is read only as far as needed.
-
-    Args:
-        sizes: Rows of each split; the first is filled first. Fewer if the part has no more.
-        seen: Identities of texts that were drawn before; grows.
-        dropped: Rows passed over, by reason; grows.
-    """
+    """Draws splits from one part, each class in its proportion; the part is read only as far as needed."""
     labels: npt.NDArray[np.int64] = table.column("label").to_numpy().astype(np.int64)
     counts = np.bincount(labels, minlength=len(LABEL_NAMES))
     room = {name: _quota(counts, size) for name, size in sizes.items()}

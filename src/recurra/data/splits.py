@@ -29,11 +29,6 @@ def iterative_split(
     that wants the most rows of that label; of equals, to the one that wants the most rows at all, then to the first.
     Units without any label come last, and go where most rows are wanted. Unlike there, ties are broken by content and
     not by chance, and a unit may be several rows that must stay together.
-
-    Args:
-        keys: Of each unit, unique: the order within a label.
-        labels: 0 and 1, ``(rows, labels)``.
-        shares: Share of each split, with the one that gets the rest first; they add up to 1.
     """
     names = list(shares)
     portions = np.array([shares[name] for name in names])
@@ -250,14 +245,6 @@ def split_rows(
 
     Rows of equal text or equal group are one unit, which is never cut (also through chains: a text in two groups joins
     them). A unit counts for its most frequent label. A class of fewer than three units stays in train whole.
-
-    Args:
-        labels: Label of each row, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
-        groups: Group of each row, empty for none; or None.
-        shares: Share of each label's rows that each split gets; train gets the rest.
-
-    Returns:
-        Row numbers, ascending, of ``train`` and of every split in ``shares``.
     """
     units = _units(texts, groups)
     keys = [split_key(seed, texts, rows) for rows in units]
@@ -287,12 +274,6 @@ def fold_rows(
     validation rows, so every row that is dealt is a test row of one fold, and a validation row of at most one. Units
     are those of `split_rows`. A class of fewer than three units is dealt to nobody and stays in train whole. Rows with
     any number of labels are dealt as `recurra.data.splits.iterative_split` does it, all of them.
-
-    Args:
-        fold: Which, from 0.
-
-    Returns:
-        Row numbers, ascending, of ``train``, ``validation`` and ``test``.
     """
     units = _units(texts, groups)
     keys = [split_key(seed, texts, rows) for rows in units]

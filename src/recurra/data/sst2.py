@@ -44,13 +44,7 @@ _TREEBANK_SPLIT = {"train": "train", "validation": "dev", "test": "test"}
 
 
 class Sst2(NamedTuple):
-    """The parts of SST-2 with known labels: train and validation, and test where its labels are known.
-
-    Attributes:
-        parts: Cleaned rows, empty ones too; groups are the source sentences where they are known.
-        whole_of: Of each row, by its id, the sentences that it is the whole of; none where sources are not known.
-        notes: For the reader of the results.
-    """
+    """The parts of SST-2 with known labels: train and validation, and test where its labels are known."""
 
     parts: dict[str, TextSplit]
     whole_of: dict[str, frozenset[int]] | None
@@ -58,12 +52,7 @@ class Sst2(NamedTuple):
 
 
 def read_sst2(data_root: Path | None) -> Sst2:
-    """Reads SST-2 from the data root or by its public name.
-
-    Raises:
-        DataError: If a local file is damaged.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
-    """
+    """Reads SST-2 from the data root or by its public name."""
     paths = local_files(data_root, "sst2", ("train", "validation"), LAYOUT)
     if paths:
         test = paths["train"].with_name("test_labeled.parquet")
@@ -212,12 +201,7 @@ Phrase = tuple[int, int, int]
 
 
 def read_tree(line: str) -> tuple[list[str], list[Phrase]]:
-    """Reads one tree such as ``(3 (2 It) (4 (2 's) (4 lovely)))``.
-
-    Returns:
-        Its words, bracket and slash escapes undone, and of every node the first word, the word after the last, and the
-        label.
-    """
+    """Reads one tree such as ``(3 (2 It) (4 (2 's) (4 lovely)))``."""
     words: list[str] = []
     phrases: list[Phrase] = []
     open_nodes: list[tuple[int, int]] = []
@@ -241,15 +225,7 @@ def read_tree(line: str) -> tuple[list[str], list[Phrase]]:
 
 
 def read_phrases(data_root: Path | None, held_out: set[int | str]) -> tuple[list[str], list[int]]:
-    """Reads the labelled phrases of the training sentences, each text once.
-
-    Args:
-        held_out: Sentences of the treebank's numbering; their phrases are left out, also where another sentence has
-            them.
-
-    Returns:
-        Cleaned texts, and their labels: indices into `PHRASE_LABELS`.
-    """
+    """Reads the labelled phrases of the training sentences, each text once."""
     if data_root is None or not (data_root / TREES_FILE).is_file():
         raise DataError(
             f"auxiliary=treebank needs {TREES_FILE} in the data root, and it is not there; "

@@ -119,20 +119,7 @@ def check_pyarrow(otherwise: str) -> None:
 
 
 class TableFile:
-    """A file that is opened as often as its rows are asked for.
-
-    Args:
-        wanted: Columns that will be asked for, by which a separator is recognised.
-
-    Attributes:
-        source: What messages call it.
-        unit: What places count: ``line`` or ``row``.
-        header: Names of the columns; of objects those of the first one.
-        delimiter: What stands between the fields of CSV and TSV; empty of others.
-
-    Raises:
-        RecurraError: If it cannot be read, or its format needs a package that is not installed.
-    """
+    """A file that is opened as often as its rows are asked for."""
 
     def __init__(
         self,
@@ -520,11 +507,7 @@ def stream_rows(
         path: A file of any format, ``.txt`` with one text a line among them, or ``-`` for standard input, whose lines
             are texts or, if the first begins with a brace, JSON objects.
         text_column: Column with the text; or several with commas between, which are joined.
-        columns: Further columns, the text's own perhaps among them; a row that lacks one has None there.
         chunk_rows: Rows a chunk; fewer where their cells have `MAX_CHUNK_CHARACTERS` together.
-
-    Raises:
-        DataError: If the file cannot be read; what came before the defect was yielded.
     """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows {chunk_rows} must be at least 1")
@@ -566,11 +549,7 @@ def _text_rows(
 def plain_rows(
     stream: BinaryIO, source: str, jsonl_column: str | None = None, *, encoding: str | None = None
 ) -> Iterator[Row]:
-    """Yields the lines of a stream of bytes, each as one text; or the cells of a column, if they are JSON objects.
-
-    Args:
-        jsonl_column: If given, and the first line begins with a brace, lines are JSON objects with this column.
-    """
+    """Yields the lines of a stream of bytes, each as one text; or the cells of a column, if they are JSON objects."""
     lines = decoded(stream, source, encoding)[0]
     first = next(lines, "")
     lines = itertools.chain([first] if first else [], lines)

@@ -33,11 +33,7 @@ _PUBLIC_CORPORA = frozenset(
 
 
 def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | None) -> PreTrainedTokenizerFast:
-    """Returns the tokenizer that a configuration names; it encodes ``[CLS] text [SEP]``.
-
-    Raises:
-        UnavailableError: If the public vocabulary is neither in the data root nor to be had.
-    """
+    """Returns the tokenizer that a configuration names; it encodes ``[CLS] text [SEP]``."""
     if config.tokenizer == TRAINED:
         texts = dataset.splits["train"].texts
         return as_transformers(wordpiece(train_wordpiece(texts, config.trained_vocab_size)))
@@ -47,11 +43,7 @@ def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | N
 
 
 def counting_tokenizer(name: str, texts: Sequence[str], vocab_size: int, data_root: Path | None) -> Tokenizer:
-    """A tokenizer that counts as the one that a configuration names, without loading transformers.
-
-    Args:
-        texts: A trained one is trained on them: a sample is enough to count by.
-    """
+    """A tokenizer that counts as the one that a configuration names, without loading transformers."""
     if name == TRAINED:
         return wordpiece(train_wordpiece([text[:_SAMPLED_CHARACTERS] for text in texts], vocab_size))
     if name in (BERT_UNCASED, _HUB_REPOSITORY):
@@ -64,12 +56,7 @@ def counting_tokenizer(name: str, texts: Sequence[str], vocab_size: int, data_ro
 
 
 def default_tokenizer(name: str, data_root: Path | None) -> str:
-    """Returns the tokenizer to take where none was asked for.
-
-    Returns:
-        ``bert-base-uncased`` where it lies in the data root, and for public corpora, whose published figures belong to
-        it; else ``trained``, which needs nothing from outside.
-    """
+    """Returns the tokenizer to take where none was asked for."""
     if name in _PUBLIC_CORPORA or (data_root is not None and (data_root / _LOCAL_PATH).is_file()):
         return BERT_UNCASED
     return TRAINED

@@ -61,11 +61,7 @@ def read_vocabulary(path: Path | str) -> dict[str, int]:
 
 
 def train_wordpiece(texts: Sequence[str], vocab_size: int) -> dict[str, int]:
-    """Trains a WordPiece vocabulary; the same texts give the same vocabulary.
-
-    Args:
-        vocab_size: Pieces to aim at, special tokens included; fewer if the texts do not give as many.
-    """
+    """Trains a WordPiece vocabulary; the same texts give the same vocabulary."""
     tokenizer = wordpiece({token: index for index, token in enumerate(SPECIAL_TOKENS)})
     known = [*SPECIAL_TOKENS, *_alphabet(tokenizer, texts, vocab_size // 4)]
     # The library numbers single characters in the order of a hash table, and breaks ties between merges by number, so

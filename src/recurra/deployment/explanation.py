@@ -123,7 +123,7 @@ def without(text: str, span: Span) -> str:
 def effects_of(
     text: str, spans: Sequence[Span], probabilities: Probabilities, changed: Probabilities, label: int
 ) -> Explanation:
-    """Effects of words on one label: ``said`` is ``(labels,)``, ``changed`` without each word ``(spans, labels)``."""
+    """Effects of words on one label, by probabilities ``(labels,)``, and ``(spans, labels)`` without each word."""
     effects = np.round(probabilities[label] - changed[:, label], _DIGITS).tolist()
     words = zip(spans, effects, strict=True)
     return Explanation(tuple(WordEffect(text[start:end], start, end, effect) for (start, end), effect in words))
@@ -138,7 +138,7 @@ def explanations_of(
 ) -> list[AnyExplanation]:
     """Puts the explanations of texts together, each for the labels that `LabelDecision.explained` names.
 
-    ``said`` is ``(texts, labels)``; ``changed`` of the texts without each of their words, ``(spans, labels)``.
+    ``probabilities`` is ``(texts, labels)``; ``changed`` of the texts without each of their words, ``(spans, labels)``.
     """
     explanations: list[AnyExplanation] = []
     at = 0
@@ -165,7 +165,7 @@ def explain(
     probabilities: Probabilities,
     decision: LabelDecision,
 ) -> list[AnyExplanation]:
-    """Explains the labels of texts, of which ``said`` are the probabilities ``(texts, labels)``."""
+    """Explains the labels of texts, of which these are the probabilities ``(texts, labels)``."""
     explanations = []
     for start, end, spans in _groups(texts):
         group = texts[start:end]

@@ -43,13 +43,7 @@ class ExportRequest(Settings):
 
 
 class ExportedSplit(HashedSettings):
-    """The export and the run's model, computed in FP32, on the same rows.
-
-    Attributes:
-        reference: Of the run's model.
-        only_export: Rows that only the export got right.
-        only_reference: Rows that only the run's model got right.
-    """
+    """The export and the run's model, computed in FP32, on the same rows."""
 
     metrics: MetricsRecord
     reference: MetricsRecord
@@ -59,12 +53,7 @@ class ExportedSplit(HashedSettings):
 
 
 class ExportedExits(HashedSettings):
-    """The same export with texts leaving at the exits, by the rule that it was calibrated to.
-
-    Attributes:
-        splits: Against the run's model in full, computed in FP32.
-        taken: Rows of each split by the recurrences that they took.
-    """
+    """The same export with texts leaving at the exits, by the rule that it was calibrated to."""
 
     calibration: CalibrationRecord
     splits: dict[str, ExportedSplit]
@@ -75,7 +64,6 @@ class ExportRecord(Sealed):
     """What became of one export of one run.
 
     Attributes:
-        record_hash: Hash of its record: with another record the export is another.
         exits: With early exit, for a model with exits of which a threshold keeps enough labels.
     """
 

@@ -31,11 +31,7 @@ CACHES = (*POLICIES, NO_CACHE)
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """What generates.
-
-    Attributes:
-        model: In evaluation mode, on the device.
-    """
+    """What generates."""
 
     name: str
     model: Any
@@ -43,17 +39,7 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: Path | str, *, precision: str = "fp32") -> LanguageModel:
-        """Reads a run folder or a model folder.
-
-        Args:
-            path: A folder of ``recurra train`` (with ``model/``), or any Hugging Face folder with a causal language
-                model and a fast tokenizer.
-            precision: ``fp32`` or ``bf16``, ``fp16`` on an accelerator.
-
-        Raises:
-            CheckpointError: If there is no language model, or it cannot be read without code or pickle.
-            ConfigurationError: If there is no tokenizer, or it does not fit the model.
-        """
+        """Reads a run folder or a model folder."""
         check_precision(precision)
         folder = model_folder(path)
         linear = holds_linear_model(folder)
@@ -80,11 +66,7 @@ class LanguageModel:
         return int(limit) if limit else None
 
     def encode(self, prompts: list[str]) -> list[list[int]]:
-        """Returns the tokens of prompts.
-
-        Raises:
-            ConfigurationError: If one is empty, or leaves no room in the context.
-        """
+        """Returns the tokens of prompts."""
         rows = []
         limit = self.context_tokens
         for number, prompt in enumerate(prompts, start=1):
@@ -146,15 +128,9 @@ class GenerationSettings:
     """How text is generated.
 
     Attributes:
-        max_new_tokens: At most so many a prompt; fewer where the context or the text ends.
         temperature: What logits are divided by before drawing; 0 takes the most probable token, and so does none if
             neither ``top_p`` nor ``top_k`` is given.
         top_p: Draw from the most probable tokens that make up this share together.
-        top_k: Draw from so many most probable tokens.
-        num_beams: Beams; with more than one nothing is drawn.
-
-    Raises:
-        ConfigurationError: For a value out of range, or values that exclude each other.
     """
 
     max_new_tokens: int = 64
@@ -205,13 +181,7 @@ class GenerationSettings:
 
 @dataclass(frozen=True)
 class Generated:
-    """How a prompt went on.
-
-    Attributes:
-        text: What came behind it.
-        tokens: Tokens of that, an end-of-text not counted.
-        ended: Whether the model ended the text; else there was no more room or it was long enough.
-    """
+    """How a prompt went on."""
 
     prompt: str
     text: str
@@ -224,8 +194,6 @@ class GenerationFigures:
     """What it took.
 
     Attributes:
-        tokens: Tokens generated, each prompt's own.
-        wall_s: Seconds for all of them, prompts read included.
         cache_bytes_per_token: Bytes that the cache of one row grows by with a token; none without a cache.
         exits: Tokens that were decoded one by one, by the recurrences that they took, under a rule that looks at them;
             those of rows that have ended before the others too, because they are computed.
@@ -253,15 +221,7 @@ class GenerationFigures:
 
 
 class Generator:
-    """Goes on with prompts.
-
-    Attributes:
-        figures: What it has taken so far.
-
-    Raises:
-        ConfigurationError: If the model cannot generate so: it leaks, has no such exit, or is not ours and has no
-            exits or shared cache at all.
-    """
+    """Goes on with prompts."""
 
     def __init__(self, language: LanguageModel, settings: GenerationSettings) -> None:
         self.language = language
@@ -295,8 +255,6 @@ class Generator:
         """Goes on with prompts, in their order.
 
         Args:
-            prompts: Checked all together before the first is read.
-            batch_size: Prompts that are computed together, padded on the left.
             write: If given, told the text of a batch of one while it grows, prompt first; not with beams.
         """
         rows = self.language.encode(prompts)
@@ -319,14 +277,7 @@ class Generator:
         """Goes on with rows of tokens, computed together.
 
         Args:
-            rows: Tokens of each, at least one, and so few that one more fits the context.
             more: Further arguments of transformers' ``generate``, for example ``stopping_criteria``.
-
-        Returns:
-            What came behind each, end-of-text and what fills up behind it included.
-
-        Raises:
-            RunError: If the model gives what is not a number, of which every text could be made.
         """
         model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
         end = tokenizer.eos_token_id

@@ -37,11 +37,7 @@ ROWS_A_LENGTH = 32
 
 @dataclass(frozen=True)
 class BenchmarkEntry:
-    """One model at one batch size.
-
-    Attributes:
-        ratio: Its mean time as a multiple of the first model's at the same batch size.
-    """
+    """One model at one batch size."""
 
     name: str
     latency: LatencyRecord
@@ -83,9 +79,6 @@ def benchmark(
     Args:
         names: Run folders, presets, or ``bert``: that of the first model's width and depth, with fresh weights.
         data: Corpus or labelled file whose last reported split gives the lengths; none takes ``lengths``.
-
-    Raises:
-        ConfigurationError: For an unknown name, a first model that is ``bert``, or rows longer than a model allows.
     """
     check_precision(precision)
     with torch_threads(threads):

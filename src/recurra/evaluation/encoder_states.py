@@ -40,12 +40,8 @@ def cached_states(
     There is one file for an encoder, a precision and the data, with all texts of it that were asked for.
 
     Args:
-        source: The encoder.
-        texts: Cleaned texts.
-        reporter: For progress.
         data: File or name that the texts are from; of rows in memory nothing is kept.
         precision: Of the matrix products; none takes bf16 where this machine has instructions for it, else FP32.
-        cache_dir: As `recurra.data.encoding.cache_path` takes it.
     """
     precision = precision or ("bf16" if has_bf16(default_device()) else "fp32")
     if data == IN_MEMORY:
@@ -77,18 +73,6 @@ def mean_states(source: EncoderSource, texts: Sequence[str], reporter: Reporter,
     """The mean of the states that an encoder gives the tokens of a text, special ones among them; summed in FP32.
 
     Sentence-BERT's mean pooling (Reimers and Gurevych 2019, section 3).
-
-    Args:
-        source: The encoder.
-        texts: Cleaned texts; each is cut after `STATES_TOKENS` tokens.
-        reporter: For progress.
-        precision: Of the matrix products.
-
-    Returns:
-        ``(texts, hidden_size)``.
-
-    Raises:
-        CheckpointError: If the encoder cannot be used.
     """
     device = default_device()
     model = load_encoder(source.name).to(device=device, dtype=PRECISIONS[precision])

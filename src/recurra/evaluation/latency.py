@@ -67,10 +67,6 @@ def measure_side_by_side(
             list a competitor, with the same samples in the same batches (a linear model takes texts, not tokens).
         warmup: Untimed calls of each competitor before, on batches spread over the set so that many lengths are seen.
         scope: ``model`` (tokenised input to logits) or ``text`` (text to label), for the record.
-
-    Returns:
-        A record a competitor: median, 90th and 99th percentile over batches of the time a sample, and total time by
-        samples.
     """
     names = list(calls)
     inputs = batches if isinstance(batches, Mapping) else dict.fromkeys(names, batches)

@@ -34,11 +34,7 @@ SEVERAL_LABELS = pa.schema([("id", pa.string()), ("labels", pa.list_(pa.int8()))
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """One split's predictions, in the split's order.
-
-    Attributes:
-        ids: The row's identity; equal ids in two runs are the same example.
-    """
+    """One split's predictions, in the split's order."""
 
     ids: list[str]
     labels: npt.NDArray[np.int64]

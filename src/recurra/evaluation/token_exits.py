@@ -109,9 +109,6 @@ def calibrate_language(
     The loss is that of decoding, filled-in states included (`recurra.evaluation.token_exits`). It need not grow with
     the tokens that stop: where some go deep and others do not, the deep ones read what was filled in. So every
     threshold of a few is measured, and the one with the fewest recurrences is taken.
-
-    Args:
-        bound: Largest growth of the loss as a share of the full model's, for example 0.01.
     """
     chosen = threshold_rule(kind)
     if not bound >= 0:

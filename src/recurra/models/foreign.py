@@ -32,9 +32,6 @@ class ForeignConfig(PreTrainedConfig):
     """A classifier over an encoder of another family.
 
     It has the keys of `RecurraConfig` that the rest of the package reads, as a stack without exits has them.
-
-    Args:
-        encoder: The encoder's own configuration, with its ``model_type``.
     """
 
     model_type: ClassVar[str] = FOREIGN_MODEL_TYPE

@@ -208,11 +208,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class SharedLinear(nn.Module):
-    """``W x + B A x + b`` with a ``W`` that another module holds: it stands once in the model's state.
-
-    Args:
-        linear: The map whose ``W`` is shared, and whose bias is where there is no other.
-    """
+    """``W x + B A x + b`` with a ``W`` that another module holds: it stands once in the model's state."""
 
     shared: nn.Linear
 
@@ -255,13 +251,7 @@ def linear_outputs(linear: nn.Module, states: Tensor, wanted: slice) -> Tensor:
 
 
 def relax(make: Callable[[], _Module], original: nn.Module, config: RecurraConfig) -> _Module:
-    """Returns a module that computes with the weights of another, but for what the configuration makes its own.
-
-    Args:
-        original: Whose weights are used; they are found there whenever it computes, and are saved there alone.
-        config: Says what is its own: `recurra.models.configuration.RecurraConfig.recurrence_norms`, ``low_rank`` and
-            ``low_rank_where``.
-    """
+    """Returns a module that computes with the weights of another, but for what the configuration makes its own."""
     with torch.device("meta"):
         copy = make()
     for name, module in list(original.named_modules()):
@@ -353,11 +343,7 @@ class SelfAttention(nn.Module):
         self.out_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
 
     def forward(self, states: Tensor, layout: RowLayout, queries: int | None) -> Tensor:
-        """Attends.
-
-        Args:
-            queries: If given, only the first ``queries`` positions of each row are computed and returned.
-        """
+        """Attends."""
         batch, tokens, _ = states.shape
         heads, head_dim, width = self.num_heads, self.head_dim, self.hidden_size
         if queries is None:

@@ -259,11 +259,7 @@ def forward_flops(config: Any, tokens: int, *, head_positions: int | None = None
 def language_flops(
     config: RecurraConfig, tokens: int, *, exit_after: int | None = None, with_exits: bool = False
 ) -> float:
-    """Floating-point operations of a language model's forward pass over one sequence, with every position's logits.
-
-    Args:
-        with_exits: Whether the logits of the exits on the way are computed too, as the training loss does.
-    """
+    """Floating-point operations of a language model's forward pass over one sequence, with every position's logits."""
     width, table = config.hidden_size, config.token_embedding_size
     recurrences = exit_after or config.num_recurrences
     tied = config.heads == "tied"
@@ -279,16 +275,7 @@ def flops_per_token(config: Any, tokens: int = 128, task: HeadKind = HeadKind.CL
 
 
 def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str, Any]]:
-    """Describes all presets as plain JSON values.
-
-    Args:
-        tokens: Length of the sequence over which the operations a token are counted.
-
-    Returns:
-        For each preset: ``name``, ``task``, ``description``, ``parameters`` (``total``, ``embeddings``,
-        ``non_embedding``, ``parts``, and ``items``, finer), ``flops_per_token`` (of a language model: to the final
-        head), ``size_mib`` (of the bare weights, ``fp32`` and ``half``), ``configuration``.
-    """
+    """Describes all presets as plain JSON values."""
     result = []
     entries = [(HeadKind.CLASSIFICATION, item) for item in PRESETS.items()]
     entries += [(HeadKind.LANGUAGE_MODELLING, item) for item in LANGUAGE_PRESETS.items()]

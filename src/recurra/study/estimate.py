@@ -51,8 +51,7 @@ class CostBook:
 
         Args:
             run: The run.
-            epochs: How many epochs; none takes the most that its protocol allows. Those of pretraining come on top,
-                each counted as one of the classifier: the most that they can take but for the guesses themselves.
+            epochs: How many epochs; none takes the most that its protocol allows.
 
         Raises:
             RecurraError: If the data or the model configuration cannot be used.
@@ -62,7 +61,7 @@ class CostBook:
         data, protocol = self.data(run), run.protocol
         passes = protocol.max_epochs if epochs is None else epochs
         parts = [
-            (data.lengths, passes + protocol.pretraining_epochs),
+            (data.lengths, passes),
             (data.auxiliary_lengths, protocol.auxiliary_epochs),
             (data.unlabelled_lengths, passes if run.teachers else 0),
         ]

@@ -9,7 +9,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,32 +26,25 @@ from recurra.data.encoding import EncodedSplit
 from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit
 from recurra.training.protocols import ProtocolConfig
-from recurra.training.stages import pretrain, train_auxiliary
+from recurra.training.stages import train_auxiliary
 from recurra.training.trainer import HistoryCallback, RecurraTrainer, TimedCheckpoints, WeightAverage, history_of
-from recurra.training.vocabulary import KnownRows, MaskTokens, drop_tokens, known_vocabulary
+from recurra.training.vocabulary import MaskTokens, drop_tokens, known_vocabulary
 
 ONE_CYCLE = "onecycle"
 
 
-def stage_arguments(
-    name: Literal["pretraining", "auxiliary"], protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str
-) -> TrainingArguments:
-    """The Trainer's arguments for a stage before the classifier: nothing is evaluated, and the last epoch is kept.
-
-    Args:
-        folder: Folder of the run's checkpoints; the stage's own go to a folder in it.
-    """
-    plain = vars(protocol)
+def auxiliary_arguments(protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str) -> TrainingArguments:
+    """The Trainer's arguments for the stage before the classifier: nothing is evaluated, and the last epoch is kept."""
     changed = protocol.model_copy(
         update={
-            "max_epochs": plain[f"{name}_epochs"],
-            "learning_rate": plain[f"{name}_learning_rate"] or protocol.learning_rate,
+            "max_epochs": protocol.auxiliary_epochs,
+            "learning_rate": protocol.auxiliary_learning_rate or protocol.learning_rate,
             "schedule": {"plateau": "constant", ONE_CYCLE: "cosine"}.get(protocol.schedule, protocol.schedule),
             "label_smoothing": 0.0,
         }
     )
     return training_arguments(
-        changed, folder / name, seed=derive_seed(seed, name), precision=precision,
+        changed, folder / "auxiliary", seed=derive_seed(seed, "auxiliary"), precision=precision,
         eval_strategy="no", load_best_model_at_end=False, metric_for_best_model=None, greater_is_better=None,
     )  # fmt: skip
 
@@ -135,10 +128,7 @@ def train_transformer(
     the same, bit for bit, as without the interruption.
 
     Args:
-        train: Tokenised training rows; those of a teacher with what it says of them.
         precision: ``fp32`` or ``bf16`` (autocast), or ``fp16`` (with loss scaling; accelerator only).
-        mask_tokens: What hides tokens, and what is never hidden; needed by protocols that hide tokens only.
-        auxiliary: Tokenised rows with labels of another task, for protocols that train on them first.
     """
     tune_allocator()
     checkpoints = folder / CHECKPOINTS_NAME
@@ -159,16 +149,10 @@ def train_transformer(
     with known_vocabulary(model, train, selection, tokens, auxiliary) as rows:
         resumed = False
         change_inputs = _token_dropout(protocol, rows.tokens)
-        if latest_checkpoint(checkpoints) is None:
-            resumed = _train_before(
-                model,
-                rows,
-                protocol,
-                change_inputs,
-                folder=checkpoints,
-                seed=seed,
-                precision=precision,
-                reporter=reporter,
+        if latest_checkpoint(checkpoints) is None and rows.auxiliary is not None:
+            before = auxiliary_arguments(protocol, checkpoints, seed=seed, precision=precision)
+            resumed = train_auxiliary(
+                model, rows.auxiliary, before, change_inputs=change_inputs, seed=seed, reporter=reporter
             )
         with reporter.task("training", steps) as task:
             trainer = RecurraTrainer(
@@ -205,30 +189,6 @@ def _row_loss(train: EncodedSplit, protocol: ProtocolConfig, config: PretrainedC
     if isinstance(train, TaughtSplit) or train.weights is None:
         return None
     return RowLoss(protocol.label_smoothing, config.exit_loss_weight)
-
-
-def _train_before(
-    model: PreTrainedModel,
-    rows: KnownRows,
-    protocol: ProtocolConfig,
-    change_inputs: Callable[[Tensor], Tensor] | None,
-    *,
-    folder: Path,
-    seed: int,
-    precision: str,
-    reporter: Reporter,
-) -> bool:
-    """Trains the stages that come before the classifier; returns whether some of it had been done before."""
-    resumed = False
-    if protocol.pretraining_epochs and rows.tokens is not None:
-        own = stage_arguments("pretraining", protocol, folder, seed=seed, precision=precision)
-        resumed |= pretrain(model, rows.train, rows.tokens, own, seed=seed, reporter=reporter)
-    if protocol.auxiliary_epochs and rows.auxiliary is not None:
-        own = stage_arguments("auxiliary", protocol, folder, seed=seed, precision=precision)
-        resumed |= train_auxiliary(
-            model, rows.auxiliary, own, change_inputs=change_inputs, seed=seed, reporter=reporter
-        )
-    return resumed
 
 
 def _token_dropout(protocol: ProtocolConfig, tokens: MaskTokens | None) -> Callable[[Tensor], Tensor] | None:

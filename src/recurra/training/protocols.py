@@ -14,18 +14,13 @@ from recurra.core.errors import ConfigurationError, unknown
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 # Keys that were dropped, and the value that asked for nothing.
-_DROPPED = {"focal_gamma": 0, "logit_adjustment": 0}
+_DROPPED = {"focal_gamma": 0, "logit_adjustment": 0, "pretraining_epochs": 0, "pretraining_learning_rate": None}
 
 
 class ProtocolConfig(HashedSettings):
     """A training protocol. The same protocol is used for every model of a comparison.
 
     Attributes:
-        name: Name shown in tables.
-        learning_rate: Peak learning rate of AdamW.
-        batch_size: Examples an optimiser step and process, over its accumulation steps; torchrun multiplies it.
-        gradient_accumulation: Micro-batches an optimiser step; ``batch_size`` must be a multiple.
-        max_epochs: Passes over the training split at most.
         weight_decay: Decoupled weight decay of all weights but biases and norms.
         adam_betas: Decays of AdamW's two moments.
         schedule: ``plateau`` halves after epochs without improvement; the others run over all steps. ``onecycle`` rises
@@ -33,26 +28,18 @@ class ProtocolConfig(HashedSettings):
             PyTorch has it; the moments' decays stay as they are).
         warmup_ratio: Share of all steps with a rising learning rate (not for ``plateau`` and ``onecycle``).
         plateau_factor: Factor of the plateau schedule.
-        plateau_patience: Epochs without improvement of the selection loss that the plateau schedule waits for.
         early_stopping_patience: Epochs without improvement after which training stops; 0 never stops early.
-        early_stopping_threshold: Least improvement of the selection loss that counts.
-        max_grad_norm: Norm to which gradients are clipped; 0 does not clip.
-        label_smoothing: Share of the target mass spread over all classes.
-        evaluation_batch_size: Batch size of evaluation and of the second latency figure.
         selection: What chooses the epoch, early stopping too: ``loss`` (the lowest) or ``accuracy`` (the highest) of
             the selection split.
         token_dropout: Share of the tokens that read as ``[MASK]`` in training, anew at every step; never special tokens
             or padding. Above 0, tokens that the training split lacks read as ``[MASK]`` afterwards (`recurra.training.
-            masking`).
+            vocabulary`).
         weight_averaging: Decay of a moving average of the weights, a step; what is evaluated, chosen and saved is then
             the average (`recurra.training.trainer`). 0 averages nothing.
-        pretraining_epochs: Passes of masked-token prediction over the training split's texts, without their labels,
-            before anything else (`recurra.training.stages`).
-        pretraining_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
         activation_checkpointing: Whether what a layer computes is computed again in the backward pass instead of kept:
             less memory, about a third more time, the same result.
-        auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, after pretraining and
-            before the classifier (`recurra.training.stages`); without such rows nothing is done.
+        auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, before the classifier
+            (`recurra.training.stages`); without such rows nothing is done.
         auxiliary_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
         teacher: Whom the models learn from (`recurra.training.distillation`): in a study the name of one of its models,
             which is trained first, under the study's first protocol without a teacher; else the folder of a run, of an
@@ -105,8 +92,6 @@ class ProtocolConfig(HashedSettings):
     selection: Literal["loss", "accuracy"] = "loss"
     token_dropout: float = Field(default=0.0, ge=0, lt=1)
     weight_averaging: float = Field(default=0.0, ge=0, lt=1)
-    pretraining_epochs: int = Field(default=0, ge=0, le=10_000)
-    pretraining_learning_rate: float | None = Field(default=None, gt=0, le=1)
     activation_checkpointing: bool = False
     auxiliary_epochs: int = Field(default=0, ge=0, le=10_000)
     auxiliary_learning_rate: float | None = Field(default=None, gt=0, le=1)
@@ -133,7 +118,7 @@ class ProtocolConfig(HashedSettings):
     @property
     def hides_tokens(self) -> bool:
         """Whether training needs to know which token hides others."""
-        return self.token_dropout > 0 or self.pretraining_epochs > 0
+        return self.token_dropout > 0
 
     def model_post_init(self, _: object) -> None:
         """Checks what depends on two keys."""
@@ -150,12 +135,11 @@ class ProtocolConfig(HashedSettings):
                 "'selection' is accuracy: the plateau schedule waits for the loss; take selection=loss, "
                 "or another schedule"
             )
-        for stage, epochs in (("pretraining", self.pretraining_epochs), ("auxiliary", self.auxiliary_epochs)):
-            rate = getattr(self, f"{stage}_learning_rate")
-            if rate is not None and epochs == 0:
-                raise ConfigurationError(
-                    f"'{stage}_learning_rate' is {rate} without its stage; set {stage}_epochs above 0, or leave it out"
-                )
+        if self.auxiliary_learning_rate is not None and self.auxiliary_epochs == 0:
+            raise ConfigurationError(
+                f"'auxiliary_learning_rate' is {self.auxiliary_learning_rate} without its stage; set auxiliary_epochs "
+                "above 0, or leave it out"
+            )
 
 
 _FINETUNE = ProtocolConfig(
@@ -244,12 +228,7 @@ def load_protocol(
     """Returns a protocol by name or from a YAML file, with ``key=value`` overrides applied.
 
     Args:
-        name: A protocol of the task, or a file.
-        overrides: Changes to it.
         known: Protocols of the task by name: those of another may have the same names and other values.
-
-    Raises:
-        ConfigurationError: If there is no such protocol or file, or a value is impossible.
     """
     overrides = list(overrides)
     if name in known:
@@ -267,7 +246,6 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
     "selection": "loss",
     "token_dropout": 0.0,
     "weight_averaging": 0.0,
-    "pretraining_epochs": 0,
     "auxiliary_epochs": 0,
     "teacher": "",
     "student_factor": 1.0,
@@ -277,11 +255,7 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
 
 
 def check_language_protocol(protocol: ProtocolConfig) -> None:
-    """Refuses what a protocol asks for and the training of a language model does not do.
-
-    Raises:
-        ConfigurationError: For a key that is for classifiers alone.
-    """
+    """Refuses what a protocol asks for and the training of a language model does not do."""
     for key, none in _NOT_FOR_LANGUAGE.items():
         if (value := getattr(protocol, key)) != none:
             raise ConfigurationError(

@@ -88,11 +88,7 @@ def train_by_setfit(
 
     Args:
         model: Of the encoder's shape, every layer applied once, read by its mean; its weights are replaced.
-        labels: Theirs, ``(rows,)``.
         protocol: What the record calls the training: runs of one protocol stand in one table.
-
-    Returns:
-        What the record says of the training: one epoch, without a history, since no epoch is chosen.
     """
     start = time.perf_counter()
     steps = steps_for(len(texts))

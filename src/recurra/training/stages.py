@@ -1,4 +1,4 @@
-"""What is trained before the classifier, on other targets: labels of another task, or masked tokens."""
+"""What is trained before the classifier, if data have it: labels of another task."""
 
 from __future__ import annotations
 
@@ -12,63 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_model
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.modeling_outputs import MaskedLMOutput
 
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import RunError
 from recurra.core.files import read_json
 from recurra.core.progress import ProgressTask, Reporter
-from recurra.data.batching import Collator
-from recurra.data.containment import rows_not_inside_others
 from recurra.data.encoding import EncodedSplit
-from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel, RecurraPreTrainedModel
+from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.distillation import RowLoss, TaughtCollator
 from recurra.training.trainer import RecurraTrainer, TimedCheckpoints
-from recurra.training.vocabulary import NOT_GUESSED, MaskTokens, tokens_to_guess
-
-
-def train_stage(
-    name: str,
-    model: nn.Module,
-    num_rows: int,
-    arguments: TrainingArguments,
-    make_trainer: Callable[[TrainerCallback], RecurraTrainer],
-    *,
-    reporter: Reporter,
-) -> bool:
-    """Trains a stage to its end, or goes on from its last epoch, or takes up what is done.
-
-    Args:
-        name: Shown, and the first part of the name of its learning rate's key.
-        model: Trained in place.
-        num_rows: Rows an epoch.
-        arguments: How; their folder is that of the stage's own checkpoints.
-        make_trainer: Makes the trainer, which gets the given callback.
-        reporter: For progress.
-
-    Returns:
-        Whether some of it had been done before.
-
-    Raises:
-        RunError: If the loss is not finite.
-    """
-    checkpoint = latest_checkpoint(Path(arguments.output_dir))
-    if checkpoint is not None and _is_done(checkpoint):
-        load_model(model, checkpoint / "model.safetensors")
-        return True
-    batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    steps = -(-num_rows // batch) * int(arguments.num_train_epochs)
-    with reporter.task(name, steps) as task:
-        trainer = make_trainer(StageProgress(name, task))
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    trainer.callback_handler.callbacks.clear()
-    del trainer
-    gc.collect()
-    return checkpoint is not None
 
 
 def _is_done(checkpoint: Path) -> bool:
@@ -79,8 +34,7 @@ def _is_done(checkpoint: Path) -> bool:
 class StageProgress(TrainerCallback):
     """Moves the bar, says the loss of every epoch, stops when it is not finite."""
 
-    def __init__(self, name: str, task: ProgressTask) -> None:
-        self.name = name
+    def __init__(self, task: ProgressTask) -> None:
         self.task = task
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -99,10 +53,10 @@ class StageProgress(TrainerCallback):
         epoch = round(last["epoch"])
         if not np.isfinite(last["loss"]):
             raise RunError(
-                f"the loss is not finite in epoch {epoch} of {self.name}; lower {self.name}_learning_rate "
+                f"the loss is not finite in epoch {epoch} of auxiliary; lower auxiliary_learning_rate "
                 "or raise precision (precision=fp32)"
             )
-        self.task.reporter.say(f"  {self.name} epoch {epoch}: loss {json.dumps(round(last['loss'], 4))}")
+        self.task.reporter.say(f"  auxiliary epoch {epoch}: loss {json.dumps(round(last['loss'], 4))}")
 
 
 def classifier_beside(
@@ -129,25 +83,18 @@ def train_auxiliary(
 ) -> bool:
     """Trains the classifier's encoder in place on labels of another task; its own head is not touched.
 
-    Args:
-        classifier: Whose encoder is trained.
-        rows: Tokenised rows with labels from 0.
-        arguments: How; their folder is that of this stage's own checkpoints.
-        change_inputs: As in `RecurraTrainer`.
-        seed: Seed of the run.
-        reporter: For progress.
-
-    Returns:
-        Whether some of it had been done before.
-
-    Raises:
-        RunError: If the loss is not finite.
+    It goes on from its last epoch, or takes up what is done; returns whether some of it had been.
     """
     torch.manual_seed(derive_seed(seed, "auxiliary weights"))
     beside = classifier_beside(classifier, int(rows.labels.max()) + 1)
-
-    def trainer(progress: TrainerCallback) -> RecurraTrainer:
-        return RecurraTrainer(
+    checkpoint = latest_checkpoint(Path(arguments.output_dir))
+    if checkpoint is not None and _is_done(checkpoint):
+        load_model(beside, checkpoint / "model.safetensors")
+        return True
+    batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    steps = -(-len(rows) // batch) * int(arguments.num_train_epochs)
+    with reporter.task("auxiliary", steps) as task:
+        trainer = RecurraTrainer(
             model=beside,
             args=arguments,
             train_dataset=rows,
@@ -155,127 +102,10 @@ def train_auxiliary(
             data_seed=derive_seed(seed, "auxiliary order"),
             row_loss=None if rows.weights is None else RowLoss(exit_loss_weight=beside.config.exit_loss_weight),
             change_inputs=change_inputs,
-            callbacks=[progress, TimedCheckpoints()],
+            callbacks=[StageProgress(task), TimedCheckpoints()],
         )
-
-    return train_stage("auxiliary", beside, len(rows), arguments, trainer, reporter=reporter)
-
-
-# Masked-token prediction on the training split's own texts, before the classifier is trained.
-#
-# The texts that are to be classified make a surprisingly good corpus to pretrain on (Krishna et al. 2023, "Downstream
-# Datasets Make Surprisingly Good Pretraining Corpora"). Nothing but the texts of the training split is read, no labels,
-# and of texts that stand inside another text only the longest.
-GUESSED_SHARE = 0.2
-# Every number of rows has its own compiled kernels on a CPU, and the number of tokens to guess is random.
-_GUESSES_STEP = 128
-
-
-class RecurraForMaskedTokens(RecurraPreTrainedModel):
-    """A model with a head that guesses hidden tokens: one layer, then the token table.
-
-    Args:
-        encoder: Shared with whoever gave it, and so is what it learns.
-    """
-
-    accepts_loss_kwargs = False
-
-    def __init__(self, encoder: RecurraModel) -> None:
-        super().__init__(encoder.config)
-        self.model = encoder
-        table = encoder.get_input_embeddings().weight
-        self.transform = nn.Linear(encoder.config.hidden_size, table.shape[1], device=table.device)
-        self.bias = nn.Parameter(torch.zeros(len(table), device=table.device))
-        nn.init.normal_(self.transform.weight, std=encoder.config.initializer_range)
-        nn.init.zeros_(self.transform.bias)
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: object
-    ) -> MaskedLMOutput:
-        """Guesses.
-
-        Args:
-            input_ids: ``(batch, tokens)``.
-            attention_mask: ``(batch, tokens)``, non-zero at real tokens.
-            labels: ``(batch, tokens)``: token ids, `NOT_GUESSED` where there is nothing to guess.
-
-        Returns:
-            ``loss``, the mean over the tokens to guess; 0 if there are none.
-        """
-        states = self.model(input_ids, attention_mask).last_hidden_state.flatten(0, 1)
-        targets = labels.flatten() if labels is not None else input_ids.flatten()
-        chosen = (targets != NOT_GUESSED).nonzero()[:, 0]
-        missing = -len(chosen) % _GUESSES_STEP
-        chosen_targets = functional.pad(targets[chosen], (0, missing), value=NOT_GUESSED)
-        features = functional.gelu(self.transform(states[functional.pad(chosen, (0, missing))]))
-        logits = functional.linear(features, self.model.get_input_embeddings().weight, self.bias).float()
-        total = functional.cross_entropy(logits, chosen_targets, ignore_index=NOT_GUESSED, reduction="sum")
-        return MaskedLMOutput(loss=total / max(len(chosen), 1))
-
-
-class MaskedTokenTrainer(RecurraTrainer):
-    """Hides words of every batch, anew at every step, and has them guessed.
-
-    Args:
-        tokens: What hides, and what is never hidden.
-        arguments: Those of `RecurraTrainer`.
-    """
-
-    def __init__(self, *, tokens: MaskTokens, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self._tokens = tokens
-
-    def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
-        """The loss of the hidden words; a row's class is not looked at."""
-        table = self.accelerator.unwrap_model(model).bias
-        seen, targets = tokens_to_guess(inputs["input_ids"], GUESSED_SHARE, self._tokens, len(table))
-        hidden = {**inputs, "input_ids": seen, "labels": targets}
-        return super().compute_loss(model, hidden, *arguments, **keywords)
-
-
-def pretrain(
-    classifier: RecurraForSequenceClassification,
-    train: EncodedSplit,
-    tokens: MaskTokens,
-    arguments: TrainingArguments,
-    *,
-    seed: int,
-    reporter: Reporter,
-) -> bool:
-    """Pretrains the classifier's encoder in place, or goes on from the last epoch, or takes up what is done.
-
-    Args:
-        classifier: Its encoder is trained, its head is not.
-        train: The training split; labels are not looked at.
-        tokens: What hides, and what is never hidden.
-        arguments: How; their folder is that of pretraining's own checkpoints.
-        seed: Seed of the run.
-        reporter: For progress.
-
-    Returns:
-        Whether some of it had been done before.
-
-    Raises:
-        RunError: If the loss is not finite.
-    """
-    model = RecurraForMaskedTokens(classifier.model)
-    rows = _select(train, rows_not_inside_others(train))
-
-    def trainer(progress: TrainerCallback) -> RecurraTrainer:
-        return MaskedTokenTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=rows,
-            collator=Collator(classifier.config.pad_token_id or 0),
-            data_seed=derive_seed(seed, "pretraining order"),
-            tokens=tokens,
-            callbacks=[progress, TimedCheckpoints()],
-        )
-
-    return train_stage("pretraining", model, len(rows), arguments, trainer, reporter=reporter)
-
-
-def _select(split: EncodedSplit, rows: np.ndarray[Any, Any]) -> EncodedSplit:
-    pieces = [split.input_ids[split.offsets[row] : split.offsets[row + 1]] for row in rows]
-    offsets = np.concatenate([[0], np.cumsum(split.lengths[rows])]).astype(np.int64)
-    return EncodedSplit(np.concatenate(pieces), offsets, split.labels[rows])
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    trainer.callback_handler.callbacks.clear()
+    del trainer
+    gc.collect()
+    return checkpoint is not None

@@ -59,9 +59,6 @@ class WeightAverage(TrainerCallback):
     """Averages the weights after every optimiser step: ``average = d * average + (1 - d) * weights``.
 
     ``d`` is `decay_at` the step. The average begins as the weights that training begins with.
-
-    Args:
-        model: Its parameters are averaged; the same objects must stay in it.
     """
 
     def __init__(self, model: PreTrainedModel, decay: float) -> None:
@@ -143,12 +140,7 @@ class WholeTextsCollator:
 
 
 def pool_logits(logits: Tensor, counts: Tensor) -> Tensor:
-    """The mean over the windows of each text, ``(texts, labels)`` in FP32; see `recurra.data.windows`.
-
-    Args:
-        logits: Of windows, those of a text together, ``(windows, labels)``.
-        counts: Windows of each text, ``(texts,)``.
-    """
+    """The mean over the windows of each text, ``(texts, labels)`` in FP32; see `recurra.data.windows`."""
     texts = torch.arange(len(counts), device=logits.device).repeat_interleave(counts)
     sums = torch.zeros(len(counts), logits.shape[1], device=logits.device).index_add(0, texts, logits.float())
     return sums / counts[:, None]
@@ -184,9 +176,6 @@ class RecurraTrainer(Trainer):
     Args:
         one_cycle: Whether the learning rate follows PyTorch's one-cycle schedule, which transformers does not have.
         change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
-        average: If given, its averages are what is evaluated, saved and left in the model.
-        target_smoothing: Label smoothing of targets that are 0 and 1 a label, which transformers does not have.
-        distillation: How training learns from a teacher, whose answers come with the rows; none if it has none.
         row_loss: The loss of training, where it is not the plain cross-entropy with smoothed labels.
     """
 
@@ -402,12 +391,7 @@ class TimedCheckpoints(TrainerCallback):
 
 
 class HistoryCallback(TrainerCallback):
-    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite.
-
-    Args:
-        read: Makes an entry an epoch of the Trainer's state; none takes that of a classifier.
-        tell: Says what an entry shows besides the losses; none takes the accuracy.
-    """
+    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite."""
 
     def __init__(
         self, path: Path, task: ProgressTask, *, read: History | None = None, tell: Callable[[Entry], str] | None = None
@@ -456,11 +440,7 @@ def history_of(state: TrainerState) -> list[Entry]:
 
 
 def read_history(state: TrainerState, measured: Callable[[Entry], Entry]) -> list[Entry]:
-    """One entry an epoch from the Trainer's log: losses, what else was measured, learning rate, wall seconds.
-
-    Args:
-        measured: Takes what else was measured out of the log's line of an evaluation.
-    """
+    """One entry an epoch from the Trainer's log: losses, what else was measured, learning rate, wall seconds."""
     history: list[Entry] = []
     train: Entry = {}
     for line in state.log_history:

@@ -15,11 +15,6 @@ from transformers import PreTrainedModel
 from recurra.core.errors import ConfigurationError
 from recurra.data.encoding import EncodedSplit
 
-# Of the tokens to guess, BERT leaves a tenth as they are and makes a tenth random (Devlin et al. 2019, section 3.1).
-_GUESSED_UNCHANGED = 0.1
-_GUESSED_RANDOM = 0.1
-NOT_GUESSED = -100
-
 
 @dataclass(frozen=True)
 class MaskTokens:
@@ -34,8 +29,8 @@ class MaskTokens:
         mask = tokenizer.mask_token_id if tokenizer.mask_token_id is not None else tokenizer.unk_token_id
         if mask is None:
             raise ConfigurationError(
-                "the tokenizer has neither [MASK] nor [UNK], and token_dropout and pretraining_epochs hide tokens "
-                "behind one of them; take another tokenizer, or set both to 0"
+                "the tokenizer has neither [MASK] nor [UNK], and token_dropout hides tokens behind one of them; take "
+                "another tokenizer, or set it to 0"
             )
         return cls(int(mask), tuple(sorted({int(mask), *map(int, tokenizer.all_special_ids)})))
 
@@ -45,31 +40,9 @@ class MaskTokens:
 
 
 def drop_tokens(input_ids: Tensor, share: float, tokens: MaskTokens) -> Tensor:
-    """Hides each word with probability ``share``, with torch's default generator.
-
-    Args:
-        input_ids: ``(batch, tokens)``.
-    """
+    """Hides each word with probability ``share``, with torch's default generator."""
     hidden = torch.rand(input_ids.shape, device=input_ids.device) < share
     return input_ids.masked_fill(hidden & tokens.may_be_hidden(input_ids), tokens.mask)
-
-
-def tokens_to_guess(input_ids: Tensor, share: float, tokens: MaskTokens, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Chooses words to guess, with torch's default generator.
-
-    Args:
-        input_ids: ``(batch, tokens)``.
-
-    Returns:
-        What the model sees, and what it has to say: the token where one was chosen, `NOT_GUESSED` elsewhere.
-    """
-    shape, device = input_ids.shape, input_ids.device
-    chosen = (torch.rand(shape, device=device) < share) & tokens.may_be_hidden(input_ids)
-    fate = torch.rand(shape, device=device)
-    anything = torch.randint(vocab_size, shape, device=device)
-    seen = input_ids.masked_fill(chosen & (fate >= _GUESSED_UNCHANGED + _GUESSED_RANDOM), tokens.mask)
-    seen = torch.where(chosen & (fate < _GUESSED_RANDOM), anything, seen)
-    return seen, input_ids.masked_fill(~chosen, NOT_GUESSED)
 
 
 def unseen_tokens(trained: Sequence[EncodedSplit], vocab_size: int, kept: Sequence[int]) -> np.ndarray[Any, Any]:
@@ -116,10 +89,6 @@ def known_vocabulary(
 
     With ``tokens``, what the training split lacks reads as ``[MASK]``: in the selection rows meanwhile, and in the
     whole table at the end, so that the model that is saved answers as the one that was chosen.
-
-    Args:
-        tokens: What hides tokens and is never hidden; none if training hides nothing.
-        auxiliary: Rows with labels of another task, whose words are known as well.
     """
     trained = [train] if auxiliary is None else [train, auxiliary]
     if tokens is None:
@@ -145,9 +114,6 @@ def reachable_vocabulary(model: PreTrainedModel, splits: Sequence[EncodedSplit])
     Inside, ids are numbered anew, in the old order. The gradients and updates of reached rows are those of the whole
     table. Rows that are not reached keep their initial values; AdamW on the whole table would have shrunk them a little
     by weight decay, which is the only difference.
-
-    Yields:
-        The splits with ids to match.
     """
     whole = model.get_input_embeddings()
     pad = model.config.pad_token_id

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.data.cleaning import CAREFUL, NO_CLEANING, clean_text, clean_texts, removed_by
+from recurra.data.cleaning import CAREFUL, NO_CLEANING, clean_text, removed_by
 
 
 def reference(text: str) -> str:
@@ -52,10 +52,6 @@ def test_any_text_ends_without_double_space_or_repeated_marks(text: str) -> None
 )
 def test_cases(raw: str, cleaned: str) -> None:
     assert clean_text(raw) == cleaned
-
-
-def test_order_of_texts_is_kept() -> None:
-    assert clean_texts(["B", "A"]) == ["b", "a"]
 
 
 @pytest.mark.parametrize("piece", ["<a", "!", "http://", "<!--", " ", "www.", "<a b=", "<p "])

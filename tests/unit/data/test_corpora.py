@@ -34,10 +34,3 @@ def test_a_data_root_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 )
 def test_a_part_is_named_by_what_sets_it_apart(values: dict[str, Any], part: str) -> None:
     assert DataConfig.parse({"name": "rows.csv", **values}).part == part
-
-
-def test_names_of_runs_say_how_a_corpus_is_read() -> None:
-    assert (DataConfig(name="sst2").reading, DataConfig(name="sst2", protocol="pooled").reading) == (
-        "default",
-        "pooled",
-    )

@@ -80,11 +80,6 @@ def test_a_huge_text_gives_the_same_ids(tokenizer) -> None:
     assert offsets.tolist() == [0, 16]
 
 
-def test_no_texts(tokenizer) -> None:
-    flat, offsets = encode_texts([], tokenizer, 16)
-    assert (flat.shape, flat.dtype, offsets.tolist()) == ((0,), np.int32, [0])
-
-
 def test_the_cache_is_read_and_keyed_by_content(tokenizer, split, tmp_path: Path, monkeypatch) -> None:
     first = encode_split(split, tokenizer, 10, tmp_path)
     encode_split(split, tokenizer, 12, tmp_path)

@@ -190,10 +190,6 @@ def test_splits_that_come_twice_and_groups_without_columns_are_refused() -> None
         rows_in_memory((TEXTS, WORDS), {"group_column": "author"})
 
 
-def test_cells_of_numpy_become_plain_values() -> None:
-    assert [type(value) for value in one_dimension([np.int64(1), np.str_("a"), "b"], "x")] == [int, str, str]
-
-
 def test_columns_of_zeros_and_ones_and_texts_in_several_columns(tmp_path: Path) -> None:
     frame = pd.DataFrame({"title": "T", "body": TEXTS, "late": [1, 0, 1, 0], "rude": [True, False, False, None]})
     with pytest.raises(DataError, match=r"the DataFrame has no column 'late'.*--label-columns"):

@@ -141,10 +141,6 @@ def test_a_repeated_header_is_told_with_its_places(tmp_path: Path) -> None:
     assert not read_table(write_csv(tmp_path / "b.csv", [("text", "a"), ("b", "label")]), "text", "label").notes
 
 
-def test_usual_labels_need_no_note(tmp_path: Path) -> None:
-    assert notes_on_labels(load_dataset(DataConfig(name=write(tmp_path / "a.csv", "0", "1", "-1", "no")))) == []
-
-
 def test_a_note_stays_short(tmp_path: Path) -> None:
     labels = [word + "\u200b" * number for word in "abcdefghijklmnop" for number in range(20)]
     (note,) = notes_on_labels(load_dataset(DataConfig(name=write(tmp_path / "a.csv", *labels, rows=700))))

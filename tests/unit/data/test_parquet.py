@@ -169,8 +169,3 @@ def test_columns_of_lists_are_read_for_corpora(tmp_path: Path) -> None:
     pq.write_table(pa.table({"sources": lists, "words": [["a", "b"], ["a"], None, []]}), tmp_path / "r.parquet")
     assert read_parquet_columns(tmp_path / "r.parquet", ["sources"]) == {"sources": lists}
     assert read_parquet_columns(tmp_path / "r.parquet", ["words"]) == {"words": [["a", "b"], ["a"], None, []]}
-
-
-def test_a_table_has_the_columns_that_were_asked_for(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": ["a"], "other": ["b"], "label": [1]}), tmp_path / "t.parquet")
-    assert read_parquet_table(tmp_path / "t.parquet", ["label", "text"]).column_names == ["label", "text"]

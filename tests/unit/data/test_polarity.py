@@ -35,19 +35,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("present", "read"),
-    [
-        (["label", "text"], ["text"]),
-        (["label", "title", "content"], ["title", "content"]),
-        (["text", "title", "content"], ["text"]),
-        (["label"], ["text"]),
-    ],
-)
-def test_columns_of_texts(present: list[str], read: list[str]) -> None:
-    assert polarity._text_columns(present, "text") == read
-
-
-@pytest.mark.parametrize(
     ("name", "public"), [("yelp_polarity", "fancyzhx/yelp_polarity"), ("amazon_polarity", "mteb/amazon_polarity")]
 )
 def test_the_paper_s_sizes_are_drawn_from_the_public_release(

@@ -328,17 +328,6 @@ def test_what_was_written_is_read_or_refused_in_one_line(tmp_path: Path, file: A
     reads_back(tmp_path / "rows", *file)
 
 
-@pytest.mark.slow
-@settings(
-    max_examples=10_000,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
-    deadline=None,
-)
-@given(files())
-def test_what_was_written_is_read_or_refused_in_one_line_ten_thousand_times(tmp_path: Path, file: Any) -> None:
-    reads_back(tmp_path / "rows", *file)
-
-
 def test_accents_are_one_in_training_prediction_and_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     moods = ("d\u00e9sol\u00e9", "tr\u00e8s bon")

@@ -104,14 +104,6 @@ def test_folds_are_stratified_and_do_not_depend_on_the_order(several: bool) -> N
     assert set(every[0]["test"].tolist()) != set(fold_rows(texts, labels, None, 5, fold=0, seed=1)["test"].tolist())
 
 
-def test_a_class_of_two_texts_is_trained_on_in_every_fold() -> None:
-    texts = [*(f"text {index}" for index in range(30)), "rare one", "rare two"]
-    labels = np.array([0, 1] * 15 + [2, 2])
-    for fold in range(3):
-        parts = fold_rows(texts, labels, None, 3, fold=fold, seed=0)
-        assert {30, 31} <= set(parts["train"].tolist()) and len(parts["test"]) == 10
-
-
 def test_a_fold_of_a_file(tmp_path: Path) -> None:
     path = write(tmp_path / "data.csv", many())
     folds = [load_dataset(DataConfig(name=path, folds=4, fold=fold)) for fold in range(4)]

@@ -20,7 +20,7 @@ from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.labels import read_table
-from recurra.data.tables import TableFile, plain_rows, stream_rows, stream_texts
+from recurra.data.tables import TableFile, stream_rows, stream_texts
 
 ROWS = [('Good, "really" good', "pos"), ("Bad\nfilm", "neg"), ("été 日本 😀", "pos")]
 
@@ -211,14 +211,6 @@ def test_missing_labels_are_counted(tmp_path: Path, suffix: str) -> None:
     refused(path, "2 rows without a label", "'label'", "(row 2, 3)" if suffix == ".parquet" else "(line ")
 
 
-def test_labels_of_every_kind_become_words(tmp_path: Path) -> None:
-    for values, words in (([1.0, 0.0], ["1", "0"]), ([True, False], ["true", "false"]), ([-1, 2], ["-1", "2"])):
-        pq.write_table(pa.table({"text": ["a", "b"], "label": values}), tmp_path / "r.parquet")
-        assert read_table(tmp_path / "r.parquet", "text", "label").labels == words
-    pq.write_table(pa.table({"text": ["a", "b"], "label": [1.0, float("nan")]}), tmp_path / "r.parquet")
-    refused(tmp_path / "r.parquet", "1 row without a label")
-
-
 def test_ids_and_groups(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id,text,label,author\nx1,a,1,ann\nx2,b,0,\n")
@@ -238,16 +230,6 @@ def test_paths_that_are_no_table(tmp_path: Path) -> None:
     for name in ("rows.docx", "rows", "rows.gz"):
         (tmp_path / name).write_text("x")
         refused(tmp_path / name, "unknown extension", ".csv, .tsv, .jsonl, .json, .parquet")
-
-
-def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path, ".csv")
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)
-    refused(path, "Permission denied")
 
 
 def test_text_lines(tmp_path: Path) -> None:
@@ -310,11 +292,6 @@ def test_a_repeat_of_what_is_not_read_is_no_matter(tmp_path: Path) -> None:
     assert read_table(tmp_path / "rows.parquet", "text", "label").labels == ["a"]
 
 
-def test_one_parquet_column_may_be_label_and_group(tmp_path: Path) -> None:
-    table = read_table(write(tmp_path, ".parquet"), "text", "label", "label")
-    assert table.groups == table.labels == ["pos", "neg", "pos"]
-
-
 def test_a_label_has_at_most_500_characters(tmp_path: Path) -> None:
     assert read_table(write(tmp_path, ".csv", [("a", "9" * 500), ("b", "0")]), "text", "label").labels[0] == "9" * 500
     for suffix, place in ((".csv", "line 3"), (".jsonl", "line 2"), (".parquet", "row 2")):
@@ -346,22 +323,6 @@ def test_rows_that_a_stray_quotation_mark_swallowed_are_told(tmp_path: Path, suf
     assert "1 texts hold lines that look like further rows (first: line 12)" in note
     whole = write(tmp_path, suffix)
     assert read_table(whole, "text", "label").notes == []
-
-
-@pytest.mark.parametrize(
-    ("content", "column", "expected"),
-    [
-        (b"", None, []),
-        (b"one\n\r\n two \r\nlast", None, [(1, "one"), (2, ""), (3, " two "), (4, "last")]),
-        (b'{"t": "a"}\n', None, [(1, '{"t": "a"}')]),
-        (b'{"t": "a"}\n{"t": "b"}\n', "t", [(1, "a"), (2, "b")]),
-        (b'a\n{"t": "b"}\n', "t", [(1, "a"), (2, '{"t": "b"}')]),
-    ],
-)
-def test_plain_lines_count_from_one_and_keep_all_but_their_ends(
-    content: bytes, column: str | None, expected: list[tuple[int, str]]
-) -> None:
-    assert list(plain_rows(io.BytesIO(content), "a", column)) == [(place, (text,)) for place, text in expected]
 
 
 def test_a_named_pipe_is_called_one(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from recurra.core.progress import Reporter
-from recurra.training.fit import stage_arguments
+from recurra.training.fit import auxiliary_arguments
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.stages import classifier_beside, train_auxiliary
 from tiny import tiny_model, tiny_split
@@ -25,7 +25,7 @@ def protocol(**values: Any) -> ProtocolConfig:
 
 
 def train(model: Any, folder: Path) -> bool:
-    arguments = stage_arguments("auxiliary", protocol(), folder, seed=0, precision="fp32")
+    arguments = auxiliary_arguments(protocol(), folder, seed=0, precision="fp32")
     return train_auxiliary(model, FIVE, arguments, change_inputs=None, seed=0, reporter=Reporter(quiet=True))
 
 

@@ -95,8 +95,8 @@ STOPS_EARLY = {
 }  # fmt: skip
 # Everything that keeps a state of its own: averages, hidden tokens, a training before the training.
 AVERAGED = {
-    **COSINE, "weight_averaging": 0.8, "token_dropout": 0.2, "selection": "accuracy", "pretraining_epochs": 2,
-    "pretraining_learning_rate": 1e-3, "auxiliary_epochs": 2,
+    **COSINE, "weight_averaging": 0.8, "token_dropout": 0.2, "selection": "accuracy",
+    "auxiliary_epochs": 2,
 }  # fmt: skip
 PROTOCOLS = {
     "first": FIRST_IS_BEST, "third": THIRD_IS_BEST, "cosine": COSINE, "stops": STOPS_EARLY, "averaged": AVERAGED,
@@ -184,16 +184,15 @@ def test_a_training_killed_again_and_again_ends_the_same(uninterrupted: dict[str
 @pytest.mark.parametrize(
     "moments",
     [
-        # The first two checkpoints are those of pretraining, the next two of the auxiliary labels.
+        # The first two checkpoints are those of the auxiliary labels.
         ["middle of epoch 2"],
-        ["marker of checkpoint 3"],
-        ["optimiser of checkpoint 5"],
-        ["marker of checkpoint 6", "end of training"],
+        ["optimiser of checkpoint 3"],
+        ["marker of checkpoint 4", "end of training"],
         ["marker of checkpoint 2", "optimiser of checkpoint 2", "evaluation of epoch 2"],
     ],
     ids=", ".join,
 )
-def test_averages_hidden_tokens_and_pretraining_go_on_where_they_were(
+def test_averages_hidden_tokens_and_auxiliary_labels_go_on_where_they_were(
     moments: list[str], uninterrupted: dict[str, Path], tmp_path: Path
 ) -> None:
     check_killed("averaged", moments, uninterrupted, tmp_path)

@@ -16,7 +16,7 @@ from recurra.core.progress import Reporter
 from recurra.models.modeling import RecurraModel
 from recurra.training.fit import train_transformer
 from recurra.training.protocols import ProtocolConfig
-from recurra.training.vocabulary import NOT_GUESSED, MaskTokens, drop_tokens, tokens_to_guess
+from recurra.training.vocabulary import MaskTokens, drop_tokens
 from tiny import tiny_model, tiny_split
 
 # As in the rows of tests: 0 pads, 1 begins, 2 ends; 3 hides.
@@ -44,19 +44,6 @@ def test_special_tokens_and_padding_are_never_hidden() -> None:
     assert (dropped[changed] == TOKENS.mask).all()
     share = changed.sum() / (~special).sum()
     assert float(share) == pytest.approx(0.9, abs=0.02)
-
-
-def test_what_is_to_be_guessed_is_chosen_as_in_bert() -> None:
-    ids = batch(rows=2000)
-    torch.manual_seed(0)
-    seen, targets = tokens_to_guess(ids, 0.2, TOKENS, 40)
-    chosen = targets != NOT_GUESSED
-    words = ~torch.isin(ids, torch.tensor(TOKENS.kept))
-    assert torch.equal(targets[chosen], ids[chosen]) and not (chosen & ~words).any()
-    assert torch.equal(seen[~chosen], ids[~chosen])
-    assert float(chosen.sum() / words.sum()) == pytest.approx(0.2, abs=0.01)
-    assert float((seen[chosen] == TOKENS.mask).float().mean()) == pytest.approx(0.8 + 0.1 / 40, abs=0.02)
-    assert float((seen[chosen] == ids[chosen]).float().mean()) == pytest.approx(0.1 + 0.1 / 40, abs=0.02)
 
 
 def watch_inputs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, torch.Tensor]]:
@@ -119,5 +106,5 @@ def test_without_a_mask_the_unknown_word_hides_and_without_either_it_is_one_clea
     unknown = SimpleNamespace(mask_token_id=None, unk_token_id=1, all_special_ids=[0, 1, 2])
     assert MaskTokens.of(unknown) == MaskTokens(mask=1, kept=(0, 1, 2))
     neither = SimpleNamespace(mask_token_id=None, unk_token_id=None, all_special_ids=[0])
-    with pytest.raises(ConfigurationError, match=r"the tokenizer has neither \[MASK\] nor \[UNK\].* set both to 0"):
+    with pytest.raises(ConfigurationError, match=r"the tokenizer has neither \[MASK\] nor \[UNK\].* set it to 0"):
         MaskTokens.of(neither)

@@ -71,13 +71,13 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
         ("paper", ["token_dropuot=0.1"], r"unknown key 'token_dropuot' \(did you mean 'token_dropout'\?\)"),
         ("paper", ["weight_averaging=-0.1"], r"'weight_averaging' is -0.1: input should be greater than or equal to 0"),
         ("paper", ["weight_averaging=1"], r"'weight_averaging' is 1: input should be less than 1"),
-        ("paper", ["pretraining_epochs=-1"], r"'pretraining_epochs' is -1: input should be greater than"),
+        ("paper", ["auxiliary_epochs=-1"], r"'auxiliary_epochs' is -1: input should be greater than"),
         ("paper", ["selection=f1"], r"'selection' is \"f1\": input should be 'loss' or 'accuracy'"),
         ("paper", ["selection=accuracy"], r"'selection' is accuracy: the plateau schedule waits for the loss; take "),
         (
             "demo",
-            ["pretraining_epochs=0", "pretraining_learning_rate=1e-3"],
-            r"'pretraining_learning_rate' is 0.001 without its stage; set pretraining_epochs above 0",
+            ["auxiliary_epochs=0", "auxiliary_learning_rate=1e-3"],
+            r"'auxiliary_learning_rate' is 0.001 without its stage; set auxiliary_epochs above 0",
         ),
         ("nowhere.yaml", [], r"cannot read 'nowhere.yaml'"),
     ],
@@ -94,8 +94,6 @@ LATER = {
     "selection": ("loss", "accuracy"),
     "token_dropout": (0.0, 0.1),
     "weight_averaging": (0.0, 0.99),
-    "pretraining_epochs": (0, 3),
-    "pretraining_learning_rate": (None, 1e-3),
     "activation_checkpointing": (False, True),
     "auxiliary_epochs": (0, 1),
     "auxiliary_learning_rate": (None, 1e-3),
@@ -159,7 +157,3 @@ def test_the_number_of_rows_chooses_how_an_encoder_is_tuned(rows: int, name: str
     found, reason = finetuning_for(rows)
     assert found == name and found in PROTOCOLS
     assert f"{rows:,} training rows" in reason
-
-
-def test_a_protocol_says_what_it_is() -> None:
-    assert all(field in (ProtocolConfig.__doc__ or "") for field in ProtocolConfig.model_fields)

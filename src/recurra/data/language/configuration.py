@@ -29,7 +29,6 @@ class LanguageDataConfig(RunData):
         max_lines: ``lines`` takes so many of them from train, the first ones; None takes all. Other splits stay whole.
         fraction: Share of the training text that is used: so many of its texts from the start, which keeps neighbours
             together. Other splits stay whole, and a trained tokenizer sees this part only.
-        validation: File of the user with validation text; cut off the first file if absent.
         tokenizer: ``gpt2`` (data root or public name), ``trained`` (byte-level BPE of the training split), or the path
             of a tokenizer folder.
     """

@@ -79,11 +79,7 @@ class RunningText:
 
 @dataclass(frozen=True, eq=False)
 class LanguageDataset:
-    """A text corpus.
-
-    Attributes:
-        unit: What one text is: ``line`` or ``novel``.
-    """
+    """A text corpus."""
 
     name: str
     unit: str
@@ -96,13 +92,7 @@ class LanguageDataset:
         return content_hash({name: split.fingerprint for name, split in self.splits.items()})
 
     def record(self, min_characters: int = 50) -> dict[str, Any]:
-        """Describes the corpus in plain JSON values.
-
-        Returns:
-            ``name``, ``unit``, ``fingerprint``, ``notes``, and for each of ``splits`` its ``fingerprint``, ``texts``,
-            ``lines``, ``long_lines``, ``words``, ``bytes`` and ``seen_lines``: long lines that stand in train as well,
-            None for train itself and without it.
-        """
+        """Describes the corpus in plain JSON values."""
         long_lines = {name: split.long_lines(min_characters).texts for name, split in self.splits.items()}
         train = set(long_lines.get("train", ()))
         return {
@@ -133,12 +123,7 @@ WIKITEXT = "Salesforce/wikitext"
 
 @dataclass(frozen=True)
 class TextSource:
-    """A corpus whose splits are Parquet files with a column ``text``.
-
-    Attributes:
-        unit: What one row is: ``line`` or ``novel``.
-        public_name: Name on the public hub, if it has one; the corpus's name then chooses among the data sets there.
-    """
+    """A corpus whose splits are Parquet files with a column ``text``."""
 
     name: str
     description: str
@@ -158,11 +143,7 @@ class TextSource:
         return [split for split in SPLITS if (data_root / self.name / f"{split}.parquet").is_file()]
 
     def load(self, data_root: Path | None, wanted: Sequence[str] | None) -> dict[str, RunningText]:
-        """Loads splits: from the data root, else by the public name.
-
-        Args:
-            wanted: Names of splits; None takes what the data root has, or all if it has none.
-        """
+        """Loads splits: from the data root, else by the public name."""
         present = self.present(data_root)
         names = list(wanted) if wanted is not None else present or list(SPLITS)
         fetched: Mapping[str, Any] = {} if set(names) <= set(present) else self._fetch(data_root, names, present)
@@ -243,11 +224,7 @@ HELD_OUT_SHARE = 0.1
 
 
 def read_text_file(path: Path | str) -> list[str]:
-    """Reads the lines of a UTF-8 text file, without their ends; empty lines at the end of the file are left out.
-
-    Raises:
-        DataError: If there is no such file, it holds no text, or a byte that is not UTF-8 or NUL; with its line.
-    """
+    """Reads the lines of a UTF-8 text file, without their ends; empty lines at the end of the file are left out."""
     path = Path(path)
     check_path(path, TEXT_FORMATS)
     try:
@@ -312,11 +289,7 @@ def is_language_corpus(name: str) -> bool:
 def load_language_dataset(
     config: LanguageDataConfig, data_root: Path | None = None, splits: Sequence[str] | None = None
 ) -> LanguageDataset:
-    """Loads the text that a configuration names.
-
-    Args:
-        config: Corpus or file, and the share of its training text. Mode and context do not matter here.
-    """
+    """Loads the text that a configuration names."""
     for split in splits or ():
         if split not in SPLITS:
             raise ConfigurationError(unknown("split", split, SPLITS))

@@ -62,9 +62,6 @@ class PackedBlocks(_Samples):
     """Texts joined by end-of-text and cut in blocks of ``context`` tokens; the remainder is dropped.
 
     A block knows nothing of the one before it, and its first token is not predicted.
-
-    Attributes:
-        dropped_tokens: Tokens at the end that fill no block.
     """
 
     def __init__(self, encoded: EncodedText, context: int) -> None:
@@ -92,9 +89,6 @@ class LineSamples(_Samples):
     """A sample a text: end-of-text, the text, end-of-text, cut at ``context`` tokens.
 
     The first end-of-text is there so that the text's first token is predicted as well.
-
-    Attributes:
-        cut: Texts that did not fit.
     """
 
     def __init__(self, encoded: EncodedText, context: int) -> None:
@@ -171,14 +165,7 @@ def make_samples(encoded: EncodedText, config: LanguageDataConfig) -> PackedBloc
 def prepare_language_data(
     config: LanguageDataConfig, *, data_root: Path | None, cache_dir: Path | None
 ) -> dict[str, Any]:
-    """Loads and tokenises text into the cache, where trainings find it.
-
-    Returns:
-        Plain JSON values: ``name``, ``mode``, ``context``, ``fingerprint``, ``tokenizer`` (with ``lossless``), and for
-        each of ``splits`` its ``tokens`` (end-of-text included), ``words`` and ``bytes``; for train also its
-        ``samples``, the ``dropped_tokens`` of ``packed`` and the ``cut`` samples of ``lines``. Other splits are
-        evaluated whole.
-    """
+    """Loads and tokenises text into the cache, where trainings find it."""
     dataset = load_language_dataset(config, data_root)
     tokenizer = load_language_tokenizer(config, dataset, data_root)
     return {

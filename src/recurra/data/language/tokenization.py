@@ -35,8 +35,6 @@ class EncodedText:
     """Tokens of a split's texts, laid end to end.
 
     Attributes:
-        input_ids: Token ids of all texts, without anything between them, int32, shape ``(tokens,)``.
-        offsets: Text ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, shape ``(texts + 1,)``.
         end_of_text: Token that ends a text and is read before the first one.
         words: Words of the split, one end-of-line a line included; what a perplexity by word divides by.
         num_bytes: Bytes of the split in UTF-8, line ends included; what bits per byte divide by.
@@ -69,9 +67,6 @@ def encode_running_text(
     """Tokenises the texts of a split, or reads them from the cache; nothing is cut.
 
     The cache is keyed by the split's fingerprint and the tokenizer's hash. A damaged file is made again.
-
-    Args:
-        split: The texts; `RunningText.long_lines` gives those of the mode ``lines``.
     """
     if tokenizer.eos_token_id is None:
         raise ConfigurationError("the tokenizer has no end-of-text token (eos_token); texts cannot be joined with it")
@@ -111,11 +106,7 @@ def read_byte_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
 
 
 def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Trains byte-level BPE; the same texts give the same tokenizer. `END_OF_TEXT` has id 0, then come the 256 bytes.
-
-    Args:
-        vocab_size: Tokens to aim at; fewer if the texts do not give as many.
-    """
+    """Trains byte-level BPE, the same of the same texts. `END_OF_TEXT` has id 0, then come the 256 bytes."""
     tokenizer = _byte_level(BPE())
     trainer = BpeTrainer(
         vocab_size=vocab_size,
@@ -163,14 +154,7 @@ _PROBE = "  Two  words , don 't \n<unk> naïve 漢字 🙂\t<|endoftext|> "
 def load_language_tokenizer(
     config: LanguageDataConfig, dataset: LanguageDataset | None, data_root: Path | None
 ) -> PreTrainedTokenizerFast:
-    """Returns the tokenizer that a configuration names; it has an end-of-text token (``eos_token_id``).
-
-    Args:
-        dataset: A trained tokenizer sees its training split only; other tokenizers need none.
-
-    Raises:
-        UnavailableError: If the public files are neither in the data root nor to be had.
-    """
+    """Returns the tokenizer that a configuration names; it has an end-of-text token (``eos_token_id``)."""
     if config.tokenizer == TRAINED:
         if dataset is None or "train" not in dataset.splits:
             raise ConfigurationError(
@@ -184,12 +168,7 @@ def load_language_tokenizer(
 
 
 def default_language_tokenizer(name: str, data_root: Path | None) -> str:
-    """Returns the tokenizer to take where none was asked for.
-
-    Returns:
-        ``gpt2`` where it lies in the data root, and for public corpora; else ``trained``, which needs nothing from
-        outside.
-    """
+    """Returns the tokenizer to take where none was asked for."""
     present = data_root is not None and (data_root / _LOCAL_FOLDER / _FILES[0]).is_file()
     if present or ALIASES.get(name, name) in SOURCES:
         return GPT2

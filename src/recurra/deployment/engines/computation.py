@@ -85,11 +85,7 @@ def budget_batches(lengths: Integers, budget: int) -> Iterator[Integers]:
 def padded_ids(
     input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int
 ) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Cuts rows out of flat ids and pads them on the right to the longest.
-
-    Returns:
-        Ids and whether a token is real, ``(rows, longest)`` each.
-    """
+    """Cuts rows out of flat ids and pads them on the right to the longest."""
     if len(lengths) == 1:
         row = input_ids[starts[0] : starts[0] + lengths[0]][None].astype(np.int64)
         return row, np.ones(row.shape, dtype=np.bool_)
@@ -109,7 +105,6 @@ class Depth:
 
     Attributes:
         exits: Recurrences after which a head of their own stands.
-        windows: Most windows that a text is read in.
     """
 
     exits: tuple[int, ...]
@@ -140,24 +135,14 @@ class Depth:
 
 @dataclass(frozen=True, eq=False)
 class Early:
-    """What was said of texts that could leave early.
-
-    Attributes:
-        logits: Of the head at which each text left, ``(texts, labels)``.
-        exited_after: Recurrences that it took, ``(texts,)``.
-    """
+    """What was said of texts that could leave early."""
 
     logits: Logits
     exited_after: Integers
 
 
 class Engine(ABC):
-    """What computes logits from cleaned texts.
-
-    Attributes:
-        depth: Where the model has outputs; none for one without recurrences, such as the linear control.
-        concurrency: How many threads may ask it at once and gain by it; from more, ask in turns.
-    """
+    """What computes logits from cleaned texts."""
 
     computation: Computation | None = None
     depth: Depth | None = None
@@ -204,7 +189,6 @@ class Trace:
 
     Attributes:
         after: Recurrences after which it was read, ``n`` of them; the last is the model's depth.
-        probabilities: ``(texts, n, labels)``.
         own_heads: Whether each has a head that was trained there. If not, the final head was applied early, to states
             that it never saw in training: what it says of them is a hint at most.
         stops_after: Recurrence after which each text would stop under the rule in force, ``(texts,)``; none without.

@@ -21,9 +21,6 @@ class JoinedEngine(TransformerEngine):
     """Adds the scores of a linear model to those of a classifier on mean token states.
 
     The mean and the classifier on it are computed in FP32, as they were for the fit.
-
-    Attributes:
-        words: The linear model.
     """
 
     words: LinearModel

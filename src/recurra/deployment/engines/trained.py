@@ -50,12 +50,7 @@ _ROWS_STEP = 32
 
 @dataclass(frozen=True, eq=False)
 class FlatRows:
-    """Tokenised rows laid end to end.
-
-    Attributes:
-        input_ids: ``(tokens,)``.
-        offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, ``(rows + 1,)``.
-    """
+    """Tokenised rows laid end to end."""
 
     input_ids: npt.NDArray[np.int32]
     offsets: Integers
@@ -76,7 +71,6 @@ class FlatRows:
         """Yields batches of ``batch_size * TOKENS_A_ROW`` tokens of packed rows, the longest first.
 
         Args:
-            batch_size: Rows of `TOKENS_A_ROW` tokens that make a batch; more of shorter ones.
             few_sizes: Fill batches up to one of a dozen sizes. Half precision needs it on a CPU: for every new size of
                 a matrix product, oneDNN compiles a kernel for some milliseconds and keeps it, 1 to 3 MB each with AMX.
         """
@@ -142,11 +136,7 @@ class ForeignClassifier:
 
     @classmethod
     def load(cls, folder: Path, *, precision: str) -> Self:
-        """Reads a folder.
-
-        Raises:
-            CheckpointError: If it cannot be loaded without its own code, or is not whole.
-        """
+        """Reads a folder."""
         read_model_configuration(folder)
         if not (folder / WEIGHTS_NAME).is_file():
             raise CheckpointError(
@@ -176,8 +166,6 @@ class TransformerEngine(Engine):
 
     Args:
         model: The classifier; converted in place to ``precision`` once, so that no weight is cast again a batch.
-        max_length: Tokens after which a text is cut, or a window of it.
-        windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
     """
 
     def __init__(

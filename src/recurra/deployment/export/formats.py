@@ -83,14 +83,9 @@ class ExportFormat(ABC):
     The tokenizer, the run's record, the card and the manifest are written for every format alike.
 
     Attributes:
-        precisions: What the weights can be stored in, the first being the widest.
-        weight_files: Files that hold the weights, if they are there.
-        needs_torch: Whether `open` takes torch and transformers for a Transformer; a linear model never needs them.
         packages: What `write` imports beyond the dependencies of this package.
         usage: Markdown for the card: how other programs read the folder. ``{cleaning}``, ``{max_length}`` and
             ``{pad_token_id}`` stand for those of the export.
-        linear_usage: The same for a linear model.
-        joined_usage: The same for a linear model beside an encoder.
     """
 
     name: ClassVar[str]
@@ -105,11 +100,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
-        """Writes weights and configuration of a run's model, which the engine holds in FP32.
-
-        Raises:
-            AuditError: If the weights do not fit the precision, or what was written is not what was meant.
-        """
+        """Writes weights and configuration of a run's model, which the engine holds in FP32."""
 
     @abstractmethod
     def write_linear(self, model: LinearModel, folder: Path) -> None:
@@ -117,20 +108,10 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:
-        """Reads what `write` or `write_linear` wrote.
-
-        Raises:
-            ConfigurationError: If it cannot be computed in that precision.
-            UnavailableError: If a package is missing.
-            CheckpointError: If the model cannot be read.
-        """
+        """Reads what `write` or `write_linear` wrote."""
 
     def check_model(self, config: object) -> None:  # noqa: B027 - safetensors takes every configuration
-        """Refuses a model that the format is not made for, by its `recurra.models.configuration.RecurraConfig`.
-
-        Raises:
-            ConfigurationError: Naming the key, its value, and what is allowed.
-        """
+        """Refuses a model that the format is not made for, by its `recurra.models.configuration.RecurraConfig`."""
 
     def check_packages(self) -> None:
         """Looks whether what `write` needs is installed, without importing it."""
@@ -190,11 +171,7 @@ class SafetensorsFormat(ExportFormat):
 
 
 def write_safetensors(model: PreTrainedModel, precision: str, folder: Path) -> None:
-    """Writes ``config.json`` and ``model.safetensors`` with every weight in ``precision``.
-
-    Raises:
-        AuditError: If a weight does not fit it.
-    """
+    """Writes ``config.json`` and ``model.safetensors`` with every weight in ``precision``."""
     from recurra.models.inference import PRECISIONS
 
     stored = copy.deepcopy(model).to(device="cpu", dtype=PRECISIONS[precision])

@@ -42,13 +42,7 @@ _NOBODY = 2.0
 
 
 class OnnxEngine(Engine):
-    """Runs an exported classifier on ONNX Runtime.
-
-    Args:
-        precision: Precision of the stored weights, which is computed in.
-        max_length: Tokens after which a text is cut, or a window of it.
-        windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
-    """
+    """Runs an exported classifier on ONNX Runtime."""
 
     def __init__(
         self,

@@ -89,10 +89,6 @@ class Graph:
         """Adds a loop; returns the names of what it carried, after it.
 
         Args:
-            trips: Most iterations, a whole number ``()``.
-            carried: Values; sizes without a name may change on the way.
-            body: The nodes of one iteration.
-            iteration: Name by which the body knows the iteration's number.
             goes_on: What the body computes to say whether another one follows; none means always.
         """
         going = self.name("going")
@@ -176,14 +172,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Carried:
-    """A value that a loop carries from one iteration to the next.
-
-    Attributes:
-        before: The value before the first.
-        inner: Name by which the body knows it.
-        result: What the body makes of it.
-        kind: Type and shape of all three.
-    """
+    """A value that a loop carries from one iteration to the next."""
 
     before: str
     inner: str

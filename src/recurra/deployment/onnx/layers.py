@@ -38,11 +38,7 @@ class Rows:
 
 
 class LayerWriter:
-    """Writes layers into a graph, or into the bodies and branches in it.
-
-    Args:
-        weights: By the names of the model's state; FP32.
-    """
+    """Writes layers into a graph, or into the bodies and branches in it."""
 
     def __init__(
         self, graph: Graph, config: RecurraConfig, weights: Mapping[str, Array], linear: Linear, max_length: int
@@ -71,15 +67,7 @@ class LayerWriter:
     def linear_map(
         self, graph: Graph, states: str, name: str, part: str = "", outputs: Callable[[Array], Array] = np.asarray
     ) -> str:
-        """A linear map by its name among the model's weights, or a part of its outputs.
-
-        Args:
-            graph: Where.
-            states: ``(..., inputs)``.
-            name: The map's name.
-            part: Name of the part, in place of the map's.
-            outputs: Takes the part's outputs from an array with an entry for each of the map's.
-        """
+        """A linear map by its name among the model's weights, or a part of its outputs."""
         stored = part or name
         product = self.linear.product(graph, states, stored, outputs(self.weights[f"{name}.weight"]))
         mapped = str(graph.op("Add", product, self._own(graph, f"{name}.bias", f"{stored}.bias", outputs)))

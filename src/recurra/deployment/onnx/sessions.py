@@ -37,9 +37,6 @@ class Sessions:
     Batches are small, and each is computed by one thread beside the others: 1.2 to 1.3 times as fast as batches that
     all threads share (`docs/log.md`). What comes alone is shared by all threads, but for a short text in int8. The
     model is loaded once for one thread and once for all, the second time when it is first needed.
-
-    Args:
-        threads: Those that may be used; 0 means one for each core.
     """
 
     def __init__(self, path: Path, precision: str, threads: int = 0) -> None:
@@ -65,11 +62,7 @@ class Sessions:
     def run(
         self, lengths: Integers, budget: int, compute: Callable[[Any, Integers], Result]
     ) -> Iterator[tuple[Integers, Result]]:
-        """Computes rows in batches of so many tokens at most; ``compute`` is called from several threads.
-
-        Yields:
-            The rows of each batch and what was computed for them.
-        """
+        """Computes rows in batches of so many tokens at most; ``compute`` is called from several threads."""
         batches = self.cut(lengths, budget)
         if len(batches) < 2:
             yield from ((rows, compute(self.alone(lengths[rows]), rows)) for rows in batches)
@@ -123,12 +116,7 @@ def require_onnxruntime() -> Any:
 
 
 def open_session(path: Path, threads: int = 0) -> Any:
-    """Loads a model into ONNX Runtime; 0 threads mean one for each core.
-
-    Raises:
-        UnavailableError: If ONNX Runtime is not installed, or is too old.
-        CheckpointError: If this version of it cannot read the model.
-    """
+    """Loads a model into ONNX Runtime; 0 threads mean one for each core."""
     runtime = require_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import itertools
+import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TextIO
+
+import numpy as np
+import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError, DataError, StorageError, did_you_mean
 from recurra.core.files import atomic_path
@@ -24,15 +30,268 @@ from recurra.data.tables import (
 )
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import LabelDecision
-from recurra.deployment.explanation import explain
-from recurra.deployment.prediction.layout import (
-    JsonLinesWriter,
-    Layout,
-    ParquetWriter,
-    PredictedRows,
-    PredictionWriter,
-    TableWriter,
-)
+from recurra.deployment.engines.computation import Computation
+from recurra.deployment.explanation import AnyExplanation, Explanation, LabelledExplanation, explain
+
+_DIGITS = 6
+# What a column of ours is called beside one of the user's with the same name.
+PREDICTED = "_predicted"
+PROBABILITIES = "probabilities"
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedRows:
+    """Some rows with what was predicted for them, in the order of the input.
+
+    Attributes:
+        input_columns: Values of the columns of the input that are written too, one list a column.
+    """
+
+    texts: Sequence[str]
+    probabilities: npt.NDArray[np.float64]
+    ids: Sequence[str] | None = None
+    truth: Sequence[str] | None = None
+    input_columns: Sequence[Sequence[Any]] = ()
+    abstained: npt.NDArray[np.bool_] | None = None
+    explanations: Sequence[AnyExplanation] | None = None
+
+    def label_texts(self, decision: LabelDecision) -> list[str | None]:
+        """The labels of each row as one text; none of a row that gets none."""
+        labels: list[str | None] = list(decision.texts(self.probabilities))
+        if self.abstained is None:
+            return labels
+        return [None if without else label for label, without in zip(labels, self.abstained.tolist(), strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+class PredictionWriter(Protocol):
+    """Takes predictions chunk by chunk."""
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        ...
+
+
+class Layout:
+    """The columns of predictions.
+
+    ``id`` and ``truth`` if asked for, ``text``, ``label`` (the most probable), ``probability`` (of that label), and
+    ``probability_NAME`` for each class. Of a multi-label model ``label`` has all labels, and ``probability`` is absent.
+    ``abstained`` stands behind ``probability`` where rows may get no label, then ``words`` where labels are explained,
+    of a multi-label model ``words_by_label``.
+
+    Columns of the input that are written too come first and as they are, the text's own among them in place of
+    ``text``; a column of ours with the name of one of them has `PREDICTED` behind its name.
+    """
+
+    def __init__(
+        self,
+        decision: LabelDecision,
+        *,
+        ids: bool = False,
+        truth: bool = False,
+        input_columns: Sequence[str] = (),
+        explains: bool = False,
+    ) -> None:
+        self.label_names = decision.label_names
+        self.input_columns = list(input_columns)
+        self.explains = explains
+        self.words = Explanation.key if decision.exclusive else LabelledExplanation.key
+        self._decision = decision
+        self._ids = ids
+        self._truth = truth
+        for name in (*self._own_names(), *(f"probability_{label}" for label in self.label_names), PROBABILITIES):
+            if name in self.input_columns and f"{name}{PREDICTED}" in self.input_columns:
+                raise ConfigurationError(
+                    f"the input has the columns '{name}' and '{name}{PREDICTED}', and the predictions need one of the "
+                    "two names: rename a column, or leave the input's columns out with --no-keep-columns"
+                )
+
+    def name(self, own: str) -> str:
+        """What a column of ours is called beside those of the input."""
+        return f"{own}{PREDICTED}" if own in self.input_columns else own
+
+    def _own_names(self) -> list[str]:
+        front = [name for name, there in (("id", self._ids), ("truth", self._truth)) if there]
+        text = [] if self.input_columns else ["text"]
+        chosen = ["probability"] if self._decision.exclusive else []
+        more = [name for name, there in (("abstained", self._decision.abstains), (self.words, self.explains)) if there]
+        return [*front, *text, "label", *chosen, *more]
+
+    @property
+    def row_columns(self) -> list[str]:
+        """All columns but the probabilities of the classes, in order."""
+        return [*self.input_columns, *map(self.name, self._own_names())]
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns, in order."""
+        return [*self.row_columns, *(self.name(f"probability_{label}") for label in self.label_names)]
+
+    def values(self, rows: PredictedRows) -> list[list[Any]]:
+        """The values of each column, in the order of `columns`."""
+        probabilities = np.round(rows.probabilities, _DIGITS)
+        front: list[list[Any]] = [list(part) for part in (rows.ids, rows.truth) if part is not None]
+        front = [*map(list, rows.input_columns), *front] if self.input_columns else [*front, list(rows.texts)]
+        front.append(rows.label_texts(self._decision))
+        if self._decision.exclusive:
+            best = self._decision.decide(rows.probabilities)
+            front.append(probabilities[np.arange(len(rows)), best].tolist())
+        if self._decision.abstains:
+            front.append([False] * len(rows) if rows.abstained is None else rows.abstained.tolist())
+        if self.explains:
+            front.append([None] * len(rows) if rows.explanations is None else list(rows.explanations))
+        return [*front, *probabilities.T.tolist()]
+
+
+# What makes a cell a formula in the common spreadsheets.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+class TableWriter:
+    """Writes CSV or TSV with a header.
+
+    With ``escape_formulas``, words that a spreadsheet would take for a formula get an apostrophe in front, which it
+    takes for text; other programs then read the apostrophe.
+    """
+
+    def __init__(self, stream: TextIO, layout: Layout, delimiter: str, *, escape_formulas: bool = False) -> None:
+        self._layout = layout
+        self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
+        # The module quotes what holds its own line end; a carriage return ends a line for other readers.
+        self._quoting = csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        self._escape = escape_formulas
+        self._writer.writerow(map(self._cell, layout.columns))
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        for values in zip(*self._layout.values(rows), strict=True):
+            cells = [self._cell(value) for value in values]
+            returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+            (self._quoting if returns else self._writer).writerow(cells)
+
+    def _cell(self, value: Any) -> Any:
+        """Words, numbers and nothing as they are, the rest as text; a formula behind an apostrophe if asked for."""
+        if isinstance(value, bool) or not (value is None or isinstance(value, str | int | float)):
+            value = as_text(value)
+        formula = self._escape and isinstance(value, str) and value.startswith(_FORMULA_STARTS)
+        return f"'{value}" if formula else value
+
+
+def as_text(value: Any) -> str:
+    """A value of the input as text: words as they are, JSON values as JSON, the rest as Python writes it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float | list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _as_json(value: Any) -> Any:
+    """A value of the input as JSON has it: what is no number there is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _as_json_value(value: Any) -> Any:
+    return value.plain() if isinstance(value, AnyExplanation) else as_text(value)
+
+
+class JsonLinesWriter:
+    """Writes one JSON object a line; the probabilities of the classes are an object of their own."""
+
+    def __init__(self, stream: TextIO, layout: Layout, *, between: str = "") -> None:
+        # What stands before the line feed between two rows: a comma inside a JSON array.
+        self._stream = stream
+        self._layout = layout
+        self._between = between
+        self._started = False
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        names = self._layout.row_columns
+        fixed = len(names)
+        for values in zip(*self._layout.values(rows), strict=True):
+            row = dict(zip(names, map(_as_json, values[:fixed]), strict=True))
+            row[self._layout.name(PROBABILITIES)] = dict(zip(self._layout.label_names, values[fixed:], strict=True))
+            line = json.dumps(row, ensure_ascii=False, default=_as_json_value)
+            if self._between:
+                self._stream.write(f"{self._between}\n{line}" if self._started else line)
+            else:
+                self._stream.write(f"{line}\n")
+            self._started = True
+
+
+class LineWriter:
+    """Writes a line for each row, for a person or a pipe: label, its probability, text, separated by tabs.
+
+    Where labels are explained, the words stand at the end.
+    """
+
+    def __init__(self, stream: TextIO, decision: LabelDecision) -> None:
+        self._stream = stream
+        self._decision = decision
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows; white space inside a text becomes single spaces, so that a row stays one line."""
+        decision = self._decision
+        decided = decision.decide(rows.probabilities)
+        explained = [""] * len(rows) if rows.explanations is None else [f"\t{words}" for words in rows.explanations]
+        for text, label, number, row, words in zip(
+            rows.texts, rows.label_texts(decision), decided, rows.probabilities, explained, strict=True
+        ):
+            chosen = ";".join(f"{probability:.4f}" for probability in np.atleast_1d(row[number]))
+            self._stream.write(f"{label or ''}\t{chosen}\t{' '.join(text.split())}{words}\n")
+
+
+@contextlib.contextmanager
+def json_document(
+    stream: TextIO, decision: LabelDecision, computation: Computation | None = None, *, explains: bool = False
+) -> Iterator[JsonLinesWriter]:
+    """Writes one JSON document, with how predictions were computed and a list of them, row by row."""
+    how = f'"computation": {json.dumps(computation.plain())}, ' if computation else ""
+    stream.write(f'{{{how}"predictions": [\n')
+    yield JsonLinesWriter(stream, Layout(decision, explains=explains), between=",")
+    stream.write("\n]}\n")
+
+
+class ParquetWriter:
+    """Writes Parquet, a row group for each chunk.
+
+    Columns of the input that are written too have their types if it is Parquet, and are text otherwise.
+    """
+
+    def __init__(self, path: Path, layout: Layout, source: Path | None = None) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._pyarrow, self._layout = pa, layout
+        typed = source is not None and source.suffix.lower() == ".parquet"
+        schema = pq.read_schema(source) if typed else None
+        kinds = {layout.name(name): pa.string() for name in ("id", "truth", "text", "label", layout.words)} | {
+            layout.name("abstained"): pa.bool_()
+        }
+        own = [(name, kinds.get(name, pa.float64())) for name in layout.columns[len(layout.input_columns) :]]
+        others = [(name, pa.string() if schema is None else schema.field(name).type) for name in layout.input_columns]
+        self._schema = pa.schema([*others, *own])
+        self._as_words = 0 if typed else len(others)
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        values = self._layout.values(rows)
+        for index in range(self._as_words):
+            values[index] = [None if value is None else as_text(value) for value in values[index]]
+        if self._layout.explains:
+            index = self._layout.columns.index(self._layout.name(self._layout.words))
+            values[index] = [as_text(value) for value in values[index]]
+        columns = [self._pyarrow.array(column, field.type) for column, field in zip(values, self._schema, strict=True)]
+        self._writer.write_table(self._pyarrow.Table.from_arrays(columns, schema=self._schema))
+
+    def close(self) -> None:
+        """Writes the end of the file."""
+        self._writer.close()
 
 
 @dataclass
@@ -41,8 +300,6 @@ class PredictionCounts:
 
     Attributes:
         empty: Texts without a character but white space; they are predicted like any other and keep their place.
-        labels: Rows by predicted label; a row with several counts for each, one without a label for none.
-        abstained: Rows that got no label; none if every row was to get one.
     """
 
     rows: int = 0
@@ -58,12 +315,7 @@ class PredictionCounts:
 
 @dataclass(frozen=True)
 class InputColumns:
-    """Columns of a file that stand beside what is predicted for its rows.
-
-    Attributes:
-        names: All its columns, in their order.
-        notes: How the file is read, where that is not the plain case.
-    """
+    """Columns of a file that stand beside what is predicted for its rows."""
 
     source: Path
     names: list[str]
@@ -94,10 +346,6 @@ def write_stream(
     """Predicts raw texts chunk by chunk and writes them in their order.
 
     Args:
-        classifier: What predicts; cleans the texts itself.
-        chunks: Raw texts, for example from `recurra.data.tables.stream_rows`.
-        writer: Where predictions go.
-        advance: Called with the number of rows after each chunk.
         explain_words: How many words to say of each row that speak most for its most probable label, of a multi-label
             model for each that it gets (`recurra.deployment.decision.LabelDecision.explained`); none says none.
     """
@@ -148,13 +396,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def check_output(path: Path, source: Path | str | None = None) -> None:
-    """Refuses a file that cannot be meant, before any work is done.
-
-    Raises:
-        ConfigurationError: For an unknown extension.
-        StorageError: If it is the input itself, or a folder.
-        UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
-    """
+    """Refuses a file that cannot be meant, before any work is done."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(
             f"'{path}' has the unknown extension '{path.suffix}'{did_you_mean(path.suffix, SUFFIXES)}; "
@@ -179,15 +421,7 @@ def open_writer(
     columns: InputColumns | None = None,
     explains: bool = False,
 ) -> Iterator[PredictionWriter]:
-    """Opens a file of predictions by its extension; it takes its place when all is written, and not at all otherwise.
-
-    Columns of the input are written before ours; see `Layout` and `TableWriter`.
-
-    Raises:
-        ConfigurationError: For an unknown extension, or columns that cannot stand beside ours.
-        StorageError: If it cannot be written; what was there is untouched.
-        UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
-    """
+    """Opens a file of predictions by its extension; it takes its place when all is written, or not at all."""
     check_output(path)
     names = [] if columns is None else columns.names
     layout = Layout(decision, ids=ids, truth=truth, input_columns=names, explains=explains)

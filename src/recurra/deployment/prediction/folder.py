@@ -229,12 +229,6 @@ def predict_on_ray(
     in the data set of the next round. Raises if a node sees other files than this one, or if Ray itself fails.
 
     Args:
-        job: The job.
-        names: The files.
-        ray: The connected package.
-        reporter: Says what was lost.
-        workers: Most workers at a time; 0 takes as many as the cluster has cores for.
-        cpus: Cores of a worker.
         retries: Rounds in a row without a finished file, behind the first, before the rest is given up.
     """
     job = replace(job, model=job.model.resolve(), source=job.source.resolve(), output=job.output.resolve())

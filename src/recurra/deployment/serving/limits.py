@@ -68,11 +68,8 @@ class ServerLimits(Settings):
 
     Attributes:
         body_timeout_s: Seconds within which a request must have arrived, its head and its body each.
-        timeout_s: Seconds after which an accepted request is given up.
         alone: Whether every request is computed by itself, so that no text shares a batch with those of another user.
             In int8 a batch shares a scale, and a probability may move in its third decimal with its neighbours.
-        max_wait_s: Expected wait above which a request is turned away.
-        max_held_bytes: Bytes of all requests that are in memory.
         rate: How often a key may ask, or an address without one; none is no limit.
     """
 
@@ -118,11 +115,7 @@ def stopping() -> Refusal:
 
 
 class ApiKeys:
-    """Recognises keys; holds nothing but their hashes.
-
-    Raises:
-        ConfigurationError: If there is none or too many, one is there twice, too short or cannot stand in a header.
-    """
+    """Recognises keys; holds nothing but their hashes."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -174,10 +167,6 @@ class RateLimiter:
 
     Of a client only the moment is stored at which its bucket is full again; from then on it need not be remembered.
     Where too many are remembered, new addresses share a bucket: nobody gets a full one by making us forget.
-
-    Args:
-        rate: Requests and the seconds in which they may come; so many may come at once.
-        most: Addresses that are remembered; keys always are.
     """
 
     def __init__(self, rate: Rate, most: int = _MOST_CLIENTS, clock: Callable[[], float] = time.monotonic) -> None:

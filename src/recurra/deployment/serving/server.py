@@ -10,6 +10,7 @@ import selectors
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,14 +18,325 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from recurra.core.environment import available_cores, limit_fragmentation
 from recurra.core.errors import UnavailableError
 from recurra.deployment.serving.application import Application
-from recurra.deployment.serving.limits import ServerLimits, read_keys
+from recurra.deployment.serving.limits import HEADERS, ServerLimits, error_body, read_keys
 from recurra.deployment.serving.models import name_folders, open_models
 from recurra.deployment.serving.observation import EventLog, ServerLogHandler
-from recurra.deployment.serving.protocol import BoundedProtocol
+
+_RAW_HEADERS = "".join(f"{name.lower()}: {value}\r\n" for name, value in HEADERS.items()).encode("ascii")
+# Bytes of a request's line and headers; then of its trailers and of what stands around the chunks of its body.
+_MOST_HEAD_BYTES = 64 * 1024
+# Requests that a client may send before it has the answer to the first of them.
+_MOST_AHEAD = 128
+# Of an answer, what its client has to take in `ServerLimits.body_timeout_s`, if it does not take all.
+_LEAST_TAKEN_BYTES = 64 * 1024
+# Of a request that was answered before it ended: a client that is cut off while it sends sees a broken connection
+# instead of the answer.
+_MOST_LINGERING_BYTES = 2 * 2**20
+# At the end of the server, for a client that has connected and whose request is still on its way.
+_LAST_HEAD_S = 1.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Closes a connection whose request does not come, does not end, or has more around its data than it may.
+
+    So too one whose client does not take the answers.
+
+    A request is read until it is whole. If it is answered before, the connection is closed, once its client has sent
+    the rest, or too much more, or nothing more for too long.
+    """
+
+    _head_timer: asyncio.TimerHandle | None = None
+    # Set while the connection is only kept until its client is done; nothing is written then.
+    _linger_timer: asyncio.TimerHandle | None = None
+    _linger_bytes = 0
+    # Of the request that is read: what came and was not data, less a byte for each byte of data.
+    _framing_bytes = 0
+    # The head was read, the request is not whole.
+    _in_body = False
+    _keeps_alive = False
+    # The server ends: a request that is read from now on is the last of its connection.
+    _stopping = False
+    # Set while more of an answer is left than is kept for a client.
+    _taking_timer: asyncio.TimerHandle | None = None
+    # No further request is read; the response that follows those to the earlier ones.
+    _ended = False
+    _final_response: bytes | None = None
+
+    def __init__(self, limits: ServerLimits, **options: Any) -> None:
+        super().__init__(**options)
+        self.limits = limits
+        # The first of them is being answered, the others wait; of the last, the body may be still to come.
+        self._unanswered: deque[RequestResponseCycle] = deque()
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing is written any more."""
+        return self._linger_timer is not None or self.transport.is_closing()
+
+    def connection_made(self, transport: Any) -> None:
+        """Takes a connection, unless there are too many."""
+        super().connection_made(transport)
+        most = self.limits.max_connections
+        if len(self.connections) > most:
+            message = f"{most:,} connections are open; try again in 1 s"
+            self._refuse(_response(b"429 Too Many Requests", "overloaded", message, b"retry-after: 1\r\n"))
+        else:
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends the work on all requests of this client; uvicorn ends that on the last only."""
+        self._stop_head_timer()
+        self._stop_taking_timer()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        self.pipeline.clear()
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Begins the end of the server: what is being answered is the last, or what a new client is sending."""
+        self._stopping = True
+        self._keeps_alive = False
+        if self._head_timer is not None and not self.closing:
+            self._head_timer.cancel()
+            self._head_timer = self.loop.call_later(min(_LAST_HEAD_S, self.limits.body_timeout_s), self._close)
+        elif self._linger_timer is not None or not self._unanswered:
+            self._close()
+        else:
+            super().shutdown()
+
+    def pause_writing(self) -> None:
+        """Begins to wait for a client that is slow to take its answer."""
+        super().pause_writing()
+        self._expect_taking()
+
+    def resume_writing(self) -> None:
+        """Goes on once it has taken enough."""
+        self._stop_taking_timer()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Ends a connection on which no further request came."""
+        if not self.transport.is_closing():
+            self._close()
+
+    def data_received(self, data: bytes) -> None:
+        """Reads what came, and counts it."""
+        if self.transport.is_closing():
+            return
+        if self._linger_timer is not None:
+            self._linger_bytes -= len(data)
+            if self._linger_bytes < 0:
+                self.transport.close()
+                return
+        if self._ended:
+            if self._linger_timer is None:
+                self.flow.pause_reading()
+            return
+        if not self._in_body and not self._unanswered:
+            self._expect_head()
+        self._framing_bytes += len(data)
+        super().data_received(data)
+        self._framing_bytes = max(0, self._framing_bytes)
+        if self._framing_bytes > _MOST_HEAD_BYTES:
+            self._refuse_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header; trailers are not kept, and uvicorn would add them to a head that was passed on."""
+        if not self._in_body:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Passes a request on."""
+        self._stop_head_timer()
+        if self._ended or self.closing:
+            return
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > _MOST_HEAD_BYTES:
+            self._refuse_head()
+            return
+        if len(self._unanswered) >= _MOST_AHEAD:
+            message = f"{_MOST_AHEAD} requests of this connection wait; send further ones after the answers"
+            self._end(_response(b"429 Too Many Requests", "overloaded", message, b"retry-after: 1\r\n"), "overloaded")
+            return
+        super().on_headers_complete()
+        cycle = self.cycle
+        cycle.transport = _AnswerTransport(self)
+        self._unanswered.append(cycle)
+        self._in_body = True
+        # Nothing can be read behind an upgrade, which we never grant.
+        self._keeps_alive = cycle.keep_alive and not self._stopping and not self.parser.should_upgrade()
+        # Until the request is whole: who is answered before is told that the connection closes.
+        cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Takes data of a body."""
+        if self._in_body:
+            # Its own byte, and one of what stands around it: small chunks are no attack.
+            self._framing_bytes -= 2 * len(body)
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Ends a request."""
+        if not self._in_body:
+            return
+        super().on_message_complete()
+        self._in_body = False
+        self._framing_bytes = 0
+        if self._linger_timer is not None:
+            self.transport.close()
+        elif not self.cycle.response_started:
+            self.cycle.keep_alive = self._keeps_alive
+
+    def on_response_complete(self) -> None:
+        """Goes on to the next request, or to the end."""
+        self._unanswered.popleft()
+        super().on_response_complete()
+        if self._linger_timer is not None:
+            self._unset_keepalive_if_required()
+        elif self._final_response is not None and not self._unanswered:
+            self._respond_and_linger(self._final_response)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
+        """Answers to what is no HTTP."""
+        if self._linger_timer is not None:
+            self.transport.close()
+        else:
+            self._end(
+                _response(b"400 Bad Request", "malformed", "this is no HTTP request that can be read"), "malformed"
+            )
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # An upgrade is ignored, as may be done with any, and no news; but the parser has lost its place.
+        self._ended = True
+
+    def close_gracefully(self) -> None:
+        """Closes the connection after an answer, once the client has sent what it is sending."""
+        if self._in_body or self._ended:
+            self._linger(_MOST_LINGERING_BYTES)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """Closes the connection once its client has taken what is written, or has had the time to."""
+        self._stop_head_timer()
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self._expect_taking()
+
+    def _expect_taking(self) -> None:
+        self._stop_taking_timer()
+        left = self.transport.get_write_buffer_size()
+        self._taking_timer = self.loop.call_later(self.limits.body_timeout_s, self._check_taking, left)
+
+    def _stop_taking_timer(self) -> None:
+        if self._taking_timer is not None:
+            self._taking_timer.cancel()
+            self._taking_timer = None
+
+    def _check_taking(self, left: int) -> None:
+        if left - self.transport.get_write_buffer_size() < _LEAST_TAKEN_BYTES:
+            self.transport.abort()
+        else:
+            self._expect_taking()
+
+    def _linger(self, most_bytes: int) -> None:
+        if self.closing:
+            return
+        self.pipeline.clear()
+        self._linger_bytes = most_bytes
+        self._linger_timer = self.loop.call_later(self.limits.body_timeout_s, self.transport.abort)
+        self.transport.write_eof()
+        self.flow.resume_reading()
+
+    def _expect_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.body_timeout_s, self._too_slow)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        self._head_timer = None
+        message = f"no request came within {self.limits.body_timeout_s:g} s"
+        self._refuse(_response(b"408 Request Timeout", "too_slow", message))
+
+    def _refuse(self, response: bytes) -> None:
+        """Turns away who has not sent a request."""
+        self._ended = True
+        self.transport.write(response)
+        self._close()
+
+    def _refuse_head(self) -> None:
+        if self._linger_timer is not None:
+            self.transport.close()
+            return
+        part = "trailers and the frames of the chunks" if self._in_body else "head"
+        verb = "have" if self._in_body else "has"
+        message = f"the {part} of the request {verb} more than {_MOST_HEAD_BYTES:,} bytes"
+        self._end(_response(b"431 Request Header Fields Too Large", "head_too_large", message), "head_too_large")
+
+    def _end(self, response: bytes, code: str) -> None:
+        """Refuses the request that is being read, after the answers to those before it, and reads no other."""
+        if self._ended or self.closing:
+            return
+        self._ended = True
+        self._stop_head_timer()
+        if self._in_body:
+            cycle = self._unanswered[-1]
+            if cycle.response_started:  # its answer says that the connection closes
+                return
+            # The application finds that its client is gone.
+            self._unanswered.pop()
+            if self.pipeline:
+                self.pipeline.popleft()
+            cycle.scope["state"]["refused"] = code
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._in_body = False
+        if self._unanswered:
+            self._final_response = response
+            self.flow.pause_reading()
+        else:
+            self._respond_and_linger(response)
+
+    def _respond_and_linger(self, response: bytes) -> None:
+        if not self.closing:
+            self.transport.write(response)
+            self._linger(_MOST_HEAD_BYTES)
+
+
+class _AnswerTransport(asyncio.Transport):
+    """What an answer is written to: nothing is for a client that has left, and closing lets one finish."""
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        super().__init__()
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        return self._protocol.closing
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._protocol.closing:
+            self._protocol.transport.write(data)
+
+    def close(self) -> None:
+        self._protocol.close_gracefully()
+
+
+def _response(status: bytes, code: str, message: str, more: bytes = b"") -> bytes:
+    body = error_body(code, message)
+    head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%s%sconnection: close\r\n\r\n"
+    return head % (status, len(body), _RAW_HEADERS, more) + body
+
 
 _KEEP_ALIVE_S = 30
 # Connections that may wait in the system's queue.

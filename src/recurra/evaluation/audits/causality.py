@@ -99,10 +99,6 @@ LENGTHS = (5, 24, 11, 17, 2)
 def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: int = 0) -> list[AuditResult]:
     """Compares rows alone with the same rows in padded batches.
 
-    Args:
-        model: A causal language model, ours or of transformers (`LanguageProbe`); left as it was found.
-        tolerance: Largest allowed difference relative to the largest logit, or to the loss.
-
     Returns:
         ``padding.logits`` over all heads and both sides; ``padding.loss`` for a padded row. The loss of a model that is
         not ours is judged with padding on the right only, as in training: left of a row, transformers' own loss
@@ -294,9 +290,6 @@ def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | 
     A convolution with ``kernel_size`` k and dilation s reads ``(k // 2) * s`` positions ahead, and what is applied one
     after the other adds up: cycles of the embedding, of every layer, and of every recurrence. Causal attention adds
     nothing, because what it reads lies earlier and has read no further ahead.
-
-    Returns:
-        0 for a causal model; none for an encoder, whose attention reads everything.
     """
     if not config.causal:
         return None

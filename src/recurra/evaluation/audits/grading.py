@@ -67,10 +67,6 @@ def grade(
 
     Args:
         right: By split, whether the model is right on each row, ``(rows,)``; empty if no predictions are at hand.
-
-    Returns:
-        The same findings with their grades; what a model's figures say stands in the summary and, under ``effect``, in
-        the details.
     """
     graded = []
     for audit in audits:

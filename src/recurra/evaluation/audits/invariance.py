@@ -76,9 +76,6 @@ def audit_invariance(
         model: Called as ``model(input_ids=, attention_mask=)`` with int64 tensors of shape ``(batch, tokens)``; gives
             ``.logits`` of shape ``(batch, labels)``. Left as it was found, also its mode; a model of another precision
             is judged on a copy in FP32.
-        encoded: Tokenised rows: ``encoded[i]["input_ids"]`` is a list or array of token ids
-            (`recurra.data.tokenization.EncodedSplit`).
-        max_length: Longest padded input in tokens; without it the model's ``config.max_position_embeddings``, if any.
 
     Returns:
         ``invariance.padding``: a row alone at its own length against the same row padded further, by padding tokens and

@@ -27,13 +27,7 @@ from recurra.data.windows import most_tokens
 def audit_long_texts(
     dataset: TextDataset, tokenizer: Any, max_length: int, longest: int, windows: int = 1
 ) -> list[AuditResult]:
-    """Measures what is cut of every split.
-
-    Returns:
-        ``long-texts.<split>`` for each split with rows: ``value`` is the share of rows that are cut; ``details`` have
-        the share of tokens, the rows counted, the limits, the length that would hold 95 % of the rows, and the windows
-        that would hold all but less than 1 %.
-    """
+    """Measures what is cut of every split."""
     found, added = [], added_tokens(tokenizer)
     for name, texts in samples_of(dataset).items():
         lengths = token_lengths(texts, tokenizer)

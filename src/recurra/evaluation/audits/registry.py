@@ -47,7 +47,6 @@ class Audit:
     """One audit.
 
     Attributes:
-        name: First part of the names of its results, before the first full stop.
         home: Module of this package and function that makes it: ``leakage:audit_leakage``; the function gives one
             result or a list.
         meanings: What a failure means for a reader, by the first part of a result's name; the longest that fits counts.
@@ -110,7 +109,7 @@ AUDITS: list[Audit] = [
             "nothing. Read more with --max-length N (max_length: N in a study file's data), at the price of time."
         },
     ),
-    Audit("seen", Subject.PREDICTIONS, "seen:audit_seen"),
+    Audit("seen", Subject.PREDICTIONS, "leakage:audit_seen"),
     Audit(
         "teacher",
         Subject.TEACHER,

@@ -157,12 +157,7 @@ _EXAMPLE_CHARACTERS = 200
 
 
 def audit_shortcuts(dataset: TextDataset, *, seed: int = 0) -> list[AuditResult]:
-    """Audits format shortcuts and labels of every reported split.
-
-    Returns:
-        ``shortcuts.format.<split>`` and ``shortcuts.labels.<split>`` for each reported split, and
-        ``shortcuts.conflicts``; ``skipped`` with the reason where there is too little data.
-    """
+    """Audits format shortcuts and labels of every reported split."""
     train = dataset.splits["train"]
     probe, reason = fit_probe(train, seed)
     results = []

@@ -19,8 +19,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
 from recurra.deployment.export.manifest import read_source_record
-from recurra.deployment.prediction.files import check_output, open_writer
-from recurra.deployment.prediction.layout import PredictedRows
+from recurra.deployment.prediction.files import PredictedRows, check_output, open_writer
 from recurra.tasks.base import require_split
 from recurra.tasks.presentation import ShownTable
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -222,25 +221,11 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def _pickle(run: Path) -> None:
-    (run / "model" / "model.safetensors").rename(run / "model" / "pytorch_model.bin")
-
-
-def _bert(run: Path) -> None:
-    path = run / "model" / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "bert"}))
-
-
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated weights": (
         lambda run: _cut(run / "model" / "model.safetensors"),
         "incomplete or damaged safetensors file",
     ),
-    "truncated record": (lambda run: _cut(run / "record.json"), "cannot be read as a record"),
-    "no record": (lambda run: (run / "record.json").unlink(), "not a finished run"),
-    "no model": (lambda run: shutil.rmtree(run / "model"), "is not a model folder"),
-    "a pickle": (_pickle, "'pytorch_model.bin', a pickle, which can run code when it is read and is refused"),
-    "not ours": (_bert, "is of model type 'bert'"),
     "nothing": (shutil.rmtree, "is not a run folder; give a folder made by 'recurra train'"),
 }
 

@@ -201,24 +201,19 @@ def test_the_record_of_a_run_is_read_from_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("storage", "requested", "device", "computed"),
+    ("storage", "requested", "device", "imitates", "computed"),
     [
-        ("fp32", None, "cpu", "fp32"),
-        ("bf16", None, "cpu", "bf16"),
-        ("fp16", None, "cpu", "fp32"),
-        ("fp16", "bf16", "cpu", "bf16"),
-        ("fp16", None, "cuda", "fp16"),
-        ("fp16", "fp32", "cuda", "fp32"),
-        ("fp32", "bf16", "cpu", "bf16"),
+        ("fp32", None, "cpu", False, "fp32"),
+        ("bf16", None, "cpu", False, "bf16"),
+        ("fp16", None, "cpu", False, "fp32"),
+        ("fp16", "bf16", "cpu", False, "bf16"),
+        ("fp16", None, "cuda", False, "fp16"),
+        ("fp16", "fp32", "cuda", False, "fp32"),
+        ("bf16", None, "cpu", True, "fp32"),
+        ("bf16", "bf16", "cpu", True, "bf16"),
     ],
 )
-def test_fp16_is_computed_where_it_is_fast(storage: str, requested: str | None, device: str, computed: str) -> None:
-    assert compute_precision(storage, requested, device) == computed
-
-
-@pytest.mark.parametrize(
-    ("storage", "requested", "computed"),
-    [("bf16", None, "fp32"), ("bf16", "bf16", "bf16"), ("fp16", None, "fp32"), ("fp32", None, "fp32")],
-)
-def test_bf16_is_computed_where_it_is_fast(storage: str, requested: str | None, computed: str) -> None:
-    assert compute_precision(storage, requested, "cpu", imitates_bf16=True) == computed
+def test_half_precision_is_computed_where_it_is_fast(
+    storage: str, requested: str | None, device: str, imitates: bool, computed: str
+) -> None:
+    assert compute_precision(storage, requested, device, imitates_bf16=imitates) == computed

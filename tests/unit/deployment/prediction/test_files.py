@@ -14,8 +14,7 @@ import pytest
 
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.deployment.decision import OneLabel
-from recurra.deployment.prediction.files import SUFFIXES, InputColumns, check_output, open_writer
-from recurra.deployment.prediction.layout import Layout, PredictedRows
+from recurra.deployment.prediction.files import SUFFIXES, InputColumns, Layout, PredictedRows, check_output, open_writer
 
 NAMES = ["bad", "good", "so, so"]
 TEXTS = ['a "quoted", text', "", "two\nlines\tand a tab", "naïve ☕", "plain"]

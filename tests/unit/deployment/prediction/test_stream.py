@@ -17,8 +17,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.data.tables import TextRows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels, OneLabel
-from recurra.deployment.prediction.files import source_chunks, write_stream
-from recurra.deployment.prediction.layout import LineWriter, PredictedRows, json_document
+from recurra.deployment.prediction.files import LineWriter, PredictedRows, json_document, source_chunks, write_stream
 
 
 class LengthEngine:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from recurra.data.dataset import TextSplit
-from recurra.evaluation.audits.seen import audit_seen, difference_at_equal_length, difference_interval
+from recurra.evaluation.audits.leakage import audit_seen, difference_at_equal_length, difference_interval
 
 
 def split(name: str, texts: list[str]) -> TextSplit:
