@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from pydantic_core import from_json
 
 from recurra.core.configuration import HashedSettings
@@ -91,6 +91,31 @@ class TrainingRecord(AnyTrainingRecord):
     history: list[EpochRecord] = Field(default_factory=list)
 
 
+# With more labels a matrix is written as its cells that are not zero: of 2,000 labels it has four million.
+_MOST_WRITTEN_WHOLE, _MOST_LABELS = 100, 10_000
+
+
+def _cells_of(matrix: list[list[int]]) -> Any:
+    if len(matrix) <= _MOST_WRITTEN_WHOLE:
+        return matrix
+    cells = [[true, said, count] for true, row in enumerate(matrix) for said, count in enumerate(row) if count]
+    return {"labels": len(matrix), "cells": cells}
+
+
+def _matrix_of(written: Any) -> Any:
+    if not isinstance(written, dict):
+        return written
+    labels = int(written["labels"])
+    if not 0 <= labels <= _MOST_LABELS:
+        raise ValueError(f"a matrix of {labels:,} labels; at most {_MOST_LABELS:,} can be read")
+    matrix = [[0] * labels for _ in range(labels)]
+    for true, said, count in written["cells"]:
+        if not (0 <= true < labels and 0 <= said < labels):
+            raise ValueError(f"cell {true}, {said} lies outside a matrix of {labels:,} labels")
+        matrix[true][said] = count
+    return matrix
+
+
 class MetricsRecord(HashedSettings):
     """Quality on one split.
 
@@ -108,7 +133,7 @@ class MetricsRecord(HashedSettings):
     f1: float
     loss: float | None
     accuracy_interval: tuple[float, float]
-    confusion_matrix: list[list[int]]
+    confusion_matrix: Annotated[list[list[int]], BeforeValidator(_matrix_of), PlainSerializer(_cells_of)]
     calibration_error: float | None = None
     uncalibrated_error: float | None = None
     average_precision: list[float | None] | None = None

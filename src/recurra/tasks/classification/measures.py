@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record import MetricsRecord
@@ -66,16 +67,47 @@ class ClassificationTable(LabellingTable):
 
 BOOTSTRAP_SAMPLES = 2000
 BOOTSTRAP_SEED = 20
-_LABELS_IN_FULL = 300
-_CELLS_AT_ONCE = 2**18
+_SUMS_AT_ONCE = 2**20
 F1_OF = "f1"
 AVERAGE_PRECISION = "average_precision"
 # Of a standard normal distribution.
 _Z_95 = 1.959964
 
 Floats = NDArray[np.float64]
-# A figure ``(...)`` of confusion matrices ``(..., labels, labels)``.
-MatrixScore = Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a confusion matrix that are not zero, in one or several samples of its rows.
+
+    Attributes:
+        true: Label of each cell, ``(cells,)``.
+        said: What was predicted, ``(cells,)``.
+        counts: ``(cells,)``, or ``(samples, cells)``.
+    """
+
+    labels: int
+    true: NDArray[np.int64]
+    said: NDArray[np.int64]
+    counts: Floats
+
+    @classmethod
+    def of(cls, confusion_matrix: Sequence[Sequence[int]]) -> Cells:
+        """Of ``[true][predicted]``."""
+        matrix = np.asarray(confusion_matrix, dtype=np.float64)
+        true, said = np.nonzero(matrix)
+        return cls(len(matrix), true, said, matrix[true, said])
+
+    def sums(self, labels: NDArray[np.int64], chosen: NDArray[np.bool_] | slice = slice(None)) -> Floats:
+        """Rows by label, ``(..., labels)``, with a label for each cell."""
+        cells = labels[chosen]
+        table = csr_array((np.ones(len(cells)), (cells, np.arange(len(cells)))), shape=(self.labels, len(cells)))
+        sums: Floats = (table @ self.counts[..., chosen].T).T
+        return sums
+
+
+# A figure ``(...)`` of confusion matrices.
+CellScore = Callable[[Cells], Floats]
 
 
 def f1_by_class(right: Floats, support: Floats, said: Floats) -> Floats:
@@ -113,52 +145,49 @@ def _f1_of_label(index: int) -> ClassScore:
     return score
 
 
-def by_class(score: ClassScore) -> MatrixScore:
-    """A figure of the counts of classes, from confusion matrices."""
-    return lambda matrices: score(
-        np.diagonal(matrices, axis1=-2, axis2=-1), matrices.sum(axis=-1), matrices.sum(axis=-2)
+def by_class(score: ClassScore) -> CellScore:
+    """A figure of the counts of classes."""
+    return lambda cells: score(
+        cells.sums(cells.true, cells.true == cells.said), cells.sums(cells.true), cells.sums(cells.said)
     )
 
 
-def by_cost(costs: Sequence[Sequence[float]]) -> MatrixScore:
+def by_cost(costs: Sequence[Sequence[float]]) -> CellScore:
     """Mean cost of a row, from costs ``[true][predicted]``."""
     each = np.asarray(costs, dtype=np.float64)
 
-    def score(matrices: Floats) -> Floats:
-        mean: Floats = (matrices * each).sum(axis=(-2, -1)) / matrices.sum(axis=(-2, -1))
+    def score(cells: Cells) -> Floats:
+        mean: Floats = (cells.counts * each[cells.true, cells.said]).sum(axis=-1) / cells.counts.sum(axis=-1)
         return mean
 
     return score
 
 
-def _read(score: MatrixScore) -> Callable[[MetricsRecord], float]:
-    return lambda metrics: float(score(np.asarray(metrics.confusion_matrix, dtype=np.float64)))
+def _read(score: CellScore) -> Callable[[MetricsRecord], float]:
+    return lambda metrics: float(score(Cells.of(metrics.confusion_matrix)))
 
 
-def _over_rows(score: MatrixScore) -> Callable[[MetricsRecord], tuple[float, float] | None]:
+def _over_rows(score: CellScore) -> Callable[[MetricsRecord], tuple[float, float] | None]:
     return lambda metrics: bootstrap_matrix(metrics.confusion_matrix, score)
 
 
-def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: MatrixScore) -> tuple[float, float] | None:
+def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: CellScore) -> tuple[float, float] | None:
     """95 % percentile interval of a figure over examples; none without rows or with one label.
 
     Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions
-    themselves are not needed.
+    themselves are not needed, and a cell without rows is never drawn.
     """
-    matrix = np.asarray(confusion_matrix, dtype=np.float64)
-    rows = int(matrix.sum())
-    if rows == 0 or matrix.shape[0] < 2:
+    cells = Cells.of(confusion_matrix)
+    rows = int(cells.counts.sum())
+    if rows == 0 or cells.labels < 2:
         return None
     generator = np.random.default_rng(BOOTSTRAP_SEED)
-    shares = matrix.ravel() / rows
-    # Of 200 labels the draws of all samples would take a gigabyte.
-    at_once = max(1, _CELLS_AT_ONCE // matrix.size)
-    # All samples of 2,000 labels would take minutes.
-    samples = min(BOOTSTRAP_SAMPLES, max(100, BOOTSTRAP_SAMPLES * _LABELS_IN_FULL**2 // matrix.size))
+    # Of thousands of labels the sums of all samples together would take gigabytes.
+    at_once = max(1, _SUMS_AT_ONCE // max(cells.labels, len(cells.true)))
     scores = []
-    for done in range(0, samples, at_once):
-        draws = generator.multinomial(rows, shares, size=min(at_once, samples - done))
-        scores.append(score(draws.reshape(-1, *matrix.shape).astype(np.float64)))
+    for done in range(0, BOOTSTRAP_SAMPLES, at_once):
+        draws = generator.multinomial(rows, cells.counts / rows, size=min(at_once, BOOTSTRAP_SAMPLES - done))
+        scores.append(score(replace(cells, counts=draws.astype(np.float64))))
     low, high = np.quantile(np.concatenate(scores), [0.025, 0.975])
     return float(low), float(high)
 
