@@ -14,7 +14,7 @@ from typing import Any
 
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
-from recurra.models.adaptation.source import find_encoder
+from recurra.models.adaptation.source import MULTILINGUAL, find_encoder
 from recurra.tasks.base import Task
 from recurra.tasks.profile import ENCODER, METHOD, PEERS, TEACHER, WORDS_AND_ENCODER, check_method, controls
 from recurra.tasks.runs import model_name, resolve_model
@@ -169,21 +169,24 @@ def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
     if source.is_foreign or (source.is_adapted and plan is None):
         # Layers of an adapted one are chosen already: it is the small model, and has no smaller one.
         return ["linear-tuned", encoder]
+    name = model_name(encoder)
+    frozen: Entry = WORDS_AND_ENCODER
+    if encoder != DEFAULT_ENCODER:
+        frozen = {"name": f"{name}-and-words", "preset": WORDS_AND_ENCODER, ENCODER: encoder}
+    rungs = ["linear-tuned", frozen, encoder]
     chosen = plan or SMALL_PLANS.get(source.num_layers)
+    if chosen is None and encoder == MULTILINGUAL and teacher is None:
+        return rungs
     if chosen is None:
         known = ", ".join(map(str, SMALL_PLANS))
         raise ConfigurationError(
             f"encoder '{encoder}' has {source.num_layers} layers, and there are plans for {known}; "
             f"give --plan, for example one that recurra adapt {encoder} --texts FILE finds"
         )
-    name = model_name(encoder)
     student = {
         "name": f"{name}-small",
         "encoder": encoder,
         "plan": str(source.plan(chosen)),
         "teacher": teacher or name,
     }
-    frozen: Entry = WORDS_AND_ENCODER
-    if encoder != DEFAULT_ENCODER:
-        frozen = {"name": f"{name}-and-words", "preset": WORDS_AND_ENCODER, ENCODER: encoder}
-    return ["linear-tuned", frozen, encoder, student]
+    return [*rungs, student]

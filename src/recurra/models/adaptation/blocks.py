@@ -7,7 +7,7 @@ number ``i + 16`` in its high half. Nothing of the package is run.
 
 from __future__ import annotations
 
-import json
+import itertools
 import struct
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,9 @@ def unpack_encoder(path: Path, folder: Path) -> None:
         values, pieces, scores, arrays = _read(memoryview(path.read_bytes()))
         tokenizer = unigram(pieces, scores, values)
     except (OSError, LookupError, ValueError, struct.error) as error:
-        raise CheckpointError(f"'{path}' is damaged or of another format ({error}); install its package again") from error
+        raise CheckpointError(
+            f"'{path}' is damaged or of another format ({error}); install its package again"
+        ) from error
     special = {f"{name}_token": pieces[values[f"{name}_token_id"]] for name in ("bos", "eos", "pad", "unk")}
     special |= {"cls_token": special["bos_token"], "sep_token": special["eos_token"], "mask_token": "<mask>"}
     with atomic_folder(folder, replace=True) as target:
@@ -84,7 +86,7 @@ def unpack_encoder(path: Path, folder: Path) -> None:
 def _read(content: memoryview) -> tuple[dict[str, Any], list[str], list[float], dict[str, npt.NDArray[Any]]]:
     if content[:4] != _MAGIC:
         raise ValueError(f"it begins with {bytes(content[:4])!r} instead of {_MAGIC!r}")
-    _, hidden, layers, heads, inner, rows, positions, kinds, epsilon, block, count, bos, eos, pad, unk, size = (
+    _, hidden, layers, heads, inner, _, positions, kinds, epsilon, block, count, bos, eos, pad, unk, size = (
         _HEADER.unpack_from(content, 4)
     )
     if block != _BLOCK_SIZE:
@@ -94,7 +96,7 @@ def _read(content: memoryview) -> tuple[dict[str, Any], list[str], list[float], 
     scores = np.frombuffer(content, "<f4", count, at + ends.nbytes)
     at += ends.nbytes + scores.nbytes
     text = bytes(content[at : at + size])
-    pieces = [text[start:end].decode() for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    pieces = [text[start:end].decode() for start, end in itertools.pairwise(ends)]
     _, mapped = struct.unpack_from("<iI", content, at + size)
     arrays = {}
     directory = _directory(content, at + size + 8 + mapped)

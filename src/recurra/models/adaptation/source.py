@@ -75,8 +75,8 @@ PACKAGED = {
         sha256="1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f",
         licence="MIT",
         trained_on=(
-            "text in 100 languages (Multilingual MiniLM), then about a billion pairs of texts and labelled sets in many "
-            "languages (multilingual-e5-small); stored in 4 bits"
+            "text in 100 languages (Multilingual MiniLM), then about a billion pairs of texts in many "
+            "languages, and labelled sets (multilingual-e5-small); stored in 4 bits"
         ),
     ),
 }
