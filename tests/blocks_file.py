@@ -27,7 +27,11 @@ def write_blocks(path: Path, texts: Sequence[str]) -> dict[str, Any]:
     """Writes one with random weights; returns these by the names of the file, as its blocks have them."""
     rng = np.random.default_rng(0)
     pieces, scores = pieces_of(texts)
-    shapes = {"emb.word": (len(pieces) + 3, HIDDEN), "emb.pos": (POSITIONS, HIDDEN), "emb.type": (2, HIDDEN)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "emb.word": (len(pieces) + 3, HIDDEN),
+        "emb.pos": (POSITIONS, HIDDEN),
+        "emb.type": (2, HIDDEN),
+    }
     shapes |= {"emb.ln.w": (HIDDEN,), "emb.ln.b": (HIDDEN,)}
     for layer in range(LAYERS):
         for name in ("q", "k", "v", "ao"):

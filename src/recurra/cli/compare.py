@@ -29,7 +29,7 @@ def compare(
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option("--from", help="The pretrained encoder: minilm, or a folder; it is tuned and teaches a student."),
+        typer.Option("--from", help="The pretrained encoder: minilm, e5 for other languages, or a folder."),
     ] = None,
     plan: Annotated[str | None, typer.Option("--plan", help="Layers of the student, e.g. '0 (3 4)x2 5'.")] = None,
     teacher: Annotated[

@@ -1,4 +1,4 @@
-"""Encoders in 4-bit blocks: numbers, states against transformers, the tokenizer, and the released package if it is there."""
+"""Encoders in 4-bit blocks: states against transformers, tokenizer, and the released package if it is there."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from blocks_file import write_blocks
 from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.data.tokenization import read_tokenizer
 from recurra.data.vocabulary import with_fewer_pieces
+from recurra.ladder import choose_models
 from recurra.models.adaptation.blocks import unpack_encoder
 from recurra.models.adaptation.convert import load_encoder
 from recurra.models.adaptation.source import PACKAGED, PackagedEncoder, find_encoder
+from recurra.tasks.classification.task import TASK
 
 TEXTS = [
     "the plot is dull",
@@ -132,6 +134,10 @@ def test_a_package_becomes_a_folder_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.folder.is_relative_to(tmp_path / "home") and not list(found.folder.glob("*.bin"))
     stored = found.weights.stat().st_mtime_ns
     assert find_encoder("e5") == found and found.weights.stat().st_mtime_ns == stored
+    # Its ladder needs no plan: a student of it is asked for.
+    rungs = ["linear-tuned", {"name": "e5-and-words", "preset": "words-and-encoder", "encoder": "e5"}, "e5"]
+    assert choose_models(TASK, encoder="e5").models == rungs
+    assert choose_models(TASK, encoder="e5", plan="0 1 0").models[-1]["name"] == "e5-small"  # type: ignore[index]
     assert torch.isfinite(load_encoder("e5", "0 1 0").core.block.layers[0].feed_forward.up_proj.weight).all()
 
 
