@@ -135,9 +135,19 @@ def test_it_says_what_it_is(wheel: Path) -> None:
         assert archive.read(about + "licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     assert (metadata["Name"], metadata["Version"]) == ("recurra", recurra.__version__)
     assert metadata["License-Expression"] == "Apache-2.0" and metadata["Requires-Python"] == ">=3.11"
-    assert {"study", "batch", "onnx", "serve", "pretrained", "peers", "peers-bench", "excel", "harness", "dev"} == set(
-        metadata.get_all("Provides-Extra") or []
-    )
+    assert {
+        "study",
+        "batch",
+        "onnx",
+        "serve",
+        "pretrained",
+        "languages",
+        "peers",
+        "peers-bench",
+        "excel",
+        "harness",
+        "dev",
+    } == set(metadata.get_all("Provides-Extra") or [])
 
 
 def test_the_list_without_torch_has_the_bounds_of_the_project() -> None:

@@ -337,7 +337,7 @@ def test_a_comparison_from_an_encoder_is_one_table(
 def test_a_comparison_names_what_it_lacks(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, why in (
         (["--models", "linear", "--plan", "0 1"], "came without an encoder whose layers it chooses; add --from"),
-        (["--from", str(root / "encoder")], "has 4 layers, and there are plans for 6; give --plan"),
+        (["--from", str(root / "encoder"), "--teacher", "runs/x"], "came without a student; give --plan"),
         (["--from", "minimal"], "unknown encoder 'minimal'"),
     ):
         assert main(["compare", str(root / "reviews.csv"), *arguments]) == 2

@@ -70,6 +70,7 @@ def test_models_say_what_they_can(server: Running, folders: dict[str, Path]) -> 
             "agreement_asked": 0.9,
             "agreement": record.agreement,
             "rows": record.rows,
+            "confidence": None,
         }
         assert models[name]["num_recurrences"] == 2 and models[name]["own_heads"]
     assert models["run"]["exits"]["after"] == [1] and models["run"]["exits"]["threshold"] is None

@@ -14,7 +14,9 @@ from recurra.cli.output import present
 def adapt(
     encoder: Annotated[
         str,
-        typer.Argument(metavar="ENCODER", help="minilm, a folder of a BERT-like encoder, or OWNER/NAME of the hub."),
+        typer.Argument(
+            metavar="ENCODER", help="minilm, e5, a folder of a BERT-like encoder, or OWNER/NAME of the hub."
+        ),
     ],
     output: options.Output,
     changes: Annotated[

@@ -29,7 +29,7 @@ def compare(
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option("--from", help="The pretrained encoder: recurra-small, minilm, or a folder."),
+        typer.Option("--from", help="The encoder: recurra-small, minilm, e5 for other languages, or a folder."),
     ] = None,
     plan: Annotated[
         str | None, typer.Option("--plan", help="Adds a student of these layers of the encoder, e.g. '0 3 4 5'.")

@@ -1,14 +1,17 @@
-"""WordPiece tokenizers from a vocabulary file or from training texts, and what identifies a tokenizer."""
+"""WordPiece tokenizers from a vocabulary file or from training texts, smaller ones, and what identifies a tokenizer."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
@@ -124,3 +127,87 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
         "vocab_size": len(tokenizer),
         "hash": tokenizer_hash(tokenizer),
     }
+
+
+# Whose pieces are alternatives: without one a text is written in others. Those of BPE are made of each other.
+SEPARABLE = ("WordPiece", "Unigram")
+_SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
+
+
+def with_fewer_pieces(
+    tokenizer: PreTrainedTokenizerFast, ids: npt.NDArray[np.int32], most: int | None
+) -> tuple[PreTrainedTokenizerFast, list[int]]:
+    """Returns a tokenizer with some pieces, which writes the texts of ``ids`` in the same ones, and their old numbers.
+
+    Special tokens, single characters and the pieces of the texts stay; where there is room, the commonest others, first
+    those whose characters the texts have.
+
+    Args:
+        tokenizer: The whole one.
+        ids: Of all texts.
+        most: Pieces at most: then the rarest of the texts go as well. None leaves what is used and no more.
+
+    Raises:
+        ConfigurationError: If pieces depend on each other, or ``most`` leaves no room for words.
+    """
+    state = _state(tokenizer)
+    model = state["model"]
+    if model["type"] not in SEPARABLE:
+        raise ConfigurationError(
+            f"the tokenizer is a {model['type']}, whose pieces depend on each other; only a {' or a '.join(SEPARABLE)} "
+            "can lose some: leave the vocabulary as it is"
+        )
+    whole = model["vocab"]
+    old = dict(whole) if model["type"] == "WordPiece" else {piece: at for at, (piece, _) in enumerate(whole)}
+    pieces = _remaining_pieces(old, {token["content"] for token in state["added_tokens"]}, ids, most)
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    if model["type"] == "WordPiece":
+        model["vocab"] = numbers
+    else:
+        unknown = whole[model["unk_id"]][0]
+        model["vocab"], model["unk_id"] = [whole[old[piece]] for piece in pieces], numbers[unknown]
+    _renumber(state, numbers)
+    special = {name: value for name in _SPECIAL if (value := getattr(tokenizer, name, None)) is not None}
+    from transformers import PreTrainedTokenizerFast
+
+    smaller = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(state)),
+        model_max_length=tokenizer.model_max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        **special,
+    )
+    return smaller, [old[piece] for piece in pieces]
+
+
+def _remaining_pieces(
+    vocabulary: Mapping[str, int], added: set[str], ids: npt.NDArray[np.int32], most: int | None
+) -> list[str]:
+    """Pieces that stay, in the order of their numbers."""
+    counts = np.bincount(ids, minlength=max(vocabulary.values()) + 1)
+    inner = {piece: piece.removeprefix("##").removeprefix("\u2581") for piece in vocabulary}
+    always = {piece for piece in vocabulary if piece in added or len(inner[piece]) <= 1}
+    ordered = sorted((piece for piece in vocabulary if piece not in always), key=vocabulary.__getitem__)
+    used = [piece for piece in ordered if counts[vocabulary[piece]]]
+    used.sort(key=lambda piece: (-counts[vocabulary[piece]], vocabulary[piece]))
+    if most is not None and most <= len(always):
+        raise ConfigurationError(
+            f"{most:,} pieces are to be kept, and single characters and special tokens alone are {len(always):,}; "
+            f"allowed: more than that; the training rows use {len(always) + len(used):,} with them"
+        )
+    room = len(used) if most is None else most - len(always)
+    letters = set().union(*(inner[piece] for piece in vocabulary if counts[vocabulary[piece]]))
+    # The lowest numbers are the commonest pieces of what the tokenizer was made from.
+    others = sorted(ordered, key=lambda piece: not letters.issuperset(inner[piece]))
+    return sorted([*always, *itertools.islice(dict.fromkeys([*used, *others]), room)], key=vocabulary.__getitem__)
+
+
+def _renumber(state: dict[str, Any], numbers: Mapping[str, int]) -> None:
+    """Gives special tokens their new numbers wherever the tokenizer repeats them."""
+    for token in state["added_tokens"]:
+        token["id"] = numbers[token["content"]]
+    after = state["post_processor"] or {}
+    for token in after.get("special_tokens", {}).values():
+        token["ids"] = [numbers[piece] for piece in token["tokens"]]
+    for end in ("cls", "sep"):
+        if isinstance(after.get(end), list):
+            after[end] = [after[end][0], numbers[after[end][0]]]

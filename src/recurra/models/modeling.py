@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
@@ -524,3 +524,15 @@ def check_exiting(labels: Tensor | None, wants_all: bool) -> None:
             "an exit rule came with output_hidden_states; rows that stop early have no states to return: "
             "leave one of them out"
         )
+
+
+@torch.no_grad()
+def keep_rows(model: Any, rows: Sequence[int], pad: int) -> None:
+    """Leaves a classifier some rows of its token table; ``pad`` is the new number of the padding token."""
+    whole = model.get_input_embeddings()
+    table = nn.Embedding(len(rows), whole.embedding_dim, padding_idx=pad)
+    table.weight.copy_(whole.weight[rows])
+    model.set_input_embeddings(table)
+    model.config.vocab_size, model.config.pad_token_id = len(rows), pad
+    # Of the whole vocabulary; classifiers have no use for them.
+    model.config.bos_token_id = model.config.eos_token_id = None

@@ -18,6 +18,7 @@ from recurra.data.encoding import encode_texts
 from recurra.data.lengths import (
     LIMITS,
     SAMPLE_ROWS,
+    broken_share,
     choose_max_length,
     cut_texts,
     read_more,
@@ -199,3 +200,13 @@ def test_the_command_line_audits_what_is_cut(tmp_path: Path, capsys: pytest.Capt
         assert main(["audit", "data", name, "--json", *asked]) == 0
         audits = json.loads(capsys.readouterr().out)["audits"]
         assert {each["status"] for each in audits if each["name"].startswith("long-texts")} == states
+
+
+def test_texts_of_another_language_are_broken_into_letters_and_parts() -> None:
+    words = ["the plot is dull", "the plot is bright", "a dull day, 1999!"]
+    tokenizer = wordpiece(train_wordpiece(words * 3, 100))
+    # "a" is a letter.
+    assert broken_share(words, tokenizer) == 1 / 11
+    # "pl", "##a", "##y", each a part; what has no letter is not counted.
+    assert broken_share(["play 99 !"], tokenizer) > 0.5 and broken_share(["很好"], tokenizer) == 1
+    assert broken_share(["99 !", ""], tokenizer) == 0

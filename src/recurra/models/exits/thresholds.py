@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import bdtr
 
 from recurra.core.errors import ConfigurationError
 from recurra.models.exits.rules import CONFIDENCE, ENTROPY, ExitMeasure, ExitRule, threshold_rule
@@ -102,6 +101,8 @@ def calibrate_classifier(
 
 def keeps(share: float, rows: int, agreement: float, confidence: float) -> bool:
     """Whether a share of rows that agree shows an agreement with a confidence, by the exact binomial test."""
+    from scipy.special import bdtr  # exports are predicted without it
+
     lost = rows - round(share * rows)
     return bool(bdtr(lost, rows, 1 - agreement) <= 1 - confidence)
 

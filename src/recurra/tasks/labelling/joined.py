@@ -14,6 +14,7 @@ from recurra.core.progress import Reporter
 from recurra.core.record import EncoderRecord, ModelRecord
 from recurra.core.sealed import MODEL_NAME
 from recurra.data.dataset import TextDataset
+from recurra.data.encoding import encode_texts
 from recurra.data.tokenization import read_tokenizer
 from recurra.evaluation.encoder_states import cached_states
 from recurra.models.adaptation.convert import load_encoder_weights
@@ -24,7 +25,7 @@ from recurra.models.controls.joined import JoinedFit, fit_joined
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import HeadKind, count_parameters, flops_per_token
 from recurra.tasks.labelling.data import labelled
-from recurra.tasks.labelling.training import Trained, prepare_training, tell_fit
+from recurra.tasks.labelling.training import Trained, narrow_table, prepare_training, tell_fit
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import encoder_of
 from recurra.tasks.run_folder import save_model_folder, single_fit
@@ -70,7 +71,9 @@ def train_joined(
     wall_s = time.perf_counter() - start
     source = _source(config)
     model = _classifier(source, fit, dataset, labelled(config.data).problem_type)
-    tokenizer = read_tokenizer(source.folder)
+    whole = read_tokenizer(source.folder)
+    ids, _ = encode_texts(dataset.splits["train"].texts, whole, STATES_TOKENS)
+    tokenizer = narrow_table(model, whole, ids)
     tokenizer.model_max_length = STATES_TOKENS
 
     def write(target: Path) -> None:

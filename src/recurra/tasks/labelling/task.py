@@ -25,13 +25,25 @@ from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import CORPORA, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, encode_split
-from recurra.data.lengths import HELD_SHARE, LIMITS, Lengths, added_tokens, choose_max_length, cut_texts, say_cut
+from recurra.data.lengths import (
+    HELD_SHARE,
+    LIMITS,
+    MOST_BROKEN,
+    Lengths,
+    added_tokens,
+    broken_share,
+    choose_max_length,
+    cut_texts,
+    sample_of,
+    say_cut,
+)
 from recurra.data.tokenization import check_tokenizer, default_tokenizer, load_tokenizer
 from recurra.data.vocabulary import MODEL_MAX_LENGTH, describe_tokenizer
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.evaluation.audits.grading import control_right, grade, needs_predictions
 from recurra.evaluation.audits.registry import Subject, run_audits
+from recurra.models.adaptation.source import MULTILINGUAL
 from recurra.models.names import PRESET_NAMES, PRESETS
 from recurra.tasks.base import Competitor, DataCost, Given, Model, Task, count_lengths, named_options, refuse_options
 from recurra.tasks.labelling.answers import read_answers, record_answers
@@ -264,8 +276,9 @@ class LabellingTask(Task):
         check_method(config.model_overrides)
         rows, overrides = labelled(config.data), config.model_overrides
         label_names = self.label_names(rows, data)
+        unread = _say_unread(rows, overrides, data)
         if config.is_control:
-            return []
+            return unread
         if ENCODER not in overrides:
             check_tokenizer(rows, data.machine.data_root)
         # A preset as it stands is known to be good; looking at it would load transformers.
@@ -279,7 +292,7 @@ class LabellingTask(Task):
             return []
         longest = self._longest_input(config.model, overrides)
         cut = say_cut(lengths, rows.max_length, longest, windows=rows.windows, added=added_tokens(tokenizer))
-        return [f"{Path(rows.name).name}: {cut}"]
+        return [f"{Path(rows.name).name}: {cut}", *unread]
 
     def training_modules(self, config: RunConfig) -> Sequence[str]:
         kind = "controls" if config.is_control else "transformer"
@@ -507,6 +520,22 @@ def _reads_by(data: DataConfig, overrides: Mapping[str, Any]) -> str:
     """The tokenizer that a model reads by: its encoder's, or that of the data."""
     source = encoder_of(overrides)
     return data.tokenizer if source is None else str(source.folder.absolute())
+
+
+def _say_unread(config: DataConfig, overrides: Mapping[str, Any], data: StudyData) -> list[str]:
+    """A line where the encoder that a model starts from has no words for the language of the texts."""
+    if ENCODER not in overrides or config.fold:
+        return []
+    texts, name = sample_of(data.rows(config).splits["train"]), overrides[ENCODER]
+    _, tokenizer = data.token_lengths(config, _reads_by(config, overrides), ["train"])
+    share = broken_share(texts, tokenizer)
+    if share <= MOST_BROKEN:
+        return []
+    cure = f"; for other languages: --from {MULTILINGUAL} (pip install 'recurra[languages]')" * (name != MULTILINGUAL)
+    return [
+        f"{Path(config.name).name}: encoder '{name}' was not made for this language: {share:.0%} of the pieces that it "
+        f"reads are unknown, single letters or parts of words{cure}"
+    ]
 
 
 def _cut_by_limit(config: DataConfig, data: StudyData) -> dict[int, float]:

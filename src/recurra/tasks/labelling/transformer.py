@@ -32,7 +32,7 @@ from recurra.models.presets import HeadKind
 from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.teacher import taught_rows
-from recurra.tasks.labelling.training import Trained, prepare_training
+from recurra.tasks.labelling.training import Trained, narrow_table, prepare_training
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import METHOD, PLAN, check_method, encoder_of
 from recurra.tasks.run_folder import TRAINING_NAME, keep_trained, transformer_record
@@ -64,12 +64,15 @@ def train_model(
         tokenizer = read_tokenizer(source.folder)
     transformers.set_seed(derive_seed(config.seed, "weights"))
     model = classifier_of(model_configuration(config, dataset.label_names, len(tokenizer)))
-    train = _encode(dataset.splits["train"], tokenizer, config, machine).weighed(weights)
+    train = _encode(dataset.splits["train"], tokenizer, config, machine)
     if source is not None and source.is_foreign:
         load_foreign_weights(model, source)
     elif source is not None:
         load_encoder_weights(model.model, source, plan, torch.from_numpy(train.input_ids))
-    rows = train
+        narrower = narrow_table(model, tokenizer, train.input_ids)
+        if narrower is not tokenizer:
+            tokenizer, train = narrower, _encode(dataset.splits["train"], narrower, config, machine)
+    rows = train = train.weighed(weights)
     if lesson is not None:
         unlabelled = None if dataset.unlabelled is None else _encode(dataset.unlabelled, tokenizer, config, machine)
         rows, lesson = taught_rows(

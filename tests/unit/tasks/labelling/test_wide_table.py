@@ -1,0 +1,82 @@
+"""An encoder of many languages in a run: its table is cut down, and training rows are answered as by the whole one."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blocks_file import pieces_of, write_blocks
+from recurra.cli.main import main
+from recurra.core.record import read_record
+from recurra.data.corpora import recorded_split
+from recurra.deployment.classifier import Classifier
+from recurra.models.adaptation.blocks import unpack_encoder
+from recurra.tasks.labelling import training
+from reviews import review_rows
+
+ROWS = review_rows(120)
+OTHERS = ["质量 还不错", "очень хорошая книга", "unbelievable wonders"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("wide")
+    write_blocks(root / "tiny.bin", [*(text for text, _ in ROWS), *OTHERS])
+    unpack_encoder(root / "tiny.bin", root / "tiny")
+    return root / "tiny"
+
+
+@pytest.mark.parametrize("keys", ["preset: words-and-encoder\n", ""])
+def test_rows_are_answered_as_with_the_whole_table(
+    keys: str, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, model = tmp_path / "rows.csv", tmp_path / "wide.yaml"
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("text", "label"), *ROWS])
+    model.write_text(f"{keys}encoder: {encoder}\n", encoding="utf-8")
+    options = ["--quiet", "--max-length", "32", "--cache-dir", str(tmp_path / "cache")]
+    runs = {}
+    for name, wide in (("whole", 10**6), ("narrow", 10)):
+        monkeypatch.setattr(training, "WIDE_TABLE", wide)
+        monkeypatch.setattr(training, "NARROWED_TO", 10)
+        runs[name] = tmp_path / name
+        command = ["train", "--model", str(model), "--data", str(file), "--protocol", "finetune-few", *options]
+        assert main([*command, "max_epochs=1", "--output", str(runs[name])]) == 0
+    whole, narrow = (Classifier.from_run(run) for run in runs.values())
+    texts = recorded_split(read_record(runs["narrow"]), "train", None).texts
+    np.testing.assert_allclose(narrow.logits(texts), whole.logits(texts), rtol=1e-4, atol=1e-4)
+    pieces = len(pieces_of([*(text for text, _ in ROWS), *OTHERS])[0])
+    tables = [read_record(run).model.embedding_parameters for run in runs.values()]
+    assert (tables[0] - tables[1]) % 32 == 0 and tables[1] < tables[0] < pieces * 32 + 50 * 32
+    expected = narrow.logits([*texts, *OTHERS])
+    for precision, tolerance in (("fp32", 1e-4), ("int8", 0.1)):
+        target = tmp_path / precision
+        command = ["export", str(runs["narrow"]), "--format", "onnx", "--precision", precision]
+        assert main([*command, "--output", str(target)]) == 0
+        found = Classifier.from_export(target).logits([*texts, *OTHERS])
+        np.testing.assert_allclose(found, expected, atol=tolerance * max(1, np.abs(expected).max()))
+
+
+def test_texts_that_an_encoder_was_not_made_for_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tiny_encoder import write_tiny_encoder
+
+    folder = write_tiny_encoder(tmp_path / "tiny", [text for text, _ in ROWS])
+    model = tmp_path / "tiny.yaml"
+    model.write_text(f"preset: words-and-encoder\nencoder: {folder}\n", encoding="utf-8")
+    said = {}
+    for name, translated in (("english", {}), ("russian", {"the": "этот", "was": "был", "and": "и", "is": "есть"})):
+        file = tmp_path / f"{name}.csv"
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            rows = [(" ".join(translated.get(w, f"{w}ж" if translated else w) for w in t.split()), n) for t, n in ROWS]
+            csv.writer(stream).writerows([("text", "label"), *rows])
+        command = ["train", "--model", str(model), "--data", str(file), "--output", str(tmp_path / name)]
+        assert main([*command, "--cache-dir", str(tmp_path / "cache")]) == 0
+        said[name] = [line for line in capsys.readouterr().err.splitlines() if "was not made for this language" in line]
+    assert not said["english"] and len(said["russian"]) == 1
+    assert (
+        "single letters or parts of words; for other languages: --from e5 (pip install 'recurra[languages]')"
+        in (said["russian"][0])
+    )
