@@ -95,7 +95,8 @@ class TrainingRecord(AnyTrainingRecord):
 _MOST_WRITTEN_WHOLE, _MOST_LABELS = 100, 10_000
 
 
-def _cells_of(matrix: list[list[int]]) -> Any:
+def matrix_as_written(matrix: list[list[int]]) -> Any:
+    """A confusion matrix ``[true][predicted]``, or of many labels its cells: ``[true, predicted, rows]`` each."""
     if len(matrix) <= _MOST_WRITTEN_WHOLE:
         return matrix
     cells = [[true, said, count] for true, row in enumerate(matrix) for said, count in enumerate(row) if count]
@@ -133,7 +134,7 @@ class MetricsRecord(HashedSettings):
     f1: float
     loss: float | None
     accuracy_interval: tuple[float, float]
-    confusion_matrix: Annotated[list[list[int]], BeforeValidator(_matrix_of), PlainSerializer(_cells_of)]
+    confusion_matrix: Annotated[list[list[int]], BeforeValidator(_matrix_of), PlainSerializer(matrix_as_written)]
     calibration_error: float | None = None
     uncalibrated_error: float | None = None
     average_precision: list[float | None] | None = None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
+from recurra.core.record import matrix_as_written
 from recurra.core.record_parts import ANSWERS
 from recurra.tasks.measures import ExportLine, Score
 
@@ -376,6 +377,8 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, Score):
         rest = {key: part for key, part in vars(value).items() if key != "figures" and part}
+        if "confusion_matrix" in rest:
+            rest["confusion_matrix"] = matrix_as_written(rest["confusion_matrix"])
         return plain(rest | value.figures)
     if is_dataclass(value):
         return {key: plain(item) for key, item in vars(value).items()}

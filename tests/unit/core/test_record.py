@@ -197,3 +197,19 @@ def test_a_schema_that_never_was_is_refused_in_one_line(version: object, run: Pa
     with pytest.raises(CheckpointError) as caught:
         read_any_record(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_matrix_of_many_labels_is_written_as_its_cells(tmp_path: Path) -> None:
+    record = read_record(RunFactory(tmp_path, rows={"train": 90, "validation": 30, "test": 40}).run("recurrent"))
+    labels = 300
+    matrix = [[0] * labels for _ in range(labels)]
+    matrix[7][7], matrix[7][299], matrix[0][1] = 5, 2, 1
+    metrics = record.metrics["test"].model_copy(update={"confusion_matrix": matrix})
+    written = metrics.model_dump(mode="json")
+    assert written["confusion_matrix"] == {"labels": labels, "cells": [[0, 1, 1], [7, 7, 5], [7, 299, 2]]}
+    assert type(metrics).model_validate(written) == metrics
+    few = record.metrics["test"]
+    assert few.model_dump(mode="json")["confusion_matrix"] == few.confusion_matrix
+    for wrong in ({"labels": 2, "cells": [[0, 2, 1]]}, {"labels": 10**9, "cells": []}):
+        with pytest.raises(ValueError, match=r"lies outside|at most"):
+            type(metrics).model_validate(written | {"confusion_matrix": wrong})
