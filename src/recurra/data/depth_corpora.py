@@ -149,11 +149,12 @@ def generate_depth(
     seen: set[str] = set()
     inside, beyond = corpus.levels[: corpus.inside], corpus.levels[corpus.inside :]
     by_level = {
-        level: _rows(corpus, seed, _name(corpus, level), [level], rows_per_level, seen) for level in corpus.levels
+        level: _rows(corpus, seed, _name(corpus, level), [level], count=rows_per_level, seen=seen)
+        for level in corpus.levels
     }
     splits = [
-        _rows(corpus, seed, "train", inside, train_rows, seen),
-        _rows(corpus, seed, "validation", inside, validation_rows, seen),
+        _rows(corpus, seed, "train", inside, count=train_rows, seen=seen),
+        _rows(corpus, seed, "validation", inside, count=validation_rows, seen=seen),
         joined("test", [by_level[level] for level in inside]),
         joined("beyond", [by_level[level] for level in beyond]),
         *by_level.values(),
@@ -173,7 +174,9 @@ def _name(corpus: DepthCorpus, level: Level) -> str:
     return f"{corpus.unit}-{level.low}" + (f"-to-{level.high}" if level.high > level.low else "")
 
 
-def _rows(corpus: DepthCorpus, seed: int, name: str, levels: Sequence[Level], count: int, seen: set[str]) -> TextSplit:
+def _rows(
+    corpus: DepthCorpus, seed: int, name: str, levels: Sequence[Level], *, count: int, seen: set[str]
+) -> TextSplit:
     """New rows, every number of steps as often as any other."""
     dice = random.Random(derive_seed(seed, corpus.name, name))
     steps = [number for level in levels for number in range(level.low, level.high + 1)]

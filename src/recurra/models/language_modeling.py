@@ -60,8 +60,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             )
         if config.tokens_without_recurrence is not None:
             raise ConfigurationError(
-                f"model configuration: 'tokens_without_recurrence' is {config.tokens_without_recurrence}; allowed for a "
-                "language model: null, for every token is answered, whatever follows; leave it out"
+                f"model configuration: 'tokens_without_recurrence' is {config.tokens_without_recurrence}; allowed for "
+                "a language model: null, for every token is answered, whatever follows; leave it out"
             )
         self.model = RecurraModel(config)
         self.heads = VocabularyHeads(config)
