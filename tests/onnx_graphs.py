@@ -39,7 +39,7 @@ SHAPES: st.SearchStrategy[dict[str, Any]] = relaxed_shapes(
         "pooling": st.sampled_from(["first", "last", "max", "mean"]),
         "norm": st.sampled_from(["rms", "layer"]),
         "norm_placement": st.sampled_from(["pre", "post"]),
-        "position": st.sampled_from(["rotary", "learned"]),
+        "position": st.sampled_from(["rotary", "learned", "none"]),
         "type_vocab_size": st.sampled_from([0, 2]),
         "embedding_size": st.sampled_from([None, 8]),
         "hidden_size": st.sampled_from([16, 24]),

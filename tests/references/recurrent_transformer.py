@@ -157,6 +157,13 @@ def recur(states: list[Tensor], weights: Weights, config: Any) -> list[list[Tens
     return after
 
 
+def recurrences_of(tokens: Sequence[int], config: Any) -> int:
+    """All of them, or one for each token beyond those that ask for none."""
+    if config.tokens_without_recurrence is None:
+        return config.num_recurrences
+    return min(max(len(tokens) - config.tokens_without_recurrence, 1), config.num_recurrences)
+
+
 def hidden_states(
     tokens: Sequence[int], types: Sequence[int] | None, weights: Weights, config: Any
 ) -> dict[int, Tensor]:
@@ -172,7 +179,7 @@ def hidden_states(
     for number in range(config.num_prelude_layers):
         states = layer(states, weights, f"prelude.layers.{number}", config)
     after = dict(enumerate(recur(states, weights, config), start=1))
-    last = after[config.num_recurrences]
+    last = after[recurrences_of(tokens, config)]
     for number in range(config.num_coda_layers):
         last = layer(last, weights, f"coda.layers.{number}", config)
     found = {exit_after: after[exit_after] for exit_after in config.exits} | {config.num_recurrences: last}

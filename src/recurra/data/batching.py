@@ -23,6 +23,12 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
     the batches. The batch with the longest row then comes first: if it does not fit the memory, that shows at once, and
     the allocator cuts later batches out of its blocks. Every row comes once an epoch. The order depends on the seed and
     the epoch alone. If the rows do not fill the last batch, that smaller one is a random sample and comes last.
+
+    Under a curriculum the first epochs have as many batches, of short rows alone, each several times: of all lengths
+    that occur, epoch ``e`` from 1 takes the shortest ``e / curriculum_epochs``.
+
+    Args:
+        curriculum_epochs: Epochs over which all lengths are let in; 0 has them all from the start.
     """
 
     def __init__(
@@ -33,6 +39,7 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
         drop_last: bool = False,
         *,
         window_batches: int = WINDOW_BATCHES,
+        curriculum_epochs: int = 0,
     ) -> None:
         if batch_size < 1 or window_batches < 1:
             raise ValueError(f"batch_size {batch_size} and window_batches {window_batches} must be at least 1")
@@ -41,6 +48,7 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
         self.seed = seed
         self.drop_last = drop_last
         self.window_batches = window_batches
+        self.curriculum_epochs = curriculum_epochs
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -53,7 +61,7 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng((self.seed, self.epoch))
-        order = generator.permutation(len(self.lengths))
+        order = self._shuffled(generator)
         whole = len(order) - len(order) % self.batch_size
         window = self.batch_size * self.window_batches
         for start in range(0, whole, window):
@@ -69,6 +77,17 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
             yield batches[index].tolist()
         if whole < len(order) and not self.drop_last:
             yield order[whole:].tolist()
+
+    def _shuffled(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        """As many rows as there are, in random order: all of them, or the short ones that the epoch lets in."""
+        rows = len(self.lengths)
+        if self.epoch + 1 >= self.curriculum_epochs:
+            return generator.permutation(rows)
+        occurring = np.unique(self.lengths)
+        admitted = -(-len(occurring) * (self.epoch + 1) // self.curriculum_epochs)
+        short = np.flatnonzero(self.lengths <= occurring[admitted - 1])
+        times = -(-rows // len(short))
+        return np.concatenate([generator.permutation(short) for _ in range(times)])[:rows]
 
 
 def sorted_batches(lengths: Integers | Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:

@@ -18,6 +18,7 @@ from recurra.data.cleaning import FIRST, clean_text
 from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.demo_corpus import generate_demo
+from recurra.data.depth_corpora import DEPTH_CORPORA, PROTOCOL, DepthCorpus, generate_depth
 from recurra.data.domains import load_domains
 from recurra.data.language.corpora import SOURCES
 from recurra.data.reviews import (
@@ -62,6 +63,10 @@ def _load_demo(protocol: str, split_seed: int, _data_root: Path | None) -> TextD
     if protocol == DEMO_LARGE:
         return replace(generate_demo(seed=split_seed, train_rows=DEMO_LARGE_ROWS), protocol=protocol)
     return generate_demo(seed=split_seed)
+
+
+def _load_depth(corpus: DepthCorpus, _protocol: str, split_seed: int, _data_root: Path | None) -> TextDataset:
+    return generate_depth(corpus, split_seed)
 
 
 _REVIEW_PROTOCOLS = {
@@ -131,6 +136,19 @@ CORPORA: dict[str, Corpus] = {
                 DEMO_LARGE: f"the same with {DEMO_LARGE_ROWS:,} training rows, as `recurra demo` takes it",
             },
             load=_load_demo,
+        ),
+        *(
+            Corpus(
+                name=depth.name,
+                description=depth.description,
+                public_name=None,
+                layout=None,
+                protocols={
+                    PROTOCOL: "a split of its own for every difficulty; those of beyond are harder than training"
+                },
+                load=partial(_load_depth, depth),
+            )
+            for depth in DEPTH_CORPORA
         ),
     )
 }

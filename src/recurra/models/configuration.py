@@ -19,7 +19,7 @@ CYCLES = ("conv+linear", "conv", "linear", "depthwise")
 FEED_FORWARDS = (SWIGLU, GELU, *CYCLES)
 NORMS = ("rms", "layer", "batch", "none")
 NORM_PLACEMENTS = ("pre", "post")
-POSITIONS = ("rotary", "learned")
+POSITIONS = ("rotary", "learned", "none")
 HEADS = ("shared", "separate", "tied")
 LOW_RANK_PLACES = ("all", "attention", "feed-forward")
 
@@ -65,6 +65,9 @@ class RecurraConfig(PreTrainedConfig):
         num_prelude_layers: Layers before the core, applied once.
         num_core_layers: Layers of the core.
         num_recurrences: How often the core is applied.
+        tokens_without_recurrence: If given, a classifier applies the core to each row once for every token beyond so
+            many, at least once and at most ``num_recurrences`` times: as many as the text needs, where its length says
+            it (Fan et al. 2024, "Looped Transformers for Length Generalization", section 4).
         num_coda_layers: Layers after the core, applied once.
         residual_scale: alpha of the recurrence, or its initial value if learned. 0 for stacked models.
         learned_residual_scale: Whether alpha is a parameter.
@@ -83,7 +86,8 @@ class RecurraConfig(PreTrainedConfig):
         norm: Kind of all norms: ``rms``, ``layer``, ``batch`` (mixes positions and rows in training, so that a decoder
             reads the future: for the study of the published code), or ``none``.
         norm_placement: ``pre`` (inside the residual branch) or ``post`` (after the sum).
-        position: ``rotary`` (queries and keys turn) or ``learned`` (a table that is added to the embedding).
+        position: ``rotary`` (queries and keys turn), ``learned`` (a table that is added to the embedding) or ``none``
+            (an encoder then reads a set, a decoder knows what is earlier).
         attention_bias: Whether the linear maps of attention have biases.
         embedding_cycles: Cycles that refine the token embedding before positions are added (CRT-Deep, equation 1).
         embedding_norm: Whether a norm stands after the embedding.
@@ -130,6 +134,7 @@ class RecurraConfig(PreTrainedConfig):
     num_prelude_layers: int = 0
     num_core_layers: int = 3
     num_recurrences: int = 2
+    tokens_without_recurrence: int | None = None
     num_coda_layers: int = 0
     residual_scale: float = 0.5
     learned_residual_scale: bool = False
@@ -243,6 +248,8 @@ class RecurraConfig(PreTrainedConfig):
             self._require_whole(key, 0)
         if self.embedding_size is not None:
             self._require_whole("embedding_size", 1)
+        if self.tokens_without_recurrence is not None:
+            self._require_whole("tokens_without_recurrence", 0)
         for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
             if getattr(self, key) is not None:
                 self._require_whole(key, 0)
@@ -301,6 +308,9 @@ class RecurraConfig(PreTrainedConfig):
         allowed = f"rising numbers below num_recurrences {self.num_recurrences}, after which the final head stands"
         self._require(rising and inside, "exits", allowed)
         self._require(not self.exits or self.num_coda_layers == 0, "exits", "none with coda layers: an exit skips them")
+        counted = self.tokens_without_recurrence is not None
+        why = "null with exits or coda layers: each row has one head, behind its own last recurrence"
+        self._require(not (counted and (self.exits or self.num_coda_layers)), "tokens_without_recurrence", why)
 
     def _check_relaxation(self) -> None:
         self._require(self.low_rank <= self.hidden_size, "low_rank", f"0 to hidden_size, which is {self.hidden_size}")

@@ -58,6 +58,11 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             raise ConfigurationError(
                 "model configuration: 'causal' is False; allowed for a language model: true; set causal: true"
             )
+        if config.tokens_without_recurrence is not None:
+            raise ConfigurationError(
+                f"model configuration: 'tokens_without_recurrence' is {config.tokens_without_recurrence}; allowed for "
+                "a language model: null, for every token is answered, whatever follows; leave it out"
+            )
         self.model = RecurraModel(config)
         self.heads = VocabularyHeads(config)
         self.post_init()

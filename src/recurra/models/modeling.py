@@ -19,7 +19,7 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.cache import RecurraCache
 from recurra.models.configuration import RecurraConfig
 from recurra.models.exits.loop import CountedPositions, Exited, ReadHead, Stop, exit_early, run_recurrences
-from recurra.models.exits.rules import ExitRule, check_exit
+from recurra.models.exits.rules import CountedRecurrences, ExitRule, check_exit
 from recurra.models.heads import pool, weigh_losses
 from recurra.models.layers import (
     DepthwiseConvolution,
@@ -303,7 +303,7 @@ class RecurraModel(RecurraPreTrainedModel):
             rule,
             lambda stop, remaining: read_head(replace(stop, states=self.final_norm(stop.states)), remaining),
             rows=len(input_ids) if row_lengths is None else len(row_lengths),
-            stops=self.config.exits,
+            stops=rule.stops(self.config),
             last=rule.last(self.config),
             counted=counted,
             queries=num_positions,
@@ -431,6 +431,12 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             check_exiting(labels, wants_all)
             exit_rule.check(self.config, self.num_labels)
             return self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, exit_rule)
+        if self.config.tokens_without_recurrence is not None:
+            check_exiting(None, wants_all)
+            rule = CountedRecurrences(self._counted_recurrences(input_ids, attention_mask, row_lengths))
+            output = self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule)
+            output.loss = None if labels is None else classification_loss(output.logits, labels, self.config)
+            return output
         output = self.model(
             input_ids,
             attention_mask,
@@ -494,8 +500,17 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         )
         return RecurraClassifierOutput(logits=exited.logits, exited_after=exited.exited_after)
 
+    def _counted_recurrences(
+        self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None
+    ) -> Tensor:
+        """Recurrences of each row, ``(rows,)``, as its tokens give them."""
+        if row_lengths is None:
+            mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask != 0
+            row_lengths = mask.sum(1)
+        return (row_lengths - self.config.tokens_without_recurrence).clamp(1, self.config.num_recurrences)
+
     def _head_after(self, recurrence: int) -> nn.Module:
-        if recurrence == self.config.num_recurrences:
+        if not self.config.exits or recurrence == self.config.num_recurrences:
             return self.classifier
         return self.exit_classifiers[min(self.config.exits.index(recurrence), len(self.exit_classifiers) - 1)]
 

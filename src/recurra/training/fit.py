@@ -168,6 +168,7 @@ def train_transformer(
                 target_smoothing=target_smoothing,
                 distillation=distillation,
                 row_loss=_row_loss(train, protocol, model.config),
+                curriculum_epochs=protocol.curriculum_epochs,
                 average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
                 callbacks=[
                     HistoryCallback(folder / HISTORY_NAME, task),

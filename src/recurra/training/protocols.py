@@ -55,6 +55,9 @@ class ProtocolConfig(HashedSettings):
         class_weights: ``balanced`` weighs every row by the inverse of how frequent its class is in training, so that
             all classes count alike in the loss (King and Zeng 2001; scikit-learn's rule); a student is taught by its
             teacher's answers instead and takes no weights. ``none`` weighs all rows alike.
+        curriculum_epochs: Epochs over which rows are let in by length, the shortest first (`recurra.data.batching`;
+            Bengio et al. 2009, "Curriculum Learning"); 0 has all from the start. Early stopping sees the whole
+            selection split all the time, so give it patience.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -102,6 +105,7 @@ class ProtocolConfig(HashedSettings):
     student_factor: float = Field(default=1.0, ge=1, le=100)
     selection_rows: int = Field(default=0, ge=0)
     class_weights: Literal["none", "balanced"] = "none"
+    curriculum_epochs: int = Field(default=0, ge=0)
 
     @model_validator(mode="before")
     @classmethod
@@ -129,6 +133,10 @@ class ProtocolConfig(HashedSettings):
         if self.teacher and self.label_smoothing:
             raise ConfigurationError(
                 f"'label_smoothing' is {self.label_smoothing} beside a teacher, whose answers are soft; set it to 0"
+            )
+        if self.curriculum_epochs > self.max_epochs:
+            raise ConfigurationError(
+                f"'curriculum_epochs' is {self.curriculum_epochs}; allowed: 0 to max_epochs, which is {self.max_epochs}"
             )
         if self.selection == "accuracy" and self.schedule == "plateau":
             raise ConfigurationError(
@@ -251,6 +259,7 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
     "student_factor": 1.0,
     "selection_rows": 0,
     "class_weights": "none",
+    "curriculum_epochs": 0,
 }
 
 

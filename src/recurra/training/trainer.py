@@ -177,6 +177,7 @@ class RecurraTrainer(Trainer):
         one_cycle: Whether the learning rate follows PyTorch's one-cycle schedule, which transformers does not have.
         change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
         row_loss: The loss of training, where it is not the plain cross-entropy with smoothed labels.
+        curriculum_epochs: Epochs over which rows are let in by length.
     """
 
     def __init__(
@@ -190,6 +191,7 @@ class RecurraTrainer(Trainer):
         target_smoothing: float = 0.0,
         distillation: Distillation | None = None,
         row_loss: RowLoss | None = None,
+        curriculum_epochs: int = 0,
         **arguments: Any,
     ) -> None:
         checkpoints: TrainingArguments = arguments["args"]
@@ -207,13 +209,16 @@ class RecurraTrainer(Trainer):
         self._target_smoothing = target_smoothing
         self._distillation = distillation
         self._row_loss = row_loss
+        self._curriculum_epochs = curriculum_epochs
         if average is not None:
             self.add_callback(average)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Length-grouped batches, another order every epoch."""
         split: EncodedSplit = self.train_dataset
-        sampler = LengthGroupedBatchSampler(split.lengths, self._train_batch_size, seed=self._data_seed)
+        sampler = LengthGroupedBatchSampler(
+            split.lengths, self._train_batch_size, seed=self._data_seed, curriculum_epochs=self._curriculum_epochs
+        )
         return self.accelerator.prepare(self._loader(split, sampler))
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:

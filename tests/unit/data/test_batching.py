@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,26 @@ def test_every_row_once_an_epoch(lengths: list[int], batch_size: int, drop_last:
     assert set(seen) <= set(range(len(lengths)))
     assert len(seen) == (len(lengths) - len(lengths) % batch_size if drop_last else len(lengths))
     assert all(len(batch) == batch_size for batch in batches[:-1])
+
+
+@given(LENGTHS.filter(bool), st.integers(1, 17), st.integers(1, 5))
+def test_a_curriculum_lets_the_shortest_in_first_and_all_in_the_end(
+    lengths: list[int], batch_size: int, epochs: int
+) -> None:
+    sampler = LengthGroupedBatchSampler(lengths, batch_size, seed=1, curriculum_epochs=epochs)
+    occurring = sorted(set(lengths))
+    for epoch in range(epochs + 1):
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        seen = [row for batch in batches for row in batch]
+        admitted = occurring[: math.ceil(len(occurring) * min(epoch + 1, epochs) / epochs)]
+        short = [row for row, length in enumerate(lengths) if length in admitted]
+        assert len(batches) == len(sampler)
+        assert len(seen) == len(lengths)
+        # As evenly as it can be: no row comes twice more than another.
+        counts = [seen.count(row) for row in short]
+        assert sum(counts) == len(seen)
+        assert max(counts) - min(counts) <= 1
 
 
 def test_order_is_a_function_of_seed_and_epoch() -> None:

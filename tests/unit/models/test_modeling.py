@@ -39,6 +39,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "prelude alone": {"num_prelude_layers": 2, "num_core_layers": 1},
     "final norm": {"final_norm": True},
     "no token types": {"type_vocab_size": 0},
+    "no positions": {"position": "none"},
+    "no positions, causal": {"position": "none", "causal": True, "pooling": "last"},
     "four heads, other theta": {"num_attention_heads": 4, "rope_theta": 50.0},
     "relaxed": {**RELAXED, "num_recurrences": 3},
     "relaxed feed-forward, post-norm, coda": {
@@ -112,6 +114,40 @@ def test_logits_and_gradients_equal_the_formulas(variant: str, lengths: list[int
     logits, expected, ours, theirs = both_gradients(config, lengths, with_types=False)
     torch.testing.assert_close(logits, expected.detach(), **TOLERANCE)
     assert_same_gradients(ours, theirs)
+
+
+COUNTED: dict[str, dict[str, Any]] = {
+    "first": {},
+    "last, no positions": {"pooling": "last", "position": "none", "causal": True},
+    "max, injection": {"pooling": "max", "input_injection": "add", "final_norm": True},
+    "relaxed": {**RELAXED, "recurrence_embedding": True},
+}
+
+
+@pytest.mark.parametrize("variant", COUNTED)
+@pytest.mark.parametrize("lengths", [[4, 4], [6, 3, 1, 5]], ids=["alike", "mixed"])
+def test_each_row_has_the_recurrences_that_its_tokens_ask_for(variant: str, lengths: list[int]) -> None:
+    shape = {"vocab_size": 12, "hidden_size": 8, "intermediate_size": 6, "num_core_layers": 1, "num_recurrences": 3}
+    config = tiny_config(**{**shape, "tokens_without_recurrence": 2, **COUNTED[variant]})
+    logits, expected, ours, theirs = both_gradients(config, lengths, with_types=False)
+    torch.testing.assert_close(logits, expected.detach(), **TOLERANCE)
+    assert_same_gradients(ours, theirs)
+
+    model = RecurraForSequenceClassification(config).eval()
+    stir(model)
+    tokens, _ = rows_of(lengths, config.vocab_size)
+    side_by_side = model(padded(tokens), attention_mask=padded([[1] * len(row) for row in tokens]))
+    end_to_end = model(
+        torch.tensor([[token for row in tokens for token in row]]), row_lengths=torch.tensor([*map(len, tokens)])
+    )
+    torch.testing.assert_close(end_to_end.logits, side_by_side.logits, **TOLERANCE)
+    assert side_by_side.exited_after.tolist() == [min(max(length - 2, 1), 3) for length in lengths]
+
+
+@pytest.mark.parametrize("key", [{"exits": [1]}, {"num_coda_layers": 1}])
+def test_counted_recurrences_have_one_head(key: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="'tokens_without_recurrence' is 3; allowed: null with exits or coda"):
+        tiny_config(tokens_without_recurrence=3, **key)
 
 
 CONFIGS = relaxed_shapes(

@@ -109,7 +109,7 @@ class LayerWriter:
         graph, half = self.graph, self.config.head_dim // 2
         length = graph.op("Squeeze", graph.op("Shape", ids, start=1, end=2))
         self.places = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
-        if self.config.position == "learned":
+        if self.config.position != "rotary":
             return
         rates = self.config.rope_theta ** (-np.arange(0, 2 * half, 2, dtype=np.float32) / self.config.head_dim)
         angles = np.outer(np.arange(self.max_length, dtype=np.float32), rates.astype(np.float32))
@@ -250,7 +250,7 @@ class LayerWriter:
         """
         config = self.config
         third: Array = np.split(values, 3)["qkv".index(part)]
-        if part == "v" or config.position == "learned":
+        if part == "v" or config.position != "rotary":
             return third
         order = np.concatenate([np.arange(0, config.head_dim, 2), np.arange(1, config.head_dim, 2)])
         heads = third.reshape(config.num_attention_heads, config.head_dim, -1)

@@ -17,7 +17,7 @@ import onnx
 from onnx import TensorProto, helper
 from transformers import PreTrainedModel
 
-from recurra.core.errors import AuditError
+from recurra.core.errors import AuditError, ConfigurationError
 from recurra.deployment.onnx import (
     CONFIDENCES,
     ENTROPIES,
@@ -297,6 +297,11 @@ def build_classifier(
     FP32 ``(batch, labels)``. A model with exits has the further inputs and outputs of
     `recurra.deployment.onnx.model`.
     """
+    if config.tokens_without_recurrence is not None:
+        raise ConfigurationError(
+            f"'tokens_without_recurrence' is {config.tokens_without_recurrence}: a graph has one number of recurrences "
+            "for all rows of a batch; export as safetensors"
+        )
     graph = Graph()
     layers = LayerWriter(graph, config, weights, linear, max_length)
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"]) for name in (INPUT_IDS, MASK)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
@@ -140,6 +140,10 @@ class ExitRule(ABC):
     def last(self, config: HasExits) -> int:
         """Recurrence after which no row goes on, whatever the logits."""
         return int(config.num_recurrences)
+
+    def stops(self, config: HasExits) -> Collection[int]:
+        """Recurrences after which rows may stop."""
+        return config.exits
 
     @property
     def always_after(self) -> int | None:
@@ -408,3 +412,33 @@ class FixedExit(ExitRule):
 
     def describe(self) -> str:
         return f"always after recurrence {self.after}"
+
+
+@dataclass(frozen=True)
+class CountedRecurrences(ExitRule):
+    """Gives each row a number of recurrences of its own. Of a batch, so no rule that a user names.
+
+    Attributes:
+        recurrences: Of each row, at least 1, ``(rows,)``.
+    """
+
+    name: ClassVar[str] = "counted"
+    summary: ClassVar[str] = "counted"
+
+    recurrences: Any
+
+    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
+        remaining = self.recurrences if state is None else state
+        return Decision(remaining <= recurrence, remaining)
+
+    def asks(self, recurrence: int) -> bool:
+        return bool((self.recurrences == recurrence).any())
+
+    def last(self, config: HasExits) -> int:  # noqa: ARG002 - a rule's
+        return int(self.recurrences.max())
+
+    def stops(self, config: HasExits) -> Collection[int]:
+        return range(1, self.last(config))
+
+    def describe(self) -> str:
+        return "as many recurrences as each row is given"

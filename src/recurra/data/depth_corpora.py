@@ -1,0 +1,199 @@
+"""Corpora whose answer takes as many steps as a text says, generated from a seed; no bag of words tells it.
+
+Texts are trained up to one difficulty and tested beyond it. The rows of each difficulty are a reported split of their
+own beside ``test`` (difficulties of training) and ``beyond``, so that every record and table has each.
+
+``hops``     ``ab bd ca dc a + +``: from ``a`` each pair leads one step on, each ``+`` asks for one step. The pairs are
+             one cycle through all letters in random order, so nobody comes back early.
+``parity``   ``of 3 1 4 is``: whether the sum of the digits is even.
+``sum``      the same: the last digit of their sum.
+``listops``  ``of [sub 3 [add 1 2 9] 4] is``: nested sums and differences, of which the last digit counts, by depth.
+
+The words around digits and lists keep a text from standing in a longer one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from recurra.core.configuration import derive_seed
+from recurra.core.errors import DataError
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.reviews import joined
+
+PROTOCOL = "beyond"
+LETTERS = "abcdefghi"
+DIGITS = "0123456789"
+# Draws of one row after which its difficulty counts as used up.
+_MOST_DRAWS = 200
+
+
+class Level(NamedTuple):
+    """Steps from ``low`` to ``high`` that are tested together."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class DepthCorpus:
+    """How the texts of a corpus are made.
+
+    Attributes:
+        unit: What difficulty counts, for names of splits.
+        draw: Makes a text of so many steps and its label.
+        levels: Rising difficulties, those of training first.
+        inside: How many of them are trained on.
+    """
+
+    name: str
+    description: str
+    unit: str
+    label_names: Sequence[str]
+    draw: Callable[[random.Random, int], tuple[str, int]]
+    levels: Sequence[Level]
+    inside: int = 4
+
+
+def _draw_hops(dice: random.Random, hops: int) -> tuple[str, int]:
+    cycle = dice.sample(LETTERS, len(LETTERS))
+    facts = [first + second for first, second in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
+    dice.shuffle(facts)
+    return " ".join([*facts, cycle[0], *"+" * hops]), LETTERS.index(cycle[hops])
+
+
+def _draw_digits(dice: random.Random, count: int, modulus: int) -> tuple[str, int]:
+    digits = dice.choices(DIGITS, k=count)
+    return f"of {' '.join(digits)} is", sum(map(int, digits)) % modulus
+
+
+def _draw_listops(dice: random.Random, depth: int) -> tuple[str, int]:
+    text, value = _nested(dice, depth)
+    return f"of {text} is", value % len(DIGITS)
+
+
+def _nested(dice: random.Random, depth: int) -> tuple[str, int]:
+    """A list that is exactly so deep, and its value; other parts than the deepest are seldom lists."""
+    deepest = dice.randrange(count := dice.choice((3, 4)))
+    parts = [
+        _nested(dice, depth - 1 if place == deepest else dice.randrange(1, depth))
+        if depth > 1 and (place == deepest or dice.random() < 0.1)
+        else ((digit := dice.choice(DIGITS)), int(digit))
+        for place in range(count)
+    ]
+    texts, (first, *others) = [text for text, _ in parts], [value for _, value in parts]
+    operation = dice.choice(("add", "sub"))
+    value = first + sum(others) if operation == "add" else first - sum(others)
+    return f"[{operation} {' '.join(texts)}]", value
+
+
+_OF_LENGTH = [Level(low, low + (3 if low < 21 else 4)) for low in (5, 9, 13, 17, 21, 26, 31, 36)]
+DEPTH_CORPORA = (
+    DepthCorpus(
+        "hops",
+        "Generated chains of facts: where a number of hops leads, 1 to 4 in training and 5 to 8 beyond",
+        "hops",
+        list(LETTERS),
+        _draw_hops,
+        [Level(hops, hops) for hops in range(1, 9)],
+    ),
+    DepthCorpus(
+        "parity",
+        "Generated digits: is their sum even; 5 to 20 in training and 21 to 40 beyond",
+        "digits",
+        ["even", "odd"],
+        lambda dice, count: _draw_digits(dice, count, 2),
+        _OF_LENGTH,
+    ),
+    DepthCorpus(
+        "sum",
+        "Generated digits: the last digit of their sum; 5 to 20 in training and 21 to 40 beyond",
+        "digits",
+        list(DIGITS),
+        lambda dice, count: _draw_digits(dice, count, 10),
+        _OF_LENGTH,
+    ),
+    DepthCorpus(
+        "listops",
+        "Generated nested sums and differences: the last digit; depth 1 to 4 in training and 5 to 8 beyond",
+        "depth",
+        list(DIGITS),
+        _draw_listops,
+        [Level(depth, depth) for depth in range(1, 9)],
+    ),
+)
+
+
+def generate_depth(
+    corpus: DepthCorpus,
+    seed: int = 0,
+    *,
+    train_rows: int = 32_000,
+    validation_rows: int = 1_000,
+    rows_per_level: int = 500,
+) -> TextDataset:
+    """Generates a corpus; no text occurs twice.
+
+    Args:
+        train_rows: Rows of training, the same number of every difficulty; so is ``validation_rows``.
+        rows_per_level: Rows of the split of each difficulty.
+
+    Raises:
+        DataError: If a difficulty has fewer texts than are asked for.
+    """
+    seen: set[str] = set()
+    inside, beyond = corpus.levels[: corpus.inside], corpus.levels[corpus.inside :]
+    by_level = {
+        level: _rows(corpus, seed, _name(corpus, level), [level], count=rows_per_level, seen=seen)
+        for level in corpus.levels
+    }
+    splits = [
+        _rows(corpus, seed, "train", inside, count=train_rows, seen=seen),
+        _rows(corpus, seed, "validation", inside, count=validation_rows, seen=seen),
+        joined("test", [by_level[level] for level in inside]),
+        joined("beyond", [by_level[level] for level in beyond]),
+        *by_level.values(),
+    ]
+    return TextDataset(
+        name=corpus.name,
+        protocol=PROTOCOL,
+        label_names=list(corpus.label_names),
+        splits={split.name: split for split in splits},
+        selection_split="validation",
+        reported_splits=[split.name for split in splits[2:]],
+        notes=[f"Generated (seed {seed}). The split of each difficulty is a part of test or of beyond."],
+    )
+
+
+def _name(corpus: DepthCorpus, level: Level) -> str:
+    return f"{corpus.unit}-{level.low}" + (f"-to-{level.high}" if level.high > level.low else "")
+
+
+def _rows(
+    corpus: DepthCorpus, seed: int, name: str, levels: Sequence[Level], *, count: int, seen: set[str]
+) -> TextSplit:
+    """New rows, every number of steps as often as any other."""
+    dice = random.Random(derive_seed(seed, corpus.name, name))
+    steps = [number for level in levels for number in range(level.low, level.high + 1)]
+    texts, labels = [], []
+    for row in range(count):
+        number = steps[row % len(steps)]
+        for _ in range(_MOST_DRAWS):
+            text, label = corpus.draw(dice, number)
+            if text not in seen:
+                break
+        else:
+            raise DataError(
+                f"'{corpus.name}' has too few different texts of {corpus.unit} {number} for {count:,} rows of {name}; "
+                "ask for fewer rows"
+            )
+        seen.add(text)
+        texts.append(text)
+        labels.append(label)
+    ids = [f"{name}-{row:05d}" for row in range(count)]
+    return TextSplit(name, texts, np.array(labels, dtype=np.int64), ids)
