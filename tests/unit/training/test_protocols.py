@@ -104,6 +104,7 @@ LATER = {
     "student_factor": (1.0, 2.5),
     "selection_rows": (0, 100),
     "class_weights": ("none", "balanced"),
+    "curriculum_epochs": (0, 3),
 }
 
 
