@@ -46,7 +46,7 @@ from tiny import SHAPE, tiny_config, tiny_model
         ("kernel_size", 0, "a whole number from 1"),
         ("norm", "group", "one of ('rms', 'layer', 'batch', 'none')"),
         ("norm_placement", None, "one of ('pre', 'post')"),
-        ("position", "sinusoidal", "one of ('rotary', 'learned')"),
+        ("position", "sinusoidal", "one of ('rotary', 'learned', 'none')"),
         ("heads", "one", "one of ('shared', 'separate', 'tied')"),
         ("exits", [2], "rising numbers below num_recurrences 2"),
         ("exits", [1, 1], "rising numbers below num_recurrences 2"),
