@@ -74,6 +74,7 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
         ("paper", ["auxiliary_epochs=-1"], r"'auxiliary_epochs' is -1: input should be greater than"),
         ("paper", ["selection=f1"], r"'selection' is \"f1\": input should be 'loss' or 'accuracy'"),
         ("paper", ["selection=accuracy"], r"'selection' is accuracy: the plateau schedule waits for the loss; take "),
+        ("paper", ["curriculum_epochs=6"], r"'curriculum_epochs' is 6; allowed: 0 to max_epochs, which is 5"),
         (
             "demo",
             ["auxiliary_epochs=0", "auxiliary_learning_rate=1e-3"],
