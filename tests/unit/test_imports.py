@@ -38,6 +38,7 @@ ALLOWED = {
     ("deployment.serving.models", "models.quiet"): "transformers: an ONNX export is served without it",
     ("evaluation.audits.grading", "models.controls.fitting"): "scikit-learn: reports read grades without it",
     ("evaluation.label_errors", "evaluation.encoder_states"): "torch: a linear model judges without it",
+    ("models.adaptation.source", "models.adaptation.blocks"): "numpy and safetensors: only e5 is stored in blocks",
     ("study.estimate", "models.inference"): "torch: a plan is shown without it",
     ("study.model_auditing", "models.controls.linear"): "scikit-learn: a Transformer is audited without it",
     ("study.model_auditing", "models.presets"): "transformers: presets are listed without it",
@@ -54,6 +55,7 @@ ALLOWED = {
     ("tasks.labelling.controls", "tasks.labelling.joined"): "torch: a linear model is timed without it",
     ("tasks.labelling.training", "models.inference"): "torch, likewise",
     ("tasks.labelling.training", "tasks.labelling.teacher"): "torch, likewise",
+    ("tasks.labelling.training", "models.modeling"): "torch, likewise",
     ("tasks.run_folder", "models.presets"): "torch, likewise",
     # A study is planned and its status shown in a second: what only runs need, tasks import in their methods.
     ("tasks.classification.task", "evaluation.metrics"): "scipy",
