@@ -38,14 +38,23 @@ class BestRunRecord(Sealed):
 
 @dataclass(frozen=True)
 class FoundRun:
-    """What a path stands for."""
+    """What a path stands for.
+
+    Attributes:
+        note: Which run of a comparison was taken, in a line; empty if it is none.
+    """
 
     folder: Path
     note: str = ""
 
 
 def find_run(path: Path | str) -> FoundRun:
-    """Returns the run that a path stands for: the recommended one of a comparison, else the path itself."""
+    """Returns the run that a path stands for: the recommended one of a comparison, else the path itself.
+
+    Raises:
+        CheckpointError: If it is a comparison without a recommended run, or with one that is not there or lies outside
+            of it; its finished runs are named.
+    """
     path = Path(path)
     comparison = path.parent if path.name == _BEST and not path.exists() else path
     file = comparison / BEST_NAME

@@ -57,7 +57,11 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str) -> Any:
-    """Reads plain values from YAML text: mappings, lists, words, finite numbers, true, false and null."""
+    """Reads plain values from YAML text: mappings, lists, words, finite numbers, true, false and null.
+
+    Raises:
+        yaml.YAMLError: If it is not YAML, goes beyond the bounds, or holds what is no plain value.
+    """
     if len(text) > MAX_TEXT_BYTES:
         raise yaml.YAMLError(f"it has more than {MAX_TEXT_BYTES:,} characters; write less")
     try:

@@ -69,7 +69,11 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 
 
 def no_numbers(of: str = "") -> RunError:
-    """Returns the error for a model that gives what is no number: it would be an answer, and a wrong one."""
+    """Returns the error for a model that gives what is no number: it would be an answer, and a wrong one.
+
+    Args:
+        of: For which text, as `` for text 3 of 8``; empty for none in particular.
+    """
     return RunError(
         f"the model gives scores that are no numbers{of}: its weights are damaged, or they are beyond the precision "
         "that it computes in; copy or train it again, or take --precision fp32"

@@ -484,7 +484,12 @@ def read_language_record(folder: Path | str) -> LanguageRunRecord:
 
 
 def read_any_record(folder: Path | str) -> AnyRecord:
-    """Reads the record of a run folder (or a record file), whatever was trained."""
+    """Reads the record of a run folder (or a record file), whatever was trained.
+
+    Raises:
+        CheckpointError: If there is none, it is not a record that this version can read, or it was changed after it
+            was written.
+    """
     path = _record_path(folder)
     return read_sealed(
         path,

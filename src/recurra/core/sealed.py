@@ -67,7 +67,14 @@ AnySealed = TypeVar("AnySealed", bound=Sealed)
 def read_sealed(
     path: Path, choose: Callable[[Any], type[AnySealed]], *, what: str, cure: str, missing: str = ""
 ) -> AnySealed:
-    """Reads a file."""
+    """Reads a file.
+
+    Args:
+        missing: What to say if there is none, instead of the cure.
+
+    Raises:
+        CheckpointError: If it cannot be read, is something else, a newer version wrote it, or it was changed.
+    """
     try:
         text = read_study_bytes(path)
     except FileNotFoundError as error:
@@ -128,7 +135,11 @@ def describe_file(path: Path) -> FileEntry:
 
 
 def verify_file(path: Path, wanted: FileEntry | None, *, of: str, cure: str) -> None:
-    """Holds a file against what was written down of it."""
+    """Holds a file against what was written down of it.
+
+    Raises:
+        CheckpointError: If it is missing, truncated or changed.
+    """
     if wanted is None or not path.is_file():
         raise CheckpointError(f"'{path}' is missing: the {of} is not whole; {cure}")
     found = path.stat().st_size
@@ -164,6 +175,9 @@ def sealed_model(run: Path) -> Path:
     """Returns the model folder of a run, once its files are what its training wrote.
 
     Runs from before there was a seal are taken as they are. Files that came into the folder later are not looked at.
+
+    Raises:
+        CheckpointError: If a file is missing, truncated or changed.
     """
     if (run / SEAL_NAME).exists():
         for name, entry in _read_seal(run).files.items():

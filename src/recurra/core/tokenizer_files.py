@@ -24,7 +24,11 @@ def is_broken_tokenizer(error: BaseException) -> bool:
 
 
 def read_tokenizer_text(path: Path) -> str:
-    """The content of a ``tokenizer.json``."""
+    """The content of a ``tokenizer.json``.
+
+    Raises:
+        CheckpointError: If it is no regular file, or larger than `MOST_BYTES`.
+    """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
         raise CheckpointError(
@@ -34,7 +38,11 @@ def read_tokenizer_text(path: Path) -> str:
 
 
 def read_tokenizer_file(path: Path, cure: str) -> Tokenizer:
-    """Reads a tokenizer and tries it."""
+    """Reads a tokenizer and tries it.
+
+    Raises:
+        CheckpointError: If it is missing, too large, or broken.
+    """
     try:
         tokenizer = Tokenizer.from_str(read_tokenizer_text(path))
         tokenizer.encode_batch_fast(PROBE)

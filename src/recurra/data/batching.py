@@ -28,6 +28,7 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
     that occur, epoch ``e`` from 1 takes the shortest ``e / curriculum_epochs``.
 
     Args:
+        lengths: Length of each row in tokens, shape ``(rows,)``.
         curriculum_epochs: Epochs over which all lengths are let in; 0 has them all from the start.
     """
 
@@ -114,7 +115,14 @@ def padded_length(longest: int) -> int:
 def pad_rows(
     rows: Sequence[Sequence[int] | Integers], pad_token_id: int, *, longest: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Pads rows on the right to `padded_length` of the longest."""
+    """Pads rows on the right to `padded_length` of the longest.
+
+    Args:
+        longest: No row is padded beyond it; none is longer.
+
+    Returns:
+        Tokens, and where they are a row's own; both ``(rows, tokens)``.
+    """
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
     width = padded_length(int(lengths.max()))
     inside = np.arange(width if longest is None else min(width, longest)) < lengths[:, None]
@@ -131,7 +139,12 @@ class Collator:
         self.pad_token_id = pad_token_id
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` if given."""
+        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` if given.
+
+        Args:
+            rows: Each with ``input_ids`` (a sequence of ids) and perhaps ``labels``: one index (int64), or 0 and 1
+                a label (then float32, ``(batch, labels)``).
+        """
         tokens, inside = pad_rows([row["input_ids"] for row in rows], self.pad_token_id)
         batch = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inside.astype(np.int64))}
         if "labels" in rows[0]:

@@ -93,6 +93,7 @@ class DataConfig(RunData):
             one split.
         skip_unlabelled: Leave rows of a user's file without a label out, and say which; otherwise they are an error.
         id_column: Column of a user's file with unique identities; none takes ``id`` if it has them, else the place.
+        encoding: Of a user's text file without a mark; none is UTF-8.
         clean: How texts of a user's file are cleaned, see `recurra.data.cleaning.CLEANINGS`. Corpora have the first.
     """
 

@@ -22,7 +22,13 @@ _WORD_EDGES = (*range(2, 60, 2), *range(60, 120, 20), *range(120, 240, 40), *ran
 
 @dataclass(frozen=True, eq=False)
 class TextSplit:
-    """Rows of one split."""
+    """Rows of one split.
+
+    Attributes:
+        texts: Cleaned texts, none of them empty.
+        labels: Indices into the corpus's ``label_names``, int64, shape ``(rows,)``; where a row may have any number of
+            labels 0 and 1 a label, ``(rows, labels)``.
+    """
 
     name: str
     texts: list[str]

@@ -354,6 +354,9 @@ def demo_rows(
     The same seed and sizes give the same rows, everywhere. Labels are balanced in each split. No judgement occurs
     twice, no row stands inside a row of an earlier split, and a test row shares no `NGRAM_WORDS` words in a row with
     any row of train or validation.
+
+    Raises:
+        ConfigurationError: For a size outside the range.
     """
     sizes = {"train": train_rows, "validation": validation_rows, "test": test_rows}
     for name, rows in sizes.items():

@@ -88,6 +88,8 @@ class EncodedSplit:
     Attributes:
         input_ids: Token ids of all rows, int32, shape ``(tokens,)``; each row is ``[CLS] text [SEP]``, or a window of a
             text.
+        offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, shape ``(rows + 1,)``.
+        labels: Label of each row, int64, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
         weights: What the loss of each row counts in training, float32, shape ``(rows,)``; none counts all alike.
         window_counts: Windows of each text, int64, shape ``(texts,)``, whose rows follow each other and have the
             text's label; none if every text is one row.
@@ -112,7 +114,11 @@ class EncodedSplit:
         return EncodedSplit(ids, offsets, np.concatenate([self.labels, other.labels]), window_counts=counts)
 
     def weighed(self, weights: npt.NDArray[np.float32] | None) -> EncodedSplit:
-        """These rows, with what each text counts shared among its windows."""
+        """These rows, with what each text counts shared among its windows.
+
+        Args:
+            weights: What the loss of each text counts, ``(texts,)``, with a mean of 1; none counts all alike.
+        """
         return replace(self, weights=share_weights(self.window_counts, weights))
 
     @cached_property
@@ -151,6 +157,9 @@ def encode_texts(
     Args:
         max_length: Longest row in tokens, special tokens included; what is beyond is cut. None gives the tokens of the
             text alone: nothing is cut or added, and what looks like a special token is taken letter by letter.
+
+    Returns:
+        Flat ids ``(tokens,)`` and offsets ``(rows + 1,)``.
     """
     input_ids, offsets, _ = _encode_rows(texts, tokenizer, max_length)
     return input_ids, offsets
@@ -159,7 +168,12 @@ def encode_texts(
 def encode_windows(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int, windows: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-    """Tokenises cleaned texts, long ones in windows; see `recurra.data.windows`."""
+    """Tokenises cleaned texts, long ones in windows; see `recurra.data.windows`.
+
+    Returns:
+        Flat ids ``(tokens,)``, offsets ``(rows + 1,)``, and windows of each text ``(texts,)``; none if every text is
+        one row.
+    """
     if windows == 1:
         return *encode_texts(texts, tokenizer, max_length), None
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)

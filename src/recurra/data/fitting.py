@@ -48,7 +48,14 @@ def fitting_rows(
     validation_fraction: float,
     seed: int,
 ) -> tuple[TextDataset, npt.NDArray[np.float32] | None, npt.NDArray[Any]]:
-    """Returns the splits, weights of the training rows if they differ, and the labels in their order."""
+    """Returns the splits, weights of the training rows if they differ, and the labels in their order.
+
+    Args:
+        eval_set: ``(texts, labels)`` to choose the epoch by; none draws ``validation_fraction`` of the rows.
+
+    Raises:
+        InputError: For what cannot be fitted.
+    """
     listed, column = _rows(texts, labels, "X", "y")
     classes, numbers = _number_labels(column)
     weights = _weights(column, sample_weight, class_weight)

@@ -122,7 +122,11 @@ def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def decoded_lines(lines: Iterable[bytes], source: str) -> Iterator[str]:
-    """Yields UTF-8 lines as text, with their line ends; a byte order mark is dropped."""
+    """Yields UTF-8 lines as text, with their line ends; a byte order mark is dropped.
+
+    Raises:
+        DataError: For a byte that is not UTF-8, a NUL byte or a line without end, with line and byte counted from 1.
+    """
     offset = 0
     for number, raw in enumerate(lines, start=1):
         _check_line(len(raw), raw.find(b"\0"), source, number)
@@ -159,7 +163,12 @@ def csv_rows(
     quoted: bool = True,
     skipped: int = 0,
 ) -> Iterator[Row]:
-    """Yields rows of CSV or TSV lines with a header; quoting is checked strictly."""
+    """Yields rows of CSV or TSV lines with a header; quoting is checked strictly.
+
+    Raises:
+        DataError: For a column that is missing or there twice, broken quoting, or a row with more or fewer fields than
+            the header.
+    """
     header: list[str] | None = None
     positions: list[int | None] = []
     for place, fields in csv_fields(lines, source, delimiter, quoted=quoted, skipped=skipped):
@@ -280,7 +289,11 @@ def record_rows(
     unit: str = "line",
     lenient: bool = False,
 ) -> Iterator[Row]:
-    """Yields rows of objects; each may have its names in other case."""
+    """Yields rows of objects; each may have its names in other case.
+
+    Raises:
+        DataError: If an object lacks a column or has one twice.
+    """
     unseen, present = set(columns) if lenient else set(), dict[str, None]()
     for place, value in records:
         names = columns
@@ -391,7 +404,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def find_column(where: str, column: str, present: Sequence[str]) -> str:
-    """The name by which a table or line has a column: as asked for, in other case, or with blanks around."""
+    """The name by which a table or line has a column: as asked for, in other case, or with blanks around.
+
+    Raises:
+        DataError: If there is none, or several of which none is written as asked for.
+    """
     if column in present:
         return column
     similar = [name for name in dict.fromkeys(present) if name.strip().casefold() == column.strip().casefold()]
@@ -436,7 +453,11 @@ def join_cells(cells: Sequence[str], width: int) -> str:
 
 
 def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
-    """Returns a cell as text; nothing is the empty text."""
+    """Returns a cell as text; nothing is the empty text.
+
+    Raises:
+        DataError: If it is no text, too long, or holds what is not a character.
+    """
     if value is None:
         return ""
     if not isinstance(value, str):

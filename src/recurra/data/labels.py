@@ -130,12 +130,20 @@ class FileTable:
 
 
 class LabelColumn:
-    """How the cells of a label column are read: one label a row."""
+    """How the cells of a label column are read: one label a row.
+
+    Attributes:
+        columns: Columns that are read in place of the label column; none reads that.
+    """
 
     columns: Sequence[str] = ()
 
     def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
-        """What a row's labels are, as ``word`` makes them; the empty text if there is none where one is needed."""
+        """What a row's labels are, as ``word`` makes them; the empty text if there is none where one is needed.
+
+        Raises:
+            ValueError: If it is nothing that labels can be read from; the caller adds the place.
+        """
         if isinstance(cell, Choices) and len(cell) <= 1:
             return word(cell[0]) if cell else ""
         if isinstance(cell, list | dict) or _parsed_list(cell) is not None:
@@ -144,7 +152,11 @@ class LabelColumn:
         return word(cell)
 
     def names(self, table: FileTable, label_column: str) -> list[str]:
-        """The class names of a table."""
+        """The class names of a table.
+
+        Raises:
+            DataError: If there is one only, or so many that the column can hardly be a label.
+        """
         counts = Counter(table.labels)
         if len(counts) < 2:
             only = next(iter(counts))

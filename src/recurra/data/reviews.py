@@ -231,7 +231,11 @@ REVIEWS = (YELP_POLARITY, AMAZON_POLARITY, YELP_REVIEWS, AMAZON_REVIEWS, YELP_SE
 
 
 def local_files(data_root: Path | None, folder: str, parts: Sequence[str], layout: str) -> dict[str, Path]:
-    """The Parquet files of a local copy by part; empty if there is no folder for it."""
+    """The Parquet files of a local copy by part; empty if there is no folder for it.
+
+    Raises:
+        DataError: If there is a folder, and it lacks a part.
+    """
     if data_root is None or not (data_root / folder).is_dir():
         return {}
     paths = {part: data_root / folder / f"{part}.parquet" for part in parts}
@@ -289,7 +293,12 @@ def _checked(table: pa.Table, source: str, reviews: Reviews) -> pa.Table:
 
 
 def load_reviews(reviews: Reviews, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
-    """Loads reviews as a sentiment corpus."""
+    """Loads reviews as a sentiment corpus.
+
+    Raises:
+        DataError: If a file is damaged, or too small.
+        UnavailableError: If they are neither in the data root nor to be had.
+    """
     load = _splits_of_all if reviews.public_name is None else _splits_drawn
     splits, dropped, notes = load(reviews, protocol, split_seed, data_root)
     return TextDataset(

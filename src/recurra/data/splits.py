@@ -29,6 +29,9 @@ def iterative_split(
     that wants the most rows of that label; of equals, to the one that wants the most rows at all, then to the first.
     Units without any label come last, and go where most rows are wanted. Unlike there, ties are broken by content and
     not by chance, and a unit may be several rows that must stay together.
+
+    Args:
+        labels: 0 and 1, ``(rows, labels)``.
     """
     names = list(shares)
     portions = np.array([shares[name] for name in names])
@@ -245,6 +248,10 @@ def split_rows(
 
     Rows of equal text or equal group are one unit, which is never cut (also through chains: a text in two groups joins
     them). A unit counts for its most frequent label. A class of fewer than three units stays in train whole.
+
+    Args:
+        labels: Label of each row, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
+        groups: Group of each row, empty for none; or None.
     """
     units = _units(texts, groups)
     keys = [split_key(seed, texts, rows) for rows in units]

@@ -44,7 +44,11 @@ _TREEBANK_SPLIT = {"train": "train", "validation": "dev", "test": "test"}
 
 
 class Sst2(NamedTuple):
-    """The parts of SST-2 with known labels: train and validation, and test where its labels are known."""
+    """The parts of SST-2 with known labels: train and validation, and test where its labels are known.
+
+    Attributes:
+        whole_of: Of each row, by its id, the sentences that it is the whole of; none where sources are not known.
+    """
 
     parts: dict[str, TextSplit]
     whole_of: dict[str, frozenset[int]] | None
@@ -52,7 +56,12 @@ class Sst2(NamedTuple):
 
 
 def read_sst2(data_root: Path | None) -> Sst2:
-    """Reads SST-2 from the data root or by its public name."""
+    """Reads SST-2 from the data root or by its public name.
+
+    Raises:
+        DataError: If a local file is damaged.
+        UnavailableError: If there is no local copy and the hub cannot be reached.
+    """
     paths = local_files(data_root, "sst2", ("train", "validation"), LAYOUT)
     if paths:
         test = paths["train"].with_name("test_labeled.parquet")

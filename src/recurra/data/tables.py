@@ -119,7 +119,11 @@ def check_pyarrow(otherwise: str) -> None:
 
 
 class TableFile:
-    """A file that is opened as often as its rows are asked for."""
+    """A file that is opened as often as its rows are asked for.
+
+    Raises:
+        RecurraError: If it cannot be read, or its format needs a package that is not installed.
+    """
 
     def __init__(
         self,
@@ -508,6 +512,9 @@ def stream_rows(
             are texts or, if the first begins with a brace, JSON objects.
         text_column: Column with the text; or several with commas between, which are joined.
         chunk_rows: Rows a chunk; fewer where their cells have `MAX_CHUNK_CHARACTERS` together.
+
+    Raises:
+        DataError: If the file cannot be read; what came before the defect was yielded.
     """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows {chunk_rows} must be at least 1")

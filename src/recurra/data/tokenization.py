@@ -33,7 +33,11 @@ _PUBLIC_CORPORA = frozenset(
 
 
 def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | None) -> PreTrainedTokenizerFast:
-    """Returns the tokenizer that a configuration names; it encodes ``[CLS] text [SEP]``."""
+    """Returns the tokenizer that a configuration names; it encodes ``[CLS] text [SEP]``.
+
+    Raises:
+        UnavailableError: If the public vocabulary is neither in the data root nor to be had.
+    """
     if config.tokenizer == TRAINED:
         texts = dataset.splits["train"].texts
         return as_transformers(wordpiece(train_wordpiece(texts, config.trained_vocab_size)))

@@ -63,7 +63,14 @@ def window_bounds(tokens: int, room: int) -> list[int]:
 def cut_windows(
     input_ids: npt.NDArray[np.int32], offsets: Counts, *, before: int, added: int, max_length: int
 ) -> tuple[npt.NDArray[np.int32], Counts, Counts]:
-    """Cuts tokenised texts into windows."""
+    """Cuts tokenised texts into windows.
+
+    Args:
+        input_ids: Tokens of all texts, with those that the tokenizer adds around each, ``(tokens,)``.
+
+    Returns:
+        Tokens and offsets of the windows, the texts' own order kept, and how many each text has, ``(texts,)``.
+    """
     room = max_length - added
     rows: list[npt.NDArray[np.int32]] = []
     counts = np.ones(len(offsets) - 1, dtype=np.int64)
@@ -88,7 +95,15 @@ def first_windows(counts: Counts) -> Counts:
 
 
 def pool_windows(values: npt.NDArray[np.float32], counts: Counts | None) -> npt.NDArray[np.float32]:
-    """The mean over the windows of each text, in FP64."""
+    """The mean over the windows of each text, in FP64.
+
+    Args:
+        values: Of each window, ``(windows, ...)``.
+        counts: Windows of each text, ``(texts,)``; none if every text has one.
+
+    Returns:
+        Of each text, ``(texts, ...)``.
+    """
     if counts is None:
         return values
     sums = np.add.reduceat(values.astype(np.float64), first_windows(counts), axis=0)
@@ -96,7 +111,12 @@ def pool_windows(values: npt.NDArray[np.float32], counts: Counts | None) -> npt.
 
 
 def share_weights(counts: Counts | None, weights: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32] | None:
-    """What the loss of each window counts, ``(windows,)``: an equal share of its text, with a mean of 1."""
+    """What the loss of each window counts, ``(windows,)``: an equal share of its text, with a mean of 1.
+
+    Args:
+        weights: What each text counts, ``(texts,)``, with a mean of 1; none counts all alike, and gives none where
+            every text has one window.
+    """
     if counts is None:
         return weights
     own = np.ones(len(counts)) if weights is None else weights.astype(np.float64)

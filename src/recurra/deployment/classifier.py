@@ -43,6 +43,7 @@ class Classifier:
     Args:
         batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
         calibration: The exit rule that was chosen for the model as it is stored, where it was.
+        decision: How logits become labels; none takes the most probable one.
     """
 
     def __init__(
@@ -114,7 +115,15 @@ class Classifier:
     def from_run(
         cls, run: Path | str, *, precision: str | None = None, batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Classifier:
-        """Reads a finished run folder; see `from_export`."""
+        """Reads a finished run folder; see `from_export`.
+
+        Args:
+            precision: ``fp32`` or ``bf16``, ``fp16`` on an accelerator; none takes the run's own, and FP32 for FP16 on
+                a CPU.
+
+        Raises:
+            CheckpointError: If the folder is not a finished run of ours, or its model is damaged.
+        """
         folder = Path(run)
         if is_export(folder):
             raise CheckpointError(f"'{folder}' is an export, not a run; read it with Classifier.from_export")
@@ -166,6 +175,10 @@ class Classifier:
 
         Args:
             rule: When a text leaves; none takes the rule that the export was calibrated to (``recurra export``).
+
+        Raises:
+            ConfigurationError: If the model has no such exit, is no Transformer, or no rule is given and the model
+                carries none.
         """
         self._check_may_leave()
         rule = self._calibrated() if rule is None else rule
@@ -176,6 +189,9 @@ class Classifier:
         """Returns what the model thinks of texts after each recurrence, and where they would stop.
 
         The rule is that of `stop_early`, else the calibrated one. Nobody leaves for it: all recurrences are computed.
+
+        Raises:
+            ConfigurationError: If the model has no recurrences, as the linear control.
         """
         trace = self.classify(texts, rule=self._rule or self.calibrated_rule, trace=True).trace
         assert trace is not None
@@ -188,6 +204,9 @@ class Classifier:
             rule: When a text leaves, whatever `stop_early` said; none goes all the way.
             trace: Whether to say what was thought after each recurrence. All are computed then, and a text that would
                 have left has the label that it would have left with.
+
+        Raises:
+            ConfigurationError: If the model has no such exit, or no recurrences.
         """
         if rule is None and not trace:
             return Classified(self.decision.probabilities(self._compute(texts, None)))
@@ -211,6 +230,10 @@ class Classifier:
 
         Args:
             clean: Whether to clean them as the training data was cleaned; false if they are clean already.
+
+        Raises:
+            TypeError: If it is one string, or holds something else than strings.
+            DataError: If a text holds a lone surrogate, which is no character.
         """
         return self._compute(texts, self._rule, clean=clean)
 
@@ -335,7 +358,11 @@ def log_probabilities(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.
 
 
 def checked_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns scores ``(texts, labels)`` that are numbers."""
+    """Returns scores ``(texts, labels)`` that are numbers.
+
+    Raises:
+        RunError: If one is not: it would be an answer, and a wrong one.
+    """
     finite = np.isfinite(logits).all(axis=1)
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])

@@ -39,7 +39,12 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: Path | str, *, precision: str = "fp32") -> LanguageModel:
-        """Reads a run folder or a model folder."""
+        """Reads a run folder or a model folder.
+
+        Raises:
+            CheckpointError: If there is no language model, or it cannot be read without code or pickle.
+            ConfigurationError: If there is no tokenizer, or it does not fit the model.
+        """
         check_precision(precision)
         folder = model_folder(path)
         linear = holds_linear_model(folder)
@@ -66,7 +71,11 @@ class LanguageModel:
         return int(limit) if limit else None
 
     def encode(self, prompts: list[str]) -> list[list[int]]:
-        """Returns the tokens of prompts."""
+        """Returns the tokens of prompts.
+
+        Raises:
+            ConfigurationError: If one is empty, or leaves no room in the context.
+        """
         rows = []
         limit = self.context_tokens
         for number, prompt in enumerate(prompts, start=1):
@@ -131,6 +140,9 @@ class GenerationSettings:
         temperature: What logits are divided by before drawing; 0 takes the most probable token, and so does none if
             neither ``top_p`` nor ``top_k`` is given.
         top_p: Draw from the most probable tokens that make up this share together.
+
+    Raises:
+        ConfigurationError: For a value out of range, or values that exclude each other.
     """
 
     max_new_tokens: int = 64
@@ -221,7 +233,12 @@ class GenerationFigures:
 
 
 class Generator:
-    """Goes on with prompts."""
+    """Goes on with prompts.
+
+    Raises:
+        ConfigurationError: If the model cannot generate so: it leaks, has no such exit, or is not ours and has no
+            exits or shared cache at all.
+    """
 
     def __init__(self, language: LanguageModel, settings: GenerationSettings) -> None:
         self.language = language
@@ -278,6 +295,9 @@ class Generator:
 
         Args:
             more: Further arguments of transformers' ``generate``, for example ``stopping_criteria``.
+
+        Raises:
+            RunError: If the model gives what is not a number, of which every text could be made.
         """
         model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
         end = tokenizer.eos_token_id

@@ -79,6 +79,9 @@ def benchmark(
     Args:
         names: Run folders, presets, or ``bert``: that of the first model's width and depth, with fresh weights.
         data: Corpus or labelled file whose last reported split gives the lengths; none takes ``lengths``.
+
+    Raises:
+        ConfigurationError: For an unknown name, a first model that is ``bert``, or rows longer than a model allows.
     """
     check_precision(precision)
     with torch_threads(threads):

@@ -73,6 +73,12 @@ def mean_states(source: EncoderSource, texts: Sequence[str], reporter: Reporter,
     """The mean of the states that an encoder gives the tokens of a text, special ones among them; summed in FP32.
 
     Sentence-BERT's mean pooling (Reimers and Gurevych 2019, section 3).
+
+    Returns:
+        ``(texts, hidden_size)``.
+
+    Raises:
+        CheckpointError: If the encoder cannot be used.
     """
     device = default_device()
     model = load_encoder(source.name).to(device=device, dtype=PRECISIONS[precision])

@@ -115,6 +115,10 @@ def vocabulary_cross_entropy(
     The logits ``(positions, vocabulary)`` are never held as a whole: a chunk's gradients are made while its logits are
     there, so that nothing is kept for the backward pass but a gradient in the shape of the states and one in that of
     the weight, and nothing is computed twice. Without gradients only the loss is computed.
+
+    Args:
+        states: ``(positions, width)``; under autocast in any type.
+        targets: ``(positions,)`` token ids; `IGNORED` is not counted.
     """
     device = states.device.type
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
@@ -180,6 +184,10 @@ def next_token_targets(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Returns what each position is to predict, ``(batch, tokens)``: the label one to the right, or `IGNORED`.
 
     Not counted are the last position, ignored labels, padding, and what padding would have to predict.
+
+    Args:
+        labels: ``(batch, tokens)`` token ids, not shifted; `IGNORED` where nothing is to be predicted.
+        attention_mask: ``(batch, tokens)``, non-zero at real tokens; none means no padding.
     """
     targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     if attention_mask is None:

@@ -105,6 +105,11 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         """Predicts the next token at every position.
 
         Args:
+            input_ids: ``(batch, tokens)``.
+            attention_mask: ``(batch, tokens)``, non-zero at real tokens; padding may stand on either side.
+            labels: ``(batch, tokens)`` token ids, not shifted, -100 where nothing is to be predicted. Padding is not
+                counted whatever stands there.
+            token_type_ids: ``(batch, tokens)``; none means type 0 everywhere.
             row_lengths: Lengths of packed rows, see `RecurraModel`; no row predicts the next one's first token.
             exit_after: Recurrence after which the model stops and whose head is read; none means the last.
             exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that
@@ -118,6 +123,10 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 Trainer's count over all batches of an accumulated step.
             output_hidden_states: Whether ``hidden_states`` are wanted too, as `RecurraModel` returns them; none means
                 as the configuration says. Not with an exit rule that looks at the rows.
+
+        Returns:
+            ``loss``, the weighed mean of the heads' (CRT-Deep, equation 5), if there are labels; ``logits``
+            ``(batch, positions, vocabulary)`` in FP32.
         """
         cache = RecurraCache(self.config) if use_cache and past_key_values is None else past_key_values
         wants_all = wants_states(self.config, output_hidden_states)
@@ -176,6 +185,10 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
 
         ``exit_after`` reads an exit's head; with ``exit_rule`` each token stops as early as the rule says, and the
         recurrences that it skips are filled in (`docs/decisions/0013-skipped-recurrences.md`).
+
+        Raises:
+            ConfigurationError: For a model that leaks, a prompt without tokens or longer than the context, an exit
+                that does not exist, or a rule that cannot decide.
         """
         self.check_generates()
         if (rule := kwargs.get("exit_rule")) is not None:

@@ -59,7 +59,16 @@ class RowLayout(ABC):
 
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
-        """Attends within each row."""
+        """Attends within each row.
+
+        Args:
+            query: ``(batch, tokens, heads, head_dim)``, or as many tokens as `leading` returned.
+            key: ``(batch, tokens, heads, head_dim)``.
+            value: ``(batch, tokens, heads, head_dim)``.
+
+        Returns:
+            ``(batch, tokens of the query, heads * head_dim)``.
+        """
 
     @abstractmethod
     def select(self, rows: Tensor) -> Self:
@@ -70,7 +79,11 @@ class RowLayout(ABC):
         """Returns the states of those rows, as `select`'s layout has them."""
 
     def drop(self, states: Tensor, first: Tensor, dropped: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Self]:  # noqa: ARG002
-        """Takes rows out that are not computed any further."""
+        """Takes rows out that are not computed any further.
+
+        Args:
+            states: ``(batch, tokens, hidden)``.
+        """
         return self.take(states, kept), self.take(first, kept), self.select(kept)
 
     @property
@@ -79,7 +92,11 @@ class RowLayout(ABC):
         return False
 
     def note_skipped(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:  # noqa: B027 - most have no cache
-        """Notes what is put into the cache for rows that stop, in the recurrences that they skip."""
+        """Notes what is put into the cache for rows that stop, in the recurrences that they skip.
+
+        Args:
+            keys: ``(rows, recurrences skipped, heads, head_dim)``, for the core's first layer.
+        """
 
     def skip_recurrences(self, count: int) -> None:  # noqa: B027
         """Fills the cache for the next ``count`` recurrences, which no row computes."""
@@ -109,6 +126,9 @@ def attend(
 def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch.device) -> tuple[Tensor | None, bool]:
     """Turns a padding mask into what attention needs.
 
+    Args:
+        keep: ``(batch, tokens)``, non-zero at real tokens, or none when there is no padding.
+
     Returns:
         A boolean mask broadcastable to ``(batch, heads, tokens, tokens)`` or none, and whether the kernel's own causal
         mode is to be used. A batch without padding on a CPU needs no mask, which is the kernels' fastest path; on an
@@ -130,7 +150,12 @@ def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch
 
 @dataclass(frozen=True)
 class PaddedRows(RowLayout):
-    """Rows side by side, padded to one length."""
+    """Rows side by side, padded to one length.
+
+    Attributes:
+        mask: Boolean mask of keys or none, see `recurra.models.rows.attention_mask`.
+        real: ``(batch, tokens)``, true at real tokens; none if all are.
+    """
 
     mask: Tensor | None
     real: Tensor | None
@@ -175,7 +200,12 @@ class PaddedRows(RowLayout):
 
 @dataclass(frozen=True)
 class PackedRows(RowLayout):
-    """Rows end to end in a batch of one: no padding, no mask. Attention takes rows of equal length together."""
+    """Rows end to end in a batch of one: no padding, no mask. Attention takes rows of equal length together.
+
+    Attributes:
+        starts: First token of every row, ``(rows,)``.
+        numbers: Each token's number in its row, ``(tokens,)``.
+    """
 
     starts: Tensor
     groups: tuple[tuple[int, int], ...]
@@ -274,7 +304,11 @@ class CachedRows(PaddedRows):
     def after(
         cls, cache: Cache, table: Tensor | None, keep: Tensor | None, tokens: int, *, device: torch.device
     ) -> CachedRows:
-        """Makes the layout of ``tokens`` tokens behind those in the cache."""
+        """Makes the layout of ``tokens`` tokens behind those in the cache.
+
+        Args:
+            keep: ``(batch, cached tokens + tokens)``, non-zero at real tokens; none means no padding.
+        """
         past = cache.get_seq_length()
         rotary = None if table is None else table[past : past + tokens]
         # Also decides whether there is any padding.

@@ -33,7 +33,12 @@ class RowLoss:
     exit_loss_weight: float = 0.0
 
     def of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each row, ``(batch,)``."""
+        """The loss of each row, ``(batch,)``.
+
+        Args:
+            logits: ``(batch, labels)``.
+            labels: ``(batch,)``, or 0 and 1 a label, ``(batch, labels)``, whose logistic loss is averaged.
+        """
         if labels.ndim == 2:
             wanted = labels.to(logits.dtype)
             return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=1)
@@ -44,13 +49,21 @@ class RowLoss:
 
         Divided by the number of rows and not by their weights: with weights of mean 1 over all rows, the mean over
         batches is then that of the whole, whatever weights meet in a batch.
+
+        Args:
+            inputs: With ``labels`` and perhaps ``row_weights``, ``(batch,)``.
         """
         given = {name: values for name, values in inputs.items() if name not in ("labels", WEIGHTS)}
         output = model(**given, return_dict=True)
         return self.of_heads([*(output.exit_logits or ()), output.logits], inputs["labels"], inputs.get(WEIGHTS))
 
     def of_heads(self, heads: Sequence[Tensor], labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The mean over rows, the exits' weighed in."""
+        """The mean over rows, the exits' weighed in.
+
+        Args:
+            heads: Logits ``(batch, labels)`` of the exits, and of the final head last.
+            weights: What each row counts, ``(batch,)``; none counts all alike.
+        """
         losses = [_mean(self.of_rows(logits, labels), weights) for logits in heads]
         return weigh_losses(losses, self.exit_loss_weight)
 
@@ -68,8 +81,10 @@ class TaughtSplit(EncodedSplit):
     """Training rows with what a teacher says of each.
 
     Attributes:
+        teacher_logits: ``(rows, labels)``, in the order of the student's labels.
         teacher_states: Mean state of each row after each of the student's layer applications,
             ``(rows, applications, hidden)``; none if states are not compared.
+        labelled: Which rows have a label, ``(rows,)``; none if all have one.
     """
 
     teacher_logits: npt.NDArray[np.float32]
@@ -137,7 +152,9 @@ class Distillation:
         """How far softened answers are apart, in nats, times the square of the temperature.
 
         Args:
+            student: Logits ``(batch, labels)``.
             several: Whether each label is decided for itself; the mean is then over labels too.
+            weights: What each row counts, ``(batch,)``; none counts all alike.
         """
         student, teacher = student / self.temperature, teacher / self.temperature
         if several:

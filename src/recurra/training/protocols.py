@@ -36,6 +36,7 @@ class ProtocolConfig(HashedSettings):
             vocabulary`).
         weight_averaging: Decay of a moving average of the weights, a step; what is evaluated, chosen and saved is then
             the average (`recurra.training.trainer`). 0 averages nothing.
+        pretraining_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
         activation_checkpointing: Whether what a layer computes is computed again in the backward pass instead of kept:
             less memory, about a third more time, the same result.
         auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, before the classifier
@@ -237,6 +238,9 @@ def load_protocol(
 
     Args:
         known: Protocols of the task by name: those of another may have the same names and other values.
+
+    Raises:
+        ConfigurationError: If there is no such protocol or file, or a value is impossible.
     """
     overrides = list(overrides)
     if name in known:
@@ -264,7 +268,11 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
 
 
 def check_language_protocol(protocol: ProtocolConfig) -> None:
-    """Refuses what a protocol asks for and the training of a language model does not do."""
+    """Refuses what a protocol asks for and the training of a language model does not do.
+
+    Raises:
+        ConfigurationError: For a key that is for classifiers alone.
+    """
     for key, none in _NOT_FOR_LANGUAGE.items():
         if (value := getattr(protocol, key)) != none:
             raise ConfigurationError(

@@ -88,6 +88,7 @@ def train_by_setfit(
 
     Args:
         model: Of the encoder's shape, every layer applied once, read by its mean; its weights are replaced.
+        labels: Theirs, ``(rows,)``.
         protocol: What the record calls the training: runs of one protocol stand in one table.
     """
     start = time.perf_counter()

@@ -84,6 +84,9 @@ def train_auxiliary(
     """Trains the classifier's encoder in place on labels of another task; its own head is not touched.
 
     It goes on from its last epoch, or takes up what is done; returns whether some of it had been.
+
+    Raises:
+        RunError: If the loss is not finite.
     """
     torch.manual_seed(derive_seed(seed, "auxiliary weights"))
     beside = classifier_beside(classifier, int(rows.labels.max()) + 1)

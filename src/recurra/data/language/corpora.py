@@ -143,7 +143,11 @@ class TextSource:
         return [split for split in SPLITS if (data_root / self.name / f"{split}.parquet").is_file()]
 
     def load(self, data_root: Path | None, wanted: Sequence[str] | None) -> dict[str, RunningText]:
-        """Loads splits: from the data root, else by the public name."""
+        """Loads splits: from the data root, else by the public name.
+
+        Args:
+            wanted: Names of splits; None takes what the data root has, or all if it has none.
+        """
         present = self.present(data_root)
         names = list(wanted) if wanted is not None else present or list(SPLITS)
         fetched: Mapping[str, Any] = {} if set(names) <= set(present) else self._fetch(data_root, names, present)
@@ -224,7 +228,11 @@ HELD_OUT_SHARE = 0.1
 
 
 def read_text_file(path: Path | str) -> list[str]:
-    """Reads the lines of a UTF-8 text file, without their ends; empty lines at the end of the file are left out."""
+    """Reads the lines of a UTF-8 text file, without their ends; empty lines at the end of the file are left out.
+
+    Raises:
+        DataError: If there is no such file, it holds no text, or a byte that is not UTF-8 or NUL; with its line.
+    """
     path = Path(path)
     check_path(path, TEXT_FORMATS)
     try:

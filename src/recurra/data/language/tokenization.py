@@ -35,6 +35,8 @@ class EncodedText:
     """Tokens of a split's texts, laid end to end.
 
     Attributes:
+        input_ids: Token ids of all texts, without anything between them, int32, shape ``(tokens,)``.
+        offsets: Text ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, shape ``(texts + 1,)``.
         end_of_text: Token that ends a text and is read before the first one.
         words: Words of the split, one end-of-line a line included; what a perplexity by word divides by.
         num_bytes: Bytes of the split in UTF-8, line ends included; what bits per byte divide by.
@@ -154,7 +156,14 @@ _PROBE = "  Two  words , don 't \n<unk> naïve 漢字 🙂\t<|endoftext|> "
 def load_language_tokenizer(
     config: LanguageDataConfig, dataset: LanguageDataset | None, data_root: Path | None
 ) -> PreTrainedTokenizerFast:
-    """Returns the tokenizer that a configuration names; it has an end-of-text token (``eos_token_id``)."""
+    """Returns the tokenizer that a configuration names; it has an end-of-text token (``eos_token_id``).
+
+    Args:
+        dataset: A trained tokenizer sees its training split only; other tokenizers need none.
+
+    Raises:
+        UnavailableError: If the public files are neither in the data root nor to be had.
+    """
     if config.tokenizer == TRAINED:
         if dataset is None or "train" not in dataset.splits:
             raise ConfigurationError(

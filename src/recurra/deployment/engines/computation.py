@@ -85,7 +85,11 @@ def budget_batches(lengths: Integers, budget: int) -> Iterator[Integers]:
 def padded_ids(
     input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int
 ) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Cuts rows out of flat ids and pads them on the right to the longest."""
+    """Cuts rows out of flat ids and pads them on the right to the longest.
+
+    Returns:
+        Ids and whether a token is real, ``(rows, longest)`` each.
+    """
     if len(lengths) == 1:
         row = input_ids[starts[0] : starts[0] + lengths[0]][None].astype(np.int64)
         return row, np.ones(row.shape, dtype=np.bool_)
@@ -135,14 +139,23 @@ class Depth:
 
 @dataclass(frozen=True, eq=False)
 class Early:
-    """What was said of texts that could leave early."""
+    """What was said of texts that could leave early.
+
+    Attributes:
+        logits: Of the head at which each text left, ``(texts, labels)``.
+        exited_after: Recurrences that it took, ``(texts,)``.
+    """
 
     logits: Logits
     exited_after: Integers
 
 
 class Engine(ABC):
-    """What computes logits from cleaned texts."""
+    """What computes logits from cleaned texts.
+
+    Attributes:
+        depth: Where the model has outputs; none for one without recurrences, such as the linear control.
+    """
 
     computation: Computation | None = None
     depth: Depth | None = None
@@ -189,6 +202,7 @@ class Trace:
 
     Attributes:
         after: Recurrences after which it was read, ``n`` of them; the last is the model's depth.
+        probabilities: ``(texts, n, labels)``.
         own_heads: Whether each has a head that was trained there. If not, the final head was applied early, to states
             that it never saw in training: what it says of them is a hint at most.
         stops_after: Recurrence after which each text would stop under the rule in force, ``(texts,)``; none without.

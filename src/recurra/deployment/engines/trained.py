@@ -50,7 +50,12 @@ _ROWS_STEP = 32
 
 @dataclass(frozen=True, eq=False)
 class FlatRows:
-    """Tokenised rows laid end to end."""
+    """Tokenised rows laid end to end.
+
+    Attributes:
+        input_ids: ``(tokens,)``.
+        offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, ``(rows + 1,)``.
+    """
 
     input_ids: npt.NDArray[np.int32]
     offsets: Integers
@@ -136,7 +141,11 @@ class ForeignClassifier:
 
     @classmethod
     def load(cls, folder: Path, *, precision: str) -> Self:
-        """Reads a folder."""
+        """Reads a folder.
+
+        Raises:
+            CheckpointError: If it cannot be loaded without its own code, or is not whole.
+        """
         read_model_configuration(folder)
         if not (folder / WEIGHTS_NAME).is_file():
             raise CheckpointError(

@@ -284,6 +284,15 @@ def export_run(
 
     Args:
         output: Folder to write; a sibling with a name of its own holds it until it is whole.
+        rows: Rows to check on, for a caller that has them; none chooses as the options say.
+
+    Raises:
+        CheckpointError: If the run is not finished, damaged, or not ours.
+        ConfigurationError: For an unknown format or precision, a model that the format does not store, an agreement
+            without exits, or for a linear model what it cannot have.
+        UnavailableError: If a package that the format needs is not installed.
+        StorageError: If the output is there already, lies inside the run, or cannot be written.
+        AuditError: If the export does not compute what the run's model computes; nothing is written then.
     """
     run, output, options = Path(run), Path(output), options or ExportOptions()
     reporter = reporter or Reporter(quiet=True)

@@ -113,7 +113,11 @@ def compare_logits(
     reference_by: Computation,
     decision: LabelDecision,
 ) -> CheckRecord:
-    """Describes how far an export's logits ``(rows, labels)`` lie from those of the run's model, the reference."""
+    """Describes how far an export's logits ``(rows, labels)`` lie from those of the run's model, the reference.
+
+    Raises:
+        AuditError: If a logit is not finite: of the run's model, or of the export.
+    """
     if not np.isfinite(reference).all():
         bad = int((~np.isfinite(reference).all(axis=1)).sum())
         raise AuditError(
@@ -144,7 +148,12 @@ def compare_logits(
 
 
 def judge_check(check: CheckRecord, precision: StoredPrecision) -> str:
-    """Refuses an export that is not the run's model any more; returns what is to be said of one that may not be."""
+    """Refuses an export that is not the run's model any more; returns what is to be said of one that may not be.
+
+    Raises:
+        AuditError: If labels differ too often, logits differ where they must not, or too much accuracy is lost: more
+            than is allowed, and more than chance among so few rows explains.
+    """
     measured = (
         f"{check.label_agreement:.2%} of {check.rows:,} labels agree, "
         f"largest logit difference {check.largest_logit_difference:.2g}, on {check.source}"

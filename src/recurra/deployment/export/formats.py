@@ -100,7 +100,11 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
-        """Writes weights and configuration of a run's model, which the engine holds in FP32."""
+        """Writes weights and configuration of a run's model, which the engine holds in FP32.
+
+        Raises:
+            AuditError: If the weights do not fit the precision, or what was written is not what was meant.
+        """
 
     @abstractmethod
     def write_linear(self, model: LinearModel, folder: Path) -> None:
@@ -108,10 +112,20 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:
-        """Reads what `write` or `write_linear` wrote."""
+        """Reads what `write` or `write_linear` wrote.
+
+        Raises:
+            ConfigurationError: If it cannot be computed in that precision.
+            UnavailableError: If a package is missing.
+            CheckpointError: If the model cannot be read.
+        """
 
     def check_model(self, config: object) -> None:  # noqa: B027 - safetensors takes every configuration
-        """Refuses a model that the format is not made for, by its `recurra.models.configuration.RecurraConfig`."""
+        """Refuses a model that the format is not made for, by its `recurra.models.configuration.RecurraConfig`.
+
+        Raises:
+            ConfigurationError: Naming the key, its value, and what is allowed.
+        """
 
     def check_packages(self) -> None:
         """Looks whether what `write` needs is installed, without importing it."""
@@ -171,7 +185,11 @@ class SafetensorsFormat(ExportFormat):
 
 
 def write_safetensors(model: PreTrainedModel, precision: str, folder: Path) -> None:
-    """Writes ``config.json`` and ``model.safetensors`` with every weight in ``precision``."""
+    """Writes ``config.json`` and ``model.safetensors`` with every weight in ``precision``.
+
+    Raises:
+        AuditError: If a weight does not fit it.
+    """
     from recurra.models.inference import PRECISIONS
 
     stored = copy.deepcopy(model).to(device="cpu", dtype=PRECISIONS[precision])

@@ -130,6 +130,8 @@ class CalibrationRecord(HashedSettings):
         asked: Share of rows that was to keep the label of the export without exits.
         rows: How many; 0 if there were none to choose on.
         rule: The rule as `recurra.models.exits` writes it; none if no threshold keeps what was asked.
+        agreement: Share of rows that kept their label, with rows leaving as they do in use; none without a rule.
+        taken: Rows by the recurrences that they took; none without a rule.
         confidence: Probability, over the draw of such rows, that at least ``asked`` of texts like them keep their
             label; none if nothing was promised.
     """
@@ -197,6 +199,8 @@ class ExportManifest(Sealed):
         max_length: Tokens after which a text is cut, or a window of it, special tokens included; a linear model reads
             all of it.
         decision: How logits become labels; none takes the most probable label, by their softmax.
+        vocabulary: What a smaller vocabulary cost; none if it has the run's. The check is then against the run's model
+            with that vocabulary.
         windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
     """
 
@@ -267,7 +271,11 @@ def write_manifest(folder: Path, manifest: ExportManifest) -> ExportManifest:
 
 
 def read_manifest(folder: Path | str) -> ExportManifest:
-    """Reads ``export.json`` and looks at no other file."""
+    """Reads ``export.json`` and looks at no other file.
+
+    Raises:
+        CheckpointError: If there is none, it is not ours, a newer version wrote it, or it was changed.
+    """
     path = Path(folder) / MANIFEST_NAME
     if not path.is_file():
         raise CheckpointError(f"'{folder}' is not an export: no {MANIFEST_NAME}; give a folder of 'recurra export'")
@@ -281,7 +289,11 @@ def read_manifest(folder: Path | str) -> ExportManifest:
 
 
 def read_export(folder: Path | str) -> ExportManifest:
-    """Reads an export's manifest and holds every file against its hash."""
+    """Reads an export's manifest and holds every file against its hash.
+
+    Raises:
+        CheckpointError: If a file is missing, truncated or changed, or the folder holds a pickle.
+    """
     manifest = read_manifest(folder)
     pickles = pickles_in(folder)
     if pickles:

@@ -89,6 +89,7 @@ class Graph:
         """Adds a loop; returns the names of what it carried, after it.
 
         Args:
+            trips: Most iterations, a whole number ``()``.
             goes_on: What the body computes to say whether another one follows; none means always.
         """
         going = self.name("going")

@@ -67,7 +67,11 @@ class LayerWriter:
     def linear_map(
         self, graph: Graph, states: str, name: str, part: str = "", outputs: Callable[[Array], Array] = np.asarray
     ) -> str:
-        """A linear map by its name among the model's weights, or a part of its outputs."""
+        """A linear map by its name among the model's weights, or a part of its outputs.
+
+        Args:
+            states: ``(..., inputs)``.
+        """
         stored = part or name
         product = self.linear.product(graph, states, stored, outputs(self.weights[f"{name}.weight"]))
         mapped = str(graph.op("Add", product, self._own(graph, f"{name}.bias", f"{stored}.bias", outputs)))

@@ -29,6 +29,9 @@ def build_linear(model: LinearModel) -> onnx.ModelProto:
     Inputs: for n-grams ``words`` and ``characters``, strings ``(words,)`` and ``(characters,)`` as
     `recurra.deployment.onnx.engine.units_of` gives them; for static vectors ``pieces``, int64 ``(pieces,)``,
     without special tokens. Output: ``logits``, FP32 ``(1, labels)``.
+
+    Raises:
+        ConfigurationError: If the n-grams are hashed, and so are not known.
     """
     if any(each.is_hashed for each in model.vectorizers):
         raise ConfigurationError(

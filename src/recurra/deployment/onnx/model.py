@@ -56,6 +56,7 @@ class _Left:
     """The rows of the batch that have not left: names of the values that have a row for each of them.
 
     Attributes:
+        states: ``(rows, tokens, hidden)``.
         numbers: Their numbers in the batch, ``(rows,)``.
         rows: The rest of what layers and heads read.
     """

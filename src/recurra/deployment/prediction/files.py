@@ -44,7 +44,9 @@ class PredictedRows:
     """Some rows with what was predicted for them, in the order of the input.
 
     Attributes:
+        probabilities: Shape ``(rows, labels)``.
         input_columns: Values of the columns of the input that are written too, one list a column.
+        abstained: Rows that get no label, ``(rows,)``; none if every row gets one.
     """
 
     texts: Sequence[str]
@@ -84,6 +86,9 @@ class Layout:
 
     Columns of the input that are written too come first and as they are, the text's own among them in place of
     ``text``; a column of ours with the name of one of them has `PREDICTED` behind its name.
+
+    Raises:
+        ConfigurationError: If the input has both a column of our name and one of that with `PREDICTED` behind it.
     """
 
     def __init__(
@@ -300,6 +305,8 @@ class PredictionCounts:
 
     Attributes:
         empty: Texts without a character but white space; they are predicted like any other and keep their place.
+        labels: Rows by predicted label; a row with several counts for each, one without a label for none.
+        abstained: Rows that got no label; none if every row was to get one.
     """
 
     rows: int = 0
@@ -396,7 +403,13 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def check_output(path: Path, source: Path | str | None = None) -> None:
-    """Refuses a file that cannot be meant, before any work is done."""
+    """Refuses a file that cannot be meant, before any work is done.
+
+    Raises:
+        ConfigurationError: For an unknown extension.
+        StorageError: If it is the input itself, or a folder.
+        UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
+    """
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(
             f"'{path}' has the unknown extension '{path.suffix}'{did_you_mean(path.suffix, SUFFIXES)}; "
@@ -421,7 +434,13 @@ def open_writer(
     columns: InputColumns | None = None,
     explains: bool = False,
 ) -> Iterator[PredictionWriter]:
-    """Opens a file of predictions by its extension; it takes its place when all is written, or not at all."""
+    """Opens a file of predictions by its extension; it takes its place when all is written, or not at all.
+
+    Raises:
+        ConfigurationError: For an unknown extension, or columns that cannot stand beside ours.
+        StorageError: If it cannot be written; what was there is untouched.
+        UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
+    """
     check_output(path)
     names = [] if columns is None else columns.names
     layout = Layout(decision, ids=ids, truth=truth, input_columns=names, explains=explains)

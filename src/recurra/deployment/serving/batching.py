@@ -43,6 +43,9 @@ class Batcher:
     Requests for other extras are another batch; none overtakes an earlier one. A request that was cancelled or is too
     late is left out. If a batch fails, its requests are computed one by one, so that a text only ever spoils its own
     request.
+
+    Args:
+        observe: Called with each successful batch's texts and seconds, for the metrics.
     """
 
     def __init__(
@@ -95,7 +98,11 @@ class Batcher:
         return self._waiting_texts
 
     def submit(self, texts: Sequence[str], extras: Extras | None = None) -> Future[Computed]:
-        """Accepts one text or more, or turns them away at once."""
+        """Accepts one text or more, or turns them away at once.
+
+        Raises:
+            Refusal: 429 if too many wait, 503 if it is being stopped.
+        """
         now = time.monotonic()
         job = _Job(texts, extras or Extras(), now, now + self._limits.timeout_s)
         with self._changed:

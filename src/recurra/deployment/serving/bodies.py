@@ -73,7 +73,11 @@ class ClassifyRequest(Struct, frozen=True, forbid_unknown_fields=True):
         return [self.text] if isinstance(self.text, str) else self.text
 
     def model_names(self, available: Sequence[str]) -> Sequence[str]:
-        """The names of the models to ask, in order."""
+        """The names of the models to ask, in order.
+
+        Raises:
+            Refusal: If there is no such model (404), or one is named twice (422).
+        """
         names = available[:1] if self.model is None else [self.model] if isinstance(self.model, str) else self.model
         for name in names:
             if name not in available:
@@ -259,7 +263,12 @@ class BodyReader:
         self._held_bytes = 0
 
     async def read(self, request: Request) -> bytes:
-        """Returns the body, whose bytes count as held until `release`."""
+        """Returns the body, whose bytes count as held until `release`.
+
+        Raises:
+            Refusal: 413 if it is too large, 408 if it comes too slowly, 429 if too much is held, 415 if it is not JSON.
+            ClientDisconnect: If the client left.
+        """
         limits, headers = self._limits, request.headers
         _check_type(headers.get("content-type", ""), headers.get("content-encoding", "identity"))
         announced = int(headers.get("content-length", 0))
@@ -334,7 +343,11 @@ _ALLOWED = {
 
 
 def parse_request(body: bytes, limits: ServerLimits) -> ClassifyRequest:
-    """Decodes a request's body up to its first mistake."""
+    """Decodes a request's body up to its first mistake.
+
+    Raises:
+        Refusal: 400 if it is no JSON, 422 if it is not what is asked for or beyond a limit.
+    """
     try:
         request = _DECODER.decode(body.removeprefix(_BYTE_ORDER_MARK))
     except msgspec.ValidationError as error:

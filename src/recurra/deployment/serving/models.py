@@ -32,7 +32,12 @@ _MOST_READINGS = 3
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """A classifier and its description."""
+    """A classifier and its description.
+
+    Attributes:
+        source: Where it comes from, and its successor may; none for one that stays as it is.
+        note: Which run of a comparison was taken; empty if the folder is none.
+    """
 
     classifier: Classifier
     description: ModelDescription
@@ -55,6 +60,9 @@ class ModelSource:
 
         Args:
             known: Hash of the content that is wanted no more; None is returned if it is still there.
+
+        Raises:
+            CheckpointError: If it is not a run or an export of ours, is not whole, or was changed.
         """
         for _ in range(_MOST_READINGS):
             before = self._content_hash()

@@ -290,6 +290,9 @@ def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | 
     A convolution with ``kernel_size`` k and dilation s reads ``(k // 2) * s`` positions ahead, and what is applied one
     after the other adds up: cycles of the embedding, of every layer, and of every recurrence. Causal attention adds
     nothing, because what it reads lies earlier and has read no further ahead.
+
+    Returns:
+        0 for a causal model; none for an encoder, whose attention reads everything.
     """
     if not config.causal:
         return None

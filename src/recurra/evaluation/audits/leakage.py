@@ -59,7 +59,11 @@ class Vocabulary:
         self._index: dict[str, int] = {}
 
     def encode(self, texts: Sequence[str]) -> tuple[Words, Indices]:
-        """Encodes texts, split at white space."""
+        """Encodes texts, split at white space.
+
+        Returns:
+            The words' numbers of all texts one after the other, and the offsets of the texts, shape ``(texts + 1,)``.
+        """
         index = self._index
         numbers: list[int] = []
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
@@ -109,6 +113,8 @@ class Overlap:
     Attributes:
         container: Row of a training text that holds the whole word sequence; -1 if there is none or the sequence is
             shorter than asked for. Shape ``(texts,)``.
+        ngrams: Number of n-grams of each text, shape ``(texts,)``; 0 if it is shorter than one.
+        ngrams_found: Number of those that stand in some training text, shape ``(texts,)``.
     """
 
     container: Indices
@@ -504,7 +510,11 @@ def difference_interval(successes_a: int, total_a: int, successes_b: int, total_
 def difference_at_equal_length(
     right: Mask, seen: Mask, unseen: Mask, words: npt.NDArray[np.int64]
 ) -> tuple[float, float, float] | None:
-    """Mantel-Haenszel difference in accuracy over strata of equal numbers of words, and its 95 % interval."""
+    """Mantel-Haenszel difference in accuracy over strata of equal numbers of words, and its 95 % interval.
+
+    Args:
+        right: Whether each row is right, shape ``(rows,)``.
+    """
     size = int(words.max()) + 1 if len(words) else 1
 
     def per_length(rows: Mask) -> npt.NDArray[np.float64]:

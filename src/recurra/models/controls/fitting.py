@@ -339,6 +339,9 @@ def out_of_fold_probabilities(
 
     With ``states``, what an encoder makes of each text, ``(texts, width)``, a logistic regression on them judges too,
     and the mean of the two's log-probabilities is calibrated anew.
+
+    Returns:
+        Calibrated probabilities ``(texts, num_labels)``, and what gave them in a line.
     """
     vectorizers, problem, candidates = tuned_problem(texts, labels, num_labels, seed)
     logits, candidate = _out_of_fold(problem, candidates)
@@ -397,7 +400,11 @@ def tuned_problem(
 def checked_targets(
     texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, *, independent: bool = False
 ) -> tuple[npt.NDArray[Any], bool]:
-    """Targets as the module has them, and whether a text may have any number of labels."""
+    """Targets as the module has them, and whether a text may have any number of labels.
+
+    Raises:
+        DataError: If they are of one class alone, beyond the number of labels, or the answers to fewer than two texts.
+    """
     truth = np.asarray(targets)
     if truth.dtype.kind == "f":
         if len(texts) < 2:

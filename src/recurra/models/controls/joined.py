@@ -43,6 +43,7 @@ class JoinedFit:
     Attributes:
         words: Its share of the logits from n-grams; it describes the whole.
         weight: Of mean states as the encoder gives them, ``(labels, width)``.
+        bias: ``(labels,)``.
     """
 
     words: LinearModel
@@ -69,6 +70,13 @@ def fit_joined(
     The two are the tuned control of `recurra.models.controls.fitting.fit_tuned` and a logistic regression on the
     states, each calibrated. For independent labels, for more than `FEW_LABELS`, and beyond
     `_MOST_ROWS_TOGETHER`, the mean alone is fitted.
+
+    Args:
+        states: Mean states of the texts' tokens, ``(texts, width)``.
+
+    Raises:
+        DataError: If there is one class only, or no text has a word.
+        ValueError: If texts and labels differ in number.
     """
     vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, independent=independent)
     centre, spread = scale_of(states.astype(np.float64))

@@ -34,7 +34,11 @@ class Stop:
 
 @dataclass(frozen=True)
 class Exited:
-    """What rows that may stop early end with."""
+    """What rows that may stop early end with.
+
+    Attributes:
+        exited_after: Recurrences that were computed of each row, ``(rows,)``.
+    """
 
     logits: Tensor
     exited_after: Tensor
@@ -62,6 +66,7 @@ def run_recurrences(
     """Applies the core; rows that are dropped at a stop cost nothing any more.
 
     Args:
+        states: ``(batch, tokens, hidden)``, what the core reads first.
         at_stop: Called after each stop, and in any case after ``last``, where its answer changes nothing.
         all_states: If given, the states after every layer are put behind what is there.
     """

@@ -131,6 +131,7 @@ class ExitRule(ABC):
         Args:
             logits: What the head after ``recurrence`` says, ``(rows, classes)`` or ``(rows, positions, classes)``; a
                 tensor or an array.
+            counted: ``(rows, positions)``, true at the positions that decide; none means all.
         """
 
     def asks(self, recurrence: int) -> bool:  # noqa: ARG002 - a rule's
@@ -249,6 +250,9 @@ def make_rule(
 
     Args:
         name: As it was registered; none means no rule, or the one that takes ``after`` if that is given.
+
+    Raises:
+        ConfigurationError: For an unknown name, a value out of range, or one that the rule has no use for.
     """
     if name is not None and name not in _RULES:
         raise ConfigurationError(unknown("exit rule", name, (*_RULES, *known)))
