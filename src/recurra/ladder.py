@@ -14,7 +14,7 @@ from typing import Any
 
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
-from recurra.models.adaptation.source import find_encoder
+from recurra.models.adaptation.source import SMALL_ENCODER, find_encoder
 from recurra.tasks.base import Task
 from recurra.tasks.profile import ENCODER, METHOD, PEERS, TEACHER, WORDS_AND_ENCODER, check_method, controls
 from recurra.tasks.runs import model_name, resolve_model
@@ -25,8 +25,6 @@ Entry = str | Mapping[str, Any]
 
 FROM_SCRATCH: tuple[Entry, ...] = ("linear", "linear-tuned", "baseline", "recurrent")
 DEFAULT_ENCODER = "minilm"
-# Comes with this package: docs/results/small.md.
-SMALL_ENCODER = "recurra-small"
 # Up to so many training rows SetFit is ahead of fine-tuning, and takes minutes: docs/results/few-shot.md.
 MOST_FEW_ROWS = 400
 # The same where every model is trained once a fold.

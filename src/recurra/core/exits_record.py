@@ -14,7 +14,11 @@ EXITS_NAME = "exits.json"
 
 
 class TimedEarlyExit(HashedSettings):
-    """Wall-clock at one batch size, in full and leaving early, batch by batch in turns."""
+    """Wall-clock at one batch size, in full and leaving early, batch by batch in turns.
+
+    Attributes:
+        full_ms: Milliseconds a row through all recurrences; of a language model for a stated number of tokens of it.
+    """
 
     batch_size: int
     full_ms: float
@@ -27,7 +31,11 @@ class TimedEarlyExit(HashedSettings):
 
 
 class EarlyExitRecord(HashedSettings):
-    """One way of leaving, on the reported split."""
+    """One way of leaving, on the reported split.
+
+    Attributes:
+        loss: Nats a token as decoding has it, with everything that is filled in.
+    """
 
     label: str
     loss: float
@@ -39,6 +47,7 @@ class ExitsRecord(Sealed):
     """Early exits of one run.
 
     Attributes:
+        full_loss: Nats a token through all recurrences.
         fixed: What nobody chose: every exit by itself, then the published schedule (older records lack it).
         chosen: The rule; none if no threshold keeps what was asked.
     """

@@ -455,6 +455,9 @@ def join_cells(cells: Sequence[str], width: int) -> str:
 def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
     """Returns a cell as text; nothing is the empty text.
 
+    Args:
+        longest: Most characters, or None for any number: a novel, not a row of a table.
+
     Raises:
         DataError: If it is no text, too long, or holds what is not a character.
     """

@@ -70,7 +70,11 @@ class RowsInMemory:
 
 
 def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None:
-    """Reads what came as data, and as ``validation``, ``test`` and ``unlabelled`` among the options."""
+    """Reads what came as data, and as ``validation``, ``test`` and ``unlabelled`` among the options.
+
+    Returns:
+        None if all are files, or a corpus by its name.
+    """
     given = {"train": data, **{split: options.get(split) for split in SPLITS[1:]}}
     given = {split: value for split, value in given.items() if not isinstance(value, str | Path | None)}
     frames: dict[str, Any] = {}

@@ -333,7 +333,12 @@ def read_table(
     encoding: str | None = None,
     clean: str = FIRST,
 ) -> FileTable:
-    """Reads a labelled file, cleans its texts and drops those that are empty then."""
+    """Reads a labelled file, cleans its texts and drops those that are empty then.
+
+    Args:
+        skip_unlabelled: Whether rows without a label are left out and told in the table instead of an error; None is an
+            error too, for callers whose users have no such choice.
+    """
     reader = labels or LabelColumn()
     label_columns = list(reader.columns) or [label_column]
     others = [*label_columns, *filter(None, (group_column, id_column))]

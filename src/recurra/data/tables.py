@@ -511,6 +511,7 @@ def stream_rows(
         path: A file of any format, ``.txt`` with one text a line among them, or ``-`` for standard input, whose lines
             are texts or, if the first begins with a brace, JSON objects.
         text_column: Column with the text; or several with commas between, which are joined.
+        columns: Further columns, the text's own perhaps among them; a row that lacks one has None there.
         chunk_rows: Rows a chunk; fewer where their cells have `MAX_CHUNK_CHARACTERS` together.
 
     Raises:

@@ -206,6 +206,7 @@ class GenerationFigures:
     """What it took.
 
     Attributes:
+        wall_s: Seconds for all of them, prompts read included.
         cache_bytes_per_token: Bytes that the cache of one row grows by with a token; none without a cache.
         exits: Tokens that were decoded one by one, by the recurrences that they took, under a rule that looks at them;
             those of rows that have ended before the others too, because they are computed.

@@ -92,7 +92,13 @@ class LanguageDataset:
         return content_hash({name: split.fingerprint for name, split in self.splits.items()})
 
     def record(self, min_characters: int = 50) -> dict[str, Any]:
-        """Describes the corpus in plain JSON values."""
+        """Describes the corpus in plain JSON values.
+
+        Returns:
+            ``name``, ``unit``, ``fingerprint``, ``notes``, and for each of ``splits`` its ``fingerprint``, ``texts``,
+            ``lines``, ``long_lines``, ``words``, ``bytes`` and ``seen_lines``: long lines that stand in train as well,
+            None for train itself and without it.
+        """
         long_lines = {name: split.long_lines(min_characters).texts for name, split in self.splits.items()}
         train = set(long_lines.get("train", ()))
         return {

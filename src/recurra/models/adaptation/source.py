@@ -81,7 +81,8 @@ PACKAGED = {
     ),
 }
 # Encoders that come with this package, and their folders in it.
-SHIPPED = {"recurra-small": Path(__file__).parents[2] / "encoders" / "small"}
+SMALL_ENCODER = "recurra-small"
+SHIPPED = {SMALL_ENCODER: Path(__file__).parents[2] / "encoders" / "small"}
 ENCODER_NAMES = (*PACKAGED, *(name for name, folder in SHIPPED.items() if folder.is_dir()))
 
 
