@@ -2,8 +2,8 @@
 
 A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->``; what stands between them is written
 from the records of ``results/NAME/``: what follows from them, the results, what the study asked, and the command that
-shows everything else. ``NAME.across`` writes the scores on each of its data alone, ``results:overview`` a line for each
-table of all studies, ``results:claims`` what `recurra.report.documents` writes.
+shows everything else. ``NAME.across`` writes the scores on each of its data alone, ``NAME.splits`` those on each split,
+``results:overview`` a line for each table of all studies, ``results:claims`` what `recurra.report.documents` writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from recurra.report.load import load_runs
 from recurra.report.render import markdown_grid, markdown_table
 from recurra.report.render import markdown_text as escaped
 from recurra.report.summary import reporting_of, summarise
-from recurra.tasks.measures import Measure, over_seeds
+from recurra.tasks.measures import Estimate, Measure, over_seeds
 from recurra.tasks.profile import PACKAGES
 from recurra.tasks.questions import NO_QUESTIONS, Questions, read_questions
 from recurra.tasks.reporting import Reporting
@@ -177,6 +177,7 @@ PAGES = "docs/results"
 OVERVIEW = "overview"
 CLAIMS = "claims"
 ACROSS = ".across"
+SPLITS = ".splits"
 NOTICE = "<!-- Written by `make results` from the records; changes here are lost. -->"
 
 _MARKER = re.compile(r"^[ \t]*<!-- results:(?P<name>\S+) (?P<edge>begin|end) -->[ \t]*$", re.MULTILINE)
@@ -308,7 +309,7 @@ def _pages(contents: Mapping[Path, str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path, content in sorted(contents.items()):
         for marker in _MARKER.finditer(content):
-            found.setdefault(marker["name"].removesuffix(ACROSS), path)
+            found.setdefault(marker["name"].removesuffix(ACROSS).removesuffix(SPLITS), path)
     return found
 
 
@@ -345,11 +346,13 @@ def _block(name: str, path: Path, studies: _Studies) -> str:
         return _overview(path, studies)
     if name == CLAIMS:
         return claims_markdown(path, studies.read, _addresses(path, studies))
-    study = name.removesuffix(ACROSS)
+    study = name.removesuffix(ACROSS).removesuffix(SPLITS)
     present = sorted(item.name for item in studies.results.glob("*") if item.is_dir() and run_folders(item))
     if study not in present:
         raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, present)}")
     summary = studies.read(study)
+    if name.endswith(SPLITS):
+        return by_split(summary)
     return across(summary) if name.endswith(ACROSS) else study_page(summary, f"results/{study}")
 
 
@@ -393,6 +396,27 @@ def study_page(summary: Summary, folder: str) -> str:
 def across(summary: Summary) -> str:
     """What each model of a study scores on each of its data."""
     return _across(summary.tables, reporting_of(summary.task)) + "\n" if summary.tables else NO_RUN
+
+
+def by_split(summary: Summary) -> str:
+    """What each model scores on each reported split, a table for each of the data."""
+    blocks = []
+    for table in summary.tables:
+        judge = reporting_of(summary.task).judge(table)
+        rows = []
+        for split in table.reported_splits:
+            values = [judge.of(model, split) if split in model.scores else None for model in table.models]
+            cells = [form.NONE if value is None else _mean_and_spread(value) for value in values]
+            rows.append([escaped(split), *cells])
+        seeds = max(len(model.seeds) for model in table.models)
+        spread = f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
+        grid = markdown_grid(["Split", *(escaped(model.label) for model in table.models)], rows)
+        blocks.append(f"{grid}\n\n{escaped(judge.heading)} on each split{spread}.")
+    return "\n\n".join(blocks) + "\n" if blocks else NO_RUN
+
+
+def _mean_and_spread(value: Estimate) -> str:
+    return f"{value.mean:.3f}" + (f" ± {value.sd:.3f}" if value.sd else "")
 
 
 def _asked(summary: Summary, reporting: Reporting) -> str:
@@ -443,7 +467,7 @@ def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
         if not found:
             return form.NONE
         value = (over_seeds(tuple(draw.mean for draw in found), (None, None)) if len(found) > 1 else None) or found[0]
-        return f"{value.mean:.3f}" + (f" ± {value.sd:.3f}" if value.sd else "")
+        return _mean_and_spread(value)
 
     names = _short_names([drawn[0] for drawn in draws.values()])
     scores = zip(names, ([score(drawn, label) for label in labels] for drawn in draws.values()), strict=True)

@@ -90,6 +90,23 @@ def test_loss_lines_go_through_the_history(tmp_path: Path) -> None:
         assert height == pytest.approx(heights[0] + slope * (loss - losses[0]), abs=0.2)
 
 
+def test_splits_of_rising_difficulty_are_drawn_in_their_order(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows={**SMALL, "hops-1": 200, "hops-2": 210, "hops-3": 220})
+    folder = factory.run("recurrent", 0.7)
+    chart = next(chart for chart in draw([folder]) if chart.kind == "difficulty")
+    line = next(item for item in parse(chart).iter("polyline") if "solid" in str(item.get("class")))
+    points = [tuple(map(float, point.split(","))) for point in str(line.get("points")).split()]
+    metrics = read_record(folder).metrics
+    expected = [metrics[f"hops-{hops}"].accuracy for hops in (1, 2, 3)]
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+    slope = (points[2][1] - points[0][1]) / (expected[2] - expected[0])
+    assert slope < 0
+    for (_, height), accuracy in zip(points, expected, strict=True):
+        assert height == pytest.approx(points[0][1] + slope * (accuracy - expected[0]), abs=0.2)
+    ticks = [item.text for item in parse(chart).iter("text") if item.get("class") == "tick"]
+    assert [tick for tick in ticks if "hops" in str(tick)] == ["hops-1", "hops-2", "hops-3"]
+
+
 def test_areas_of_the_histogram_are_shares(tmp_path: Path) -> None:
     folder = RunFactory(tmp_path, rows=SMALL).run("recurrent")
     chart = next(chart for chart in draw([folder]) if chart.kind == "lengths")

@@ -16,7 +16,7 @@ from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.record import read_record, write_record
 from recurra.report import read_study, render_results_markdown, study_page, summarise_folders
 from recurra.report.__main__ import main
-from recurra.report.documents import across, questions_of
+from recurra.report.documents import across, by_split, questions_of
 from recurra.report.render import markdown_text as text
 from recurra.tasks.summary import Summary
 
@@ -91,6 +91,24 @@ def test_draws_of_the_same_rows_share_a_line(tmp_path: Path) -> None:
         ["yelp · 8 rows a label", f"{said[4]:.3f}", f"{said[5]:.3f}"],
     ]
     assert lines[-1] == "Accuracy on test, mean ± standard deviation over 3 draws of the rows."
+
+
+def test_every_reported_split_has_a_line(project: Path) -> None:
+    summary = summarise_study(project)
+    lines = by_split(summary).splitlines()
+    heading, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+    (table,) = summary.tables
+    assert heading == ["Split", *(model.label for model in table.models)]
+    assert [row[0] for row in rows] == list(table.reported_splits)
+    for row in rows:
+        for cell, model in zip(row[1:], table.models, strict=True):
+            values = [read_record(folder).metrics[row[0]].accuracy for folder in folders_of(project, model.label)]
+            assert float(cell.partition(" ± ")[0]) == pytest.approx(statistics.mean(values), abs=6e-4)
+    assert by_split(summarise_folders([])) == "No finished run.\n"
+
+
+def folders_of(project: Path, model: str) -> list[Path]:
+    return sorted((project / "results" / "sst2" / "runs").glob(f"*{model}*"))
 
 
 def test_cell_text_cannot_leave_its_cell() -> None:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from recurra.core.record import LengthSummary, RunRecord
 from recurra.core.terminal import decimal, significant
 from recurra.tasks import drawing
-from recurra.tasks.classification.measures import ClassificationTable
+from recurra.tasks.classification.measures import ACCURACY, ClassificationTable
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
 from recurra.tasks.labelling.mistakes import shown_model
 from recurra.tasks.summary import ModelSummary
@@ -19,6 +19,7 @@ from recurra.tasks.summary import ModelSummary
 LABELS_WITH_FIGURES = 10
 MOST_LABELS = 100
 SHARE_SHOWN = 0.995
+INTERVALS = "Upright lines are the 95 % intervals: over seeds where there are several, else over examples."
 MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
 
 
@@ -49,7 +50,28 @@ def table_charts(table: ClassificationTable, records: Mapping[str, RunRecord], k
     models = [model for model in table.models if not many or model is shown_model(table)]
     more = [length_chart("Lengths of the texts in words", named, f"{key}-lengths")]
     more += [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
+    more += [_accuracy_by_difficulty(table, f"{key}-splits")]
     return [*charts, *(chart for chart in more if chart is not None)]
+
+
+def _accuracy_by_difficulty(table: ClassificationTable, key: str) -> Chart | None:
+    """Accuracy on the reported splits whose names have a number, in their order; none of fewer than two."""
+    splits = [name for name in table.reported_splits if any(map(str.isdigit, name))]
+    if len(splits) < 2:
+        return None
+    lines = []
+    for model in table.models:
+        figures = [model.scores[name].figures[ACCURACY.key] for name in splits if name in model.scores]
+        points = [Point(place, value.mean, value.low, value.high) for place, value in enumerate(figures, start=1)]
+        lines.append(Line(model.label, model.color, points))
+    ends = [end for line in lines for point in line.points for end in point[1:] if end is not None]
+    y = drawing.linear_scale(ends, BOTTOM, TOP, floor=0.0, ceiling=1.0)
+    return drawing.line_chart(
+        "difficulty", f"Accuracy by difficulty: {table.title}", lines,
+        Axis(drawing.whole_scale(1, len(splits)), "split", lambda value: splits[round(value) - 1]),
+        Axis(y, "accuracy", lambda value: decimal(value, 2)),
+        key=key, caption=INTERVALS,
+    )  # fmt: skip
 
 
 def study_charts(tables: Sequence[ClassificationTable], records: Mapping[str, RunRecord]) -> list[Chart]:
@@ -92,8 +114,7 @@ def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, ClassificationTab
                 accuracy = score.figures["accuracy"]
                 curves[model.label].append(Point(rows, accuracy.mean, accuracy.low, accuracy.high))
     lines = [Line(label, index, points) for index, (label, points) in enumerate(curves.items())]
-    caption = "Upright lines are the 95 % intervals: over seeds where there are several, else over examples."
-    return drawing.chart_by_rows(heading, lines, f"accuracy on {parts[0][1].headline_split}", key, caption)
+    return drawing.chart_by_rows(heading, lines, f"accuracy on {parts[0][1].headline_split}", key, INTERVALS)
 
 
 def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart | None:
