@@ -14,9 +14,10 @@ from typing import Any
 from recurra.core.errors import ConfigurationError, DataError, errors_for_python
 from recurra.core.files import write_text
 from recurra.core.progress import Reporter
+from recurra.data.columns import is_missing, one_dimension
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import DEMO_LARGE
-from recurra.data.frames import is_missing, one_dimension, opened_rows, rows_in_memory
+from recurra.data.frames import opened_rows, rows_in_memory
 from recurra.data.tokenization import TRAINED
 from recurra.ladder import Entry, choose_models
 from recurra.reported_study import StudyResult, run_and_report

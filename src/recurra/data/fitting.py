@@ -14,9 +14,9 @@ from sklearn.utils.validation import column_or_1d
 
 from recurra.core.errors import DataError
 from recurra.data.cleaning import CAREFUL, check_texts, clean_texts
+from recurra.data.columns import is_missing, one_dimension
 from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.frames import is_missing, one_dimension
 from recurra.data.labels import as_word
 from recurra.data.splits import split_rows
 

@@ -7,8 +7,6 @@ such library is imported: what is one of theirs comes with it.
 from __future__ import annotations
 
 import json
-import math
-import sys
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ import pyarrow.parquet as pq
 from recurra.core.configuration import content_hash
 from recurra.core.errors import DataError, did_you_mean
 from recurra.core.files import atomic_path
+from recurra.data.columns import is_missing, is_of, kind_of, one_dimension, plain_value, with_article
 from recurra.data.formats import check_text, check_unique, missing_column, naming_options, split_names
 from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, LABEL_OPTIONS, as_word
 from recurra.data.tables import MADE_FROM
@@ -102,7 +101,7 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
     for split, columns in parts.items() if several else ():
         columns[label] = _as_lists(columns[label], sources[split])
     count = sum(len(next(iter(part.values()))) for part in parts.values())
-    described = f"{count:,} rows of a {_kind(next(iter(given.values())))}" if frames else ""
+    described = f"{count:,} rows of a {kind_of(next(iter(given.values())))}" if frames else ""
     if texts is not None:
         present = enumerate(texts, start=1)
         parts[UNLABELLED] = {
@@ -112,47 +111,8 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
     return RowsInMemory(parts, several, described, sources)
 
 
-def one_dimension(values: Any, what: str) -> list[Any]:
-    """Plain values of a list, an array, a Series or another column; a table of one column is one."""
-    listed = isinstance(values, list | tuple) or hasattr(values, "__array__") or _is_of(values, "datasets", "Column")
-    if not listed:
-        raise DataError(f"{what} is {_a(_kind(values))}; give a list, an array or a Series")
-    shape = getattr(values, "shape", None)
-    if isinstance(shape, tuple) and len(shape) == 2 and shape[1] == 1:
-        values = np.asarray(values).ravel()
-    elif hasattr(values, "to_pylist"):
-        return list(values.to_pylist())
-    elif not hasattr(values, "__iter__"):
-        values = np.asarray(values)
-    if getattr(values, "ndim", 1) != 1:
-        several = "; of labels name the columns with label_columns=" if what == "labels" else ""
-        raise DataError(f"{what} has the shape {tuple(values.shape)}; give one column of values{several}")
-    return [*map(_plain, values)]
-
-
-def is_missing(cell: Any) -> bool:
-    """Whether a cell holds nothing: None, NaN, or what pandas writes for it."""
-    return (
-        cell is None or (isinstance(cell, float) and math.isnan(cell)) or type(cell).__name__ in ("NAType", "NaTType")
-    )
-
-
-def _kind(value: Any) -> str:
-    return "pair (texts, labels)" if isinstance(value, tuple) else type(value).__name__
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
-
-
-def _is_of(value: Any, library: str, name: str) -> bool:
-    """Whether a value is of a class of a library, which is not imported for the question."""
-    kind = getattr(sys.modules.get(library), name, None)
-    return isinstance(kind, type) and isinstance(value, kind)
-
-
 def _splits(value: Any, split: str) -> Mapping[str, Any]:
-    if not _is_of(value, "datasets", "DatasetDict"):
+    if not is_of(value, "datasets", "DatasetDict"):
         return {split: value}
     names = list(value)
     if split != "train" or "train" not in names:
@@ -167,7 +127,7 @@ def _splits(value: Any, split: str) -> Mapping[str, Any]:
 
 
 def _source(rows: Any, split: str) -> str:
-    kind = "(texts, labels)" if isinstance(rows, tuple) else f"the {_kind(rows)}"
+    kind = "(texts, labels)" if isinstance(rows, tuple) else f"the {kind_of(rows)}"
     return kind if split == "train" else f"{kind} of {split}"
 
 
@@ -187,7 +147,7 @@ def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[
             return check_text(cell, source, "row", place)
         if name == label and not label_columns:
             return _as_labels(cell, source, place, label)
-        return as_word(_plain(cell), source, "row", place, name)
+        return as_word(plain_value(cell), source, "row", place, name)
 
     return {
         name: [
@@ -203,22 +163,22 @@ def opened_rows(rows: Any, source: str, names: list[str]) -> tuple[list[str], Ca
         pair = _pair(rows, source, names)
         return list(pair), pair.__getitem__
     named = getattr(rows, "features", None) or {}
-    if _is_of(rows, "datasets", "IterableDataset"):
+    if is_of(rows, "datasets", "IterableDataset"):
         rows = list(rows)
     if isinstance(rows, list) and rows and all(isinstance(row, Mapping) for row in rows):
         listed = rows
         present = list(dict.fromkeys(name for row in listed for name in row))
         return present, lambda name: [*map(_named(named.get(name)), (row.get(name) for row in listed))]
-    if isinstance(rows, Mapping) or _is_of(rows, "pandas", "DataFrame"):
+    if isinstance(rows, Mapping) or is_of(rows, "pandas", "DataFrame"):
         frame: Any = rows
         return list(frame.keys()), lambda name: one_dimension(frame[name], name)
-    if _is_of(rows, "datasets", "Dataset"):
+    if is_of(rows, "datasets", "Dataset"):
         plain: Any = rows.with_format(None)
         return list(rows.column_names), lambda name: [*map(_named(named[name]), plain[name])]
-    if _is_of(rows, "polars", "LazyFrame"):
+    if is_of(rows, "polars", "LazyFrame"):
         rows = rows.collect()
     if not hasattr(rows, "__arrow_c_stream__") or not hasattr(rows, "columns"):
-        raise DataError(f"data is {_a(_kind(rows))}; give {KINDS}".replace("data", _split_of(source), 1))
+        raise DataError(f"data is {with_article(kind_of(rows))}; give {KINDS}".replace("data", _split_of(source), 1))
     # Polars, Arrow and whatever else speaks Arrow's interface.
     table = pa.table(rows)
     return list(table.column_names), lambda name: list(table.column(name).to_pylist())
@@ -257,14 +217,10 @@ def _named(feature: Any) -> Callable[[Any], Any]:
 
 def _as_labels(cell: Any, source: str, place: int, column: str) -> str | list[str]:
     if not isinstance(cell, list | tuple | np.ndarray | AbstractSet):
-        return as_word(_plain(cell), source, "row", place, column)
-    words = [as_word(one, source, "row", place, column) for one in map(_plain, cell)]
+        return as_word(plain_value(cell), source, "row", place, column)
+    words = [as_word(one, source, "row", place, column) for one in map(plain_value, cell)]
     # A set has no order, and a hash needs one.
     return sorted(words) if isinstance(cell, AbstractSet) else words
-
-
-def _plain(cell: Any) -> Any:
-    return cell.item() if isinstance(cell, np.generic) else cell
 
 
 def _as_lists(cells: list[Any], source: str) -> list[Any]:

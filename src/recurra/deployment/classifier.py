@@ -14,6 +14,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.core.sealed import sealed_model
 from recurra.data.cleaning import FIRST, check_texts, clean_texts, recorded_cleaning
+from recurra.data.columns import one_dimension
 from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import LabelDecision, OneLabel, read_decision
 from recurra.deployment.engines.computation import (
@@ -233,7 +234,7 @@ class Classifier:
 
         Raises:
             TypeError: If it is one string, or holds something else than strings.
-            DataError: If a text holds a lone surrogate, which is no character.
+            DataError: If it has several columns, or a text holds a lone surrogate, which is no character.
         """
         return self._compute(texts, self._rule, clean=clean)
 
@@ -263,7 +264,8 @@ class Classifier:
         return checked_scores(logits)
 
     def _compute(self, texts: Sequence[str], rule: ExitRule | None, *, clean: bool = True) -> npt.NDArray[np.float32]:
-        if not len(self._checked(texts)):
+        texts = self._checked(texts)
+        if not texts:
             return self._no_logits()
         cleaned = clean_texts(texts, self.cleaning) if clean else texts
         if rule is None:
@@ -314,13 +316,14 @@ class Classifier:
         return rule
 
     @staticmethod
-    def _checked(texts: Sequence[str]) -> Sequence[str]:
+    def _checked(texts: Any) -> Sequence[str]:
         if isinstance(texts, str):
             raise TypeError("texts is one string; give a list of texts")
         if not hasattr(texts, "__len__"):
             raise TypeError(f"texts is a {type(texts).__name__}; give a list of texts, or chunks of them to stream()")
-        check_texts(texts)
-        return texts
+        listed: Sequence[str] = texts if isinstance(texts, list | tuple) else one_dimension(texts, "texts")
+        check_texts(listed)
+        return listed
 
     def stream(self, chunks: Iterable[Sequence[str]]) -> Iterator[npt.NDArray[np.float64]]:
         """Yields the probabilities of each chunk of texts; holds one chunk at a time."""

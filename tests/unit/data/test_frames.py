@@ -8,12 +8,14 @@ from typing import Any
 import datasets
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
 import recurra
 from recurra.core.errors import DataError
-from recurra.data.frames import RowsInMemory, one_dimension, rows_in_memory
+from recurra.data.columns import one_dimension
+from recurra.data.frames import RowsInMemory, rows_in_memory
 from recurra.data.labels import LabelColumns, SeveralLabels, read_table
 
 TEXTS = ["a good film", "a bad film", "dull", "bright"]
@@ -31,17 +33,6 @@ def written(rows: RowsInMemory, folder: Path) -> Path:
     return Path(rows.options(folder)["name"])
 
 
-class Polars:
-    """Speaks Arrow's interface and no other, as a frame of polars does."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-        self.columns = table.column_names
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.table.__arrow_c_stream__(requested_schema)
-
-
 FORMS: dict[str, Any] = {
     "pair": (TEXTS, WORDS),
     "arrays": (np.array(TEXTS), np.array(WORDS, dtype=object)),
@@ -56,7 +47,11 @@ FORMS: dict[str, Any] = {
     ),
     "splits": datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS})}),
     "arrow strings": pd.DataFrame({"text": pd.array(TEXTS, "string[pyarrow]"), "label": pd.Categorical(WORDS)}),
-    "polars": Polars(pa.table({"text": TEXTS, "label": pa.array(WORDS).dictionary_encode()})),
+    "polars": pl.DataFrame({"text": TEXTS, "label": WORDS}),
+    "polars categories": pl.DataFrame(
+        {"other": [1, 2, 3, 4], "text": TEXTS, "label": pl.Series(WORDS, dtype=pl.Categorical)}
+    ),
+    "polars columns": (pl.Series(TEXTS), pl.Series(WORDS)),
     "arrow": pa.table({"text": TEXTS, "label": WORDS}),
     "arrow columns": (pa.chunked_array([TEXTS]), pa.array(WORDS)),
     "mappings": [{"text": text, "label": word} for text, word in zip(TEXTS, WORDS, strict=True)],
@@ -119,6 +114,14 @@ def test_lists_of_labels_are_read_as_several_labels(kind: Any, tmp_path: Path) -
     assert table.labels == [("late",), ("broken", "late"), (), ("broken",)]
 
 
+def test_lists_of_polars_are_read_as_several_labels(tmp_path: Path) -> None:
+    cells = [["late"], ["broken", "late"], None, ["broken"]]
+    rows = read(pl.DataFrame({"text": TEXTS, "label": cells}))
+    assert rows.parts == read((TEXTS, cells)).parts
+    labels = read_table(written(rows, tmp_path), "text", "label", labels=SeveralLabels("json")).labels
+    assert labels == [("late",), ("broken", "late"), (), ("broken",)]
+
+
 def test_splits_are_files_of_their_own_and_all_rows_are_in_every_name(tmp_path: Path) -> None:
     train, test = pd.DataFrame({"text": TEXTS, "label": WORDS}), pd.DataFrame({"text": ["x"], "label": ["pos"]})
     rows = read(train, test=test)
@@ -165,6 +168,7 @@ def test_files_and_corpora_are_not_in_memory(data: Any) -> None:
         ((TEXTS, [*WORDS[1:], b"pos"]), "(texts, labels) row 4: column 'label' holds b'pos', a bytes"),
         ((TEXTS, ["pos", ["neg"], [], []]), "row 1 of (texts, labels) has the one label 'pos' where others have lists"),
         (pd.DataFrame({"txt": TEXTS, "label": WORDS}), "the DataFrame has no column 'text' (did you mean 'txt'?)"),
+        (pl.DataFrame({"txt": TEXTS, "label": WORDS}), "the DataFrame has no column 'text' (did you mean 'txt'?)"),
         (pd.DataFrame([["a", "b", "c"]], columns=["text", "text", "label"]), "has 2 columns 'text'; rename all but"),
         (datasets.DatasetDict({"test": FORMS["dataset"]}), "data is a DatasetDict of test; give a split"),
         (
@@ -211,7 +215,36 @@ def test_messages_name_the_frame_and_arguments(tmp_path: Path) -> None:
         recurra.compare(frame.rename(columns={"text": "body"}), models="linear", output=tmp_path / "runs", quiet=True)
 
 
-def test_a_table_of_one_column_is_one() -> None:
-    assert one_dimension(np.array([["a"], ["b"]]), "X") == ["a", "b"]
-    assert one_dimension(pd.DataFrame({"text": ["a", "b"]}), "X") == ["a", "b"]
-    assert one_dimension(pa.chunked_array([["a"], ["b"]]), "X") == ["a", "b"]
+COLUMNS: dict[str, Any] = {
+    "array": np.array([["a"], ["b"]]),
+    "pandas": pd.Series(["a", "b"], index=[5, 2]),
+    "pandas frame": pd.DataFrame({"text": ["a", "b"]}),
+    "pandas categories": pd.Series(["a", "b"], dtype="category"),
+    "arrow": pa.chunked_array([["a"], ["b"]]),
+    "large arrow": pa.array(["a", "b"], pa.large_string()),
+    "arrow table": pa.table({"text": ["a", "b"]}),
+    "polars": pl.Series(["a", "b"]),
+    "polars frame": pl.DataFrame({"text": ["a", "b"]}),
+    "dataset column": datasets.Dataset.from_dict({"text": ["a", "b"]})["text"],
+}
+
+
+@pytest.mark.parametrize("form", COLUMNS)
+def test_a_column_gives_its_plain_values(form: str) -> None:
+    values = one_dimension(COLUMNS[form], "X")
+    assert values == ["a", "b"] and {type(value) for value in values} == {str}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        np.array([["a", "b"]]),
+        np.array("a"),
+        pd.DataFrame({"text": ["a"], "label": ["b"]}),
+        pl.DataFrame({"text": ["a"], "label": ["b"]}),
+        pa.table({"text": ["a"], "label": ["b"]}),
+    ],
+)
+def test_a_table_of_several_columns_is_no_column(table: Any) -> None:
+    with pytest.raises(DataError, match=r"X has the shape .*; give one column of values"):
+        one_dimension(table, "X")

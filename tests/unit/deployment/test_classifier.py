@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 
 from recurra import Classifier
-from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.errors import CheckpointError, ConfigurationError, DataError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.classifier import load_engine, log_probabilities
@@ -88,6 +91,14 @@ def test_texts_are_cleaned_as_the_training_data_were(folder: Path) -> None:
 def test_one_string_instead_of_a_list_is_refused(folder: Path) -> None:
     with pytest.raises(TypeError, match="give a list of texts"):
         classifier(folder).predict("a text")
+
+
+def test_texts_come_in_any_column_and_not_in_two(folder: Path) -> None:
+    model, wanted = classifier(folder), classifier(folder).logits(TEXTS)
+    for column in (np.array(TEXTS), pd.Series(TEXTS), pl.Series(TEXTS), pl.DataFrame({"text": TEXTS}), pa.array(TEXTS)):
+        assert np.array_equal(model.logits(column), wanted)
+    with pytest.raises(DataError, match=r"texts has the shape \(40, 2\); give one column of values"):
+        model.predict(pd.DataFrame({"text": TEXTS, "label": TEXTS}))
 
 
 def test_bf16_agrees_with_fp32_on_almost_all_labels(folder: Path) -> None:

@@ -1,0 +1,67 @@
+"""One column of values, from whatever people have one in: a list, an array, a Series, an Arrow column, a frame of one.
+
+No library is imported for the question: what is one of theirs comes with it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+
+from recurra.core.errors import DataError
+
+
+def one_dimension(values: Any, what: str) -> list[Any]:
+    """Plain values of a list, an array, a Series or another column; a table of one column is one.
+
+    Args:
+        values: The column.
+        what: What it is called in an error.
+
+    Raises:
+        DataError: If it is no column, or has several.
+    """
+    listed = isinstance(values, list | tuple) or hasattr(values, "__array__") or is_of(values, "datasets", "Column")
+    if not listed:
+        raise DataError(f"{what} is {with_article(kind_of(values))}; give a list, an array or a Series")
+    shape = getattr(values, "shape", None)
+    if isinstance(shape, tuple):
+        if len(shape) != 1 and shape[1:] != (1,):
+            several = "; of labels name the columns with label_columns=" if what == "labels" else ""
+            raise DataError(f"{what} has the shape {shape}; give one column of values{several}")
+        if len(shape) == 2:
+            values = np.asarray(values).ravel()
+    if hasattr(values, "to_pylist"):
+        return list(values.to_pylist())
+    return [*map(plain_value, values if hasattr(values, "__iter__") else np.asarray(values))]
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell holds nothing: None, NaN, or what pandas writes for it."""
+    return (
+        cell is None or (isinstance(cell, float) and math.isnan(cell)) or type(cell).__name__ in ("NAType", "NaTType")
+    )
+
+
+def kind_of(value: Any) -> str:
+    """What a value is called in an error."""
+    return "pair (texts, labels)" if isinstance(value, tuple) else type(value).__name__
+
+
+def with_article(noun: str) -> str:
+    """A noun with its article."""
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def is_of(value: Any, library: str, name: str) -> bool:
+    """Whether a value is of a class of a library, which is not imported for the question."""
+    kind = getattr(sys.modules.get(library), name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def plain_value(cell: Any) -> Any:
+    """A value of Python in place of one of numpy."""
+    return cell.item() if isinstance(cell, np.generic) else cell
