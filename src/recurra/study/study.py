@@ -90,7 +90,7 @@ def run_study(
             _say_what_comes(spec, planned, [note, *said], reporter)
             if estimate and pending:
                 reporter.say("estimating how long each model takes")
-            expected = expect(spec, output, machine, pool) if estimate and pending else None
+            expected = expect(spec, output, machine, pool, reporter) if estimate and pending else None
             for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
                 reporter.say(line)
             told = None if tell is None else _with_time_left(tell, expected)
