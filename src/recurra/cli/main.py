@@ -91,6 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Labels of any script, on a terminal of any encoding.
         sys.stdout.reconfigure(errors="backslashreplace")
+    # What the system could not decode, as the name of a file from an archive of another system.
+    if undecoded := next((word for word in given if any("\udc80" <= letter <= "\udcff" for letter in word)), None):
+        return _fail(f"'{undecoded}' is not UTF-8; rename the file, or set a UTF-8 locale", EXIT_USAGE)
     asked = next((word for word in given if not word.startswith("-")), "")
     try:
         app = make_app([asked] if asked in COMMANDS else COMMANDS)
