@@ -50,7 +50,7 @@ class Kept:
     @property
     def beyond_chance(self) -> bool:
         """Whether that many or fewer right answers are improbable if the promise holds."""
-        return self.answered > 0 and stats.binom.cdf(self.right, self.answered, self.target) < LEVEL
+        return self.answered > 0 and bool(stats.binom.cdf(self.right, self.answered, self.target) < LEVEL)
 
 
 def promises(results: Path) -> Iterator[Kept]:
