@@ -95,10 +95,12 @@ def mcnemar(correct_a: npt.ArrayLike, correct_b: npt.ArrayLike) -> McNemarTest:
     Args:
         correct_a: Whether A is right on each row, shape ``(rows,)``, boolean.
     """
-    a, b = _paired(correct_a, correct_b)
-    if not np.isin([a, b], (0, 1)).all():
-        raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
-    a, b = a == 1, b == 1
+    a, b = np.asarray(correct_a), np.asarray(correct_b)
+    if a.dtype != bool or b.dtype != bool or a.ndim != 1 or a.shape != b.shape or not a.size:
+        a, b = _paired(a, b)
+        if not np.isin([a, b], (0, 1)).all():
+            raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
+        a, b = a == 1, b == 1
     both_right = int(np.count_nonzero(a & b))
     only_a = int(np.count_nonzero(a)) - both_right
     only_b = int(np.count_nonzero(b)) - both_right

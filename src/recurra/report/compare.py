@@ -67,6 +67,8 @@ class ScoredModel:
     def only(self, runs: Collection[int]) -> ScoredModel:
         """The same with some of the runs, by their positions."""
         kept = sorted(set(runs))
+        if len(kept) == len(self.seeds):
+            return self
         return replace(
             self,
             seeds=tuple(self.seeds[index] for index in kept),

@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from recurra.core.errors import RecurraError
-from recurra.core.record import LatencyRecord, read_any_record
+from recurra.core.record import LatencyRecord, SharedParts, read_any_record
 from recurra.core.record_parts import TRAINING_SPLIT
-from recurra.evaluation.predictions import read_correctness, read_predictions
+from recurra.evaluation.predictions import read_correctness
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import MOST_WAITED, MeasuredExports, kept_waiting
 from recurra.tasks.profile import part_of
@@ -89,11 +89,11 @@ def load_runs(
         The finished runs in the order given, and the failed ones.
     """
     finished: list[LoadedRun] = []
-    failed = dict(failures or {})
+    failed, shared = dict(failures or {}), SharedParts()
     for folder in folders:
         path = Path(folder)
         try:
-            record = read_any_record(path)
+            record = read_any_record(path, shared)
             beside = part_of(record.task, "reporting").beside(path, record)
         except RecurraError as error:
             failed.setdefault(path.name, str(error))
@@ -129,18 +129,13 @@ def load_correctness(
     if split not in run.record.metrics:
         return None
     try:
-        if run.folds:
-            rows = reporting.predictions(run, split)
-            found = Correctness(rows.key, rows.correct)
-        else:
-            found = Correctness(*read_correctness(run.folder, split, known))
-        if not labels:
-            return found
-        if not run.folds:
-            rows = read_predictions(run.folder, split)
-        return replace(found, truth=rows.labels, predicted=rows.predicted, logits=rows.logits)
+        if not (labels or run.folds):
+            return Correctness(*read_correctness(run.folder, split, known))
+        rows = reporting.predictions(run, split)
     except RecurraError:
         return None
+    more = (rows.labels, rows.predicted, rows.logits) if labels else ()
+    return Correctness(rows.key, rows.correct, *more)
 
 
 def read_latency(

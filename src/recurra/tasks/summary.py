@@ -366,6 +366,9 @@ class Summary:
     pooled: list[PooledContrast] = field(default_factory=list)
 
 
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+
+
 def plain(value: Any) -> Any:
     """Plain values of nested dataclasses and records; `dataclasses.asdict` copies every leaf as if it could change."""
     # Most values are leaves: asking what else they could be is what takes the time.
@@ -381,5 +384,5 @@ def plain(value: Any) -> Any:
             rest["confusion_matrix"] = matrix_as_written(rest["confusion_matrix"])
         return plain(rest | value.figures)
     if is_dataclass(value):
-        return {key: plain(item) for key, item in vars(value).items()}
+        return {key: item if item.__class__ in _LEAVES else plain(item) for key, item in vars(value).items()}
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
