@@ -17,9 +17,8 @@ from recurra.core.terminal import duration
 from recurra.data.configuration import DataConfig
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import load_export_records
-from recurra.report.documents import read_study, study_file_of
 from recurra.report.files import write_study_report
-from recurra.report.load import group_tables, load_runs, uncollected
+from recurra.report.load import group_tables, load_runs, read_study, study_file_of, uncollected
 from recurra.report.results import results_frame, results_text
 from recurra.report.summary import reporting_of, summarise
 from recurra.study.executor import Outcome

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from recurra.core.errors import RecurraError
+from recurra.core.errors import DataError, RecurraError
+from recurra.core.files import read_json
+from recurra.core.packed import in_study, run_folders
 from recurra.core.record import LatencyRecord, SharedParts, read_any_record
 from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.evaluation.predictions import read_correctness
@@ -22,6 +24,47 @@ from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import MOST_WAITED, MeasuredExports, kept_waiting
 from recurra.tasks.profile import part_of
 from recurra.tasks.reporting import Reporting
+
+LATENCY_NAME = "latency.json"
+SPEC_NAME = "study.yaml"
+STUDY_FILES = "configs/studies"
+
+
+def read_study(folder: Path | str) -> tuple[list[Path], dict[str, Any] | None]:
+    """Finds the run folders of a study, packed or not, and reads its ``latency.json``.
+
+    Args:
+        folder: A study's output folder, or one under ``results/``.
+
+    Returns:
+        Run folders by name, and the latency measurements if there are any.
+
+    Raises:
+        DataError: If the folder holds no runs, or the measurements are not JSON.
+    """
+    path = Path(folder)
+    runs = run_folders(path)
+    if not runs:
+        raise DataError(f"'{path}' holds no runs; give the --output folder of a study, or a packed study")
+    latency_path = path / LATENCY_NAME
+    if not in_study(latency_path):
+        return runs, None
+    try:
+        latency = read_json(latency_path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"'{latency_path}' cannot be read as JSON; delete it to use the runs' own latencies") from error
+    return runs, latency if isinstance(latency, dict) else None
+
+
+def study_file_of(folder: Path | str) -> Path | None:
+    """The file of a study: ``configs/studies/NAME.yaml`` beside ``results/``, or else its own ``study.yaml``.
+
+    Args:
+        folder: A study's folder, ``results/NAME`` for the first.
+    """
+    path = Path(folder).resolve()
+    files = (path.parents[1] / STUDY_FILES / f"{path.name}.yaml", path / SPEC_NAME)
+    return next((file for file in files if in_study(file)), None)
 
 
 @dataclass(frozen=True)

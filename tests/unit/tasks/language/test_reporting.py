@@ -8,12 +8,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from docs.site import results as documents
+from docs.site.results import render_results_markdown, study_page
 
 from language_records import BYTES, TOKENS, WORDS, exits_record, language_record
 from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import LanguageRunRecord, write_record
-from recurra.report import documents, read_study, render_results_markdown, study_page
+from recurra.report import read_study
 from recurra.report.figures import draw
 from recurra.report.files import named_figures, write_study_report
 from recurra.report.load import load_runs
