@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from recurra.core.best_run import BEST_NAME, BestRunRecord
+from recurra.core.configuration import write_yaml
+from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError, RunError
+from recurra.core.files import FolderLock, write_text
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord, holds_any_record, read_any_record
+from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration
 from recurra.data.configuration import DataConfig
 from recurra.deployment.classifier import Classifier
+from recurra.deployment.export.formats import find_format
 from recurra.deployment.export_record import load_export_records
 from recurra.report.files import write_study_report
 from recurra.report.load import group_tables, load_runs, read_study, study_file_of, uncollected
 from recurra.report.results import results_frame, results_text
 from recurra.report.summary import reporting_of, summarise
-from recurra.study.executor import Outcome
-from recurra.study.export_plan import PlannedExport
-from recurra.study.plan import SPEC_NAME
-from recurra.study.ray_executor import Cluster
+from recurra.study.estimate import Expectation, expect
+from recurra.study.executor import LocalExecutor, Outcome, threads_of, workers_for
+from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
+from recurra.study.plan import SPEC_NAME, plan_study, refuse_untrusted
+from recurra.study.ray_executor import Cluster, RayExecutor
+from recurra.study.run import preflight, refuse_unheard_texts
 from recurra.study.spec import StudySpec, load_study
-from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, run_study
+from recurra.study.study import (
+    check_measure,
+    read_latency_file,
+    refuse_folder_of_another,
+    say_what_comes,
+    time_side_by_side,
+    waves,
+)
+from recurra.study.workers import Workers
+from recurra.tasks.base import task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.runs import RunConfig
@@ -191,7 +207,7 @@ def run_and_report(
     note: str = "",
     estimate: bool = False,
 ) -> StudyResult:
-    """Runs what a study lacks and writes its report; see `recurra.study.study.run_study`.
+    """Plans a study, executes what is missing, exports, times side by side, and writes the report.
 
     Args:
         spec: What to run.
@@ -205,20 +221,69 @@ def run_and_report(
         estimate: Whether time and memory of each model are estimated and said before the first run starts.
 
     Raises:
-        RecurraError: As `run_study` does.
+        CheckpointError: If a record cannot be trusted.
+        StorageError: If the folder belongs to another study or is in use.
+        UnavailableError: If the cluster does not answer.
+        RecurraError: If data, tokenizer or a model configuration cannot be used; nothing has been started then.
     """
-    found = run_study(
-        spec,
-        output,
-        data,
-        workers=workers,
-        reporter=reporter,
-        cluster=cluster,
-        note=note,
-        estimate=estimate,
-        tell=partial(_headline, spec),
-    )
-    return _report(spec, output, found, command, data)
+    machine = data.machine
+    planned = plan_study(spec, output)
+    refuse_untrusted(planned)
+    refuse_unheard_texts(run.config for run in planned)
+    # A record of an export that cannot be trusted is told before anything is started.
+    asked = exports_of(spec, output, planned)
+    for request in {item.request.format: item.request for item in asked if item.state != "done"}.values():
+        find_format(request.format).check_packages()
+    pending = [run.config for run in planned if run.state != "done"]
+    if pending:
+        check_measure(spec, data)
+    at_once = workers or workers_for(len(pending), machine)
+    threads = threads_of(machine, available_cores(), at_once).threads
+    modules = dict.fromkeys(module for run in pending for module in task_of_data(run.data).training_modules(run))
+    with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, list(modules)) as pool:
+        said = preflight(pending, data)
+        if cluster is not None and pending:
+            cluster.check()
+        with FolderLock(output):
+            refuse_folder_of_another(spec.name, output)
+            write_text(output / SPEC_NAME, write_yaml(spec.plain()))
+            say_what_comes(spec, planned, [note, *said], reporter)
+            if estimate and pending:
+                reporter.say("estimating how long each model takes")
+            expected = expect(spec, output, machine, pool) if estimate and pending else None
+            for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
+                reporter.say(line)
+            untimed = replace(machine, latency=False)
+            executor: LocalExecutor | RayExecutor
+            if cluster is None:
+                tell = partial(_told, spec, expected)
+                executor = LocalExecutor(output, replace(untimed, threads=threads), pool, reporter=reporter, tell=tell)
+            else:
+                executor = RayExecutor(output, untimed, cluster, workers=workers, reporter=reporter)
+            done_now = [outcome for wave in waves(spec, pending) for outcome in executor.execute(wave)]
+            executed = {outcome.config.config_hash: outcome for outcome in done_now}
+            outcomes = [
+                executed.get(run.config.config_hash) or Outcome(run.config, run.folder, run.record) for run in planned
+            ]
+            missing = [item for item in _exports(spec, output, outcomes) if item.state in ("to do", "failed")]
+            make_exports(missing, output, machine, reporter, pool)
+            models = [each for each in outcomes if each.record is not None and each.record.model.kind != ANSWERS]
+            timing_error = None
+            if models and machine.latency:
+                made = [item.key for item in _exports(spec, output, outcomes) if item.state == "done"]
+                folders = [outcome.folder for outcome in models]
+                timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=made)
+    return _report(spec, output, outcomes, command=command, data=data, timing_error=timing_error)
+
+
+def _exports(spec: StudySpec, output: Path, outcomes: Sequence[Outcome]) -> list[PlannedExport]:
+    return plan_exports(spec, output, [(outcome.config, outcome.record) for outcome in outcomes])
+
+
+def _told(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome) -> str:
+    """The headline of a run, and how long the others will take."""
+    left = expected.note(outcome) if isinstance(expected, Expectation) else ""
+    return "; ".join(filter(None, [_headline(spec, outcome), left]))
 
 
 def _headline(spec: StudySpec, outcome: Outcome) -> str:
@@ -242,7 +307,13 @@ def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
     Raises:
         CheckpointError: If a record cannot be trusted.
     """
-    return _report(spec, output, look_at_outcome(spec, output), command, StudyData())
+    planned = plan_study(spec, output)
+    refuse_untrusted(planned)
+    outcomes = [
+        Outcome(run.config, run.folder, run.record, None if run.state == "done" else run.reason or "not run yet")
+        for run in planned
+    ]
+    return _report(spec, output, outcomes, command=command, data=StudyData())
 
 
 def report_records(folder: Path, output: Path | None = None, *, command: str) -> StudyResult:
@@ -261,9 +332,18 @@ def report_records(folder: Path, output: Path | None = None, *, command: str) ->
     return StudyResult(target, outcomes, report, shown)
 
 
-def _report(spec: StudySpec, output: Path, found: StudyOutcome, command: str, data: StudyData) -> StudyResult:
-    report, shown = study_report(spec, output, data, command=command, outcomes=found.outcomes)
-    result = StudyResult(output, found.outcomes, report, shown, found.exports, found.timing_error)
+def _report(
+    spec: StudySpec,
+    output: Path,
+    outcomes: list[Outcome],
+    *,
+    command: str,
+    data: StudyData,
+    timing_error: str | None = None,
+) -> StudyResult:
+    exports = _exports(spec, output, outcomes)
+    report, shown = study_report(spec, output, data, command=command, outcomes=outcomes)
+    result = StudyResult(output, outcomes, report, shown, exports, timing_error)
     _keep_best(result)
     return result
 
