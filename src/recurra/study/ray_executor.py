@@ -30,7 +30,7 @@ from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import RECORD_NAME
 from recurra.study.executor import EXECUTE, Outcome, logging_to, outcome_of, threads_of
 from recurra.study.plan import claim_folder, look_at, note_failure, run_folder
-from recurra.study.workers import Ended, Worker
+from recurra.study.workers import Ended, Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 
@@ -226,8 +226,8 @@ def run_on_node(order: RemoteRun) -> Answer:
 
 
 def _work(folder: Path, machine: Machine, cwd: Path | None) -> Ended:
-    with Worker(machine.threads, cwd=cwd) as worker, logging_to(folder, lambda _: None) as log:
-        return worker.call(EXECUTE, [str(folder)], log, machine)
+    with Workers(0, machine.threads, cwd=cwd) as workers, logging_to(folder, lambda _: None) as log:
+        return workers.call(EXECUTE, str(folder), machine=machine, say=log)
 
 
 def _shares_folder(order: RemoteRun) -> bool:
