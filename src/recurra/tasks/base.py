@@ -18,10 +18,10 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, AuditResult
 from recurra.data.configuration import RunData
-from recurra.tasks.presentation import Shown
 from recurra.tasks.profile import PACKAGES, PLAN, base_preset, data_task, encoder_of, own_keys, part_of, task_claiming
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
+from recurra.tasks.tables import CommandResult
 from recurra.training.protocols import ProtocolConfig, load_protocol
 
 if TYPE_CHECKING:
@@ -233,11 +233,11 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def describe_data(self, config: RunData, data: StudyData) -> Shown:
+    def describe_data(self, config: RunData, data: StudyData) -> CommandResult:
         """What is in some data: splits, sizes, fingerprints."""
 
     @abstractmethod
-    def prepare_data(self, config: RunData, data: StudyData) -> Shown:
+    def prepare_data(self, config: RunData, data: StudyData) -> CommandResult:
         """Tokenises data into the cache, where trainings find them."""
 
     @abstractmethod
@@ -293,11 +293,11 @@ class Task(ABC):
         """Trains, measures and audits in a folder that is held; returns the record, to be written last."""
 
     @abstractmethod
-    def present(self, record: AnyRecord, output: str) -> Shown:
+    def present(self, record: AnyRecord, output: str) -> CommandResult:
         """What a training shows."""
 
     @abstractmethod
-    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> Shown:
+    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
         """Evaluates a finished run or an export with options of the command line.
 
         Raises:
