@@ -408,13 +408,6 @@ def judge_leaks(
 ) -> list[AuditLine]:
     """Fails the notes on rows without which the verdict of a table is another one.
 
-    Args:
-        lines: What the audits found.
-        runs: The runs of the table.
-        scored: Its models on the split that they are compared on.
-        tests: The tests between them, on all rows of it.
-        measure: What they are compared by.
-
     Returns:
         The same lines; those on rows of that split say what the verdict is without them. Unchanged where the
         predictions are not on disk, or there is nothing to compare.

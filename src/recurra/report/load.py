@@ -57,11 +57,7 @@ def read_study(folder: Path | str) -> tuple[list[Path], dict[str, Any] | None]:
 
 
 def study_file_of(folder: Path | str) -> Path | None:
-    """The file of a study: ``configs/studies/NAME.yaml`` beside ``results/``, or else its own ``study.yaml``.
-
-    Args:
-        folder: A study's folder, ``results/NAME`` for the first.
-    """
+    """The file of a study: ``configs/studies/NAME.yaml`` beside ``results/``, or else its own ``study.yaml``."""
     path = Path(folder).resolve()
     files = (path.parents[1] / STUDY_FILES / f"{path.name}.yaml", path / SPEC_NAME)
     return next((file for file in files if in_study(file)), None)
@@ -162,12 +158,8 @@ def load_correctness(
 ) -> Correctness | None:
     """Reads which rows of a split a run got right, or ``None`` if its predictions are not on disk or damaged.
 
-    Args:
-        run: The run.
-        split: The split.
-        reporting: What its task says; asked for the predictions of folds, which lie in several files.
-        known: Rows that were read before; see `recurra.evaluation.predictions.read_correctness`.
-        labels: Whether true and predicted labels and the logits are wanted too.
+    ``known`` are rows that were read before (`recurra.evaluation.predictions.read_correctness`); with ``labels`` true
+    and predicted labels and the logits are read too. Of the files of folds the task knows.
     """
     if split not in run.record.metrics:
         return None

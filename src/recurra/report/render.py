@@ -36,13 +36,6 @@ def render_report(
 ) -> str:
     """Renders the report as one HTML file that needs nothing else.
 
-    Args:
-        summary: Of the runs.
-        runs: The runs themselves, for histories, lengths and configurations.
-        title: Heading of the report.
-        command: The command that makes these runs again.
-        drawn: Drawings that are made already.
-
     Returns:
         HTML. Every text that came from outside is escaped.
     """

@@ -45,16 +45,8 @@ def summarise_model(
 ) -> ModelSummary:
     """Summarises the runs of one model, one a seed.
 
-    Args:
-        label: Name in the table.
-        color: Index of its colour and marker.
-        runs: Its runs.
-        reporting: What its task says.
-        headline: The split that costs are held against.
-        measure: What it is judged by.
-        measured: Latencies that were taken side by side, by run identifier.
-        base: Folders of runs inside this one are named relative to it.
-        prices: What a text costs, by the name of a model.
+    ``measured`` are latencies that were taken side by side, by run identifier. Folders of runs inside ``base`` are
+    named relative to it.
     """
     model = runs[-1].record.model
     splits = [split for split in runs[0].record.metrics if all(split in run.record.metrics for run in runs)]
@@ -302,12 +294,8 @@ def summarise_folders(
 ) -> Summary:
     """Summarises run folders.
 
-    Args:
-        runs: Run folders. One without a readable record is listed under ``failed_runs``.
-        latency: Content of the study's ``latency.json``, if there is one.
-        failures: Reasons of failed runs that the caller knows, by run identifier.
-        questions: Contrasts and published tables that the study names.
-        exports: Records of exports of these runs.
+    One without a readable record is listed under ``failed_runs``, with the reason in ``failures`` if the caller knows
+    it by run identifier; the rest as `summarise` takes it.
     """
     finished, failed = load_runs(runs, failures)
     return summarise(finished, latency, failed, questions=questions, exports=exports)

@@ -368,11 +368,6 @@ class Task(ABC):
 def refuse_options(given: Given, allowed: Collection[str], reason: str) -> None:
     """Refuses options that would do nothing.
 
-    Args:
-        given: Options by name; none where one was not given.
-        allowed: Those that mean something.
-        reason: Why the others do not.
-
     Raises:
         ConfigurationError: If one was given that does not.
     """

@@ -287,10 +287,6 @@ def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
     Seeds that all give the same figure (a deterministic model) would get an interval of no width, which claims a
     certainty that nobody has: the rows are a sample too.
 
-    Args:
-        measure: What is read.
-        metrics: Of each seed on one split, as records have them.
-
     Returns:
         None if a seed was not measured so.
     """

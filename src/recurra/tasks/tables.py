@@ -140,13 +140,7 @@ def results(
 ) -> Table:
     """A row a model: every measure on the headline split, what the model costs, and its audits.
 
-    Args:
-        table: What is known of it.
-        measures: In the order of the columns.
-        judge: What the models are compared by; its interval is shown.
-        note: Below the table.
-        more: Cells that only a task has.
-        audits: What the audits of a model say.
+    What the models are compared by has its interval; ``more`` gives cells that only a task has.
     """
     rows = []
     for model in table.models:

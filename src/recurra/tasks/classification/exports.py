@@ -175,10 +175,7 @@ def published_lines(
 ) -> list[PublishedLine]:
     """The published figures for the models of a table.
 
-    Args:
-        table: The runs of the table.
-        models: Its models.
-        references: What the study file names; none stands for table 6 beside the whole of SST-2.
+    No ``references`` of a study file stand for table 6 beside the whole of SST-2.
     """
     settings, precision = table.runs[0].data_settings, table.key.precision
     fitting = [
@@ -240,11 +237,7 @@ def export_lines(
 ) -> list[ExportLine]:
     """Summarises the exports of each model over its seeds, models in the table's order.
 
-    Args:
-        table: The runs of the table.
-        exports: Every export record of the study; those of other runs, or of runs since trained anew, are left out.
-        measured: Their latencies and memory.
-        references: Published tables that the study names.
+    Records of other runs than the table's, or of runs since trained anew, are left out.
     """
     by_run: dict[str, list[ExportRecord]] = defaultdict(list)
     for record in exports:
@@ -387,9 +380,7 @@ MOST_LOST = 0.005
 def advise_exports(lines: Sequence[ExportLine], level: Sequence[str]) -> list[Advice]:
     """Advice by priority; none if there are not two exports that were timed in turns and lose little.
 
-    Args:
-        lines: The exports of a table.
-        level: Labels of the models that are not shown to be less accurate than the best one.
+    ``level`` are labels of the models that are not shown to be less accurate than the best one.
     """
     fair = [line for line in lines if line.median_ms and line.gap >= -MOST_LOST]
     if len(fair) < 2:

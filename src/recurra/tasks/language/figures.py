@@ -69,12 +69,7 @@ def shares_by_loops(exits: Sequence[ExitsRecord]) -> dict[int, float]:
 
 
 def loops_taken(models: Sequence[LanguageModelSummary], key: str) -> Chart:
-    """The share of tokens by the loops that they take.
-
-    Args:
-        models: Models with a rule of early exit that was measured.
-        key: Unique in the page.
-    """
+    """The share of tokens by the loops that they take."""
     last = max(exits.num_recurrences for model in models for exits in model.exits)
     x = Scale(0.4, last + 0.6, LEFT, RIGHT, tuple(map(float, range(1, last + 1))))
     y = drawing.linear_scale([0.0, 1.0], BOTTOM, TOP, floor=0.0, ceiling=1.0)

@@ -126,10 +126,7 @@ def cycle(record: LanguageRunRecord) -> str | None:
 def conclude_language(models: Sequence[LanguageModelSummary], differences: Sequence[PairTest], split: str) -> str:
     """Some sentences on a table.
 
-    Args:
-        models: What may be quoted first, best first; then what leaks.
-        differences: Between those that may be quoted.
-        split: The split that is judged.
+    ``models`` are those that may be quoted, best first, then those that leak; ``differences`` are between the former.
     """
     honest = [model for model in models if not model.leaks]
     sentences = []
