@@ -30,9 +30,10 @@ from recurra.core.record import RECORD_NAME
 from recurra.deployment.export_record import load_export_records
 from recurra.report.load import load_runs, read_study, study_file_of
 from recurra.report.summary import reporting_of, summarise
+from recurra.study.spec import load_study
 from recurra.tasks.measures import Estimate, Measure, over_seeds
 from recurra.tasks.profile import PACKAGES
-from recurra.tasks.questions import NO_QUESTIONS, Questions, read_questions
+from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import ContrastLine, PooledContrast, Summary, TableSummary
 from recurra.tasks.tables import Table
@@ -188,7 +189,7 @@ def questions_of(folder: Path | str) -> Questions:
         ConfigurationError: If the file is no study file.
     """
     file = study_file_of(folder)
-    return NO_QUESTIONS if file is None else read_questions(file)
+    return NO_QUESTIONS if file is None else load_study(file).questions
 
 
 @dataclass

@@ -44,7 +44,6 @@ from recurra.study.study import (
 from recurra.study.workers import Workers
 from recurra.tasks.base import task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
-from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import Summary, plain
@@ -374,8 +373,8 @@ def study_report(
     """Writes report, figures and tables from the records of a study; returns the page's path and what it shows."""
     folder = records or output
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
-    limits = Limits(max_mib=spec.max_mib, max_ms=spec.max_ms)
-    questions = Questions(spec.contrasts, spec.published, limits, spec.judging, *_own_texts(spec, data), spec.prices)
+    texts, fingerprint = _own_texts(spec, data)
+    questions = replace(spec.questions, texts=texts, fingerprint=fingerprint)
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
         exports = load_export_records(folder) if spec.exports else []

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from recurra.core.files import read_json, write_json, write_text
 from recurra.core.terminal import slug
-from recurra.deployment.export_record import ExportRecord
 from recurra.report.figures import Drawings, draw, standalone
-from recurra.report.load import load_runs
 from recurra.report.render import csv_text, render_report
 from recurra.report.results import long_table, of_table, plain_line
-from recurra.report.summary import reporting_of, summarise
+from recurra.report.summary import reporting_of
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun
-from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.summary import Summary, plain
 
 FIGURES = "figures"
@@ -24,46 +21,6 @@ TABLES = "tables"
 MANIFEST_NAME = "exports.json"
 REPORT_NAME = "report.html"
 SUMMARY_NAME = "summary.json"
-
-
-def write_report(
-    output: Path | str,
-    runs: Sequence[Path],
-    *,
-    title: str,
-    command: str = "",
-    latency: Mapping[str, Any] | None = None,
-    failures: Mapping[str, str] | None = None,
-    questions: Questions = NO_QUESTIONS,
-    exports: Sequence[ExportRecord] = (),
-) -> Path:
-    """Writes ``report.html``, ``summary.json``, ``figures/`` and ``tables/`` from run folders.
-
-    Args:
-        output: The study's folder; or a path that ends in ``.html``, then only that file is written.
-        runs: Run folders. Those without a readable record are listed as failed.
-        title: Heading of the report.
-        command: The command that makes these runs again.
-        latency: Content of the study's ``latency.json``, if there is one.
-        failures: Reasons of failed runs that the caller knows, by run identifier.
-        questions: Contrasts and published tables that the study names.
-        exports: Records of exports of these runs.
-
-    Returns:
-        The path of the HTML file.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
-    path = Path(output)
-    alone = path.suffix == ".html"
-    finished, failed = load_runs(runs, failures)
-    base = path.parent if alone else path
-    summary = summarise(finished, latency, failed, base=base, questions=questions, exports=exports)
-    if alone:
-        write_text(path, render_report(summary, finished, title=title, command=command))
-        return path
-    return write_study_report(path, summary, finished, title=title, command=command)
 
 
 def write_study_report(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from recurra.core.errors import DataError
-from recurra.core.record import EnvironmentRecord, LatencyRecord
+from recurra.core.record import LatencyRecord
 from recurra.core.record_parts import ANSWERS
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.compare import KnownRows, ScoredModel, compare_models, judge_leaks, mark_failed, scored_model
@@ -24,7 +24,7 @@ from recurra.tasks.measures import Measure, MeasuredExports
 from recurra.tasks.profile import part_of
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import Hardware, ModelSummary, RunEntry, Summary, TableSummary, Timing, plain
+from recurra.tasks.summary import ModelSummary, RunEntry, Summary, TableSummary, Timing
 
 MIB = 2**20
 
@@ -284,6 +284,7 @@ def summarise(
     )
 
 
+@uncollected()
 def summarise_folders(
     runs: Sequence[Path],
     latency: Mapping[str, Any] | None = None,
@@ -299,22 +300,6 @@ def summarise_folders(
     """
     finished, failed = load_runs(runs, failures)
     return summarise(finished, latency, failed, questions=questions, exports=exports)
-
-
-@uncollected()
-def summarise_runs(
-    runs: Sequence[Path],
-    latency: Mapping[str, Any] | None = None,
-    *,
-    failures: Mapping[str, str] | None = None,
-    questions: Questions = NO_QUESTIONS,
-    exports: Sequence[ExportRecord] = (),
-) -> dict[str, Any]:
-    """Summarises run folders into plain JSON values: what ``--json`` prints; see `summarise_folders`."""
-    values: dict[str, Any] = plain(
-        summarise_folders(runs, latency, failures=failures, questions=questions, exports=exports)
-    )
-    return values
 
 
 def _table(
@@ -375,24 +360,9 @@ def _table(
     return reporting.examined(made, table, questions)
 
 
-def _machines(runs: Sequence[LoadedRun]) -> list[Hardware]:
-    counts: dict[str, int] = defaultdict(int)
-    first: dict[str, EnvironmentRecord] = {}
+def _machines(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
+    machines: dict[str, dict[str, Any]] = {}
     for run in runs:
-        environment = run.record.environment.model_copy(update={"precision": ""})
-        key = environment.model_dump_json()
-        counts[key] += 1
-        first.setdefault(key, environment)
-    return [
-        Hardware(
-            cpu=item.cpu,
-            cores=item.cores,
-            threads=item.threads,
-            accelerator=item.accelerator,
-            platform=item.platform,
-            python=item.python,
-            packages=dict(item.packages),
-            runs=counts[key],
-        )
-        for key, item in first.items()
-    ]
+        values = run.record.environment.model_dump(exclude={"precision"})
+        machines.setdefault(str(values), {**values, "runs": 0})["runs"] += 1
+    return list(machines.values())

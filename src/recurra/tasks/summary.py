@@ -340,25 +340,17 @@ class TableSummary:
 
 
 @dataclass(frozen=True)
-class Hardware:
-    """A machine and set of versions on which some of the runs took place."""
-
-    cpu: str
-    cores: int
-    threads: int
-    accelerator: str | None
-    platform: str
-    python: str
-    packages: dict[str, str]
-    runs: int
-
-
-@dataclass(frozen=True)
 class Summary:
-    """Everything a report shows. ``task`` is that of the records, empty without any; ``pooled`` is over data sets."""
+    """Everything a report shows.
+
+    Attributes:
+        machines: Machines and sets of versions as records have them, and the number of runs on each.
+        task: That of the records, empty without any.
+        pooled: Contrasts over data sets.
+    """
 
     tables: list[Any]
-    machines: list[Hardware]
+    machines: list[dict[str, Any]]
     failed_runs: list[dict[str, str]]
     warnings: list[str]
     task: str = ""
