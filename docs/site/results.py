@@ -31,6 +31,7 @@ from recurra.deployment.export_record import load_export_records
 from recurra.report.load import load_runs, read_study, study_file_of
 from recurra.report.summary import reporting_of, summarise
 from recurra.study.spec import load_study
+from recurra.tasks.language.tables import LOSS, WORD_PERPLEXITY, of_head
 from recurra.tasks.measures import Estimate, Measure, over_seeds
 from recurra.tasks.profile import PACKAGES
 from recurra.tasks.questions import NO_QUESTIONS, Questions
@@ -48,7 +49,7 @@ def _speed_up(model: Any, asked: Figure) -> str:
 
 
 def _behind_final(model: Any, asked: Figure) -> str:
-    head, final = (model.scores["test"][name].losses for name in (asked.head, "final"))
+    head, final = (model.scores["test"].figures[of_head(LOSS, name).key].values for name in (asked.head, "final"))
     gaps = [loss - last for loss, last in zip(head, final, strict=True)]
     return f"{min(gaps):.4f} to {max(gaps):.4f}"
 
@@ -62,8 +63,8 @@ MEASURES: dict[str, Callable[[Any, Figure], str]] = {
     "non_embedding_parameters": lambda model, _: form.count(model.non_embedding_parameters),
     "file_mib": lambda model, _: form.decimal(model.file_size_mib, 2),
     "ms": lambda model, _: form.significant(model.single_ms),
-    "loss": lambda model, asked: form.decimal(model.scores["test"][asked.head].loss, 3),
-    "word_perplexity": lambda model, asked: form.significant(model.scores["test"][asked.head].word_perplexity),
+    "loss": lambda model, asked: form.decimal(of_head(LOSS, asked.head).mean(model, "test"), 3),
+    "word_perplexity": lambda model, asked: form.significant(of_head(WORD_PERPLEXITY, asked.head).mean(model, "test")),
     "loss_behind_final": _behind_final,
     "speed_up": _speed_up,
     "export_accuracy": lambda line, _: form.decimal(line.accuracy.mean),

@@ -13,7 +13,7 @@ from recurra.core.record import matrix_as_written
 from recurra.core.record_parts import ANSWERS
 from recurra.tasks.measures import ExportLine, Score
 
-SUMMARY_VERSION = 4
+SUMMARY_VERSION = 5
 # The priority under which the model stands that is taken if nothing else is asked.
 RECOMMENDED = "Recommended"
 # Of p, after correction for the number of tests.

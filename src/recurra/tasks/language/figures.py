@@ -10,7 +10,7 @@ from recurra.core.record import FINAL_HEAD
 from recurra.core.terminal import decimal
 from recurra.tasks import drawing
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
-from recurra.tasks.language.tables import LanguageModelSummary, LanguageTable
+from recurra.tasks.language.tables import LOSS, LanguageModelSummary, LanguageTable, heads_of, of_head
 
 
 def language_charts(table: LanguageTable, key: str) -> list[Chart]:
@@ -29,7 +29,7 @@ def language_charts(table: LanguageTable, key: str) -> list[Chart]:
                 caption="Solid: validation, dashed: train. The weighted mean of all heads' losses; means over seeds.",
             )
         )  # fmt: skip
-    by_head = [model for model in table.models if len(model.scores[table.headline_split]) > 1]
+    by_head = [model for model in table.models if len(heads_of(model, table.headline_split)) > 1]
     if by_head:
         charts.append(loss_by_loop(by_head, table.headline_split, f"{key}-loss"))
     with_rule = [model for model in table.models if any(exits.chosen for exits in model.exits)]
@@ -40,13 +40,17 @@ def language_charts(table: LanguageTable, key: str) -> list[Chart]:
 
 def loss_by_loop(models: Sequence[LanguageModelSummary], split: str, key: str) -> Chart:
     """The loss of every head in the order of loops; the final head stands at the last loop."""
-    names = max((list(model.scores[split]) for model in models), key=len)
+    names = max((heads_of(model, split) for model in models), key=len)
 
     def loop(name: str) -> int:
         return names.index(name) if name in names and name != FINAL_HEAD else len(names) - 1
 
     lines = [
-        Line(model.label, color, [Point(loop(name), head.loss) for name, head in model.scores[split].items()])
+        Line(
+            model.label,
+            color,
+            [Point(loop(head), of_head(LOSS, head).mean(model, split)) for head in heads_of(model, split)],
+        )
         for color, model in enumerate(models)
     ]
     ticks = tuple(map(float, range(len(names))))

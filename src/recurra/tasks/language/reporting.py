@@ -27,21 +27,22 @@ from recurra.tasks.audits import group_of
 from recurra.tasks.drawing import Chart
 from recurra.tasks.language.figures import language_charts
 from recurra.tasks.language.tables import (
+    BITS_PER_BYTE,
     LOSS,
-    HeadSummary,
+    TOKEN_PERPLEXITY,
+    WORD_PERPLEXITY,
     LanguageModelSummary,
     LanguageTable,
     early_exit_table,
     early_exits,
     figures_of_heads,
     heads_table,
-    perplexity,
     published_table,
     results_table,
     splits_table,
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import Measure, over_seeds
+from recurra.tasks.measures import Basis, Estimate, Measure, Score, over_seeds
 from recurra.tasks.questions import Questions
 from recurra.tasks.reporting import Records, Reporting
 from recurra.tasks.summary import AuditLine, ModelSummary, PairTest, TableSummary
@@ -51,20 +52,24 @@ from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, half_wid
 _LARGEST = 700.0
 
 
-def summarise_head(heads: Sequence[HeadRecord]) -> HeadSummary:
-    """One head over seeds."""
+def estimate_head(heads: Sequence[HeadRecord]) -> dict[str, Estimate]:
+    """The figures of one head over seeds, by the keys of their measures, without those that a seed lacks.
+
+    The loss has Student's t interval over seeds. Perplexities are means of their logarithms over seeds, as losses are.
+    """
     losses = tuple(head.loss for head in heads)
     interval = over_seeds(losses, LOSS.limits)
-    return HeadSummary(
-        loss=statistics.fmean(losses),
-        losses=losses,
-        sd=statistics.stdev(losses) if len(losses) > 1 else None,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        token_perplexity=_geometric([head.token_perplexity for head in heads]),
-        word_perplexity=_geometric([head.word_perplexity for head in heads]),
-        bits_per_byte=_mean([head.bits_per_byte for head in heads]),
-    )
+    basis: Basis = interval.basis if interval else "none"
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    sd = statistics.stdev(losses) if len(losses) > 1 else None
+    means = {
+        TOKEN_PERPLEXITY.key: _geometric([head.token_perplexity for head in heads]),
+        WORD_PERPLEXITY.key: _geometric([head.word_perplexity for head in heads]),
+        BITS_PER_BYTE.key: _mean([head.bits_per_byte for head in heads]),
+    }
+    return {LOSS.key: Estimate(statistics.fmean(losses), sd, low, high, losses, basis)} | {
+        key: Estimate(mean, None, None, None, (), "none") for key, mean in means.items() if mean is not None
+    }
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -140,9 +145,9 @@ def conclude_language(models: Sequence[LanguageModelSummary], differences: Seque
 
 
 def _best(honest: Sequence[LanguageModelSummary], split: str) -> str:
-    score = honest[0].scores[split][FINAL_HEAD]
-    by_word = "" if score.word_perplexity is None else f", {score.word_perplexity:,.1f} a word"
-    token = "beyond numbers" if score.token_perplexity is None else f"{score.token_perplexity:,.1f}"
+    word, of_token = (measure.of(honest[0], split) for measure in (WORD_PERPLEXITY, TOKEN_PERPLEXITY))
+    by_word = "" if word is None else f", {word.mean:,.1f} a word"
+    token = "beyond numbers" if of_token is None else f"{of_token.mean:,.1f}"
     lead = f"Best on {split}" if len(honest) > 1 else f"On {split}"
     return f"{lead}: {honest[0].label}, perplexity {token} a token{by_word}."
 
@@ -173,9 +178,8 @@ def _held_against(best: str, pairs: Sequence[PairTest]) -> list[str]:
 
 
 def _leak(model: LanguageModelSummary, split: str) -> str:
-    score = model.scores[split][FINAL_HEAD]
-    value = score.word_perplexity if score.word_perplexity is not None else score.token_perplexity
-    figure = "" if value is None else f" shows {value:,.2f} a word because it"
+    value = WORD_PERPLEXITY.of(model, split) or TOKEN_PERPLEXITY.of(model, split)
+    figure = "" if value is None else f" shows {value.mean:,.2f} a word because it"
     return f"{model.label}{figure} leaks: its predictions read up to {model.reach_tokens} tokens ahead."
 
 
@@ -232,16 +236,17 @@ class LanguageReporting(Reporting):
 
     def overview(self, table: LanguageTable) -> Cells:
         best = _best_row(table)
-        score = best.scores[table.headline_split][FINAL_HEAD] if best else None
-        word = None if score is None else score.word_perplexity
+        loss, word = (
+            None if best is None else measure.of(best, table.headline_split) for measure in (LOSS, WORD_PERPLEXITY)
+        )
         asked = table.contrasts
         gaps = [LOSS.gap(line.gap, LOSS.width(line.half), unit=False) for line in asked]
         return {
             "Data": table.title,
             "Seeds": " or ".join(map(str, sorted({len(model.seeds) for model in table.models}))),
             "Best that does not leak": NONE if best is None else best.label,
-            "Loss": NONE if score is None else half_width(score.estimate, LOSS),
-            "Perplexity a word": NONE if word is None else perplexity(word),
+            "Loss": NONE if loss is None else half_width(loss, LOSS),
+            "Perplexity a word": WORD_PERPLEXITY.text(word),
             "Asked": "; ".join(f"{line.a} − {line.b}" for line in asked),
             "Gap in nats a token": "; ".join(gaps),
             "Verdict": "; ".join(line.verdict for line in asked) or "not asked",
@@ -295,8 +300,13 @@ class LanguageReporting(Reporting):
     def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
         return "its figures leak" if any(_record(run).leaks for run in runs) else ""
 
-    def score(self, split: str, metrics: Sequence[LanguageMetricsRecord], measure: Measure) -> dict[str, HeadSummary]:
-        return {name: summarise_head([item.heads[name] for item in metrics]) for name in metrics[0].heads}
+    def score(self, split: str, metrics: Sequence[LanguageMetricsRecord], measure: Measure) -> Score:
+        figures = {
+            key if head == FINAL_HEAD else f"{key}:{head}": value
+            for head in metrics[0].heads
+            for key, value in estimate_head([item.heads[head] for item in metrics]).items()
+        }
+        return Score(split, metrics[0].tokens, figures)
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> LanguageModelSummary:
         records = [_record(run) for run in runs]
@@ -309,7 +319,7 @@ class LanguageReporting(Reporting):
             tokens_per_s=statistics.fmean(record.training.tokens_per_s for record in records),
             steps=records[0].training.steps,
             feed_forward=cycle(records[0]),
-            as_trained=summarise_head([as_trained(record) for record in records]),
+            as_trained=estimate_head([as_trained(record) for record in records]),
             history=[record.training.history for record in records],
             exits=[run.beside for run in runs if run.beside is not None],
         )

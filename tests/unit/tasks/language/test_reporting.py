@@ -43,15 +43,15 @@ def test_seeds_are_averaged_and_what_leaks_comes_last() -> None:
     assert [(model.label, model.seeds) for model in models] == [
         ("stacked", [0]), ("crt-tiny", [0, 1, 2]), ("crt-tiny (leaks)", [0]),
     ]  # fmt: skip
-    score = models[1].scores["test"]["final"]
-    assert (score.loss, score.sd) == (pytest.approx(4.1), pytest.approx(0.1))
-    assert score.token_perplexity == pytest.approx(math.exp(4.1))
-    assert score.word_perplexity == pytest.approx(math.exp(4.1 * TOKENS / WORDS))
-    assert score.bits_per_byte == pytest.approx(4.1 * TOKENS / math.log(2) / BYTES)
-    assert models[0].scores["test"]["final"].sd is None
+    figures = models[1].scores["test"].figures
+    assert (figures["loss"].mean, figures["loss"].sd) == (pytest.approx(4.1), pytest.approx(0.1))
+    assert figures["token_perplexity"].mean == pytest.approx(math.exp(4.1))
+    assert figures["word_perplexity"].mean == pytest.approx(math.exp(4.1 * TOKENS / WORDS))
+    assert figures["bits_per_byte"].mean == pytest.approx(4.1 * TOKENS / math.log(2) / BYTES)
+    assert models[0].scores["test"].figures["loss"].sd is None
     # The kept epoch is the second one: the loss of the final head there, by all tokens and words of validation.
-    assert models[0].as_trained.loss == pytest.approx(3.9 + 1 / 2)
-    assert models[0].as_trained.word_perplexity == pytest.approx(math.exp(4.4 * TOKENS / WORDS))
+    assert models[0].as_trained["loss"].mean == pytest.approx(3.9 + 1 / 2)
+    assert models[0].as_trained["word_perplexity"].mean == pytest.approx(math.exp(4.4 * TOKENS / WORDS))
     assert (models[2].leaks, models[2].reach_tokens) == (True, 51)
     assert models[2].verdict == "LEAKS: reads 51 tokens ahead"
     assert models[2].failed_audits == ["causality.final", "perplexity.too-good"]
