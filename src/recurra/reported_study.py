@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.best_run import BEST_NAME, BestRunRecord
-from recurra.core.configuration import write_yaml
+from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.environment import available_cores
-from recurra.core.errors import RecurraError, RunError
-from recurra.core.files import FolderLock, write_text
+from recurra.core.errors import RecurraError, RunError, StorageError
+from recurra.core.files import FolderLock, is_part, read_json, write_text
+from recurra.core.packed import HISTORY_NAME, PREDICTIONS_NAME, RECORDS_NAME, RUNS_NAME, in_study
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord, holds_any_record, read_any_record
 from recurra.core.record_parts import ANSWERS
@@ -21,32 +22,129 @@ from recurra.core.terminal import duration
 from recurra.data.configuration import DataConfig
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.formats import find_format
-from recurra.deployment.export_record import load_export_records
-from recurra.report.files import write_study_report
+from recurra.deployment.export_record import WITH_EXITS, load_export_records
+from recurra.report.files import results_frame, results_text, write_study_report
 from recurra.report.load import group_tables, load_runs, read_study, study_file_of, uncollected
-from recurra.report.results import results_frame, results_text
 from recurra.report.summary import reporting_of, summarise
 from recurra.study.estimate import Expectation, expect
-from recurra.study.executor import LocalExecutor, Outcome, threads_of, workers_for
+from recurra.study.executor import LocalExecutor, Outcome, rough_weight, threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
-from recurra.study.plan import SPEC_NAME, plan_study, refuse_untrusted
+from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
 from recurra.study.ray_executor import Cluster, RayExecutor
 from recurra.study.run import preflight, refuse_unheard_texts
 from recurra.study.spec import StudySpec, load_study
-from recurra.study.study import (
-    check_measure,
-    read_latency_file,
-    refuse_folder_of_another,
-    say_what_comes,
-    time_side_by_side,
-    waves,
-)
 from recurra.study.workers import Workers
 from recurra.tasks.base import task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.machine import Machine
+from recurra.tasks.profile import ENCODER, part_of
+from recurra.tasks.reporting import Reporting
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import Summary, plain
+
+LATENCY_NAME = "latency.json"
+_OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME, RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME}
+
+
+def check_measure(spec: StudySpec, data: StudyData) -> None:
+    """Looks whether the data have what the study wants its models judged by.
+
+    Raises:
+        ConfigurationError: If there is no such measure, or no such label.
+        RecurraError: If the data cannot be used.
+    """
+    if spec.measure is None:
+        return
+    reporting: Reporting = part_of(spec.task.name, "reporting")
+    for config in spec.data:
+        reporting.asked(spec.judging, spec.task.label_names(config, data))
+
+
+def say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequence[str], reporter: Reporter) -> None:
+    """Says how far the study is, and what was chosen for it."""
+    done = [run for run in planned if run.state == "done"]
+    for run in done:
+        # Of a worker that was ended between its record and its end.
+        (run.folder / PROGRESS_NAME).unlink(missing_ok=True)
+    # Encoders and controls read with tokenizers of their own.
+    configs = [run.config for run in planned if not run.config.is_control]
+    readers = [config for config in configs if ENCODER not in config.model_overrides]
+    tokenizers = ", ".join(dict.fromkeys(config.data.tokenizer for config in readers))
+    reporter.say(
+        f"{spec.name}: {len(planned)} runs, {len(done)} done, {len(planned) - len(done)} to do"
+        f"{f'; tokenizer: {tokenizers}' if tokenizers else ''}"
+    )
+    for line in filter(None, notes):
+        reporter.say(line)
+
+
+def waves(spec: StudySpec, pending: Sequence[RunConfig]) -> list[list[RunConfig]]:
+    """Runs in the order in which they begin: who teaches is trained before who learns."""
+    taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
+    first = [run for run in pending if run.run_id in taught_by or (taught_by and not run.is_repeated)]
+    ordered = [
+        sorted(wave, key=lambda run: (0 if run.is_control else spec.seeds.index(run.seed), rough_weight(run)))
+        for wave in (first, [run for run in pending if run not in first])
+    ]
+    return [wave for wave in ordered if wave]
+
+
+def read_latency_file(output: Path) -> dict[str, Any] | None:
+    """Content of a study's ``latency.json``, or none if there is none or it is damaged."""
+    try:
+        values = read_json(output / LATENCY_NAME)
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def time_side_by_side(
+    output: Path,
+    runs: Sequence[Path],
+    machine: Machine,
+    reporter: Reporter,
+    workers: Workers,
+    *,
+    exports: Sequence[str] = (),
+) -> str | None:
+    """Times all models and exports of a study in one process, in turns, unless that was done for exactly these.
+
+    Runs train side by side, so what each of them could measure of itself would depend on its neighbours.
+
+    Returns:
+        Why it failed, in one line; none if it did not.
+    """
+    present = read_latency_file(output)
+    if present is not None:
+        timed = {name.removesuffix(WITH_EXITS) for name in present.get("exports", {})}
+        if (set(present.get("runs", {})), timed) == ({run.name for run in runs}, set(exports)):
+            return None
+    reporter.say(f"timing {len(runs)} runs{f' and {len(exports)} exports' if exports else ''} side by side")
+    names = {"runs": [run.name for run in runs], "exports": list(exports)}
+    threads = machine.threads or available_cores()
+    ended = workers.call("recurra.study.timing:time_all", str(output), names, machine=machine, threads=threads)
+    if not ended.code:
+        return None
+    reason = f"the models could not be timed side by side ({ended.reason})"
+    reporter.say(reason)
+    return reason
+
+
+def refuse_folder_of_another(name: str, output: Path) -> None:
+    """Refuses a folder of another study, or with something else; a study may grow in its own (more seeds or models).
+
+    Raises:
+        StorageError: If it is one; nothing is touched then.
+    """
+    path = output / SPEC_NAME
+    if in_study(path):
+        present = read_yaml(path).get("name")
+        if present != name:
+            raise StorageError(f"'{output}' holds the study '{present}', not '{name}'; choose another --output")
+    elif output.is_dir() and any(item.name not in _OURS and not is_part(item.name) for item in output.iterdir()):
+        raise StorageError(f"'{output}' is not empty and not a study of ours; choose another --output")
+
 
 # A larger file of a user's is not read once more to show some of its rows.
 LARGEST_LOOKED_AT = 2**26
@@ -138,7 +236,7 @@ class StudyResult:
 
     @property
     def table(self) -> Any:
-        """The results as a pandas ``DataFrame``, a row a model; see `recurra.report.results.results_frame`."""
+        """The results as a pandas ``DataFrame``, a row a model; see `recurra.report.files.results_frame`."""
         return results_frame(self.shown)
 
     def __repr__(self) -> str:

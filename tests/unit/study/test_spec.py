@@ -11,8 +11,8 @@ import pytest
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.deployment.export_record import ExportRequest
+from recurra.reported_study import waves
 from recurra.study.spec import StudySpec, expand, load_study
-from recurra.study.study import waves
 from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.questions import Contrast, PublishedReference
 from recurra.tasks.runs import file_hash, make_run

@@ -22,8 +22,8 @@ from recurra.report import summarise_folders
 from recurra.report.compare import ScoredModel, bootstrap_gap, value_of
 from recurra.report.load import Correctness
 from recurra.report.render import terminal_tables
+from recurra.reported_study import check_measure
 from recurra.study.spec import StudySpec
-from recurra.study.study import check_measure
 from recurra.tasks.classification.measures import (
     balanced_accuracy,
     bootstrap_matrix,

@@ -20,7 +20,7 @@ from recurra.report.figures import draw
 from recurra.report.files import named_figures, write_study_report
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
-from recurra.tasks.language.figures import language_charts, shares_by_loops
+from recurra.tasks.language.reporting import language_charts, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
 from rendered import part_rows
