@@ -24,7 +24,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.formats import find_format
 from recurra.deployment.export_record import WITH_EXITS, load_export_records
 from recurra.report.files import results_frame, results_text, write_study_report
-from recurra.report.load import group_tables, load_runs, read_study, study_file_of, uncollected
+from recurra.report.load import group_tables, load_runs, read_study, study_file_of
 from recurra.report.summary import reporting_of, summarise
 from recurra.study.estimate import Expectation, expect
 from recurra.study.executor import LocalExecutor, Outcome, rough_weight, threads_of, workers_for
@@ -41,7 +41,7 @@ from recurra.tasks.profile import ENCODER, part_of
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
-from recurra.tasks.summary import Summary, plain
+from recurra.tasks.summary import Summary, plain, uncollected
 
 LATENCY_NAME = "latency.json"
 _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME, RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME}

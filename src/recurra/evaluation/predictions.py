@@ -136,7 +136,9 @@ def read_correctness(
             found = known[rows]
             table = stored.read(["logits"])
         logits = _matrix(table, path)
-    return found[0], logits.argmax(axis=1) == found[1]
+    # Of two labels a comparison takes a fifth of the time.
+    said = logits[:, 1] > logits[:, 0] if logits.shape[1] == 2 else logits.argmax(axis=1)
+    return found[0], said == found[1]
 
 
 @dataclass(frozen=True)

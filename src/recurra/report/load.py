@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import MOST_WAITED, MeasuredExports, kept_waiting
 from recurra.tasks.profile import part_of
 from recurra.tasks.reporting import Reporting
+from recurra.tasks.summary import uncollected
 
 LATENCY_NAME = "latency.json"
 SPEC_NAME = "study.yaml"
@@ -100,18 +99,6 @@ class Correctness:
     def same_rows(self, other: Correctness) -> bool:
         """Whether both judge the same rows in the same order."""
         return self.rows_key == other.rows_key
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Pauses the collection of cycles: records have none, and each pass would visit all that were read so far."""
-    paused = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if paused:
-            gc.enable()
 
 
 @uncollected()

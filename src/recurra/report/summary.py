@@ -17,14 +17,14 @@ from recurra.core.record_parts import ANSWERS
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.compare import KnownRows, ScoredModel, compare_models, judge_leaks, mark_failed, scored_model
 from recurra.report.contrasts import ScoredTables, answer_contrasts, pool_contrasts
-from recurra.report.load import FailedRun, group_tables, load_runs, read_latency, read_measured_exports, uncollected
+from recurra.report.load import FailedRun, group_tables, load_runs, read_latency, read_measured_exports
 from recurra.tasks.audits import group_of
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, MeasuredExports
 from recurra.tasks.profile import part_of
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import ModelSummary, RunEntry, Summary, TableSummary, Timing
+from recurra.tasks.summary import ModelSummary, RunEntry, Summary, TableSummary, Timing, uncollected
 
 MIB = 2**20
 
