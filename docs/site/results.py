@@ -214,8 +214,8 @@ class _Studies:
             runs, failed = load_runs(folders)
             for run in failed:
                 # A committed record that cannot be read is no run that failed.
-                if in_study(folder / RUNS_NAME / run.run_id / RECORD_NAME):
-                    raise CheckpointError(run.reason)
+                if in_study(folder / RUNS_NAME / run["run_id"] / RECORD_NAME):
+                    raise CheckpointError(run["reason"])
             exports = load_export_records(folder)
             self.summaries[name] = summarise(runs, latency, failed, questions=questions_of(folder), exports=exports)
         return self.summaries[name]

@@ -19,7 +19,7 @@ from recurra.core.record import LatencyRecord, SharedParts, read_any_record
 from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.evaluation.predictions import read_correctness
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import MOST_WAITED, MeasuredExports, kept_waiting
+from recurra.tasks.measures import MOST_WAITED, WAITED, MeasuredExports
 from recurra.tasks.profile import part_of
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import uncollected
@@ -63,14 +63,6 @@ def study_file_of(folder: Path | str) -> Path | None:
 
 
 @dataclass(frozen=True)
-class FailedRun:
-    """A run without a usable record: its name and the reason, in one line."""
-
-    run_id: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Correctness:
     """Which rows of a split a run got right.
 
@@ -104,7 +96,7 @@ class Correctness:
 @uncollected()
 def load_runs(
     folders: Iterable[Path], failures: Mapping[str, str] | None = None
-) -> tuple[list[LoadedRun], list[FailedRun]]:
+) -> tuple[list[LoadedRun], list[dict[str, str]]]:
     """Reads every record that can be read and names every one that cannot.
 
     Args:
@@ -112,7 +104,7 @@ def load_runs(
         failures: Reasons that the caller knows (run identifier to message); they win over what the folder tells.
 
     Returns:
-        The finished runs in the order given, and the failed ones.
+        The finished runs in the order given, and ``run_id`` and ``reason``, in one line, of those without a record.
     """
     finished: list[LoadedRun] = []
     failed, shared = dict(failures or {}), SharedParts()
@@ -126,7 +118,7 @@ def load_runs(
             continue
         finished.append(LoadedRun(path, record, beside))
     return finished, [
-        FailedRun(_writable(name), _writable(" ".join(reason.split()))) for name, reason in failed.items()
+        {"run_id": _writable(name), "reason": _writable(" ".join(reason.split()))} for name, reason in failed.items()
     ]
 
 
@@ -162,50 +154,38 @@ def load_correctness(
 
 def read_latency(
     latency: Mapping[str, Any] | None, runs: Sequence[LoadedRun]
-) -> tuple[dict[str, dict[str, LatencyRecord]], list[str]]:
-    """Reads a study's ``latency.json``: measurements of all models side by side in one process.
-
-    Args:
-        latency: ``{"runs": {run_id: {"batch_1": {...}, ...}}}``, or ``None``.
-        runs: The runs it should speak of.
+) -> tuple[Mapping[str, Mapping[str, LatencyRecord]], MeasuredExports, list[str]]:
+    """Reads a study's ``latency.json``: measurements of all models and exports side by side in one process.
 
     Returns:
-        Measurements by run identifier, and one warning for each entry that cannot be read.
+        Those of the runs by their identifiers, those of exports, and one warning for each entry that cannot be read.
     """
+    values, warnings = latency or {}, list[str]()
+    of_runs, of_exports, memory = (
+        entry if isinstance(entry := values.get(key), Mapping) else {} for key in ("runs", "exports", "memory_mib")
+    )
+
+    def read(entries: Mapping[str, Any], failed: str) -> dict[str, dict[str, LatencyRecord]]:
+        found = {}
+        for name, batches in entries.items():
+            try:
+                found[name] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
+            except (ValidationError, TypeError, ValueError):
+                warnings.append(f"The study's latency of {failed.format(name)}.")
+        return found
+
     known = {run.record.run_id for run in runs}
-    entries = (latency or {}).get("runs", {})
-    result: dict[str, dict[str, LatencyRecord]] = {}
-    warnings: list[str] = []
-    for run_id, batches in entries.items() if isinstance(entries, Mapping) else ():
-        if run_id not in known:
-            continue
-        try:
-            result[run_id] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
-        except (ValidationError, TypeError, ValueError):
-            warnings.append(f"The study's latency of run {run_id} cannot be read; the run's own measurement is shown.")
-    if result and (share := kept_waiting(latency)) > MOST_WAITED:
+    own = "run {} cannot be read; the run's own measurement is shown"
+    measured = read({name: entry for name, entry in of_runs.items() if name in known}, own)
+    share = values.get(WAITED)
+    if measured and isinstance(share, int | float) and share > MOST_WAITED:
         warnings.append(
             f"Other programs had the processors {share:.0%} of the time while models were timed: milliseconds are too "
             "high. Delete latency.json and start the same command again on an idle machine; nothing is trained again."
         )
-    return result, warnings
-
-
-def read_measured_exports(latency: Mapping[str, Any] | None) -> tuple[MeasuredExports, list[str]]:
-    """Reads the exports' part of a study's ``latency.json``, and one warning for each entry that cannot be read."""
-    entries = (latency or {}).get("exports", {})
-    result: dict[str, dict[str, LatencyRecord]] = {}
-    warnings: list[str] = []
-    for name, batches in entries.items() if isinstance(entries, Mapping) else ():
-        try:
-            result[name] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
-        except (ValidationError, TypeError, ValueError):
-            warnings.append(f"The study's latency of export {name} cannot be read and is left out.")
-    memory = (latency or {}).get("memory_mib", {})
-    sizes = memory.items() if isinstance(memory, Mapping) else ()
-    return MeasuredExports(
-        result, {name: float(size) for name, size in sizes if isinstance(size, int | float)}
-    ), warnings
+    exports = read(of_exports, "export {} cannot be read and is left out")
+    sizes = {name: float(size) for name, size in memory.items() if isinstance(size, int | float)}
+    return measured, MeasuredExports(exports, sizes), warnings
 
 
 def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableRuns]:

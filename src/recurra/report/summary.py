@@ -17,7 +17,7 @@ from recurra.core.record_parts import ANSWERS
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.compare import KnownRows, ScoredModel, compare_models, judge_leaks, mark_failed, scored_model
 from recurra.report.contrasts import ScoredTables, answer_contrasts, pool_contrasts
-from recurra.report.load import FailedRun, group_tables, load_runs, read_latency, read_measured_exports
+from recurra.report.load import group_tables, load_runs, read_latency
 from recurra.tasks.audits import group_of
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, MeasuredExports
@@ -230,7 +230,7 @@ def reporting_of(task: str) -> Reporting:
 def summarise(
     runs: Sequence[LoadedRun],
     latency: Mapping[str, Any] | None = None,
-    failed: Sequence[FailedRun] = (),
+    failed: Sequence[dict[str, str]] = (),
     base: Path | None = None,
     *,
     questions: Questions = NO_QUESTIONS,
@@ -253,8 +253,7 @@ def summarise(
     tasks = sorted({run.record.task for run in runs})
     if len(tasks) > 1:
         raise DataError(f"the runs are of several tasks ({', '.join(tasks)}); report those of each by themselves")
-    measured, warnings = read_latency(latency, runs)
-    timed, more = read_measured_exports(latency)
+    measured, timed, warnings = read_latency(latency, runs)
     found: list[TableSummary] = []
     if tasks:
         reporting = reporting_of(tasks[0])
@@ -277,8 +276,8 @@ def summarise(
     return Summary(
         tables=found,
         machines=_machines(runs),
-        failed_runs=[{"run_id": item.run_id, "reason": item.reason} for item in failed],
-        warnings=[*warnings, *more],
+        failed_runs=list(failed),
+        warnings=warnings,
         task=tasks[0] if tasks else "",
         pooled=pool_contrasts(found, reporting_of(tasks[0]).judge) if tasks else [],
     )

@@ -22,12 +22,6 @@ Basis = Literal["seeds", "examples", "none"]
 WAITED, MOST_WAITED = "waited", 0.05
 
 
-def kept_waiting(latency: Mapping[str, Any] | None) -> float:
-    """The share in a study's ``latency.json``; 0 where it was not measured."""
-    share = (latency or {}).get(WAITED)
-    return float(share) if isinstance(share, int | float) else 0.0
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A figure, its mean over seeds, with its 95 % interval.

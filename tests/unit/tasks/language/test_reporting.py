@@ -223,6 +223,6 @@ def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers
     assert "Leaving early" in page and "Loops taken on test" in page
     path = folder / EXITS_NAME
     path.write_text(path.read_text(encoding="utf-8").replace("4.2", "4.1"), encoding="utf-8")
-    assert "was changed after it was written" in load_runs([folder])[1][0].reason
+    assert "was changed after it was written" in load_runs([folder])[1][0]["reason"]
     exits_record(other).write(path)
-    assert f"are of run '{other.run_id}'" in load_runs([folder])[1][0].reason
+    assert f"are of run '{other.run_id}'" in load_runs([folder])[1][0]["reason"]
