@@ -269,7 +269,7 @@ def demonstration(*, seeds: int = 3) -> StudySpec:
     return comparison(data, models=DEMO_MODELS, protocol="demo", seeds=range(seeds), title=title)
 
 
-@errors_for_python()
+@errors_for_python(**{"from": "encoder"})
 def compare(
     data: Any,
     *,

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
-from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.errors import CheckpointError, ConfigurationError, errors_for_python
 from recurra.core.files import FolderLock, atomic_folder
 from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
@@ -156,6 +156,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         tags.input_tags.string = True
         return tags
 
+    @errors_for_python(output="folder")
     def fit(self, X: Texts, y: Any, sample_weight: Any = None, eval_set: tuple[Texts, Any] | None = None) -> Self:  # noqa: N803
         """Trains from the start.
 
@@ -330,6 +331,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         with input_errors(), self._threads():
             return classifier.logits(given_texts(texts, "X"))
 
+    @errors_for_python(output="folder")
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Writes a run folder, which ``recurra predict``, `recurra.Classifier` and `load` read.
 

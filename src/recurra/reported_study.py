@@ -347,7 +347,7 @@ def run_and_report(
             say_what_comes(spec, planned, [note, *said], reporter)
             if estimate and pending:
                 reporter.say("estimating how long each model takes")
-            expected = expect(spec, output, machine, pool) if estimate and pending else None
+            expected = expect(spec, output, machine, pool, reporter) if estimate and pending else None
             for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
                 reporter.say(line)
             untimed = replace(machine, latency=False)

@@ -244,7 +244,9 @@ def test_what_is_saved_is_a_run_and_is_read_back_as_it_was(
     fitted: RecurraClassifier, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fitted.save(tmp_path / "kept")
-    with pytest.raises(StorageError, match="is there already"):
+    with pytest.raises(
+        StorageError, match="is there already; choose another folder=, or replace it with overwrite=True"
+    ):
         fitted.save(tmp_path / "kept")
     fitted.save(tmp_path / "kept", overwrite=True)
     wanted = fitted.predict_proba(TEXTS)

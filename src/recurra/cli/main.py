@@ -6,12 +6,12 @@ import errno
 import importlib
 import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import typer
 
-from recurra.core.errors import DataError, RecurraError, for_command
+from recurra.core.errors import RecurraError, for_command
 from recurra.core.terminal import one_line
 
 EXIT_USAGE = 2
@@ -91,6 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Labels of any script, on a terminal of any encoding.
         sys.stdout.reconfigure(errors="backslashreplace")
+    # What the system could not decode, as the name of a file from an archive of another system.
+    if undecoded := next((word for word in given if any("\udc80" <= letter <= "\udcff" for letter in word)), None):
+        return _fail(f"'{undecoded}' is not UTF-8; rename the file, or set a UTF-8 locale", EXIT_USAGE)
     asked = next((word for word in given if not word.startswith("-")), "")
     try:
         app = make_app([asked] if asked in COMMANDS else COMMANDS)
@@ -113,15 +116,8 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 def _tell(error: Exception, given: Sequence[str]) -> int:
     """Says in a line what is wrong, and returns the exit code; raises again what is a defect of ours."""
-    if isinstance(error, DataError) and "--" in str(error):
-        command: Any = typer.main.get_command(make_app())
-        for word in given:
-            command = getattr(command, "commands", {}).get(word, command)
-        options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        takes_keys = any(parameter.name == "assignments" for parameter in command.params)
-        return _fail(for_command(str(error), options, keys=takes_keys), error.exit_code)
     if isinstance(error, RecurraError):
-        return _fail(str(error), error.exit_code)
+        return _fail(told_to(given)(str(error)) if "--" in str(error) else str(error), error.exit_code)
     if isinstance(error, ModuleNotFoundError):
         # Installed without the dependencies, for what ONNX exports need; a module of ours that is missing is a defect.
         name = (error.name or "").partition(".")[0]
@@ -133,6 +129,23 @@ def _tell(error: Exception, given: Sequence[str]) -> int:
     if isinstance(error, _UsageError):
         return _refuse_usage(error)
     raise error
+
+
+def told_to(given: Sequence[str]) -> Callable[[str], str]:
+    """What makes a message one for the command that was given: its options, and keys where it has no option."""
+    from recurra.data.configuration import MultiLabelData
+
+    command: Any = typer.main.get_command(make_app())
+    for word in given:
+        command = getattr(command, "commands", {}).get(word, command)
+    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    form = ""
+    if given[:1] == ["study"]:
+        form = "{}: {{}} (under data)"
+    elif given[:2] != ["audit", "model"] and any(parameter.name == "assignments" for parameter in command.params):
+        form = "data.{}={{}}"
+    keys = {key.replace("_", "-"): form.format(key) for key in MultiLabelData.model_fields if form}
+    return lambda message: for_command(message, options, keys)
 
 
 def _fail(message: str, code: int) -> int:

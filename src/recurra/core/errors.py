@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 
 class RecurraError(Exception):
@@ -89,50 +89,76 @@ def unknown(kind: str, word: str, allowed: Iterable[str]) -> str:
 # An option of the command line with the value that a message proposes, and a key of the data with its value.
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)(?: (json|cp1252|utf-16-le|'[^']*'|[A-Z]{2,}\b))?")
 _KEY = re.compile(r"\bdata\.([a-z_]+)(?:=(\w+))?")
-_SWITCHES = frozenset({"--skip-unlabelled", "--form-must-not-predict", "--from-scratch"})
+_SWITCHES = frozenset({"skip-unlabelled", "form-must-not-predict", "from-scratch", "overwrite", "keep"})
+# A command that is to be typed keeps its options.
+_TYPED = re.compile(r"\b(?:recurra [a-z]|ray |pip |git |python )[^;,']*")
 
 
-def for_python(message: str) -> str:
-    """A message in which options of the command line are arguments of a function."""
+def for_python(message: str, **arguments: str) -> str:
+    """A message in which options of the command line are arguments of a function.
 
-    def argument(option: re.Match[str]) -> str:
-        name = "encoder" if option[1] == "from" else option[1].replace("-", "_")
-        value = option[2] and (option[2] if option[2].startswith("'") else f"'{option[2]}'")
-        return f"{name}={value or ('True' if option[0] in _SWITCHES else '')}"
+    Args:
+        message: The message.
+        arguments: What an option is called there, where that is not its own name.
+    """
+
+    def argument(name: str, value: str | None) -> str:
+        key = arguments.get(name.replace("-", "_"), name.replace("-", "_"))
+        quoted = value and (value if value.startswith("'") else f"'{value}'")
+        return f"{key}={quoted or ('True' if name in _SWITCHES else '')}"
 
     def key(match: re.Match[str]) -> str:
         value = {"true": "True", "false": "False", None: ""}.get(match[2], f"'{match[2]}'")
         return f"{match[1]}={value}"
 
-    # A command that is to be typed keeps its options.
-    parts = re.split(r"(recurra [a-z][^;,']*)", re.sub(r"(?<=json) \(data\.[^)]*\)", "", message))
-    parts[::2] = [_KEY.sub(key, _OPTION.sub(argument, part)) for part in parts[::2]]
-    return "".join(parts)
+    named = _with_options(re.sub(r"(?<=json) \(data\.[^)]*\)", "", message), argument)
+    return _outside_of_commands(named, lambda text: _KEY.sub(key, text))
 
 
 @contextlib.contextmanager
-def errors_for_python() -> Iterator[None]:
-    """Raises errors with the arguments of a function in place of options of the command line."""
+def errors_for_python(**arguments: str) -> Iterator[None]:
+    """Raises errors with the arguments of a function in place of options; see `for_python`."""
     try:
         yield
     except RecurraError as error:
-        error.args = (for_python(str(error)),)
+        error.args = (for_python(str(error), **arguments),)
         raise
 
 
-def for_command(message: str, options: Collection[str], *, keys: bool) -> str:
-    """A message that names no option which a command lacks."""
+def for_command(message: str, options: Collection[str], keys: Mapping[str, str]) -> str:
+    """A message that names no option which a command lacks.
 
-    def instead(option: re.Match[str]) -> str:
-        name = f"--{option[1]}"
-        if name in options:
-            return option[0]
-        value = option[2] or ("true" if name in _SWITCHES else "VALUE")
-        return f"data.{option[1].replace('-', '_')}={value}"
+    Args:
+        message: The message.
+        options: Those that the command has.
+        keys: What is given in place of an option that it lacks, by the option's name, with ``{}`` for the value. An
+            option that stands nowhere goes, with its clause.
+    """
 
-    if not keys:
-        for option in _OPTION.finditer(message):
-            if f"--{option[1]}" not in options:
-                clause = rf"(?:; | and |,? or |, )?[^;,(]*{re.escape(option[0])}[^;,)]*"
-                message = re.sub(clause, "", message, count=1)
-    return _OPTION.sub(instead, message)
+    def instead(name: str, value: str | None) -> str | None:
+        if f"--{name}" in options:
+            return f"--{name} {value}" if value else f"--{name}"
+        return keys[name].format(value or ("true" if name in _SWITCHES else "VALUE")) if name in keys else None
+
+    return _with_options(message, instead)
+
+
+def _with_options(message: str, instead: Callable[[str, str | None], str | None]) -> str:
+    """A message with something else in place of each option; one with nothing goes, with its clause."""
+
+    def written(text: str) -> str:
+        for option in _OPTION.finditer(text):
+            if instead(option[1], option[2]) is None:
+                name = re.escape(option[0])
+                bracket, clause = rf" \([^()]*{name}[^()]*\)", rf"[^;,(]*{name}(?:\([^()]*\)|[^;,()])*"
+                text = re.sub(rf"{bracket}|(?:; |: | and |,? or |, ){clause}|^{clause}; ", "", text, count=1)
+        return _OPTION.sub(lambda option: instead(option[1], option[2]) or option[0], text)
+
+    return _outside_of_commands(message, written)
+
+
+def _outside_of_commands(message: str, change: Callable[[str], str]) -> str:
+    """A message that was changed everywhere but in the commands that it says to type."""
+    typed = _TYPED.findall(message)
+    changed = change(_TYPED.sub("\0", message))
+    return re.sub("\0", lambda _: typed.pop(0), changed)

@@ -148,6 +148,11 @@ class LabelColumn:
             return word(cell[0]) if cell else ""
         if isinstance(cell, list | dict) or _parsed_list(cell) is not None:
             kind = "an object" if isinstance(cell, dict) else "a list"
+            parts = cell if isinstance(cell, list) else _parsed_list(cell) or []
+            if isinstance(cell, dict) and not isinstance(cell.get("choices"), list):
+                raise ValueError(f"holds {kind}, {shown(cell)}; write the name of the label")
+            if any(isinstance(part, list | dict) for part in parts):
+                raise ValueError(f"holds {kind}, {shown(cell)}: it marks passages; write labels of the whole text")
             raise ValueError(f"holds {kind}, {shown(cell)}; lists of labels are read with {_READ_LISTS}")
         return word(cell)
 
@@ -439,7 +444,7 @@ class _Rows:
             raise DataError(f"{source} has {what}; give rows with text in column '{', '.join(self.text_columns)}'")
         repeats = self._repeated_ids()
         ids = [f"{self.file.unit}-{place}" for place in self.made.places] if repeats else self.made.ids
-        notes = [*self.file.notes, *repeats]
+        notes = [*self.file.said(), *repeats]
         if self.removed:
             what = " and ".join(f"{kind} out of {rows:,} texts" for kind, rows in sorted(self.removed.items()))
             notes.append(f"Cleaning takes {what} of {source}; data.clean=none leaves texts as they are.")

@@ -170,9 +170,9 @@ def load_files(config: DataConfig) -> TextDataset:
         of_groups = f" in {groups} group{'s' * (groups > 1)} of '{config.group_column}'" if table.groups else ""
         raise DataError(
             f"{table.source} has too few rows to split off {' and '.join(missing)}{config.of_folds}: "
-            f"{len(table)} rows, {len(set(whole.texts))} different texts{of_groups}; one class at least needs "
-            f"{_MINIMUM_UNITS} different {'groups' if of_groups else 'texts'}; label more, or give "
-            "your own files with --validation and --test"
+            f"{len(table)} rows, {len(set(whole.texts))} different texts{of_groups}; one label at least must have "
+            f"{_MINIMUM_UNITS} different {'groups' if of_groups else 'texts'}, one each to train, to choose the epoch "
+            "and to test; label more, or give your own files with --validation and --test"
         )
     splits = {"train": whole.select(parts["train"])}
     for name in ("validation", "test"):

@@ -139,6 +139,7 @@ class TableFile:
         self.unit = "row"
         self.notes: list[str] = []
         self.tool = ""
+        self.answered_again: set[int] = set()
         self._encoding = encoding
         self._flatten: Callable[[dict[str, Any]], dict[str, Any]] | None = None
         self.delimiter, self._quoted, self._skipped = "", True, 0
@@ -226,6 +227,12 @@ class TableFile:
         self.tool = name
         self.notes.append(f"{self.source} is read as an export of {name}.")
 
+    def said(self) -> list[str]:
+        """The notes, with what only reading the rows has told."""
+        again = len(self.answered_again)
+        several = f"{again:,} text{'s' * (again > 1)} of {self.source}"
+        return [*self.notes, *([f"{several} have several annotations: the first of each counts."] if again else [])]
+
     @contextmanager
     def _stream(self) -> Iterator[BinaryIO]:
         opener = _COMPRESSED.get(self.path.suffix.lower(), Path.open)
@@ -257,6 +264,8 @@ class TableFile:
             rows = _rasa_rows(text, self.source) if self.kind == "yml" else _rows_of_document(text, self.source)
             records = enumerate(rows, start=1)
         for place, record in records:
+            if self._flatten and _answered(record) > 1:
+                self.answered_again.add(place)
             try:
                 yield place, self._flatten(record) if self._flatten else record
             except (AttributeError, TypeError, ValueError) as error:
@@ -452,6 +461,18 @@ def _label_studio_row(record: dict[str, Any]) -> dict[str, Any]:
         elif result.get("type") in ("labels", "hypertextlabels"):
             raise ValueError("it marks passages of a text, and choices for whole texts are read")
     return _with_answers({"id": record.get("id"), **record["data"]}, answers)
+
+
+def _answered(record: Mapping[str, Any]) -> int:
+    """By how many people a text of Label Studio or Argilla was labelled; of their answers the first is read."""
+    given = record.get("annotations") or record.get("completions")
+    if isinstance(given, list):
+        return sum(isinstance(one, dict) and not one.get("was_cancelled") for one in given)
+    given = record.get("responses")
+    if isinstance(given, list):
+        return sum(isinstance(one, dict) and one.get("status") != "discarded" for one in given)
+    answers = given.values() if isinstance(given, dict) else ()
+    return max((len(one) for one in answers if isinstance(one, list)), default=0)
 
 
 def _argilla_row(record: dict[str, Any]) -> dict[str, Any]:

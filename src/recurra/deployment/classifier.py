@@ -306,12 +306,12 @@ class Classifier:
         if rule is None and not self.calibration.rows:
             raise ConfigurationError(
                 "this export was made without the run's own rows and was not calibrated, so it carries no exit rule; "
-                "export it where the data are (--data-root), or name a rule"
+                "export it again where the data are (recurra export RUN --data-root DIR), or name a rule"
             )
         if rule is None:
             raise ConfigurationError(
                 f"no threshold kept {self.calibration.asked:.4g} of the labels when this export was calibrated, so it "
-                "carries no exit rule; export with a lower --agreement, or name a rule"
+                "carries no exit rule; ask for less (recurra export RUN --agreement 0.98), or name a rule"
             )
         return rule
 

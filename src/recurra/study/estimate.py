@@ -9,6 +9,7 @@ on this machine, or from the rate of other models.
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 from recurra.core.configuration import content_hash
 from recurra.core.environment import peak_memory_mib, reset_peak_memory
 from recurra.core.errors import RecurraError
+from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.core.terminal import count, duration
 from recurra.study.executor import Outcome
@@ -31,6 +33,8 @@ from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 
 BACKWARD = 2  # passes that the backward pass costs
+# How a worker begins the line that says which model it has timed.
+TIMED = "timed "
 # Steps of each model that are timed, after one that sets everything up.
 TIMED_STEPS = 3
 # More records of one model would not make its rate much better, and reading them takes time.
@@ -317,12 +321,17 @@ class Expectation:
         return sum(max(sum(wave) / self.workers, *wave) for wave in waves.values() if wave)
 
 
-def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers) -> Expectation | str:
+def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers, reporter: Reporter) -> Expectation | str:
     """Finds out in a worker what a study will take; or says why it cannot be known, which stops nothing."""
     began = time.monotonic()
-    ended = workers.call(
-        "recurra.study.estimate:costs_of_pending", spec.plain(), str(output), workers.threads, machine=machine
-    )
+    asked = "recurra.study.estimate:costs_of_pending", spec.plain(), str(output), workers.threads
+    with reporter.task("estimating", len(spec.models)) as timed:
+
+        def follow(line: str) -> None:
+            if line.startswith(TIMED):
+                timed.advance(note=line.removeprefix(TIMED))
+
+        ended = workers.call(*asked, machine=machine, say=follow)
     if ended.code:
         return f"the time is not known: {ended.last.removeprefix('error: ')[:300] or ended.cause}"
     runs = [run.config for run in plan_study(spec, output) if run.state != "done"]
@@ -338,5 +347,13 @@ def costs_of_pending(data: StudyData, spec: Mapping[str, Any], output: str, thre
 
         quieten_libraries()
     book = CostBook(data)
-    costs = cost_plan(planned, book, measured(book, threads)).runs
+    measure = measured(book, threads)
+
+    def told(config: RunConfig) -> Timed:
+        timed = measure(config)
+        sys.stdout.write(f"{TIMED}{config.model}\n")
+        sys.stdout.flush()
+        return timed
+
+    costs = cost_plan(planned, book, told).runs
     return {run.config.run_id: vars(costs[run.config.run_id]) for run in planned if run.state != "done"}

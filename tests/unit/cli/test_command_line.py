@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,14 @@ def test_importing_the_command_line_loads_nothing_heavy() -> None:
     loaded = set(done.stdout.split())
     assert "typer" in loaded
     assert not loaded & HEAVY
+
+
+def test_a_name_that_the_system_cannot_decode_is_refused_in_one_line(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/caf\xe9.csv"
+    Path(os.fsdecode(name)).write_text("text,label\na,b\n")
+    done = subprocess.run([sys.executable, "-m", "recurra", "data", "describe", name], capture_output=True, check=False)
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    assert b"is not UTF-8; rename the file" in done.stderr
 
 
 def test_help_of_a_process_names_every_command_and_loads_nothing_heavy() -> None:

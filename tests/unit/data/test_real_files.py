@@ -162,6 +162,34 @@ def test_how_a_file_is_read_is_noted(name: str, said: str, folder: Path) -> None
     assert any(said.replace("40", "39") in note for note in load_dataset(DataConfig(name=name)).notes)
 
 
+def test_of_several_answers_to_a_text_the_first_counts_and_a_note_says_so(tmp_path: Path) -> None:
+    others = label_studio([["pos"]] * len(ROWS))
+    twice = [
+        {
+            **row,
+            "annotations": [
+                {"was_cancelled": True, "result": []},
+                *row["annotations"],
+                *other["annotations"][: number % 2],
+            ],
+        }
+        for number, (row, other) in enumerate(zip(label_studio(ONE), others, strict=True))
+    ]
+    (tmp_path / "studio.json").write_text(json.dumps(twice))
+    answers = [{"value": label} for _, label in ROWS]
+    argilla = [
+        {"id": n, "fields": {"text": text}, "responses": {"label": [answers[n], *answers[: n % 2]]}}
+        for n, (text, _) in enumerate(ROWS)
+    ]
+    (tmp_path / "argilla.json").write_text(json.dumps(argilla))
+    for name in ("studio.json", "argilla.json"):
+        table = read_table(tmp_path / name, "text", "label")
+        assert list(zip(table.texts, table.labels, strict=True)) == ROWS
+        assert any(note.startswith("20 texts of ") and "the first of each counts" in note for note in table.notes)
+    (tmp_path / "once.json").write_bytes(FILES["studio.json"])
+    assert not any("several annotations" in note for note in read_table(tmp_path / "once.json", "text", "label").notes)
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -184,6 +212,8 @@ def test_how_a_file_is_read_is_noted(name: str, said: str, folder: Path) -> None
         (["half.json"], ["row 2 is not valid JSON"]),
         (["unmarked.csv"], ["looks like UTF-16 without its mark", "--encoding utf-16-le"]),
         (["plain.yml"], ["no training data of Rasa"]),
+        (["spans.jsonl"], ["line 1: column 'label' holds a list, [[0, 3, 'X']]", "it marks passages"]),
+        (["named.jsonl"], ["line 1: column 'label' holds an object, {'name': 'neg'}; write the name of the label"]),
     ],
 )
 def test_what_cannot_be_read_is_one_line_with_a_way_out(
@@ -196,6 +226,8 @@ def test_what_cannot_be_read_is_one_line_with_a_way_out(
     Path("half.json").write_text('[{"text": "a", "label": 1}, {"text": ')
     Path("unmarked.csv").write_bytes(table().encode("utf-16-le"))
     Path("plain.yml").write_text("a: 1\n")
+    Path("spans.jsonl").write_bytes(json_lines([{"text": text, "label": [[0, 3, "X"]]} for text, _ in ROWS]))
+    Path("named.jsonl").write_bytes(json_lines([{"text": text, "label": {"name": label}} for text, label in ROWS]))
     assert main(["data", "describe", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

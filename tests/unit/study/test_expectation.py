@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from factories import RunFactory
+from recurra.core import progress
+from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.reported_study import _headline
 from recurra.study import estimate
@@ -42,6 +44,18 @@ def test_each_model_has_its_time_the_cheapest_first(tmp_path: Path, monkeypatch:
     book = CostBook(StudyData(machine))
     for run in trained.values():
         assert costs[run.run_id]["seconds"] == pytest.approx((book.training_flops(run) or 0.0) / SPEED)
+
+
+def test_models_are_counted_as_they_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.0)
+    with Workers(1, threads=1) as workers:
+        expectation = expect(study(tmp_path), tmp_path / "out", Machine(), workers, Reporter())
+    assert isinstance(expectation, Expectation)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("estimating")]
+    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
+    assert {line.split()[2] for line in lines} == {"baseline-tiny", "linear", "recurrent-tiny"}
 
 
 def test_time_that_is_left_is_what_the_same_model_took_or_the_expected_at_the_pace_so_far(tmp_path: Path) -> None:
@@ -80,7 +94,13 @@ def test_time_that_is_left_is_what_the_same_model_took_or_the_expected_at_the_pa
 
 def test_what_cannot_be_known_is_said_and_stops_nothing(tmp_path: Path) -> None:
     with Workers(0, threads=1) as workers:
-        said = expect(study(tmp_path, models=["minilm-of-nobody.yaml"]), tmp_path / "out", Machine(), workers)
+        said = expect(
+            study(tmp_path, models=["minilm-of-nobody.yaml"]),
+            tmp_path / "out",
+            Machine(),
+            workers,
+            Reporter(quiet=True),
+        )
     assert isinstance(said, str) and said.startswith("the time is not known: ") and "minilm-of-nobody.yaml" in said
 
 

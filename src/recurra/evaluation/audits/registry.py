@@ -129,7 +129,8 @@ AUDITS: list[Audit] = [
         "leakage:audit_encoder",
         notes={
             "encoder": "The encoder has read the reported texts, though not their labels, and knows them a little "
-            "better than texts of tomorrow. Teach one with --apart, or report on a file of its own (--test)."
+            "better than texts of tomorrow. Teach one without them (recurra adapt ENCODER --apart FILE), or report on "
+            "a file of its own (--test)."
         },
     ),
     Audit(

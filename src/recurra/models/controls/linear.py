@@ -296,9 +296,10 @@ def fit_vectorizers(texts: Sequence[str], *, characters: bool, num_labels: int) 
         width = min(HASHED_WIDTH, 1 << (most.bit_length() - 1))
         return [Vectorizer.fit_hashed(WORDS, texts, sublinear=characters, width=width)]
     vectorizers = [Vectorizer.fit(unit, texts, sublinear=characters, most=most) for unit in units]
-    if not len(vectorizers[0].idf):
+    if not any(len(each.idf) for each in vectorizers):
         raise DataError(
-            f"none of the {len(texts)} training texts has a word of letters or digits; give texts with words"
+            f"none of the {len(texts)} training texts has a word of letters or digits; give texts with words, or take "
+            "linear-tuned, which reads characters too"
         )
     return vectorizers
 

@@ -204,7 +204,7 @@ def test_damaged_old_or_foreign_folders_are_refused_in_one_line(tmp_path: Path, 
     [
         (["a b", "c d"], [1, 1], DataError, "at least two classes"),
         (["a b", "c d"], [0, 2], DataError, "allowed: 0 to 1"),
-        (["!", "?"], [0, 1], DataError, "none of the 2"),
+        (["!", "?"], [0, 1], DataError, "none of the 2 .* or take linear-tuned"),
         (["a"], [0, 1], ValueError, "1 texts"),
     ],
 )
@@ -212,6 +212,15 @@ def test_fit_refuses(texts: list[str], labels: list[int], error: type[Exception]
     with pytest.raises(error, match=words) as caught:
         fit_linear(texts, labels)
     assert "\n" not in str(caught.value)
+
+
+def test_texts_without_a_word_are_told_apart_by_their_characters(tmp_path: Path) -> None:
+    texts = [("\U0001f621", "\U0001f60d")[number % 2] * (1 + number % 3) for number in range(20)]
+    labels = np.arange(20) % 2
+    model = fit_tuned(texts, labels)
+    assert np.array_equal(model.logits(texts).argmax(axis=1), labels)
+    model.save(tmp_path)
+    assert np.array_equal(LinearModel.load(tmp_path).logits(texts), model.logits(texts))
 
 
 @pytest.mark.parametrize("classes", [2, 3])
