@@ -141,6 +141,7 @@ def paired_bootstrap(
     correct_b: npt.ArrayLike,
     samples: int = 10_000,
     seed: int = 0,
+    steps: int | None = None,
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in accuracy (or of any mean over rows), A minus B.
 
@@ -151,6 +152,7 @@ def paired_bootstrap(
 
     Args:
         correct_a: Score of A on each row, shape ``(rows,)``; right or wrong, or the share of seeds that are right.
+        steps: Steps from 0 to 1 on which all scores lie; none finds out.
 
     Returns:
         The difference, its interval, and the two-sided p-value of "no difference": the share of resamples that lie
@@ -160,6 +162,13 @@ def paired_bootstrap(
     a, b = _paired(correct_a, correct_b)
     if samples < 1:
         raise ValueError(f"samples is {samples}; at least 1 is needed")
+    if steps is not None and steps <= _FINEST_GRID:
+        # Counting whole steps takes a third of the time of sorting.
+        whole = np.rint((a - b) * steps).astype(np.int64)
+        found = np.bincount(whole + steps)
+        present = np.flatnonzero(found)
+        common = math.gcd(steps, *(present - steps).tolist())
+        return _exact_bootstrap((present - steps) // common, found[present], steps // common)
     values, counts = np.unique(np.round(a - b, 12), return_counts=True)
     grid = _grid(values)
     if grid is not None:

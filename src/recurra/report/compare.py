@@ -150,7 +150,8 @@ def obstacle(first: ScoredModel, second: ScoredModel) -> str:
 def bootstrap_gap(first: ScoredModel, second: ScoredModel, measure: Measure) -> BootstrapDifference:
     """Paired bootstrap over rows: of each row's value averaged over a model's seeds, or of what takes all classes."""
     if not measure.by_labels:
-        return paired_bootstrap(first.mean_correct, second.mean_correct)
+        steps = math.lcm(len(first.correct), len(second.correct))
+        return paired_bootstrap(first.mean_correct, second.mean_correct, steps=steps)
     truth, a = first.said
     _, b = second.said
     if measure.of_rows is not None:
