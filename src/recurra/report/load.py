@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from recurra.core.errors import DataError, RecurraError
@@ -17,7 +14,6 @@ from recurra.core.files import read_json
 from recurra.core.packed import in_study, run_folders
 from recurra.core.record import LatencyRecord, SharedParts, read_any_record
 from recurra.core.record_parts import TRAINING_SPLIT
-from recurra.evaluation.predictions import read_correctness
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import MOST_WAITED, WAITED, MeasuredExports
 from recurra.tasks.profile import part_of
@@ -62,37 +58,6 @@ def study_file_of(folder: Path | str) -> Path | None:
     return next((file for file in files if in_study(file)), None)
 
 
-@dataclass(frozen=True)
-class Correctness:
-    """Which rows of a split a run got right.
-
-    Attributes:
-        rows_key: Hash of the identifiers and true labels of the rows, in order.
-        correct: Whether the prediction is right, ``(rows,)`` of bool.
-        truth: True labels, ``(rows,)``, where they were asked for.
-        predicted: Predicted labels, likewise.
-        logits: ``(rows, labels)``, likewise.
-    """
-
-    rows_key: bytes
-    correct: NDArray[np.bool_]
-    truth: NDArray[np.int64] | None = None
-    predicted: NDArray[np.int64] | None = None
-    logits: NDArray[np.float32] | None = None
-
-    def only(self, rows: NDArray[np.bool_]) -> Correctness:
-        """The same of some of the rows."""
-
-        def some(part: NDArray[Any] | None) -> NDArray[Any] | None:
-            return None if part is None else part[rows]
-
-        return Correctness(self.rows_key, self.correct[rows], some(self.truth), some(self.predicted), some(self.logits))
-
-    def same_rows(self, other: Correctness) -> bool:
-        """Whether both judge the same rows in the same order."""
-        return self.rows_key == other.rows_key
-
-
 @uncollected()
 def load_runs(
     folders: Iterable[Path], failures: Mapping[str, str] | None = None
@@ -125,31 +90,6 @@ def load_runs(
 def _writable(text: str) -> str:
     """Replaces lone surrogates, as from a broken file name: they cannot be written as UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def load_correctness(
-    run: LoadedRun,
-    split: str,
-    reporting: Reporting,
-    known: dict[bytes, tuple[bytes, NDArray[np.int64]]] | None = None,
-    *,
-    labels: bool = False,
-) -> Correctness | None:
-    """Reads which rows of a split a run got right, or ``None`` if its predictions are not on disk or damaged.
-
-    ``known`` are rows that were read before (`recurra.evaluation.predictions.read_correctness`); with ``labels`` true
-    and predicted labels and the logits are read too. Of the files of folds the task knows.
-    """
-    if split not in run.record.metrics:
-        return None
-    try:
-        if not (labels or run.folds):
-            return Correctness(*read_correctness(run.folder, split, known))
-        rows = reporting.predictions(run, split)
-    except RecurraError:
-        return None
-    more = (rows.labels, rows.predicted, rows.logits) if labels else ()
-    return Correctness(rows.key, rows.correct, *more)
 
 
 def read_latency(

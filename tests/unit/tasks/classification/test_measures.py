@@ -19,8 +19,7 @@ from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.evaluation.significance import paired_bootstrap_by_class
 from recurra.report import summarise_folders
-from recurra.report.compare import ScoredModel, bootstrap_gap, value_of
-from recurra.report.load import Correctness
+from recurra.report.compare import Correctness, ScoredModel, bootstrap_gap, value_of
 from recurra.report.render import terminal_tables
 from recurra.reported_study import check_measure
 from recurra.study.spec import StudySpec
