@@ -105,7 +105,7 @@ def execute_run(
     with threads:
         if not speaks_for_all():
             if not (folder / RECORD_NAME).exists():
-                task.train(config, folder, data, Reporter(quiet=True))
+                task.trainer(config)(config, folder, data, Reporter(quiet=True))
             return None
         with FolderLock(folder):
             done = claim_folder(config, folder)

@@ -285,8 +285,11 @@ class Task(ABC):
         """What a worker imports before it trains a run."""
 
     @abstractmethod
-    def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
-        """Trains and saves the model of a run, or takes up what an interrupted run left."""
+    def trainer(self, config: RunConfig) -> Callable[..., Any]:
+        """What trains and saves the model of a run, or takes up what an interrupted run left.
+
+        It takes configuration, folder, data and reporter; scikit-learn or torch are imported for it.
+        """
 
     @abstractmethod
     def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> AnyRecord:

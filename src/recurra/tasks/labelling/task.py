@@ -298,11 +298,7 @@ class LabellingTask(Task):
             kind = "joined"
         return "recurra.deployment.classifier", f"recurra.tasks.labelling.{kind}"
 
-    def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
-        return self.trainer(config)(config, folder, data, reporter)
-
     def trainer(self, config: RunConfig) -> Callable[..., Trained]:
-        """What trains the model of a run; scikit-learn or torch are imported for it."""
         if config.control == WORDS_AND_ENCODER:
             from recurra.tasks.labelling.joined import train_joined
 
@@ -397,14 +393,11 @@ class LabellingTask(Task):
         )
 
     def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
-        refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
-        return self.evaluation(self.compute(run, data_root=data_root, **named_options(options, _EVALUATION_OPTIONS)))
-
-    def compute(self, run: Path, **options: Any) -> ComputedRows:
-        """Computes and measures rows; see `recurra.tasks.labelling.evaluation.compute_evaluation` for the options."""
         from recurra.tasks.labelling.evaluation import compute_evaluation
 
-        return compute_evaluation(run, self.measure, **options)
+        refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
+        given = named_options(options, _EVALUATION_OPTIONS)
+        return self.evaluation(compute_evaluation(run, self.measure, data_root=data_root, **given))
 
     def describe_kept(self, keep: float) -> str:
         return f"at least {100 * keep:g} % of labels as the full model has them"

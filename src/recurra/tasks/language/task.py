@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -196,10 +196,10 @@ class LanguageTask(Task):
     def training_modules(self, config: RunConfig) -> Sequence[str]:
         return ("recurra.tasks.language.training",)
 
-    def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
+    def trainer(self, config: RunConfig) -> Callable[..., Any]:
         from recurra.tasks.language.training import train_language
 
-        return train_language(config, folder, data, reporter)
+        return train_language
 
     def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LanguageRunRecord:
         from recurra.tasks.language.training import execute_language
