@@ -32,8 +32,11 @@ from recurra.core.record import (
 from recurra.data.configuration import DataConfig
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
-from recurra.report import summarise_runs, write_report
+from recurra.report.files import write_study_report
+from recurra.report.load import load_runs
+from recurra.report.summary import summarise, summarise_folders
 from recurra.tasks.runs import ModelVariant, make_run
+from recurra.tasks.summary import plain
 from recurra.training.protocols import PROTOCOLS
 
 ROWS = {"train": 60_000, "held_out": 864, "validation": 872, "test": 1_821}
@@ -49,12 +52,13 @@ def measure(setting: Setting) -> list[Measure]:
         many = list(write_runs(Path(folder) / "many", tables=tables, models=10, seeds=setting.sized(10, 2)))
         few = list(write_runs(Path(folder) / "few", tables=setting.sized(5, 1), models=8, seeds=setting.sized(5, 2)))
         start = time.perf_counter()
-        summary = summarise_runs(many)
+        summary = plain(summarise_folders(many))
         aggregating_s = time.perf_counter() - start
         if len(summary["tables"]) != tables or summary["failed_runs"]:
             raise RuntimeError("the benchmark's records were not aggregated as they are meant to be")
         start = time.perf_counter()
-        path = write_report(Path(folder) / "few", few, title="Bench")
+        runs, failed = load_runs(few)
+        path = write_study_report(Path(folder) / "few", summarise(runs, None, failed), runs, title="Bench")
         report_s = time.perf_counter() - start
         size_mib = path.stat().st_size / MIB
     return [

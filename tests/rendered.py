@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from recurra.report.summary import reporting_of
+from recurra.report.files import write_study_report
+from recurra.report.load import load_runs
+from recurra.report.summary import reporting_of, summarise, summarise_folders
+from recurra.tasks.summary import plain
 
 
 def part_rows(task: str, table: Any, key: str) -> tuple[list[str], list[list[str]]]:
@@ -12,3 +17,25 @@ def part_rows(task: str, table: Any, key: str) -> tuple[list[str], list[list[str
     part = next(part for part in reporting_of(task).tables(table) if part.key == key)
     headings = part.headings()
     return headings, part.cells(headings)
+
+
+def summarise_runs(runs: Sequence[Path], latency: Mapping[str, Any] | None = None, **asked: Any) -> dict[str, Any]:
+    """Plain values of what a report of run folders knows."""
+    values: dict[str, Any] = plain(summarise_folders(runs, latency, **asked))
+    return values
+
+
+def write_report(
+    output: Path,
+    runs: Sequence[Path],
+    *,
+    title: str,
+    command: str = "",
+    latency: Mapping[str, Any] | None = None,
+    failures: Mapping[str, str] | None = None,
+    **asked: Any,
+) -> Path:
+    """Writes a report of run folders."""
+    finished, failed = load_runs(runs, failures)
+    summary = summarise(finished, latency, failed, base=output, **asked)
+    return write_study_report(output, summary, finished, title=title, command=command)

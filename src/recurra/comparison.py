@@ -20,13 +20,12 @@ from recurra.data.corpora import DEMO_LARGE
 from recurra.data.frames import opened_rows, rows_in_memory
 from recurra.data.tokenization import TRAINED
 from recurra.ladder import Entry, choose_models
-from recurra.reported_study import StudyResult, run_and_report
+from recurra.reported_study import StudyResult, refuse_folder_of_another, run_and_report
 from recurra.study.assignments import sort_keywords
 from recurra.study.plan import ROWS_NAME
 from recurra.study.run import preflight
 from recurra.study.spec import StudySpec, expand
 from recurra.study.status import within_minutes
-from recurra.study.study import refuse_folder_of_another
 from recurra.tasks.base import task_of_values
 from recurra.tasks.labelling.answers import PROBABILITIES, file_rows, id_column
 from recurra.tasks.machine import Machine

@@ -4,35 +4,147 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from recurra.core.best_run import BEST_NAME, BestRunRecord
-from recurra.core.errors import RecurraError, RunError
+from recurra.core.configuration import read_yaml, write_yaml
+from recurra.core.environment import available_cores
+from recurra.core.errors import RecurraError, RunError, StorageError
+from recurra.core.files import FolderLock, is_part, read_json, write_text
+from recurra.core.packed import HISTORY_NAME, PREDICTIONS_NAME, RECORDS_NAME, RUNS_NAME, in_study
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord, holds_any_record, read_any_record
+from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration
 from recurra.data.configuration import DataConfig
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.export_record import load_export_records
-from recurra.report.documents import read_study, study_file_of
-from recurra.report.files import write_study_report
-from recurra.report.load import group_tables, load_runs, uncollected
-from recurra.report.results import results_frame, results_text
+from recurra.deployment.export.formats import find_format
+from recurra.deployment.export_record import WITH_EXITS, load_export_records
+from recurra.report.files import results_frame, results_text, write_study_report
+from recurra.report.load import group_tables, load_runs, read_study, study_file_of
 from recurra.report.summary import reporting_of, summarise
-from recurra.study.executor import Outcome
-from recurra.study.export_plan import PlannedExport
-from recurra.study.plan import SPEC_NAME
-from recurra.study.ray_executor import Cluster
+from recurra.study.estimate import Expectation, expect
+from recurra.study.executor import LocalExecutor, Outcome, rough_weight, threads_of, workers_for
+from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
+from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
+from recurra.study.ray_executor import Cluster, RayExecutor
+from recurra.study.run import preflight, refuse_unheard_texts
 from recurra.study.spec import StudySpec, load_study
-from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, run_study
+from recurra.study.workers import Workers
+from recurra.tasks.base import task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
-from recurra.tasks.questions import Limits, Questions
+from recurra.tasks.machine import Machine
+from recurra.tasks.profile import ENCODER, part_of
+from recurra.tasks.reporting import Reporting
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
-from recurra.tasks.summary import Summary, plain
+from recurra.tasks.summary import Summary, plain, uncollected
+
+LATENCY_NAME = "latency.json"
+_OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME, RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME}
+
+
+def check_measure(spec: StudySpec, data: StudyData) -> None:
+    """Looks whether the data have what the study wants its models judged by.
+
+    Raises:
+        ConfigurationError: If there is no such measure, or no such label.
+        RecurraError: If the data cannot be used.
+    """
+    if spec.measure is None:
+        return
+    reporting: Reporting = part_of(spec.task.name, "reporting")
+    for config in spec.data:
+        reporting.asked(spec.judging, spec.task.label_names(config, data))
+
+
+def say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequence[str], reporter: Reporter) -> None:
+    """Says how far the study is, and what was chosen for it."""
+    done = [run for run in planned if run.state == "done"]
+    for run in done:
+        # Of a worker that was ended between its record and its end.
+        (run.folder / PROGRESS_NAME).unlink(missing_ok=True)
+    # Encoders and controls read with tokenizers of their own.
+    configs = [run.config for run in planned if not run.config.is_control]
+    readers = [config for config in configs if ENCODER not in config.model_overrides]
+    tokenizers = ", ".join(dict.fromkeys(config.data.tokenizer for config in readers))
+    reporter.say(
+        f"{spec.name}: {len(planned)} runs, {len(done)} done, {len(planned) - len(done)} to do"
+        f"{f'; tokenizer: {tokenizers}' if tokenizers else ''}"
+    )
+    for line in filter(None, notes):
+        reporter.say(line)
+
+
+def waves(spec: StudySpec, pending: Sequence[RunConfig]) -> list[list[RunConfig]]:
+    """Runs in the order in which they begin: who teaches is trained before who learns."""
+    taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
+    first = [run for run in pending if run.run_id in taught_by or (taught_by and not run.is_repeated)]
+    ordered = [
+        sorted(wave, key=lambda run: (0 if run.is_control else spec.seeds.index(run.seed), rough_weight(run)))
+        for wave in (first, [run for run in pending if run not in first])
+    ]
+    return [wave for wave in ordered if wave]
+
+
+def read_latency_file(output: Path) -> dict[str, Any] | None:
+    """Content of a study's ``latency.json``, or none if there is none or it is damaged."""
+    try:
+        values = read_json(output / LATENCY_NAME)
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def time_side_by_side(
+    output: Path,
+    runs: Sequence[Path],
+    machine: Machine,
+    reporter: Reporter,
+    workers: Workers,
+    *,
+    exports: Sequence[str] = (),
+) -> str | None:
+    """Times all models and exports of a study in one process, in turns, unless that was done for exactly these.
+
+    Runs train side by side, so what each of them could measure of itself would depend on its neighbours.
+
+    Returns:
+        Why it failed, in one line; none if it did not.
+    """
+    present = read_latency_file(output)
+    if present is not None:
+        timed = {name.removesuffix(WITH_EXITS) for name in present.get("exports", {})}
+        if (set(present.get("runs", {})), timed) == ({run.name for run in runs}, set(exports)):
+            return None
+    reporter.say(f"timing {len(runs)} runs{f' and {len(exports)} exports' if exports else ''} side by side")
+    names = {"runs": [run.name for run in runs], "exports": list(exports)}
+    threads = machine.threads or available_cores()
+    ended = workers.call("recurra.study.timing:time_all", str(output), names, machine=machine, threads=threads)
+    if not ended.code:
+        return None
+    reason = f"the models could not be timed side by side ({ended.reason})"
+    reporter.say(reason)
+    return reason
+
+
+def refuse_folder_of_another(name: str, output: Path) -> None:
+    """Refuses a folder of another study, or with something else; a study may grow in its own (more seeds or models).
+
+    Raises:
+        StorageError: If it is one; nothing is touched then.
+    """
+    path = output / SPEC_NAME
+    if in_study(path):
+        present = read_yaml(path).get("name")
+        if present != name:
+            raise StorageError(f"'{output}' holds the study '{present}', not '{name}'; choose another --output")
+    elif output.is_dir() and any(item.name not in _OURS and not is_part(item.name) for item in output.iterdir()):
+        raise StorageError(f"'{output}' is not empty and not a study of ours; choose another --output")
+
 
 # A larger file of a user's is not read once more to show some of its rows.
 LARGEST_LOOKED_AT = 2**26
@@ -124,7 +236,7 @@ class StudyResult:
 
     @property
     def table(self) -> Any:
-        """The results as a pandas ``DataFrame``, a row a model; see `recurra.report.results.results_frame`."""
+        """The results as a pandas ``DataFrame``, a row a model; see `recurra.report.files.results_frame`."""
         return results_frame(self.shown)
 
     def __repr__(self) -> str:
@@ -192,7 +304,7 @@ def run_and_report(
     note: str = "",
     estimate: bool = False,
 ) -> StudyResult:
-    """Runs what a study lacks and writes its report; see `recurra.study.study.run_study`.
+    """Plans a study, executes what is missing, exports, times side by side, and writes the report.
 
     Args:
         spec: What to run.
@@ -206,20 +318,69 @@ def run_and_report(
         estimate: Whether time and memory of each model are estimated and said before the first run starts.
 
     Raises:
-        RecurraError: As `run_study` does.
+        CheckpointError: If a record cannot be trusted.
+        StorageError: If the folder belongs to another study or is in use.
+        UnavailableError: If the cluster does not answer.
+        RecurraError: If data, tokenizer or a model configuration cannot be used; nothing has been started then.
     """
-    found = run_study(
-        spec,
-        output,
-        data,
-        workers=workers,
-        reporter=reporter,
-        cluster=cluster,
-        note=note,
-        estimate=estimate,
-        tell=partial(_headline, spec),
-    )
-    return _report(spec, output, found, command, data)
+    machine = data.machine
+    planned = plan_study(spec, output)
+    refuse_untrusted(planned)
+    refuse_unheard_texts(run.config for run in planned)
+    # A record of an export that cannot be trusted is told before anything is started.
+    asked = exports_of(spec, output, planned)
+    for request in {item.request.format: item.request for item in asked if item.state != "done"}.values():
+        find_format(request.format).check_packages()
+    pending = [run.config for run in planned if run.state != "done"]
+    if pending:
+        check_measure(spec, data)
+    at_once = workers or workers_for(len(pending), machine)
+    threads = threads_of(machine, available_cores(), at_once).threads
+    modules = dict.fromkeys(module for run in pending for module in task_of_data(run.data).training_modules(run))
+    with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, list(modules)) as pool:
+        said = preflight(pending, data)
+        if cluster is not None and pending:
+            cluster.check()
+        with FolderLock(output):
+            refuse_folder_of_another(spec.name, output)
+            write_text(output / SPEC_NAME, write_yaml(spec.plain()))
+            say_what_comes(spec, planned, [note, *said], reporter)
+            if estimate and pending:
+                reporter.say("estimating how long each model takes")
+            expected = expect(spec, output, machine, pool, reporter) if estimate and pending else None
+            for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
+                reporter.say(line)
+            untimed = replace(machine, latency=False)
+            executor: LocalExecutor | RayExecutor
+            if cluster is None:
+                tell = partial(_told, spec, expected)
+                executor = LocalExecutor(output, replace(untimed, threads=threads), pool, reporter=reporter, tell=tell)
+            else:
+                executor = RayExecutor(output, untimed, cluster, workers=workers, reporter=reporter)
+            done_now = [outcome for wave in waves(spec, pending) for outcome in executor.execute(wave)]
+            executed = {outcome.config.config_hash: outcome for outcome in done_now}
+            outcomes = [
+                executed.get(run.config.config_hash) or Outcome(run.config, run.folder, run.record) for run in planned
+            ]
+            missing = [item for item in _exports(spec, output, outcomes) if item.state in ("to do", "failed")]
+            make_exports(missing, output, machine, reporter, pool)
+            models = [each for each in outcomes if each.record is not None and each.record.model.kind != ANSWERS]
+            timing_error = None
+            if models and machine.latency:
+                made = [item.key for item in _exports(spec, output, outcomes) if item.state == "done"]
+                folders = [outcome.folder for outcome in models]
+                timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=made)
+    return _report(spec, output, outcomes, command=command, data=data, timing_error=timing_error)
+
+
+def _exports(spec: StudySpec, output: Path, outcomes: Sequence[Outcome]) -> list[PlannedExport]:
+    return plan_exports(spec, output, [(outcome.config, outcome.record) for outcome in outcomes])
+
+
+def _told(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome) -> str:
+    """The headline of a run, and how long the others will take."""
+    left = expected.note(outcome) if isinstance(expected, Expectation) else ""
+    return "; ".join(filter(None, [_headline(spec, outcome), left]))
 
 
 def _headline(spec: StudySpec, outcome: Outcome) -> str:
@@ -243,7 +404,13 @@ def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
     Raises:
         CheckpointError: If a record cannot be trusted.
     """
-    return _report(spec, output, look_at_outcome(spec, output), command, StudyData())
+    planned = plan_study(spec, output)
+    refuse_untrusted(planned)
+    outcomes = [
+        Outcome(run.config, run.folder, run.record, None if run.state == "done" else run.reason or "not run yet")
+        for run in planned
+    ]
+    return _report(spec, output, outcomes, command=command, data=StudyData())
 
 
 def report_records(folder: Path, output: Path | None = None, *, command: str) -> StudyResult:
@@ -262,9 +429,18 @@ def report_records(folder: Path, output: Path | None = None, *, command: str) ->
     return StudyResult(target, outcomes, report, shown)
 
 
-def _report(spec: StudySpec, output: Path, found: StudyOutcome, command: str, data: StudyData) -> StudyResult:
-    report, shown = study_report(spec, output, data, command=command, outcomes=found.outcomes)
-    result = StudyResult(output, found.outcomes, report, shown, found.exports, found.timing_error)
+def _report(
+    spec: StudySpec,
+    output: Path,
+    outcomes: list[Outcome],
+    *,
+    command: str,
+    data: StudyData,
+    timing_error: str | None = None,
+) -> StudyResult:
+    exports = _exports(spec, output, outcomes)
+    report, shown = study_report(spec, output, data, command=command, outcomes=outcomes)
+    result = StudyResult(output, outcomes, report, shown, exports, timing_error)
     _keep_best(result)
     return result
 
@@ -295,8 +471,8 @@ def study_report(
     """Writes report, figures and tables from the records of a study; returns the page's path and what it shows."""
     folder = records or output
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
-    limits = Limits(max_mib=spec.max_mib, max_ms=spec.max_ms)
-    questions = Questions(spec.contrasts, spec.published, limits, spec.judging, *_own_texts(spec, data), spec.prices)
+    texts, fingerprint = _own_texts(spec, data)
+    questions = replace(spec.questions, texts=texts, fingerprint=fingerprint)
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
         exports = load_export_records(folder) if spec.exports else []

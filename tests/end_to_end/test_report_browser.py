@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from factories import RunFactory, invariance, leakage, study_latency
-from recurra.report import write_report
+from rendered import write_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

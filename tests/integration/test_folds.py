@@ -24,7 +24,7 @@ from recurra.evaluation.predictions import Predictions, read_predictions, read_s
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.reported_study import StudyResult
-from recurra.tasks.classification.errors import POOLING, predictions_of
+from recurra.tasks.classification.reporting import POOLING, predictions_of
 from recurra.tasks.labelling.folds import pool_folds
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.study_data import StudyData

@@ -68,7 +68,7 @@ def test_from_plan_to_report(folder: Path, capsys: pytest.CaptureFixture[str], m
     records = [read_language_record(run["folder"]) for model in table["models"] for run in model["runs"]]
     for model, record in zip(table["models"], records, strict=True):
         for split, metrics in record.metrics.items():
-            assert model["scores"][split]["final"]["loss"] == pytest.approx(metrics.final.loss)
+            assert model["scores"][split]["loss"]["mean"] == pytest.approx(metrics.final.loss)
 
     page = (folder / "out" / "report.html").read_text(encoding="utf-8")
     assert "A model reads the future" in page and "tiny-leaks" in page and page.count("<script") == 1

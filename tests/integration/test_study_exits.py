@@ -13,9 +13,8 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import WITH_EXITS, read_export_record
-from recurra.reported_study import StudyResult, run_and_report
+from recurra.reported_study import StudyResult, read_latency_file, run_and_report
 from recurra.study.spec import StudySpec
-from recurra.study.study import read_latency_file
 from recurra.tasks.machine import Machine
 from recurra.tasks.study_data import StudyData
 from reviews import write_reviews, write_tiny_model

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from interrupted import export_in_a_study, in_a_process
 from recurra import Classifier
+from recurra import reported_study as study_module
 from recurra.cli.main import main
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.progress import Reporter
@@ -22,12 +23,10 @@ from recurra.core.sealed import seal_model
 from recurra.data.corpora import load_dataset
 from recurra.deployment.export_record import read_export_record
 from recurra.evaluation.metrics import evaluate_logits
-from recurra.reported_study import StudyResult, report_study, run_and_report
+from recurra.reported_study import StudyResult, read_latency_file, report_study, run_and_report
 from recurra.study import exporting
-from recurra.study import study as study_module
 from recurra.study.export_plan import PlannedExport, plan_exports
 from recurra.study.spec import StudySpec, expand
-from recurra.study.study import read_latency_file
 from recurra.tasks.machine import Machine
 from recurra.tasks.study_data import StudyData
 from reviews import snapshot

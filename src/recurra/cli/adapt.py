@@ -99,7 +99,7 @@ def adapt(
     from recurra.adaptation import adapt as make
     from recurra.core.configuration import override
     from recurra.core.progress import Reporter
-    from recurra.tasks.presentation import Shown, ShownTable
+    from recurra.tasks.tables import CommandResult, Table
 
     settings = AdaptationOptions(
         plan=plan,
@@ -125,15 +125,19 @@ def adapt(
 
         torch.set_num_threads(threads)
     made = make(encoder, output, settings, reporter=Reporter(quiet=quiet))
-    timed = any(each.ms is not None for each in made.scores)
-    rows = []
-    for each in made.scores[:SHOWN_PLANS]:
-        plan_, cost = each.scored.plan, f"{each.parameters:,}"
-        took = [] if each.ms is None else [f"{each.ms:.1f}"]
-        rows.append([str(plan_), f"{plan_.stored}", f"{plan_.applied}", cost, *took, f"{each.scored.kept:.3f}"])
+    rows = [
+        {
+            "Plan": str(each.scored.plan),
+            "Stored": f"{each.scored.plan.stored}",
+            "Applied": f"{each.scored.plan.applied}",
+            "Parameters": f"{each.parameters:,}",
+            "About ms": "" if each.ms is None else f"{each.ms:.1f}",
+            "Kept": f"{each.scored.kept:.3f}",
+        }
+        for each in made.scores[:SHOWN_PLANS]
+    ]
     more = len(made.scores) - len(rows)
-    headings = ["Plan", "Stored", "Applied", "Parameters", *(["About ms"] if timed else []), "Kept"]
-    tables = [ShownTable(f"Kept of {encoder} on {made.texts} texts", headings, rows)]
+    tables = [Table("plans", f"Kept of {encoder} on {made.texts} texts", rows)]
     history = made.taught.get("history", [])
     learned = ", ".join(
         f"{history[place]['kept']:.3f} {when}" for place, when in ((0, "before"), (-1, "taught")) if history
@@ -145,4 +149,4 @@ def adapt(
         f"train it: recurra train --model {output} --data FILE --protocol finetune --output runs/mine",
     ]
     plain = {"output": str(output), **made.plain()}
-    present(Shown(plain, [*(tables if rows else []), lines]), as_json=as_json)
+    present(CommandResult(plain, [*(tables if rows else []), lines]), as_json=as_json)

@@ -19,7 +19,7 @@ from recurra.core.terminal import LONGEST_CELL, one_line, printable
 
 if TYPE_CHECKING:
     from recurra.reported_study import StudyResult
-    from recurra.tasks.presentation import Shown
+    from recurra.tasks import tables
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
@@ -84,7 +84,7 @@ def _print_aligned(title: str, headings: Sequence[str], rows: Sequence[Sequence[
         console().print(table)
 
 
-def present(shown: Shown, *, as_json: bool) -> None:
+def present(shown: tables.CommandResult, *, as_json: bool) -> None:
     """Prints what a command shows; exits with 3 if an audit failed.
 
     Raises:
@@ -97,8 +97,13 @@ def present(shown: Shown, *, as_json: bool) -> None:
             if isinstance(part, list):
                 print_lines(part)
             else:
-                print_table(part.title, part.headings, part.rows, left=part.left)
+                _print_part(part.heading, part, brief=False)
     present_failed(shown.failed_audits)
+
+
+def _print_part(title: str, table: tables.Table, *, brief: bool) -> None:
+    if headings := table.headings(brief=brief):
+        _print_aligned(title, headings, table.cells(headings), table.left(headings))
 
 
 def present_failed(names: Sequence[str]) -> None:
@@ -152,9 +157,7 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
     from recurra.tasks.base import task
 
     for title, table, lines in terminal_tables(result.shown):
-        headings = table.headings(brief=not wide)
-        if headings:
-            _print_aligned(title, headings, table.cells(headings), table.left(headings))
+        _print_part(title, table, brief=not wide)
         print_lines(lines)
     print_lines(result.shown.warnings)
     if not result.shown.tables:

@@ -65,12 +65,19 @@ AnySealed = TypeVar("AnySealed", bound=Sealed)
 
 
 def read_sealed(
-    path: Path, choose: Callable[[Any], type[AnySealed]], *, what: str, cure: str, missing: str = ""
+    path: Path,
+    choose: Callable[[Any], type[AnySealed]],
+    *,
+    what: str,
+    cure: str,
+    missing: str = "",
+    build: Callable[[type[AnySealed], Any], AnySealed] | None = None,
 ) -> AnySealed:
     """Reads a file.
 
     Args:
         missing: What to say if there is none, instead of the cure.
+        build: Makes the object of the values in the file and leaves these as they are; none validates them.
 
     Raises:
         CheckpointError: If it cannot be read, is something else, a newer version wrote it, or it was changed.
@@ -97,7 +104,7 @@ def read_sealed(
     if isinstance(version, int) and version > newest:
         raise CheckpointError(f"'{path}' has schema {version}, this version reads up to {newest}; upgrade recurra")
     try:
-        found = cls.model_validate(values)
+        found = cls.model_validate(values) if build is None else build(cls, values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,15 +62,21 @@ class BootstrapDifference(NamedTuple):
 
 def mean_interval(values: Sequence[float]) -> MeanInterval:
     """Mean of independent runs with a Student t interval."""
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
+    count = len(values)
+    if not count or not all(map(math.isfinite, values)):
         raise ValueError(f"mean_interval needs finite numbers, at least one; got {values!r}")
-    mean = float(array.mean())
-    if array.size == 1:
+    mean = math.fsum(values) / count
+    if count == 1:
         return MeanInterval(mean, None, None, None)
-    sd = float(array.std(ddof=1))
-    half = float(special.stdtrit(array.size - 1, _ENDS[1])) * sd / math.sqrt(array.size)
+    # Of a few numbers faster than with arrays, of which a large study makes tens of thousands.
+    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    half = _student(count - 1) * sd / math.sqrt(count)
     return MeanInterval(mean, sd, mean - half, mean + half)
+
+
+@cache
+def _student(degrees: int) -> float:
+    return float(special.stdtrit(degrees, _ENDS[1]))
 
 
 def wilson_interval(successes: int, total: int) -> tuple[float, float]:
@@ -95,10 +102,12 @@ def mcnemar(correct_a: npt.ArrayLike, correct_b: npt.ArrayLike) -> McNemarTest:
     Args:
         correct_a: Whether A is right on each row, shape ``(rows,)``, boolean.
     """
-    a, b = _paired(correct_a, correct_b)
-    if not np.isin([a, b], (0, 1)).all():
-        raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
-    a, b = a == 1, b == 1
+    a, b = np.asarray(correct_a), np.asarray(correct_b)
+    if a.dtype != bool or b.dtype != bool or a.ndim != 1 or a.shape != b.shape or not a.size:
+        a, b = _paired(a, b)
+        if not np.isin([a, b], (0, 1)).all():
+            raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
+        a, b = a == 1, b == 1
     both_right = int(np.count_nonzero(a & b))
     only_a = int(np.count_nonzero(a)) - both_right
     only_b = int(np.count_nonzero(b)) - both_right
@@ -132,6 +141,7 @@ def paired_bootstrap(
     correct_b: npt.ArrayLike,
     samples: int = 10_000,
     seed: int = 0,
+    steps: int | None = None,
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in accuracy (or of any mean over rows), A minus B.
 
@@ -142,6 +152,7 @@ def paired_bootstrap(
 
     Args:
         correct_a: Score of A on each row, shape ``(rows,)``; right or wrong, or the share of seeds that are right.
+        steps: Steps from 0 to 1 on which all scores lie; none finds out.
 
     Returns:
         The difference, its interval, and the two-sided p-value of "no difference": the share of resamples that lie
@@ -151,6 +162,13 @@ def paired_bootstrap(
     a, b = _paired(correct_a, correct_b)
     if samples < 1:
         raise ValueError(f"samples is {samples}; at least 1 is needed")
+    if steps is not None and steps <= _FINEST_GRID:
+        # Counting whole steps takes a third of the time of sorting.
+        whole = np.rint((a - b) * steps).astype(np.int64)
+        found = np.bincount(whole + steps)
+        present = np.flatnonzero(found)
+        common = math.gcd(steps, *(present - steps).tolist())
+        return _exact_bootstrap((present - steps) // common, found[present], steps // common)
     values, counts = np.unique(np.round(a - b, 12), return_counts=True)
     grid = _grid(values)
     if grid is not None:

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from recurra.report.documents import read_study, render_results_markdown, study_page
-from recurra.report.files import write_report
+from recurra.report.files import write_study_report
+from recurra.report.load import read_study
 from recurra.report.render import render_report
-from recurra.report.summary import summarise_folders, summarise_runs
+from recurra.report.summary import summarise_folders
 
-__all__ = [
-    "read_study",
-    "render_report",
-    "render_results_markdown",
-    "study_page",
-    "summarise_folders",
-    "summarise_runs",
-    "write_report",
-]
+__all__ = ["read_study", "render_report", "summarise_folders", "write_study_report"]

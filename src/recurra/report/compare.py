@@ -7,14 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import NDArray
 from scipy import special
 
+from recurra.core.errors import RecurraError
 from recurra.evaluation.audits.grading import kept_rows
 from recurra.evaluation.audits.registry import meaning
+from recurra.evaluation.predictions import read_correctness
 from recurra.evaluation.significance import (
     BootstrapDifference,
     McNemarTest,
@@ -26,7 +28,6 @@ from recurra.evaluation.significance import (
     paired_bootstrap_by_class,
     weighted_bootstrap,
 )
-from recurra.report.load import Correctness, load_correctness
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import LogitScore, Measure
 from recurra.tasks.reporting import Reporting
@@ -37,7 +38,32 @@ _MOST_SAMPLES = 2_000
 _FEWEST_SAMPLES = 400
 _WEIGHTED_CELLS = 500_000_000
 
+Mask = NDArray[np.bool_]
 KnownRows = dict[bytes, tuple[bytes, NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class Correctness:
+    """Which rows of a split a run got right.
+
+    Attributes:
+        rows_key: Hash of the identifiers and true labels of the rows, in order.
+        correct: Whether the prediction is right, ``(rows,)`` of bool.
+        truth: True labels, ``(rows,)``, where they were asked for.
+        predicted: Predicted labels, likewise.
+        logits: ``(rows, labels)``, likewise.
+    """
+
+    rows_key: bytes
+    correct: NDArray[np.bool_]
+    truth: NDArray[np.int64] | None = None
+    predicted: NDArray[np.int64] | None = None
+    logits: NDArray[np.float32] | None = None
+
+    def only(self, rows: Mask) -> Correctness:
+        """The same of some of the rows."""
+        kept: dict[str, Any] = {name: part[rows] for name, part in vars(self).items() if isinstance(part, np.ndarray)}
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True)
@@ -67,6 +93,8 @@ class ScoredModel:
     def only(self, runs: Collection[int]) -> ScoredModel:
         """The same with some of the runs, by their positions."""
         kept = sorted(set(runs))
+        if len(kept) == len(self.seeds):
+            return self
         return replace(
             self,
             seeds=tuple(self.seeds[index] for index in kept),
@@ -114,7 +142,11 @@ def scored_model(
     measure: Measure,
     known: KnownRows | None = None,
 ) -> ScoredModel:
-    """Reads how a model's runs did on a split; rows that are ``known`` are not decoded again."""
+    """Reads how a model's runs did on a split.
+
+    Rows that are ``known`` are not decoded again, see `recurra.evaluation.predictions.read_correctness`. Of the files
+    of folds the task knows.
+    """
     evaluated = all(split in run.record.metrics for run in runs)
     values = tuple(measure.of_run(run.record.metrics[split]) for run in runs) if evaluated else ()
     return ScoredModel(
@@ -123,13 +155,29 @@ def scored_model(
         seeds=tuple(run.record.seed for run in runs),
         values=values,
         correct=tuple(
-            load_correctness(run, split, reporting, known, labels=measure.by_labels) if measure.paired_by_rows else None
+            _read_rows(run, split, reporting, known, measure)
+            if measure.paired_by_rows and split in run.record.metrics
+            else None
             for run in runs
         ),
         seeded=not all(reporting.stands_everywhere(run) for run in runs),
         every_value=values,
         barred=reporting.barred(runs, split, measure),
     )
+
+
+def _read_rows(
+    run: LoadedRun, split: str, reporting: Reporting, known: KnownRows | None, measure: Measure
+) -> Correctness | None:
+    """None if the predictions are not on disk, or damaged."""
+    try:
+        if not (measure.by_labels or run.folds):
+            return Correctness(*read_correctness(run.folder, split, known))
+        rows = reporting.predictions(run, split)
+    except RecurraError:
+        return None
+    more = (rows.labels, rows.predicted, rows.logits) if measure.by_labels else ()
+    return Correctness(rows.key, rows.correct, *more)
 
 
 def obstacle(first: ScoredModel, second: ScoredModel) -> str:
@@ -140,7 +188,7 @@ def obstacle(first: ScoredModel, second: ScoredModel) -> str:
     known = [item for item in everything if item is not None]
     if len(known) < len(everything):
         return f"the predictions on the {first.split} split are not on disk"
-    if not all(item.same_rows(known[0]) for item in known):
+    if len({item.rows_key for item in known}) > 1:
         return f"the models were not evaluated on the same rows of the {first.split} split"
     return "" if first.rows else f"the {first.split} split has no rows"
 
@@ -148,7 +196,8 @@ def obstacle(first: ScoredModel, second: ScoredModel) -> str:
 def bootstrap_gap(first: ScoredModel, second: ScoredModel, measure: Measure) -> BootstrapDifference:
     """Paired bootstrap over rows: of each row's value averaged over a model's seeds, or of what takes all classes."""
     if not measure.by_labels:
-        return paired_bootstrap(first.mean_correct, second.mean_correct)
+        steps = math.lcm(len(first.correct), len(second.correct))
+        return paired_bootstrap(first.mean_correct, second.mean_correct, steps=steps)
     truth, a = first.said
     _, b = second.said
     if measure.of_rows is not None:
@@ -394,9 +443,6 @@ def _judged(test: PairTest) -> PairTest:
     return replace(test, supported=supported, statement=f"{test.first} is better" if supported else "no difference")
 
 
-Mask = npt.NDArray[np.bool_]
-
-
 def judge_leaks(
     lines: Sequence[AuditLine],
     runs: Sequence[LoadedRun],
@@ -405,13 +451,6 @@ def judge_leaks(
     measure: Measure,
 ) -> list[AuditLine]:
     """Fails the notes on rows without which the verdict of a table is another one.
-
-    Args:
-        lines: What the audits found.
-        runs: The runs of the table.
-        scored: Its models on the split that they are compared on.
-        tests: The tests between them, on all rows of it.
-        measure: What they are compared by.
 
     Returns:
         The same lines; those on rows of that split say what the verdict is without them. Unchanged where the

@@ -69,14 +69,8 @@ def quality_against_cost(
 ) -> Chart | None:
     """Quality against a cost; the area of a bubble is the size on disk.
 
-    Args:
-        table: The table.
-        costs: Of each model, by label.
-        cost: The cost as `recurra.report.summary` calls it, for the front.
-        name: The same in words.
-        unit: Of the cost.
-        key: Unique in the page.
-        measure: Of quality.
+    ``cost`` is called as in `recurra.report.summary`, for the front, ``name`` is the same in words; ``key`` is unique
+    in the page.
 
     Returns:
         ``None`` if no model has both and may be held against others.

@@ -2,83 +2,66 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from recurra.core.errors import RecurraError
-from recurra.core.record import LatencyRecord, read_any_record
+from recurra.core.errors import DataError, RecurraError
+from recurra.core.files import read_json
+from recurra.core.packed import in_study, run_folders
+from recurra.core.record import LatencyRecord, SharedParts, read_any_record
 from recurra.core.record_parts import TRAINING_SPLIT
-from recurra.evaluation.predictions import read_correctness, read_predictions
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import MOST_WAITED, MeasuredExports, kept_waiting
+from recurra.tasks.measures import MOST_WAITED, WAITED, MeasuredExports
 from recurra.tasks.profile import part_of
 from recurra.tasks.reporting import Reporting
+from recurra.tasks.summary import uncollected
+
+LATENCY_NAME = "latency.json"
+SPEC_NAME = "study.yaml"
+STUDY_FILES = "configs/studies"
 
 
-@dataclass(frozen=True)
-class FailedRun:
-    """A run without a usable record: its name and the reason, in one line."""
+def read_study(folder: Path | str) -> tuple[list[Path], dict[str, Any] | None]:
+    """Finds the run folders of a study, packed or not, and reads its ``latency.json``.
 
-    run_id: str
-    reason: str
+    Args:
+        folder: A study's output folder, or one under ``results/``.
 
+    Returns:
+        Run folders by name, and the latency measurements if there are any.
 
-@dataclass(frozen=True)
-class Correctness:
-    """Which rows of a split a run got right.
-
-    Attributes:
-        rows_key: Hash of the identifiers and true labels of the rows, in order.
-        correct: Whether the prediction is right, ``(rows,)`` of bool.
-        truth: True labels, ``(rows,)``, where they were asked for.
-        predicted: Predicted labels, likewise.
-        logits: ``(rows, labels)``, likewise.
+    Raises:
+        DataError: If the folder holds no runs, or the measurements are not JSON.
     """
-
-    rows_key: bytes
-    correct: NDArray[np.bool_]
-    truth: NDArray[np.int64] | None = None
-    predicted: NDArray[np.int64] | None = None
-    logits: NDArray[np.float32] | None = None
-
-    def only(self, rows: NDArray[np.bool_]) -> Correctness:
-        """The same of some of the rows."""
-
-        def some(part: NDArray[Any] | None) -> NDArray[Any] | None:
-            return None if part is None else part[rows]
-
-        return Correctness(self.rows_key, self.correct[rows], some(self.truth), some(self.predicted), some(self.logits))
-
-    def same_rows(self, other: Correctness) -> bool:
-        """Whether both judge the same rows in the same order."""
-        return self.rows_key == other.rows_key
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Pauses the collection of cycles: records have none, and each pass would visit all that were read so far."""
-    paused = gc.isenabled()
-    gc.disable()
+    path = Path(folder)
+    runs = run_folders(path)
+    if not runs:
+        raise DataError(f"'{path}' holds no runs; give the --output folder of a study, or a packed study")
+    latency_path = path / LATENCY_NAME
+    if not in_study(latency_path):
+        return runs, None
     try:
-        yield
-    finally:
-        if paused:
-            gc.enable()
+        latency = read_json(latency_path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"'{latency_path}' cannot be read as JSON; delete it to use the runs' own latencies") from error
+    return runs, latency if isinstance(latency, dict) else None
+
+
+def study_file_of(folder: Path | str) -> Path | None:
+    """The file of a study: ``configs/studies/NAME.yaml`` beside ``results/``, or else its own ``study.yaml``."""
+    path = Path(folder).resolve()
+    files = (path.parents[1] / STUDY_FILES / f"{path.name}.yaml", path / SPEC_NAME)
+    return next((file for file in files if in_study(file)), None)
 
 
 @uncollected()
 def load_runs(
     folders: Iterable[Path], failures: Mapping[str, str] | None = None
-) -> tuple[list[LoadedRun], list[FailedRun]]:
+) -> tuple[list[LoadedRun], list[dict[str, str]]]:
     """Reads every record that can be read and names every one that cannot.
 
     Args:
@@ -86,21 +69,21 @@ def load_runs(
         failures: Reasons that the caller knows (run identifier to message); they win over what the folder tells.
 
     Returns:
-        The finished runs in the order given, and the failed ones.
+        The finished runs in the order given, and ``run_id`` and ``reason``, in one line, of those without a record.
     """
     finished: list[LoadedRun] = []
-    failed = dict(failures or {})
+    failed, shared = dict(failures or {}), SharedParts()
     for folder in folders:
         path = Path(folder)
         try:
-            record = read_any_record(path)
+            record = read_any_record(path, shared)
             beside = part_of(record.task, "reporting").beside(path, record)
         except RecurraError as error:
             failed.setdefault(path.name, str(error))
             continue
         finished.append(LoadedRun(path, record, beside))
     return finished, [
-        FailedRun(_writable(name), _writable(" ".join(reason.split()))) for name, reason in failed.items()
+        {"run_id": _writable(name), "reason": _writable(" ".join(reason.split()))} for name, reason in failed.items()
     ]
 
 
@@ -109,86 +92,40 @@ def _writable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def load_correctness(
-    run: LoadedRun,
-    split: str,
-    reporting: Reporting,
-    known: dict[bytes, tuple[bytes, NDArray[np.int64]]] | None = None,
-    *,
-    labels: bool = False,
-) -> Correctness | None:
-    """Reads which rows of a split a run got right, or ``None`` if its predictions are not on disk or damaged.
-
-    Args:
-        run: The run.
-        split: The split.
-        reporting: What its task says; asked for the predictions of folds, which lie in several files.
-        known: Rows that were read before; see `recurra.evaluation.predictions.read_correctness`.
-        labels: Whether true and predicted labels and the logits are wanted too.
-    """
-    if split not in run.record.metrics:
-        return None
-    try:
-        if run.folds:
-            rows = reporting.predictions(run, split)
-            found = Correctness(rows.key, rows.correct)
-        else:
-            found = Correctness(*read_correctness(run.folder, split, known))
-        if not labels:
-            return found
-        if not run.folds:
-            rows = read_predictions(run.folder, split)
-        return replace(found, truth=rows.labels, predicted=rows.predicted, logits=rows.logits)
-    except RecurraError:
-        return None
-
-
 def read_latency(
     latency: Mapping[str, Any] | None, runs: Sequence[LoadedRun]
-) -> tuple[dict[str, dict[str, LatencyRecord]], list[str]]:
-    """Reads a study's ``latency.json``: measurements of all models side by side in one process.
-
-    Args:
-        latency: ``{"runs": {run_id: {"batch_1": {...}, ...}}}``, or ``None``.
-        runs: The runs it should speak of.
+) -> tuple[Mapping[str, Mapping[str, LatencyRecord]], MeasuredExports, list[str]]:
+    """Reads a study's ``latency.json``: measurements of all models and exports side by side in one process.
 
     Returns:
-        Measurements by run identifier, and one warning for each entry that cannot be read.
+        Those of the runs by their identifiers, those of exports, and one warning for each entry that cannot be read.
     """
+    values, warnings = latency or {}, list[str]()
+    of_runs, of_exports, memory = (
+        entry if isinstance(entry := values.get(key), Mapping) else {} for key in ("runs", "exports", "memory_mib")
+    )
+
+    def read(entries: Mapping[str, Any], failed: str) -> dict[str, dict[str, LatencyRecord]]:
+        found = {}
+        for name, batches in entries.items():
+            try:
+                found[name] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
+            except (ValidationError, TypeError, ValueError):
+                warnings.append(f"The study's latency of {failed.format(name)}.")
+        return found
+
     known = {run.record.run_id for run in runs}
-    entries = (latency or {}).get("runs", {})
-    result: dict[str, dict[str, LatencyRecord]] = {}
-    warnings: list[str] = []
-    for run_id, batches in entries.items() if isinstance(entries, Mapping) else ():
-        if run_id not in known:
-            continue
-        try:
-            result[run_id] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
-        except (ValidationError, TypeError, ValueError):
-            warnings.append(f"The study's latency of run {run_id} cannot be read; the run's own measurement is shown.")
-    if result and (share := kept_waiting(latency)) > MOST_WAITED:
+    own = "run {} cannot be read; the run's own measurement is shown"
+    measured = read({name: entry for name, entry in of_runs.items() if name in known}, own)
+    share = values.get(WAITED)
+    if measured and isinstance(share, int | float) and share > MOST_WAITED:
         warnings.append(
             f"Other programs had the processors {share:.0%} of the time while models were timed: milliseconds are too "
             "high. Delete latency.json and start the same command again on an idle machine; nothing is trained again."
         )
-    return result, warnings
-
-
-def read_measured_exports(latency: Mapping[str, Any] | None) -> tuple[MeasuredExports, list[str]]:
-    """Reads the exports' part of a study's ``latency.json``, and one warning for each entry that cannot be read."""
-    entries = (latency or {}).get("exports", {})
-    result: dict[str, dict[str, LatencyRecord]] = {}
-    warnings: list[str] = []
-    for name, batches in entries.items() if isinstance(entries, Mapping) else ():
-        try:
-            result[name] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
-        except (ValidationError, TypeError, ValueError):
-            warnings.append(f"The study's latency of export {name} cannot be read and is left out.")
-    memory = (latency or {}).get("memory_mib", {})
-    sizes = memory.items() if isinstance(memory, Mapping) else ()
-    return MeasuredExports(
-        result, {name: float(size) for name, size in sizes if isinstance(size, int | float)}
-    ), warnings
+    exports = read(of_exports, "export {} cannot be read and is left out")
+    sizes = {name: float(size) for name, size in memory.items() if isinstance(size, int | float)}
+    return measured, MeasuredExports(exports, sizes), warnings
 
 
 def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableRuns]:

@@ -1,10 +1,9 @@
-"""Tables as HTML, Markdown, CSV and blocks of a terminal. None of them knows a task or a measure."""
+"""Tables as HTML, CSV and blocks of a terminal. None of them knows a task or a measure."""
 
 from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -36,13 +35,6 @@ def render_report(
     summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = "", drawn: Drawings | None = None
 ) -> str:
     """Renders the report as one HTML file that needs nothing else.
-
-    Args:
-        summary: Of the runs.
-        runs: The runs themselves, for histories, lengths and configurations.
-        title: Heading of the report.
-        command: The command that makes these runs again.
-        drawn: Drawings that are made already.
 
     Returns:
         HTML. Every text that came from outside is escaped.
@@ -187,29 +179,3 @@ def csv_text(rows: Sequence[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return stream.getvalue().encode("utf-8", "replace").decode("utf-8")
-
-
-def markdown_text(value: str) -> str:
-    """Makes a text safe inside a Markdown table: no pipes, tags or line breaks take effect."""
-    plain = " ".join(str(value).split()).replace("&", "&amp;").replace(">", "&gt;")
-    # Before a space it begins no tag: "p < 0.001" stays as it is.
-    plain = re.sub(r"<(?! )", "&lt;", plain)
-    for character in "\\`*_[]|":
-        plain = plain.replace(character, f"\\{character}")
-    return plain
-
-
-def markdown_grid(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool] = (True,)) -> str:
-    """A Markdown table of cells that are Markdown already; ``left`` says which columns are aligned left."""
-    rule = ["---" if index < len(left) and left[index] else "---:" for index in range(len(headings))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
-
-
-def markdown_table(table: Table, *, brief: bool = False) -> str:
-    """A table as Markdown; what failed is in bold."""
-    headings = table.headings(brief=brief)
-    rows = [
-        [re.sub("^failed", "**failed**", markdown_text(cell), flags=re.IGNORECASE) for cell in cells]
-        for cells in table.cells(headings)
-    ]
-    return markdown_grid([markdown_text(heading) for heading in headings], rows, table.left(headings))

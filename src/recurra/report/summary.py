@@ -12,19 +12,19 @@ from types import MappingProxyType
 from typing import Any
 
 from recurra.core.errors import DataError
-from recurra.core.record import EnvironmentRecord, LatencyRecord
+from recurra.core.record import LatencyRecord
 from recurra.core.record_parts import ANSWERS
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.compare import KnownRows, ScoredModel, compare_models, judge_leaks, mark_failed, scored_model
 from recurra.report.contrasts import ScoredTables, answer_contrasts, pool_contrasts
-from recurra.report.load import FailedRun, group_tables, load_runs, read_latency, read_measured_exports, uncollected
+from recurra.report.load import group_tables, load_runs, read_latency
 from recurra.tasks.audits import group_of
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, MeasuredExports
 from recurra.tasks.profile import part_of
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import Hardware, ModelSummary, RunEntry, Summary, TableSummary, Timing, plain
+from recurra.tasks.summary import ModelSummary, RunEntry, Summary, TableSummary, Timing, uncollected
 
 MIB = 2**20
 
@@ -45,16 +45,8 @@ def summarise_model(
 ) -> ModelSummary:
     """Summarises the runs of one model, one a seed.
 
-    Args:
-        label: Name in the table.
-        color: Index of its colour and marker.
-        runs: Its runs.
-        reporting: What its task says.
-        headline: The split that costs are held against.
-        measure: What it is judged by.
-        measured: Latencies that were taken side by side, by run identifier.
-        base: Folders of runs inside this one are named relative to it.
-        prices: What a text costs, by the name of a model.
+    ``measured`` are latencies that were taken side by side, by run identifier. Folders of runs inside ``base`` are
+    named relative to it.
     """
     model = runs[-1].record.model
     splits = [split for split in runs[0].record.metrics if all(split in run.record.metrics for run in runs)]
@@ -238,7 +230,7 @@ def reporting_of(task: str) -> Reporting:
 def summarise(
     runs: Sequence[LoadedRun],
     latency: Mapping[str, Any] | None = None,
-    failed: Sequence[FailedRun] = (),
+    failed: Sequence[dict[str, str]] = (),
     base: Path | None = None,
     *,
     questions: Questions = NO_QUESTIONS,
@@ -261,8 +253,7 @@ def summarise(
     tasks = sorted({run.record.task for run in runs})
     if len(tasks) > 1:
         raise DataError(f"the runs are of several tasks ({', '.join(tasks)}); report those of each by themselves")
-    measured, warnings = read_latency(latency, runs)
-    timed, more = read_measured_exports(latency)
+    measured, timed, warnings = read_latency(latency, runs)
     found: list[TableSummary] = []
     if tasks:
         reporting = reporting_of(tasks[0])
@@ -285,13 +276,14 @@ def summarise(
     return Summary(
         tables=found,
         machines=_machines(runs),
-        failed_runs=[{"run_id": item.run_id, "reason": item.reason} for item in failed],
-        warnings=[*warnings, *more],
+        failed_runs=list(failed),
+        warnings=warnings,
         task=tasks[0] if tasks else "",
         pooled=pool_contrasts(found, reporting_of(tasks[0]).judge) if tasks else [],
     )
 
 
+@uncollected()
 def summarise_folders(
     runs: Sequence[Path],
     latency: Mapping[str, Any] | None = None,
@@ -302,31 +294,11 @@ def summarise_folders(
 ) -> Summary:
     """Summarises run folders.
 
-    Args:
-        runs: Run folders. One without a readable record is listed under ``failed_runs``.
-        latency: Content of the study's ``latency.json``, if there is one.
-        failures: Reasons of failed runs that the caller knows, by run identifier.
-        questions: Contrasts and published tables that the study names.
-        exports: Records of exports of these runs.
+    One without a readable record is listed under ``failed_runs``, with the reason in ``failures`` if the caller knows
+    it by run identifier; the rest as `summarise` takes it.
     """
     finished, failed = load_runs(runs, failures)
     return summarise(finished, latency, failed, questions=questions, exports=exports)
-
-
-@uncollected()
-def summarise_runs(
-    runs: Sequence[Path],
-    latency: Mapping[str, Any] | None = None,
-    *,
-    failures: Mapping[str, str] | None = None,
-    questions: Questions = NO_QUESTIONS,
-    exports: Sequence[ExportRecord] = (),
-) -> dict[str, Any]:
-    """Summarises run folders into plain JSON values: what ``--json`` prints; see `summarise_folders`."""
-    values: dict[str, Any] = plain(
-        summarise_folders(runs, latency, failures=failures, questions=questions, exports=exports)
-    )
-    return values
 
 
 def _table(
@@ -387,24 +359,9 @@ def _table(
     return reporting.examined(made, table, questions)
 
 
-def _machines(runs: Sequence[LoadedRun]) -> list[Hardware]:
-    counts: dict[str, int] = defaultdict(int)
-    first: dict[str, EnvironmentRecord] = {}
+def _machines(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
+    machines: dict[str, dict[str, Any]] = {}
     for run in runs:
-        environment = run.record.environment.model_copy(update={"precision": ""})
-        key = environment.model_dump_json()
-        counts[key] += 1
-        first.setdefault(key, environment)
-    return [
-        Hardware(
-            cpu=item.cpu,
-            cores=item.cores,
-            threads=item.threads,
-            accelerator=item.accelerator,
-            platform=item.platform,
-            python=item.python,
-            packages=dict(item.packages),
-            runs=counts[key],
-        )
-        for key, item in first.items()
-    ]
+        values = run.record.environment.model_dump(exclude={"precision"})
+        machines.setdefault(str(values), {**values, "runs": 0})["runs"] += 1
+    return list(machines.values())

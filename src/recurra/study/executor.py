@@ -39,6 +39,17 @@ class Outcome:
 Tell = Callable[[Outcome], str]
 
 
+def claim(output: Path, config: RunConfig) -> Outcome | None:
+    """Makes the folder of a run of a study; what became of the run if the folder cannot be had."""
+    folder = run_folder(output, config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        claim_folder(config, folder)
+    except (RecurraError, OSError) as error:
+        return Outcome(config, folder, None, str(error), getattr(error, "exit_code", 2))
+    return None
+
+
 class LocalExecutor:
     """Runs on this machine."""
 
@@ -74,12 +85,9 @@ class LocalExecutor:
     def _execute_next(self, queue: list[RunConfig], guard: threading.Lock) -> Outcome:
         with guard:
             config = queue.pop(choose_next(queue, self.workers.count))
+        if (refused := claim(self.output, config)) is not None:
+            return refused
         folder = run_folder(self.output, config)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            claim_folder(config, folder)
-        except (RecurraError, OSError) as error:
-            return Outcome(config, folder, None, str(error), getattr(error, "exit_code", 2))
 
         def say(line: str) -> None:
             named = line.startswith(" ") or config.run_id in line

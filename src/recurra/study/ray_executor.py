@@ -28,9 +28,9 @@ from recurra.core.errors import ConfigurationError, RecurraError, RunError, Stor
 from recurra.core.files import FolderLock, atomic_path, write_text
 from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import RECORD_NAME
-from recurra.study.executor import EXECUTE, Outcome, logging_to, outcome_of, threads_of
+from recurra.study.executor import EXECUTE, Outcome, claim, logging_to, outcome_of, threads_of
 from recurra.study.plan import claim_folder, look_at, note_failure, run_folder
-from recurra.study.workers import Ended, Worker
+from recurra.study.workers import Ended, Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 
@@ -226,8 +226,8 @@ def run_on_node(order: RemoteRun) -> Answer:
 
 
 def _work(folder: Path, machine: Machine, cwd: Path | None) -> Ended:
-    with Worker(machine.threads, cwd=cwd) as worker, logging_to(folder, lambda _: None) as log:
-        return worker.call(EXECUTE, [str(folder)], log, machine)
+    with Workers(0, machine.threads, cwd=cwd) as workers, logging_to(folder, lambda _: None) as log:
+        return workers.call(EXECUTE, str(folder), machine=machine, say=log)
 
 
 def _shares_folder(order: RemoteRun) -> bool:
@@ -319,8 +319,7 @@ class RayExecutor:
             while queue or running:
                 while queue and (self.workers == 0 or len(running) < self.workers):
                     config = queue.pop(0)
-                    refused = self._claim(config)
-                    if refused is not None:
+                    if (refused := claim(self.output, config)) is not None:
                         outcomes.append(refused)
                         continue
                     running[remote.remote(self._order(config, *token))] = config
@@ -338,15 +337,6 @@ class RayExecutor:
                 ray.cancel(reference, force=True)
             raise
         return outcomes
-
-    def _claim(self, config: RunConfig) -> Outcome | None:
-        folder = run_folder(self.output, config)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            claim_folder(config, folder)
-        except (RecurraError, OSError) as error:
-            return Outcome(config, folder, None, str(error), getattr(error, "exit_code", 2))
-        return None
 
     def _order(self, config: RunConfig, token_path: Path, token: str) -> RemoteRun:
         machine = threads_of(self.machine, max(1, int(self.cluster.cpus)), 1)

@@ -83,12 +83,7 @@ def execute_run(
 ) -> AnyRecord | None:
     """Executes a run, or takes it up where it was interrupted, or returns its record if it is done.
 
-    Args:
-        config: What to run.
-        folder: The run folder; held by this process meanwhile.
-        data: What is known of its data, and the machine.
-        reporter: For progress.
-        notes: Lines for a person, once it is clear that the run starts.
+    This process holds the folder meanwhile. ``notes`` are said once it is clear that the run starts.
 
     Returns:
         The record; none on the other processes of a distributed run.
@@ -110,7 +105,7 @@ def execute_run(
     with threads:
         if not speaks_for_all():
             if not (folder / RECORD_NAME).exists():
-                task.train(config, folder, data, Reporter(quiet=True))
+                task.trainer(config)(config, folder, data, Reporter(quiet=True))
             return None
         with FolderLock(folder):
             done = claim_folder(config, folder)

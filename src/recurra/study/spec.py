@@ -15,7 +15,16 @@ from recurra.data.configuration import RunData
 from recurra.deployment.export_record import ExportRequest
 from recurra.tasks.base import Task, task_of_data
 from recurra.tasks.profile import ANSWERS_FILE, TEACHER, controls
-from recurra.tasks.questions import PRECISIONS, Contrast, Costs, Judging, PublishedReference, with_costs
+from recurra.tasks.questions import (
+    PRECISIONS,
+    Contrast,
+    Costs,
+    Judging,
+    Limits,
+    PublishedReference,
+    Questions,
+    with_costs,
+)
 from recurra.tasks.runs import (
     DataEntry,
     ModelEntry,
@@ -160,6 +169,12 @@ class StudySpec(Settings):
     def judging(self) -> Judging:
         """What its models are judged by."""
         return Judging(measure=self.measure, costs=self.costs)
+
+    @property
+    def questions(self) -> Questions:
+        """What it asks of its records."""
+        limits = Limits(max_mib=self.max_mib, max_ms=self.max_ms)
+        return Questions(self.contrasts, self.published, limits, self.judging, prices=self.prices)
 
     @property
     def precisions(self) -> list[str]:

@@ -43,19 +43,12 @@ class Ended:
         return f"{self.cause}: {self.last[:300] or 'no message'}"
 
 
-class Worker:
-    """One process of `recurra.study.worker`; a context that ends it.
+class _Worker:
+    """One process of `recurra.study.worker`."""
 
-    Args:
-        threads: Threads of its numeric libraries.
-        modules: What it imports before the first call.
-        cwd: Folder that it works in; none is this process's own.
-    """
-
-    def __init__(self, threads: int, modules: Sequence[str] = (), cwd: Path | None = None) -> None:
+    def __init__(self, threads: int, modules: Sequence[str], cwd: Path | None) -> None:
         self.threads = threads
-        self.reusable = True
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "recurra.study.worker", "serve", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -66,66 +59,33 @@ class Worker:
             cwd=cwd,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def call(
-        self, function: str, arguments: Sequence[Any], say: Callable[[str], None], machine: Machine | None = None
-    ) -> Ended:
-        """Calls ``module:function`` there and follows it to its end.
-
-        Args:
-            function: It takes and returns plain JSON values.
-            arguments: Of the function.
-            say: Gets every line that the worker writes meanwhile.
-            machine: For a function whose first argument is what the worker knows of its data.
-        """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        # Of a worker that has died the end is read below.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{json.dumps([function, machine and machine.to_json(), list(arguments)])}\n")
-            self._process.stdin.flush()
-        last = ""
-        for line in self._process.stdout:
-            if line.startswith(REPLY):
-                reply = json.loads(line.removeprefix(REPLY))
-                self.reusable = reply["reusable"]
-                return Ended(reply["code"], last, reply.get("result"))
-            if line.strip():
-                last = line.strip()
-                say(line.rstrip("\n"))
-        self.reusable = False
-        return Ended(self._process.wait(), last)
-
-    def kill(self) -> None:
-        """Ends it now, and the call that it is at."""
-        self._process.kill()
-
     def close(self) -> None:
         """Ends it and waits for that; between two calls it has nothing to lose."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
 
 
 class Workers:
-    """The workers of a study; a context that ends them."""
+    """The workers of a study; a context that ends them.
 
-    def __init__(self, count: int, threads: int, modules: Sequence[str] = ()) -> None:
+    Args:
+        count: Of those that are started at once; more are started when they are called for.
+        threads: Threads of their numeric libraries.
+        modules: What each imports before its first call.
+        cwd: Folder that they work in; none is this process's own.
+    """
+
+    def __init__(self, count: int, threads: int, modules: Sequence[str] = (), cwd: Path | None = None) -> None:
         self.count, self.threads = count, threads
         self.stopped = False
-        self._modules = modules
+        self._modules, self._cwd = modules, cwd
         self._guard = threading.Lock()
-        self._busy: set[Worker] = set()
-        self._idle = [Worker(threads, modules) for _ in range(count)]
+        self._busy: set[_Worker] = set()
+        self._idle = [_Worker(threads, modules, cwd) for _ in range(count)]
 
     def __enter__(self) -> Self:
         return self
@@ -146,40 +106,50 @@ class Workers:
         say: Callable[[str], None] = lambda _: None,
         threads: int = 0,
     ) -> Ended:
-        """Calls a function in a worker that is idle, or in a new one; see `Worker.call`.
+        """Calls a function in a worker that is idle, or in a new one, and follows it to its end.
 
         Args:
-            function: ``module:function``.
+            function: ``module:function``; it takes and returns plain JSON values.
             arguments: Of the function.
-            machine: As `Worker.call` takes it.
-            say: Gets every line that the worker writes.
+            machine: For a function whose first argument is what the worker knows of its data.
+            say: Gets every line that the worker writes meanwhile.
             threads: Threads of the numeric libraries; 0 takes those of all workers.
         """
         worker = self._take(threads or self.threads)
+        assert worker.process.stdin is not None and worker.process.stdout is not None
+        reusable, last = False, ""
         try:
-            return worker.call(function, arguments, say, machine)
-        except BaseException:
-            worker.kill()
-            worker.reusable = False
-            raise
+            # Of a worker that has died the end is read below.
+            with contextlib.suppress(BrokenPipeError):
+                worker.process.stdin.write(f"{json.dumps([function, machine and machine.to_json(), arguments])}\n")
+                worker.process.stdin.flush()
+            for line in worker.process.stdout:
+                if line.startswith(REPLY):
+                    reply = json.loads(line.removeprefix(REPLY))
+                    reusable = reply["reusable"]
+                    return Ended(reply["code"], last, reply.get("result"))
+                if line.strip():
+                    last = line.strip()
+                    say(line.rstrip("\n"))
+            return Ended(worker.process.wait(), last)
         finally:
             with self._guard:
                 self._busy.discard(worker)
-                if worker.reusable:
+                if reusable:
                     self._idle.append(worker)
-            if not worker.reusable:
+            if not reusable:
                 worker.close()
 
-    def _take(self, threads: int) -> Worker:
+    def _take(self, threads: int) -> _Worker:
         with self._guard:
             for worker in [worker for worker in self._idle if worker.threads != threads]:
                 # Libraries read their threads when they are loaded.
                 self._idle.remove(worker)
                 worker.close()
-            worker = self._idle.pop() if self._idle else Worker(threads, self._modules)
+            worker = self._idle.pop() if self._idle else _Worker(threads, self._modules, self._cwd)
             self._busy.add(worker)
             if self.stopped:
-                worker.kill()
+                worker.process.kill()
             return worker
 
     def stop(self) -> None:
@@ -187,4 +157,4 @@ class Workers:
         with self._guard:
             self.stopped = True
             for worker in (*self._busy, *self._idle):
-                worker.kill()
+                worker.process.kill()

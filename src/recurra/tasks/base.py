@@ -18,10 +18,10 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, AuditResult
 from recurra.data.configuration import RunData
-from recurra.tasks.presentation import Shown
 from recurra.tasks.profile import PACKAGES, PLAN, base_preset, data_task, encoder_of, own_keys, part_of, task_claiming
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
+from recurra.tasks.tables import CommandResult
 from recurra.training.protocols import ProtocolConfig, load_protocol
 
 if TYPE_CHECKING:
@@ -233,11 +233,11 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def describe_data(self, config: RunData, data: StudyData) -> Shown:
+    def describe_data(self, config: RunData, data: StudyData) -> CommandResult:
         """What is in some data: splits, sizes, fingerprints."""
 
     @abstractmethod
-    def prepare_data(self, config: RunData, data: StudyData) -> Shown:
+    def prepare_data(self, config: RunData, data: StudyData) -> CommandResult:
         """Tokenises data into the cache, where trainings find them."""
 
     @abstractmethod
@@ -285,19 +285,22 @@ class Task(ABC):
         """What a worker imports before it trains a run."""
 
     @abstractmethod
-    def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
-        """Trains and saves the model of a run, or takes up what an interrupted run left."""
+    def trainer(self, config: RunConfig) -> Callable[..., Any]:
+        """What trains and saves the model of a run, or takes up what an interrupted run left.
+
+        It takes configuration, folder, data and reporter; scikit-learn or torch are imported for it.
+        """
 
     @abstractmethod
     def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> AnyRecord:
         """Trains, measures and audits in a folder that is held; returns the record, to be written last."""
 
     @abstractmethod
-    def present(self, record: AnyRecord, output: str) -> Shown:
+    def present(self, record: AnyRecord, output: str) -> CommandResult:
         """What a training shows."""
 
     @abstractmethod
-    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> Shown:
+    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
         """Evaluates a finished run or an export with options of the command line.
 
         Raises:
@@ -367,11 +370,6 @@ class Task(ABC):
 
 def refuse_options(given: Given, allowed: Collection[str], reason: str) -> None:
     """Refuses options that would do nothing.
-
-    Args:
-        given: Options by name; none where one was not given.
-        allowed: Those that mean something.
-        reason: Why the others do not.
 
     Raises:
         ConfigurationError: If one was given that does not.

@@ -184,15 +184,7 @@ def polyline(points: Sequence[tuple[float, float]], class_: str) -> Markup:
 
 
 def marker(index: int, x: float, y: float, size: float = 3.4, *, hint: str = "") -> Markup:
-    """The marker of a series: shape and colour both tell it, so that it is known on grey paper too.
-
-    Args:
-        index: Of the series.
-        x: Horizontal coordinate.
-        y: Vertical coordinate.
-        size: Radius, about.
-        hint: What the pointer shows when it rests on the marker.
-    """
+    """The marker of a series: shape and colour both tell it, so that it is known on grey paper too."""
     inside = [element("title", hint)] if hint else []
     class_ = f"mark {series(index)}"
     corners = _SHAPES[index % len(_SHAPES)]
@@ -267,15 +259,8 @@ def chart(
 ) -> Chart:
     """A chart of elements.
 
-    Args:
-        kind: What it shows.
-        heading: Its heading, and its accessible name.
-        description: What the drawing shows, with its main figures, for readers who cannot see it.
-        key: Unique in the page.
-        children: The drawing.
-        legend: What colours, lines and sizes stand for.
-        caption: What stands below it.
-        size: Of the view box, in CSS pixels at which text has its natural size.
+    The heading is its accessible name, the description is for readers who cannot see it, ``key`` is unique in the page,
+    and ``size`` is that of the view box, in CSS pixels at which text has its natural size.
     """
     drawing = element(
         "svg",
@@ -344,15 +329,8 @@ def chart_by_epoch(
 ) -> Chart:
     """Values of epochs, means over the seeds; a mean over fewer seeds would jump, so epochs are those that all reached.
 
-    Args:
-        kind: What is shown.
-        heading: Of the chart.
-        histories: Label, colour, and the epochs of each seed.
-        fields: What is read of an epoch; the second one is dashed.
-        key: Unique in the page.
-        y_title: Of the upright axis.
-        y_text: Of its values.
-        caption: Below the chart.
+    ``histories`` are label, colour, and the epochs of each seed; of the fields that are read of an epoch, the second
+    one is dashed. ``key`` is unique in the page.
     """
     lines = []
     for label_, color, seeds in histories:

@@ -22,12 +22,6 @@ Basis = Literal["seeds", "examples", "none"]
 WAITED, MOST_WAITED = "waited", 0.05
 
 
-def kept_waiting(latency: Mapping[str, Any] | None) -> float:
-    """The share in a study's ``latency.json``; 0 where it was not measured."""
-    share = (latency or {}).get(WAITED)
-    return float(share) if isinstance(share, int | float) else 0.0
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A figure, its mean over seeds, with its 95 % interval.
@@ -286,10 +280,6 @@ def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
 
     Seeds that all give the same figure (a deterministic model) would get an interval of no width, which claims a
     certainty that nobody has: the rows are a sample too.
-
-    Args:
-        measure: What is read.
-        metrics: Of each seed on one split, as records have them.
 
     Returns:
         None if a seed was not measured so.

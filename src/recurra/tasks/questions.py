@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from recurra.core.configuration import Settings, read_yaml
+from recurra.core.configuration import Settings
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.data.configuration import DataConfig
 
@@ -289,22 +289,3 @@ class Questions:
 
 
 NO_QUESTIONS = Questions()
-
-
-def read_questions(path: Path) -> Questions:
-    """Reads what a study file asks; the rest of the file is for who runs it.
-
-    Raises:
-        ConfigurationError: If the file is no YAML mapping, or a question is wrong.
-    """
-    values = read_yaml(path)
-    source = f"'{path}'"
-    contrasts = [Contrast.parse(value, source=source) for value in values.get("contrasts") or ()]
-    published = values.get("published")
-    references = None
-    if published is not None:
-        references = [PublishedReference.parse(value, source=source) for value in published]
-    given = {key: value for key, value in values.items() if value is not None}
-    limits, judging = ({key: given[key] for key in part.model_fields if key in given} for part in (Limits, Judging))
-    questions = contrasts, references, Limits.parse(limits, source=source), Judging.parse(judging, source=source)
-    return Questions(*questions, prices=values.get("prices") or {})

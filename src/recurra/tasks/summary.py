@@ -5,7 +5,9 @@ A task adds what only it has by subclasses of `ModelSummary` and `TableSummary`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
@@ -13,7 +15,7 @@ from recurra.core.record import matrix_as_written
 from recurra.core.record_parts import ANSWERS
 from recurra.tasks.measures import ExportLine, Score
 
-SUMMARY_VERSION = 4
+SUMMARY_VERSION = 5
 # The priority under which the model stands that is taken if nothing else is asked.
 RECOMMENDED = "Recommended"
 # Of p, after correction for the number of tests.
@@ -340,25 +342,17 @@ class TableSummary:
 
 
 @dataclass(frozen=True)
-class Hardware:
-    """A machine and set of versions on which some of the runs took place."""
-
-    cpu: str
-    cores: int
-    threads: int
-    accelerator: str | None
-    platform: str
-    python: str
-    packages: dict[str, str]
-    runs: int
-
-
-@dataclass(frozen=True)
 class Summary:
-    """Everything a report shows. ``task`` is that of the records, empty without any; ``pooled`` is over data sets."""
+    """Everything a report shows.
+
+    Attributes:
+        machines: Machines and sets of versions as records have them, and the number of runs on each.
+        task: That of the records, empty without any.
+        pooled: Contrasts over data sets.
+    """
 
     tables: list[Any]
-    machines: list[Hardware]
+    machines: list[dict[str, Any]]
     failed_runs: list[dict[str, str]]
     warnings: list[str]
     task: str = ""
@@ -366,20 +360,40 @@ class Summary:
     pooled: list[PooledContrast] = field(default_factory=list)
 
 
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Pauses the collection of cycles: records have none, and each pass would visit all that were read so far."""
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
+
+
+@uncollected()
 def plain(value: Any) -> Any:
     """Plain values of nested dataclasses and records; `dataclasses.asdict` copies every leaf as if it could change."""
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
     # Most values are leaves: asking what else they could be is what takes the time.
     if value is None or isinstance(value, (str, float, int)):
         return value
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [item if item.__class__ in _LEAVES else _plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: item if item.__class__ in _LEAVES else _plain(item) for key, item in value.items()}
     if isinstance(value, Score):
         rest = {key: part for key, part in vars(value).items() if key != "figures" and part}
         if "confusion_matrix" in rest:
             rest["confusion_matrix"] = matrix_as_written(rest["confusion_matrix"])
-        return plain(rest | value.figures)
+        return _plain(rest | value.figures)
     if is_dataclass(value):
-        return {key: plain(item) for key, item in vars(value).items()}
+        return {key: item if item.__class__ in _LEAVES else _plain(item) for key, item in vars(value).items()}
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recurra.core import terminal as form
 from recurra.core.record_parts import ANSWERS
-from recurra.tasks.measures import Estimate, Measure
-from recurra.tasks.summary import ContrastLine, ModelSummary, PairTest, PooledContrast, Summary, TableSummary
+
+if TYPE_CHECKING:
+    # A command that shows a table loads no statistics.
+    from recurra.tasks.measures import Estimate, Measure
+    from recurra.tasks.summary import ContrastLine, ModelSummary, PairTest, PooledContrast, Summary, TableSummary
 
 NONE = form.NONE
 Cells = dict[str, str]
@@ -58,6 +61,21 @@ class Table:
         """Whether each column is aligned to the left: the first one, and what is no number."""
         numbers = [all(_NUMBER.match(row.get(name, NONE) or NONE) for row in self.rows) for name in headings]
         return [index == 0 or not number for index, number in enumerate(numbers)]
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """What a command shows of its result.
+
+    Attributes:
+        plain: Plain JSON values.
+        parts: Tables and groups of lines, in order.
+        failed_audits: Names of audits that failed, for the exit code.
+    """
+
+    plain: dict[str, Any]
+    parts: Sequence[Table | list[str]] = ()
+    failed_audits: Sequence[str] = ()
 
 
 def interval(value: Estimate | None) -> str:
@@ -122,13 +140,7 @@ def results(
 ) -> Table:
     """A row a model: every measure on the headline split, what the model costs, and its audits.
 
-    Args:
-        table: What is known of it.
-        measures: In the order of the columns.
-        judge: What the models are compared by; its interval is shown.
-        note: Below the table.
-        more: Cells that only a task has.
-        audits: What the audits of a model say.
+    What the models are compared by has its interval; ``more`` gives cells that only a task has.
     """
     rows = []
     for model in table.models:

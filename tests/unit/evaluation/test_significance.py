@@ -105,6 +105,7 @@ def test_bootstrap_agrees_with_resampling_rows(fractional: bool) -> None:
 def test_bootstrap_of_seeds_is_that_of_every_possible_resample(rows: list[tuple[int, int]]) -> None:
     a, b = np.array([row[0] / 2 for row in rows]), np.array([row[1] / 3 for row in rows])
     got = paired_bootstrap(a, b)
+    assert got == paired_bootstrap(a, b, steps=6) == paired_bootstrap(a, b, steps=12)
     # Every way to draw as many rows with replacement, all equally likely; in sixths, so that nothing is rounded.
     sixths = [3 * first - 2 * second for first, second in rows]
     observed = sum(sixths)

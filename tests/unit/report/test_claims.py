@@ -10,9 +10,9 @@ from string import Formatter
 from typing import get_args
 
 import pytest
+from docs.site.results import Claim, Claims, Figure, _Studies, render_results_markdown
 
 from recurra.core.errors import ConfigurationError
-from recurra.report.documents import Claim, Claims, Figure, _Studies, render_results_markdown
 from recurra.tasks.summary import Summary
 
 ROOT = Path(__file__).resolve().parents[3]

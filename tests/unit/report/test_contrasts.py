@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from docs.site.results import study_page
 from scipy import stats
 
 from factories import RunFactory, leakage
 from recurra.evaluation.predictions import read_predictions
-from recurra.report import summarise_runs
-from recurra.report.documents import study_page
 from recurra.report.figures import draw
 from recurra.report.files import write_files
 from recurra.report.load import load_runs
@@ -26,6 +25,7 @@ from recurra.report.summary import summarise
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import Contrast, PublishedReference, Questions
 from recurra.tasks.summary import plain
+from rendered import summarise_runs
 
 SHARING = Contrast(name="sharing at equal width", a="recurrent", b="stacked-narrow")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from docs.site.results import questions_of, render_results_markdown
 
 from factories import RunFactory
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.report import render_results_markdown
-from recurra.report.documents import questions_of
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 STUDY = """\

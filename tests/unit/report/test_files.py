@@ -16,9 +16,9 @@ from hypothesis import strategies as some
 
 from factories import RunFactory, study_latency
 from recurra.core.terminal import slug
-from recurra.report import write_report
 from recurra.report.render import csv_text
 from recurra.tasks.questions import Contrast, Questions
+from rendered import write_report
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 SVG = "{http://www.w3.org/2000/svg}"

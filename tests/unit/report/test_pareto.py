@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from factories import RunFactory
-from recurra.report import summarise_runs
 from recurra.report.summary import pareto_front
+from rendered import summarise_runs
 
 # Few different values, so that ties are common.
 VALUES = some.lists(some.tuples(some.integers(0, 4), some.integers(0, 4)), max_size=9)

@@ -10,18 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from docs.site.results import study_page
 from scipy import stats
 from sklearn.metrics import f1_score
 
 from factories import RunFactory, invariance, leakage, seen, skipped, study_latency
 from recurra.core.record import AuditResult, read_record
 from recurra.evaluation.predictions import read_predictions
-from recurra.report import study_page, summarise_folders, summarise_runs
+from recurra.report import summarise_folders
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.tasks.classification.measures import bootstrap_matrix, by_class, usual_f1
 from recurra.tasks.questions import Judging, Limits, Questions
 from recurra.tasks.summary import PairTest
+from rendered import summarise_runs
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 

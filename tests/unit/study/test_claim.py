@@ -8,8 +8,8 @@ import pytest
 
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.data.configuration import DataConfig
+from recurra.reported_study import refuse_folder_of_another
 from recurra.study.plan import claim_folder, load_run_config
-from recurra.study.study import refuse_folder_of_another
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS

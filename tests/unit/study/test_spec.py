@@ -11,8 +11,8 @@ import pytest
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.deployment.export_record import ExportRequest
+from recurra.reported_study import waves
 from recurra.study.spec import StudySpec, expand, load_study
-from recurra.study.study import _waves
 from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.questions import Contrast, PublishedReference
 from recurra.tasks.runs import file_hash, make_run
@@ -252,7 +252,7 @@ def test_folds_are_runs_of_their_own_whose_teachers_are_of_the_same_fold(tmp_pat
 def test_who_teaches_a_control_is_trained_before_it() -> None:
     taught = {"name": "words", "preset": "linear-tuned", "teacher": "baseline"}
     study = spec(models=[taught, "linear", "baseline"], seeds=[0, 1])
-    first, second = _waves(study, expand(study))
+    first, second = waves(study, expand(study))
     assert [run.model for run in first] == ["linear", "baseline", "baseline"]
     assert [run.model for run in second] == ["words", "words"]
 

@@ -17,18 +17,17 @@ import pytest
 import recurra
 from factories import RunFactory, leakage
 from recurra import comparison, reported_study
+from recurra import reported_study as study_module
 from recurra.cli.main import main
 from recurra.core.best_run import BestRunRecord, find_run
 from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
 from recurra.core.files import FolderLock, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, read_record, write_record
-from recurra.reported_study import StudyResult, report_study, run_and_report
-from recurra.study import study as study_module
+from recurra.reported_study import StudyResult, read_latency_file, report_study, run_and_report
 from recurra.study.executor import Outcome
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.spec import StudySpec
-from recurra.study.study import read_latency_file
 from recurra.study.workers import Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig

@@ -17,7 +17,7 @@ from recurra.core.record import LabelRunRecord, read_record
 from recurra.data.configuration import DataConfig
 from recurra.study.executor import EXECUTE
 from recurra.study.plan import claim_folder
-from recurra.study.workers import Ended, Worker, Workers
+from recurra.study.workers import Ended, Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
@@ -144,12 +144,12 @@ def test_a_run_is_the_same_to_the_bit_first_or_third_in_a_worker(tmp_path: Path)
 
     def results(name: str, order: list[int]) -> dict[int, tuple[object, dict[str, bytes]]]:
         found: dict[int, tuple[object, dict[str, bytes]]] = {}
-        with Worker(threads=1) as worker:
+        with Workers(1, threads=1) as worker:
             for number in order:
                 folder = tmp_path / name / str(number)
                 folder.mkdir(parents=True)
                 claim_folder(wanted[number], folder)
-                assert worker.call(EXECUTE, [str(folder)], print, machine).code == 0
+                assert worker.call(EXECUTE, str(folder), say=print, machine=machine).code == 0
                 record = read_record(folder)
                 assert isinstance(record, LabelRunRecord)
                 weights = sorted(

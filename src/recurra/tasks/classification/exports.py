@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import Path
 
 from recurra.core.record import LatencyRecord, MetricsRecord
 from recurra.core.terminal import count, points, significant
@@ -55,110 +57,19 @@ class PublishedTable:
     sizes_mib: dict[str, float] = field(default_factory=dict)
 
 
-def _table(
-    source: str,
-    what: str,
-    *,
-    corpora: tuple[str, ...] = ("sst2",),
-    protocol: str = "pooled",
-    precision: str = "",
-    sizes: tuple[tuple[str, float], ...] = (),
-    **figures: tuple[float, float, float | None, float | None, float],
-) -> PublishedTable:
-    named = {preset.replace("_", "-"): PublishedFigure(*values) for preset, values in figures.items()}
-    return PublishedTable(source, what, corpora, protocol, named, precision, dict(sizes))
+def _published_tables() -> dict[str, PublishedTable]:
+    """The tables of ``published.json``: figures are accuracy, F1, precision, recall and milliseconds a text.
+
+    The F1 of `recurrent` in table 11 is printed as .8721, which its precision and recall contradict.
+    """
+    tables = json.loads((Path(__file__).parent / "published.json").read_bytes())
+    for table in tables.values():
+        table["corpora"] = tuple(table["corpora"])
+        table["figures"] = {preset: PublishedFigure(*values) for preset, values in table["figures"].items()}
+    return {name: PublishedTable(**table) for name, table in tables.items()}
 
 
-# Accuracy, F1, precision, recall, ms a text.
-PUBLISHED: dict[str, PublishedTable] = {
-    "6": _table(
-        "table 6",
-        "SST-2",
-        baseline=(0.9061, 0.9148, 0.9174, 0.9122, 0.3706),
-        recurrent=(0.9021, 0.9100, 0.9250, 0.8955, 0.3595),
-    ),
-    "6 early": _table(
-        "table 6, early drafts",
-        "SST-2, as the early drafts have it",
-        baseline=(0.7901, 0.7946, 0.7919, 0.7973, 0.1659),
-        recurrent=(0.7993, 0.8031, 0.8022, 0.8041, 0.1795),
-    ),
-    "7": _table(
-        "table 7",
-        "10 % of SST-2's training rows",
-        baseline=(0.7661, 0.7665, 0.7798, 0.7614, 0.372),
-        recurrent=(0.7453, 0.7451, 0.7696, 0.7467, 0.364),
-    ),
-    "8": _table(
-        "table 8",
-        "50 % of SST-2's training rows",
-        baseline=(0.8903, 0.8965, 0.9001, 0.8922, 0.360),
-        recurrent=(0.8791, 0.8823, 0.8960, 0.8714, 0.355),
-    ),
-    "9": _table(
-        "table 9",
-        "the longest 30 % of SST-2",
-        baseline=(0.8666, 0.8679, 0.9144, 0.8260, 0.3115),
-        recurrent=(0.8710, 0.8795, 0.8723, 0.8867, 0.3920),
-    ),
-    "10": _table(
-        "table 10",
-        "the shortest 30 % of SST-2",
-        baseline=(0.7610, 0.7739, 0.7971, 0.7520, 0.2985),
-        recurrent=(0.7522, 0.7732, 0.7701, 0.7763, 0.2959),
-    ),
-    # The F1 of `recurrent` is printed as .8721, which its precision and recall contradict.
-    "11": _table(
-        "table 11",
-        "Yelp polarity at SST-2's size",
-        corpora=("yelp_polarity",),
-        protocol="sst2-size",
-        baseline=(0.8796, 0.8721, 0.8818, 0.8627, 0.1261),
-        recurrent=(0.8956, 0.8902, 0.8913, 0.8892, 0.1346),
-    ),
-    "12": _table(
-        "table 12",
-        "the domain of a text, three classes",
-        corpora=("domains_polarity",),
-        baseline=(0.9840, 0.9840, 0.9841, 0.9840, 0.3304),
-        recurrent=(0.9865, 0.9865, 0.9865, 0.9865, 0.3228),
-    ),
-    "13 fp32": _table(
-        "table 13, FP32",
-        "deployment in FP32",
-        precision="fp32",
-        sizes=(("baseline", 98.85), ("recurrent-wide", 71.78), ("recurrent", 41.86)),
-        baseline=(0.9022, 0.9123, 0.9036, 0.9215, 0.411),
-        recurrent_wide=(0.9100, 0.9182, 0.9226, 0.9138, 0.405),
-        recurrent=(0.8977, 0.9082, 0.9017, 0.9146, 0.403),
-    ),
-    "13 fp16": _table(
-        "table 13, FP16",
-        "deployment in FP16",
-        precision="fp16",
-        sizes=(("baseline", 49.42), ("recurrent-wide", 35.89), ("recurrent", 20.93)),
-        baseline=(0.9021, 0.9123, 0.9034, 0.9213, 0.246),
-        recurrent_wide=(0.9100, 0.9180, 0.9221, 0.9134, 0.241),
-        recurrent=(0.8977, 0.9082, 0.9017, 0.9146, 0.230),
-    ),
-    "fp32 early": _table(
-        "early draft, FP32",
-        "deployment in FP32, as an early draft has it",
-        precision="fp32",
-        sizes=(("baseline", 98.9), ("recurrent-wide", 71.8)),
-        baseline=(0.918, 0.918, None, None, 0.28),
-        recurrent_wide=(0.918, 0.918, None, None, 0.27),
-    ),
-    "fp16 early": _table(
-        "early draft, FP16",
-        "deployment in FP16, as an early draft has it",
-        precision="fp16",
-        sizes=(("baseline", 49.4), ("recurrent-wide", 35.9)),
-        baseline=(0.918, 0.918, None, None, 0.14),
-        recurrent_wide=(0.918, 0.918, None, None, 0.13),
-    ),
-}
-
+PUBLISHED = _published_tables()
 
 PAPER_PROTOCOL = "paper"
 # Where no study file says otherwise: table 6 beside the whole of SST-2.
@@ -175,10 +86,7 @@ def published_lines(
 ) -> list[PublishedLine]:
     """The published figures for the models of a table.
 
-    Args:
-        table: The runs of the table.
-        models: Its models.
-        references: What the study file names; none stands for table 6 beside the whole of SST-2.
+    No ``references`` of a study file stand for table 6 beside the whole of SST-2.
     """
     settings, precision = table.runs[0].data_settings, table.key.precision
     fitting = [
@@ -240,11 +148,7 @@ def export_lines(
 ) -> list[ExportLine]:
     """Summarises the exports of each model over its seeds, models in the table's order.
 
-    Args:
-        table: The runs of the table.
-        exports: Every export record of the study; those of other runs, or of runs since trained anew, are left out.
-        measured: Their latencies and memory.
-        references: Published tables that the study names.
+    Records of other runs than the table's, or of runs since trained anew, are left out.
     """
     by_run: dict[str, list[ExportRecord]] = defaultdict(list)
     for record in exports:
@@ -387,9 +291,7 @@ MOST_LOST = 0.005
 def advise_exports(lines: Sequence[ExportLine], level: Sequence[str]) -> list[Advice]:
     """Advice by priority; none if there are not two exports that were timed in turns and lose little.
 
-    Args:
-        lines: The exports of a table.
-        level: Labels of the models that are not shown to be less accurate than the best one.
+    ``level`` are labels of the models that are not shown to be less accurate than the best one.
     """
     fair = [line for line in lines if line.median_ms and line.gap >= -MOST_LOST]
     if len(fair) < 2:

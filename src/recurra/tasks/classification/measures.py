@@ -350,9 +350,7 @@ def margin(table: ClassificationTable, confusion_matrix: Sequence[Sequence[int]]
     more than all mistakes cost together. Holding a cost against that of an answer given without looking is what
     detection costs are normalised by (NIST 1997, the DET evaluations of speaker recognition).
 
-    Args:
-        table: The table.
-        confusion_matrix: Of any of its models on the split that is judged: it knows how often each label occurs.
+    The confusion matrix, of any model on the judged split, knows how often each label occurs.
     """
     if table.costs is None:
         return 0.01

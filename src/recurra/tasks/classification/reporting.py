@@ -1,9 +1,9 @@
-"""What a report is told of classifiers."""
+"""What a report is told of classifiers: tables, the labels and rows that go wrong, and what to read of them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,12 @@ import numpy as np
 
 from recurra.core import terminal as form
 from recurra.core.errors import CheckpointError
-from recurra.core.record import MetricsRecord, RunRecord, are_unequal
+from recurra.core.record import AnyDecisionRecord, LabelRunRecord, MetricsRecord, OneLabelRecord, RunRecord, are_unequal
+from recurra.core.terminal import NONE, one_line
+from recurra.deployment.decision import read_decision
 from recurra.deployment.export_record import ExportRecord
-from recurra.evaluation.predictions import Predictions
+from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.classification.conclusions import (
     OVERVIEW_NOTE,
     advise,
@@ -23,13 +26,6 @@ from recurra.tasks.classification.conclusions import (
     only_class,
     overview,
     said_costs,
-)
-from recurra.tasks.classification.errors import (
-    POOLING,
-    confused_table,
-    find_mistakes,
-    label_table,
-    predictions_of,
 )
 from recurra.tasks.classification.exports import PUBLISHED, advise_exports, export_lines, published_lines
 from recurra.tasks.classification.figures import study_charts, table_charts
@@ -42,26 +38,321 @@ from recurra.tasks.classification.measures import (
     ClassificationTable,
     PublishedLine,
     judge,
+    label_figures,
     named_measure,
 )
-from recurra.tasks.classification.tables import exports_table, published_table, results_table, splits_table
 from recurra.tasks.drawing import Chart
-from recurra.tasks.labelling.folds import pool_folds
-from recurra.tasks.labelling.mistakes import mistakes_table
+from recurra.tasks.labelling.folds import Pooling, in_order, pool_folds
+from recurra.tasks.labelling.mistakes import LONGEST_TEXT, mistakes_table, recorded_mistakes, shown_model
 from recurra.tasks.labelling.reporting import (
     CALIBRATION,
+    CALIBRATION_NOTE,
     LOSS,
     UNCALIBRATED,
     LabellingReporting,
+    Mistake,
     more_rows,
     telling_words,
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
-from recurra.tasks.measures import ExportLine, Measure, MeasuredExports, Score, estimate
+from recurra.tasks.measures import Estimate, ExportLine, Measure, MeasuredExports, Score, estimate
 from recurra.tasks.questions import Judging, Limits, Questions, ordered_costs
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
-from recurra.tasks.tables import Cells, Table, advice, audits, contrasts, tests
+from recurra.tasks.tables import Cells, Table, advice, audits, contrasts, interval, results, tests
+
+_EXPORTS = (
+    "The same trained weights, stored in each precision, read back from disk and evaluated. MiB are file sizes. "
+    "Exits: rows leave by the threshold that was calibrated on validation rows, after so many recurrences. "
+    "The gap is to the run's own model computed in FP32 on the same rows, mean ± half the 95 % interval over seeds; "
+    "rows right by one alone say how many rows it rests on. "
+    "Milliseconds a text: median / 90th / 99th percentile, all models and exports timed in turns; memory is the peak "
+    "of a process that only opens the export and labels the same texts."
+)
+
+
+def exports_table(table: ClassificationTable) -> Table:
+    """The same weights, stored in each precision."""
+    batches = sorted({int(batch) for line in table.exports for batch in line.median_ms})
+    rows = [_export(line, batches) for line in table.exports]
+    note = f"On {table.headline_split}. {_EXPORTS}" if rows else ""
+    return Table("exports", "The same weights, stored in each precision", rows, note, page_only=False)
+
+
+def _export(line: ExportLine, batches: Sequence[int]) -> Cells:
+    half = "" if line.gap_half is None else f" ± {line.gap_half * 100:.2f}"
+    timed: Cells = {}
+    for batch in map(str, batches):
+        times = [part for times in (line.median_ms, line.p90_ms, line.p99_ms) if (part := times.get(batch)) is not None]
+        timed[f"ms, batch {batch}"] = " / ".join(map(form.significant, times)) or NONE
+        timed[f"Texts/s, batch {batch}"] = form.count(line.texts_per_s.get(batch))
+    published = [
+        f"{form.decimal(item.accuracy)}, {form.decimal(item.size_mib, 2)}, {form.significant(item.latency_ms)} "
+        f"({item.source}, {item.protocol})"
+        for item in line.published
+    ]
+    return {
+        "Model": line.model,
+        "Stored as": line.stored_as,
+        "Computed in": f"{line.computed}{'; rows leave: ' + line.exits if line.exits else ''}",
+        "Seeds": str(len(line.seeds)),
+        "Weights, MiB": f"{line.weights_mib:.2f}",
+        "Folder, MiB": f"{line.folder_mib:.2f}",
+        "Accuracy": form.decimal(line.accuracy.mean),
+        "95 % interval": interval(line.accuracy),
+        "Gap to FP32, points": f"{form.signed(line.gap * 100, 2)}{half}",
+        "Labels changed": f"{line.labels_changed:,} of {line.rows:,}",
+        "Right alone: export : FP32": f"{line.only_export:,} : {line.only_reference:,}",
+        **timed,
+        "Memory, MiB": form.count(line.memory_mib),
+        "Published: accuracy, MiB, ms": "; ".join(published),
+        "Ours − published": "; ".join(ACCURACY.gap(item.difference) for item in line.published),
+    }
+
+
+def published_table(table: ClassificationTable) -> Table:
+    """The published figures below ours, model by model."""
+    rows: list[Cells] = []
+    classes: list[str] = []
+    for model in table.models:
+        lines = [line for line in table.published if line.model == model.label]
+        score = model.scores.get(table.headline_split)
+        if not lines or score is None:
+            continue
+        timing = model.latency[max(model.latency, key=int)] if model.latency else None
+        means = {key: form.decimal(score.figures[key].mean) for key in ("f1", "precision", "recall")}
+        accuracy: Estimate = score.figures[ACCURACY.key]
+        rows.append(
+            {
+                "Model": model.label,
+                "Figures": f"ours, {table.headline_split}",
+                "Split protocol": table.protocol,
+                "Accuracy": f"{form.decimal(accuracy.mean)} ({form.interval(accuracy.low, accuracy.high)})",
+                "Ours − published": NONE,
+                "In our 95 % interval": NONE,
+                "What differs": NONE,
+                "F1": means["f1"],
+                "Precision": means["precision"],
+                "Recall": means["recall"],
+                "ms a text": f"{form.significant(timing.median_ms)}, batch {timing.batch_size}" if timing else NONE,
+            }
+        )
+        rows += [
+            {
+                "Model": model.label,
+                "Figures": f"published, {line.source}: {line.what}",
+                "Split protocol": line.protocol,
+                "Accuracy": form.decimal(line.accuracy),
+                "Ours − published": NONE if line.difference is None else ACCURACY.gap(line.difference),
+                "In our 95 % interval": form.yes_no(line.inside),
+                "What differs": line.differs or "nothing known",
+                "F1": form.decimal(line.f1),
+                "Precision": form.decimal(line.precision),
+                "Recall": form.decimal(line.recall),
+                "ms a text": form.decimal(line.latency_ms),
+            }
+            for line in lines
+        ]
+        classes += ["ours", *("" for _ in lines)]
+    note = (
+        "The published figures are single runs; their milliseconds are from another machine. “pooled” means a random "
+        "split of the pooled rows, where phrases of one sentence lie on both sides."
+    )
+    if differing := list(dict.fromkeys(line.differs for line in table.published if line.differs)):
+        note += f" Where something differs ({'; '.join(differing)}), the two are not comparable."
+    return Table("published", "Beside the published figures", rows, note if rows else "", classes=classes)
+
+
+def results_table(table: ClassificationTable, figures: Sequence[Measure], judge: Measure) -> Table:
+    """What each classifier scores and costs."""
+    split, labels = table.headline_split, table.label_names
+    counts = sorted({model.scores[split].rows for model in table.models if split in model.scores})
+    timings = [timing for model in table.models for timing in model.latency.values()]
+    latency = "No latency was measured."
+    if timings:
+        threads = f"{timings[0].threads} {'thread' if timings[0].threads == 1 else 'threads'}"
+        together = any(timing.source == "side by side" for timing in table.models[0].latency.values())
+        latency = (
+            "Milliseconds a text are median / 90th percentile over batches after warm-up"
+            f"{', all models side by side in one process' if together else ''}, on {timings[0].device} with {threads}."
+        )
+    calibrated = any(CALIBRATION.of(model, split) for model in table.models)
+    note = (
+        f"On the {split} split ({' or '.join(map(form.count, counts))} rows). Figures are means over seeds, ± their "
+        "standard deviation. Intervals are 95 %: “seeds” is Student's t over seeds and says how another training would "
+        "differ; “examples” (Wilson for accuracy, bootstrap for F1) is used where there is one seed, or where the seed "
+        "changes nothing, and says how another sample of texts would differ. F1 is of label "
+        f"{labels[1] if len(labels) == 2 else 'by label, averaged'}; loss is mean cross-entropy in nats."
+        f"{f' {CALIBRATION_NOTE}' if calibrated else ''} {latency} On a Pareto front no other model is both cheaper "
+        "and more accurate; fronts are of means, whether or not a gap is supported."
+    )
+    return results(table, figures, judge, note=note)
+
+
+def splits_table(table: ClassificationTable) -> Table:
+    """Accuracy on every reported split, where there are several."""
+    rows = []
+    for model in table.models if len(table.reported_splits) > 1 else ():
+        cells = {"Model": model.label}
+        for split in table.reported_splits:
+            score = model.scores.get(split)
+            value = None if score is None else score.figures[ACCURACY.key]
+            cells[split] = NONE if value is None else f"{ACCURACY.text(value)}, {interval(value)}"
+        rows.append(cells)
+    chosen = [split.name for split in table.splits if "chose" in split.role]
+    note = " ".join(f"The checkpoint was chosen on {name}: figures there are a little too good." for name in chosen)
+    return Table("splits", "Accuracy on every reported split", rows, note if rows else "", folded=True)
+
+
+def predictions_of(run: LoadedRun, split: str) -> Predictions:
+    """The predictions of a run on a split, of pooled folds all of them, in the order of the rows' identities.
+
+    Probabilities are those that each fold's own temperature gives, so logits are divided by it.
+
+    Raises:
+        CheckpointError: If a file of them is missing or damaged.
+    """
+    if not run.folds:
+        return read_predictions(run.folder, split)
+    return _joined([_calibrated(each, split) for each in run.folds])
+
+
+def _joined(parts: Sequence[Predictions]) -> Predictions:
+    ids = [name for part in parts for name in part.ids]
+    order = in_order(ids)
+    labels, logits = (np.concatenate([getattr(part, name) for part in parts])[order] for name in ("labels", "logits"))
+    return Predictions([ids[row] for row in order], labels, logits)
+
+
+def _calibrated(run: LoadedRun, split: str) -> Predictions:
+    found = read_predictions(run.folder, split)
+    assert isinstance(run.record, LabelRunRecord)
+    decision = run.record.decision
+    temperature = decision.temperature if isinstance(decision, OneLabelRecord) else 1.0
+    return replace(found, logits=(found.logits / np.float32(temperature)).astype(np.float32))
+
+
+def _measure(records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MetricsRecord:
+    said = [
+        read_decision(record.data.label_names, record.decision).probabilities(part.logits)
+        for record, part in zip(records, parts, strict=True)
+    ]
+    logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
+    metrics = evaluate_logits(logits, labels, np.concatenate(said))
+    return metrics.of_labels() if any(each.loss is None for each in records[0].metrics.values()) else metrics
+
+
+POOLING = Pooling(
+    lambda run, split: read_predictions(run.folder, split), _measure, lambda _: OneLabelRecord(temperature=1.0)
+)
+
+
+MOST_PAIRS = 12
+MOST_MISTAKES = 15
+# So many labels are read in the order of the file; more of them worst first.
+FEW_LABELS = 8
+
+
+def label_table(table: ClassificationTable) -> Table:
+    """Precision, recall and F1 of every label; of many labels the worst first."""
+    model = shown_model(table)
+    if model is None:
+        return Table("labels", "Label by label", [])
+    matrix = model.scores[table.headline_split].confusion_matrix
+    figures = np.transpose(label_figures(np.asarray(matrix, dtype=np.float64)))
+    lines = list(zip(table.label_names, map(sum, matrix), figures.tolist(), strict=True))
+    few = len(lines) <= FEW_LABELS
+    rows = [
+        {
+            "Label": name,
+            "Rows": form.count(count),
+            "Precision": form.decimal(precision, 3),
+            "Recall": form.decimal(recall, 3),
+            "F1": form.decimal(f1, 3),
+        }
+        for name, count, (precision, recall, f1) in (lines if few else sorted(lines, key=lambda line: line[2][2]))
+    ]
+    note = (
+        "Precision is the share of right ones among the texts given this label, recall the share of its texts that are "
+        f"given it.{'' if few else ' The worst label first.'}{_summed(model)}"
+    )
+    return Table("labels", f"Label by label: {model.label} on {table.headline_split}", rows, note)
+
+
+def confused_table(table: ClassificationTable) -> Table:
+    """The pairs of labels with the most errors, at most `MOST_PAIRS`; none of two labels, whose matrix says it all."""
+    model = shown_model(table)
+    if model is None or len(table.label_names) == 2:
+        return Table("confused", "Most confused", [])
+    matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
+    wrong = matrix * (1 - np.eye(len(matrix), dtype=np.int64))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
+    names = table.label_names
+    rows = [
+        {
+            "A text of": names[true],
+            "is taken for": names[predicted],
+            "Rows": form.count(matrix[true, predicted]),
+            "Of its label": f"{matrix[true, predicted] / matrix[true].sum() * 100:.1f} %",
+        }
+        for true, predicted in (divmod(int(position), len(matrix)) for position in order if wrong.flat[position] > 0)
+    ]
+    note = f"The {MOST_PAIRS} pairs with the most errors, or all.{_summed(model)}"
+    heading = f"Most confused: {model.label} on {table.headline_split}"
+    return Table("confused", heading, rows, note if rows else "")
+
+
+def _summed(model: ModelSummary) -> str:
+    return f" Rows are summed over {len(model.seeds)} seeds." if len(model.seeds) > 1 else ""
+
+
+def find_mistakes(
+    table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]], texts: Mapping[str, str]
+) -> list[Mistake]:
+    """The rows of the headline split that the recommended model gets wrong and is surest of.
+
+    Raises:
+        CheckpointError: If predictions are damaged.
+    """
+    model, split = shown_model(table), table.headline_split
+    if model is None or not texts:
+        return []
+    by_seed = [predictions_of(run, split) for run in runs[model.label]]
+    first = by_seed[0]
+    if not set(first.ids) <= set(texts):
+        return []
+    decisions = [read_decision(table.label_names, _decision(run)) for run in runs[model.label]]
+    probabilities = np.mean(
+        [decision.probabilities(rows.logits) for decision, rows in zip(decisions, by_seed, strict=True)], axis=0
+    )
+    answers, rows = probabilities.argmax(axis=1), np.arange(len(first))
+    sure = np.where(answers != first.labels, probabilities[rows, answers], 0.0)
+    others = {
+        label: np.mean([found.correct for found in each], axis=0)
+        for label, group in runs.items()
+        if label != model.label
+        and (each := [predictions_of(run, split) for run in group if split in run.record.metrics])
+        and all(found.ids == first.ids for found in each)
+    }
+    names = table.label_names
+    words = {(each.id, each.said): each.words for run in runs[model.label] for each in recorded_mistakes(run, split)}
+    return [
+        Mistake(
+            one_line(texts[first.ids[row]], LONGEST_TEXT),
+            names[first.labels[row]],
+            names[answers[row]],
+            float(sure[row]),
+            [label for label, right in others.items() if right[row] > 0.5],
+            words.get((first.ids[row], names[answers[row]])),
+        )
+        for row in np.argsort(-sure, kind="stable")[:MOST_MISTAKES].tolist()
+        if sure[row] > 0
+    ]
+
+
+def _decision(run: LoadedRun) -> AnyDecisionRecord | None:
+    return run.record.decision if isinstance(run.record, LabelRunRecord) else None
+
 
 # Of every classifier, beside what it is judged by.
 FIGURES = (F1, PRECISION, RECALL, LOSS, CALIBRATION, UNCALIBRATED)

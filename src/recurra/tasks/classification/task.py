@@ -17,7 +17,7 @@ from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.tasks.base import ExitSubject
 from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.labelling.task import LabellingTask, Logits
-from recurra.tasks.presentation import Shown, ShownTable
+from recurra.tasks.tables import CommandResult, Table
 
 if TYPE_CHECKING:
     from recurra.tasks.labelling.evaluation import ComputedRows
@@ -67,27 +67,27 @@ class ClassificationTask(LabellingTask):
             **error,
         }
 
-    def evaluation(self, computed: ComputedRows) -> Shown:
+    def evaluation(self, computed: ComputedRows) -> CommandResult:
         metrics = computed.metrics
         low, high = metrics.accuracy_interval
-        figures = [
-            ("Accuracy", f"{metrics.accuracy:.4f}"),
-            ("95 % interval", f"{low:.4f} to {high:.4f}"),
-            ("Precision", f"{metrics.precision:.4f}"),
-            ("Recall", f"{metrics.recall:.4f}"),
-            ("F1", f"{metrics.f1:.4f}"),
-            ("Loss", f"{metrics.loss:.4f}"),
-            ("Calibration error (before)", f"{metrics.calibration_error:.4f} ({metrics.uncalibrated_error:.4f})"),
-        ]
+        figures = {
+            "Accuracy": f"{metrics.accuracy:.4f}",
+            "95 % interval": f"{low:.4f} to {high:.4f}",
+            "Precision": f"{metrics.precision:.4f}",
+            "Recall": f"{metrics.recall:.4f}",
+            "F1": f"{metrics.f1:.4f}",
+            "Loss": f"{metrics.loss:.4f}",
+            "Calibration error (before)": f"{metrics.calibration_error:.4f} ({metrics.uncalibrated_error:.4f})",
+        }
         names = computed.record.data.label_names
         matrix = [
-            [f"true {name}", *map(str, counts)] for name, counts in zip(names, metrics.confusion_matrix, strict=True)
+            {"": f"true {name}"} | {f"predicted {said}": f"{count}" for said, count in zip(names, counts, strict=True)}
+            for name, counts in zip(names, metrics.confusion_matrix, strict=True)
         ]
         lines = computed.lines()
         if computed.recorded is not None:
             lines.append(f"accuracy in the record: {computed.recorded.accuracy:.4f}")
-        tables = [computed.table(figures), ShownTable("", ["", *(f"predicted {name}" for name in names)], matrix)]
-        return Shown(computed.plain(), [*tables, lines])
+        return CommandResult(computed.plain(), [computed.table(figures), Table("confusion", "", matrix), lines])
 
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
         from recurra.tasks.classification.exits import ClassifierSubject

@@ -20,10 +20,7 @@ _DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id", "problem_typ
 def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_size: int | None) -> Any:
     """The model configuration of a run: preset, overrides, and what the data decide.
 
-    Args:
-        config: The run.
-        label_names: Names of the classes, in order.
-        vocab_size: Rows of the token table; none while the tokenizer is not known, for a check of the rest.
+    ``vocab_size`` are the rows of the token table; none while the tokenizer is not known, for a check of the rest.
 
     Raises:
         ConfigurationError: For an unknown preset or key, or an input length that the model does not allow.

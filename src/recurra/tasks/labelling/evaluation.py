@@ -21,7 +21,7 @@ from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computati
 from recurra.deployment.export.manifest import read_source_record
 from recurra.deployment.prediction.files import PredictedRows, check_output, open_writer
 from recurra.tasks.base import require_split
-from recurra.tasks.presentation import ShownTable
+from recurra.tasks.tables import Cells, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +41,11 @@ class ComputedRows:
         """What is said under the figures."""
         return [self.computation.describe(), *([] if self.output is None else [f"predictions: {self.output}"])]
 
-    def table(self, figures: list[tuple[str, str]]) -> ShownTable:
+    def table(self, figures: Cells) -> Table:
         """The figures in a row, by heading."""
-        headings = ["Rows of", "Rows", *(heading for heading, _ in figures)]
-        values = [self.rows.name, f"{len(self.rows):,}", *(value for _, value in figures)]
-        return ShownTable(self.record.run_id, headings, [values])
+        return Table(
+            "results", self.record.run_id, [{"Rows of": self.rows.name, "Rows": f"{len(self.rows):,}", **figures}]
+        )
 
     def plain(self) -> dict[str, Any]:
         """Plain JSON values."""

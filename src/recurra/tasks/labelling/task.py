@@ -49,11 +49,11 @@ from recurra.tasks.base import Competitor, DataCost, Given, Model, Task, count_l
 from recurra.tasks.labelling.answers import read_answers, record_answers
 from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, STATIC, labelled
 from recurra.tasks.labelling.mistakes import surest_mistakes
-from recurra.tasks.presentation import Shown, ShownTable
 from recurra.tasks.profile import ENCODER, METHOD, WORDS_AND_ENCODER, check_method, encoder_of
 from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
+from recurra.tasks.tables import CommandResult, Table
 from recurra.training.protocols import PROTOCOLS
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class LabellingTask(Task):
         """What a training shows of a split, by heading."""
 
     @abstractmethod
-    def evaluation(self, computed: ComputedRows) -> Shown:
+    def evaluation(self, computed: ComputedRows) -> CommandResult:
         """What an evaluation shows."""
 
     def misfit(self, model: str, data_name: str) -> str:
@@ -169,22 +169,21 @@ class LabellingTask(Task):
         longest = self.shape(model, overrides).get("max_position_embeddings", MODEL_MAX_LENGTH)
         return min(longest, MODEL_MAX_LENGTH) if isinstance(longest, int) else MODEL_MAX_LENGTH
 
-    def describe_data(self, config: RunData, data: StudyData) -> Shown:
+    def describe_data(self, config: RunData, data: StudyData) -> CommandResult:
         """Splits, labels, lengths, fingerprints and left-out rows; and how many rows each limit of tokens cuts."""
         config = labelled(config)
         dataset = data.rows(config)
         record = dataset.record()
-        headings = ["Split", "Rows", "Mean words", "Median", "90 %", "Most", "Fingerprint"]
         rows = [
-            [
-                name,
-                f"{split.rows:,}",
-                f"{split.words.mean:.1f}",
-                f"{split.words.median:.0f}",
-                f"{split.words.p90:.0f}",
-                f"{split.words.max}",
-                split.fingerprint,
-            ]
+            {
+                "Split": name,
+                "Rows": f"{split.rows:,}",
+                "Mean words": f"{split.words.mean:.1f}",
+                "Median": f"{split.words.median:.0f}",
+                "90 %": f"{split.words.p90:.0f}",
+                "Most": f"{split.words.max}",
+                "Fingerprint": split.fingerprint,
+            }
             for name, split in record.splits.items()
         ]
         title = f"{record.name}, protocol {record.protocol}, fingerprint {record.fingerprint}"
@@ -194,9 +193,9 @@ class LabellingTask(Task):
         limits = [f"training rows that a limit of tokens cuts ({config.tokenizer} tokenizer): {shares}"] if cut else []
         plain = {**record.model_dump(mode="json"), "cut": {str(limit): share for limit, share in cut.items()}}
         lines = [*limits, *record.notes, *dropped]
-        return Shown(plain, [ShownTable(title, headings, rows), _describe_labels(record), lines])
+        return CommandResult(plain, [Table("splits", title, rows), _describe_labels(record), lines])
 
-    def prepare_data(self, config: RunData, data: StudyData) -> Shown:
+    def prepare_data(self, config: RunData, data: StudyData) -> CommandResult:
         """Tokenises all splits; ``cut`` counts the rows at the limit of tokens, or with as many windows as allowed."""
         config = labelled(config)
         dataset, cache_dir = data.rows(config), data.machine.cache_dir
@@ -212,14 +211,14 @@ class LabellingTask(Task):
         if config.windows > 1:
             title += f" in each of at most {config.windows} windows"
         rows = [
-            [
-                split["name"],
-                f"{split['rows']:,}",
-                f"{split['tokens']:,}",
-                f"{split['mean_tokens']:.1f}",
-                f"{split['longest_tokens']}",
-                f"{split['cut']:,}",
-            ]
+            {
+                "Split": split["name"],
+                "Rows": f"{split['rows']:,}",
+                "Tokens": f"{split['tokens']:,}",
+                "Mean": f"{split['mean_tokens']:.1f}",
+                "Longest": f"{split['longest_tokens']}",
+                "Rows at the limit": f"{split['cut']:,}",
+            }
             for split in splits
         ]
         plain = {
@@ -231,8 +230,7 @@ class LabellingTask(Task):
             "windows": config.windows,
             "splits": splits,
         }
-        headings = ["Split", "Rows", "Tokens", "Mean", "Longest", "Rows at the limit"]
-        return Shown(plain, [ShownTable(title, headings, rows)])
+        return CommandResult(plain, [Table("splits", title, rows)])
 
     def audit_data(self, config: RunData, data: StudyData) -> tuple[str, list[AuditResult]]:
         """Leakage between splits and shortcuts to the label, graded by the linear control; and what is cut."""
@@ -300,11 +298,7 @@ class LabellingTask(Task):
             kind = "joined"
         return "recurra.deployment.classifier", f"recurra.tasks.labelling.{kind}"
 
-    def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
-        return self.trainer(config)(config, folder, data, reporter)
-
     def trainer(self, config: RunConfig) -> Callable[..., Trained]:
-        """What trains the model of a run; scikit-learn or torch are imported for it."""
         if config.control == WORDS_AND_ENCODER:
             from recurra.tasks.labelling.joined import train_joined
 
@@ -382,30 +376,28 @@ class LabellingTask(Task):
             shape={} if config.is_control else shape_of(engine.model.config),
         )
 
-    def present(self, record: AnyRecord, output: str) -> Shown:
+    def present(self, record: AnyRecord, output: str) -> CommandResult:
         assert isinstance(record, LabelRunRecord)
-        figures = {split: self.figures(metrics) for split, metrics in record.metrics.items()}
-        rows = [[split, f"{record.metrics[split].rows:,}", *values.values()] for split, values in figures.items()]
-        headings = ["Split", "Rows", *next(iter(figures.values()), {})]
-        return Shown(
+        rows = [
+            {"Split": split, "Rows": f"{metrics.rows:,}", **self.figures(metrics)}
+            for split, metrics in record.metrics.items()
+        ]
+        return CommandResult(
             {"output": output, **record.model_dump(mode="json")},
             [
-                ShownTable(record.run_id, headings, rows),
+                Table("results", record.run_id, rows),
                 [f"note: {audit.name}: {audit.summary}" for audit in record.noted_audits()],
                 [f"run: {output}", f"use it: recurra predict {output} 'a text'"],
             ],
             [audit.name for audit in record.failed_audits()],
         )
 
-    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> Shown:
-        refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
-        return self.evaluation(self.compute(run, data_root=data_root, **named_options(options, _EVALUATION_OPTIONS)))
-
-    def compute(self, run: Path, **options: Any) -> ComputedRows:
-        """Computes and measures rows; see `recurra.tasks.labelling.evaluation.compute_evaluation` for the options."""
+    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
         from recurra.tasks.labelling.evaluation import compute_evaluation
 
-        return compute_evaluation(run, self.measure, **options)
+        refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
+        given = named_options(options, _EVALUATION_OPTIONS)
+        return self.evaluation(compute_evaluation(run, self.measure, data_root=data_root, **given))
 
     def describe_kept(self, keep: float) -> str:
         return f"at least {100 * keep:g} % of labels as the full model has them"
@@ -495,7 +487,7 @@ class LabellingTask(Task):
             yield Competitor(f"{name}{WITH_EXITS}", partial(early.logits, clean=False), precision)
 
 
-def _describe_labels(record: DataRecord) -> ShownTable:
+def _describe_labels(record: DataRecord) -> Table:
     """Rows of each label in every split, the commonest first; of very many the two ends, the others in one row."""
     train = record.splits["train"]
     ordered = sorted(record.label_names, key=lambda label: -train.label_counts[label])
@@ -506,10 +498,12 @@ def _describe_labels(record: DataRecord) -> ShownTable:
         groups = [*first, (f"… {len(others)} others (--json has all)", others), *last]
     rows = []
     for name, labels in groups:
-        counts = [sum(split.label_counts[label] for label in labels) for split in record.splits.values()]
+        counts = {
+            name: f"{sum(split.label_counts[label] for label in labels):,}" for name, split in record.splits.items()
+        }
         share = sum(train.label_counts[label] for label in labels) / train.rows
-        rows.append([name, *(f"{count:,}" for count in counts), f"{share:.1%}"])
-    return ShownTable("", ["Label", *record.splits, "Of train"], rows)
+        rows.append({"Label": name, **counts, "Of train": f"{share:.1%}"})
+    return Table("labels", "", rows)
 
 
 def _is_file(name: str) -> bool:

@@ -174,14 +174,8 @@ def taught_rows(
 ) -> tuple[TaughtSplit, Lesson]:
     """The rows that a Transformer learns from, with the answers to them and, of the same encoder, the teacher's states.
 
-    Args:
-        config: The run.
-        lesson: What its teachers say.
-        train: Its tokenised training rows; a text in windows has the same answers for each.
-        unlabelled: Its tokenised texts without labels, if there are some.
-        plan: Layers of the encoder that the student is made of; none if it does not start from one.
-        cache_dir: Where states are kept.
-        reporter: For progress.
+    A text in windows has the same answers for each. ``plan`` are layers of the encoder that the student is made of;
+    none if it does not start from one.
 
     Returns:
         The rows, and the lesson with what the states took.

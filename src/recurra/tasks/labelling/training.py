@@ -115,10 +115,7 @@ def narrow_table(model: Any, tokenizer: Any, ids: npt.NDArray[np.int32]) -> Any:
 
     Training rows are written in the same pieces as before.
 
-    Args:
-        model: With the encoder's weights; it is changed.
-        tokenizer: The encoder's.
-        ids: Of the training rows.
+    ``model`` has the encoder's weights and is changed; ``ids`` are those of the training rows.
     """
     if len(tokenizer) <= WIDE_TABLE or tokenizer.backend_tokenizer.model.__class__.__name__ not in SEPARABLE:
         return tokenizer

@@ -22,6 +22,7 @@ from recurra.core.record import (
     read_language_record,
 )
 from recurra.core.sealed import sealed_model
+from recurra.core.terminal import decimal
 from recurra.data.language.configuration import LINES, LanguageDataConfig
 from recurra.data.language.corpora import RunningText, load_language_dataset, read_text_file
 from recurra.data.language.preparation import encode_for
@@ -32,7 +33,7 @@ from recurra.evaluation.token_exits import PolicyCost, compare_cache_policies
 from recurra.models.inference import autocast, check_precision, default_device
 from recurra.models.loading import load_language_model
 from recurra.tasks.base import require_split
-from recurra.tasks.presentation import Shown, ShownTable
+from recurra.tasks.tables import CommandResult, Table
 
 if TYPE_CHECKING:
     from recurra.models.configuration import RecurraConfig
@@ -183,65 +184,51 @@ def time_language_model(
     }
 
 
-CACHE_HEADINGS = ["Cache", "Serves", "KiB a token", "Loss", "Above exact"]
-POSITION_HEADINGS = ["Head", "First", "Middle", "Last", "All but the last"]
-HEADINGS = ["Text", "Head", "Loss", "Perplexity a token", "a word", "Bits a byte"]
+def head_table(title: str, metrics: Mapping[str, LanguageMetricsRecord]) -> Table:
+    """A row for each head on each text: loss in nats a token, perplexities, bits a byte."""
+    rows = [
+        {
+            "Text": source,
+            "Head": name,
+            "Loss": f"{head.loss:.4f}",
+            "Perplexity a token": _perplexity(head.token_perplexity),
+            "a word": _perplexity(head.word_perplexity),
+            "Bits a byte": decimal(head.bits_per_byte, 3),
+        }
+        for source, measured in metrics.items()
+        for name, head in measured.heads.items()
+    ]
+    return Table("heads", title, rows)
 
 
-def head_table(title: str, metrics: Mapping[str, LanguageMetricsRecord]) -> ShownTable:
-    """A row for each head on each text."""
-    rows = [row for source, measured in metrics.items() for row in head_rows(source, measured)]
-    return ShownTable(title, HEADINGS, rows, left=("Head",))
-
-
-def position_table(title: str, positions: Mapping[str, PositionLoss]) -> ShownTable:
-    """A row a head."""
-    return ShownTable(title, POSITION_HEADINGS, position_rows(positions), left=("Head",))
-
-
-def cache_table(title: str, caches: Sequence[PolicyCost]) -> ShownTable:
-    """A row a cache policy."""
-    return ShownTable(title, CACHE_HEADINGS, cache_rows(caches), left=("Cache", "Serves"))
-
-
-def position_rows(positions: Mapping[str, PositionLoss]) -> list[list[str]]:
+def position_table(title: str, positions: Mapping[str, PositionLoss]) -> Table:
     """A row a head: nats a token at the first, the middle and the last position, and at all but the last."""
     rows = []
     for name, found in positions.items():
         last = len(found.loss) - 1
-        places = [found.loss[0], found.loss[last // 2], found.loss[last], found.mean(slice(0, last))]
-        rows.append([name, *("–" if loss is None else f"{loss:.4f}" for loss in places)])
-    return rows
+        places = {
+            "First": found.loss[0],
+            "Middle": found.loss[last // 2],
+            "Last": found.loss[last],
+            "All but the last": found.mean(slice(0, last)),
+        }
+        rows.append({"Head": name} | {place: decimal(loss) for place, loss in places.items()})
+    return Table("positions", title, rows)
 
 
-def cache_rows(caches: Sequence[PolicyCost]) -> list[list[str]]:
+def cache_table(title: str, caches: Sequence[PolicyCost]) -> Table:
     """A row a cache policy: memory a token, loss, and what that is above the exact one."""
-    exact = caches[0]
-    return [
-        [
-            cost.policy,
-            "each its own" if cost.serving is None else f"loop {cost.serving} the later ones",
-            f"{cost.bytes_per_token / 1024:.2f}",
-            f"{cost.loss:.4f}",
-            f"{100 * (cost.loss / exact.loss - 1):+.2f} %",
-        ]
+    rows = [
+        {
+            "Cache": cost.policy,
+            "Serves": "each its own" if cost.serving is None else f"loop {cost.serving} the later ones",
+            "KiB a token": f"{cost.bytes_per_token / 1024:.2f}",
+            "Loss": f"{cost.loss:.4f}",
+            "Above exact": f"{100 * (cost.loss / caches[0].loss - 1):+.2f} %",
+        }
         for cost in caches
     ]
-
-
-def head_rows(source: str, metrics: LanguageMetricsRecord) -> list[list[str]]:
-    """A row a head: loss in nats a token, perplexities, bits a byte."""
-    return [
-        [
-            source,
-            name,
-            f"{head.loss:.4f}",
-            _perplexity(head.token_perplexity),
-            _perplexity(head.word_perplexity),
-            "–" if head.bits_per_byte is None else f"{head.bits_per_byte:.3f}",
-        ]
-        for name, head in metrics.heads.items()
-    ]
+    return Table("caches", title, rows)
 
 
 def _perplexity(value: float | None) -> str:
@@ -281,7 +268,7 @@ class LanguageEvaluation:
     positions: Mapping[str, PositionLoss] | None = None
     caches: Sequence[PolicyCost] | None = None
 
-    def shown(self) -> Shown:
+    def shown(self) -> CommandResult:
         """Figures of every head, and what else was asked for."""
         metrics = self.metrics
         cut = "blocks" if metrics.stride == metrics.context else f"windows with stride {metrics.stride}"
@@ -293,13 +280,13 @@ class LanguageEvaluation:
             lines.append("the tokenizer loses part of a text: there is no figure by word or byte")
         if self.recorded is not None:
             lines.append(f"loss of the final head in the record: {self.recorded.final.loss:.4f}")
-        parts: list[ShownTable | list[str]] = [head_table(f"{self.label}: {self.run_id}", {self.source: metrics})]
+        parts: list[Table | list[str]] = [head_table(f"{self.label}: {self.run_id}", {self.source: metrics})]
         if self.positions is not None:
             parts.append(position_table(f"{self.label}: loss by position", self.positions))
             lines.append("every position: --json")
         if self.caches is not None:
             parts.append(cache_table("caches in decoding, FP32, blocks", self.caches))
-        return Shown(self.plain(), [*parts, lines])
+        return CommandResult(self.plain(), [*parts, lines])
 
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values."""

@@ -1,4 +1,4 @@
-"""What a report is told of language models."""
+"""What a report is told of language models, and their charts (CRT-Deep, figures 2 and 3)."""
 
 from __future__ import annotations
 
@@ -20,51 +20,144 @@ from recurra.core.record import (
     LanguageRunRecord,
     is_of_causality,
 )
-from recurra.core.terminal import words
+from recurra.core.terminal import decimal, words
 from recurra.evaluation.audits.registry import meaning
 from recurra.models.names import LANGUAGE_PRESETS
+from recurra.tasks import drawing
 from recurra.tasks.audits import group_of
-from recurra.tasks.drawing import Chart
-from recurra.tasks.language.figures import language_charts
+from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
 from recurra.tasks.language.tables import (
+    BITS_PER_BYTE,
     LOSS,
-    HeadSummary,
+    TOKEN_PERPLEXITY,
+    WORD_PERPLEXITY,
     LanguageModelSummary,
     LanguageTable,
     early_exit_table,
     early_exits,
     figures_of_heads,
+    heads_of,
     heads_table,
-    perplexity,
+    of_head,
     published_table,
     results_table,
     splits_table,
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import Measure, over_seeds
+from recurra.tasks.measures import Basis, Estimate, Measure, Score, over_seeds
 from recurra.tasks.questions import Questions
 from recurra.tasks.reporting import Records, Reporting
 from recurra.tasks.summary import AuditLine, ModelSummary, PairTest, TableSummary
 from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, half_width, tests
 
+
+def language_charts(table: LanguageTable, key: str) -> list[Chart]:
+    """All charts of a table; those for which there is nothing to draw are left out."""
+    charts = []
+    trained = [
+        (model.label, color, model.history)
+        for color, model in enumerate(table.models)
+        if max(map(len, model.history), default=0) > 1
+    ]
+    if trained:
+        charts.append(
+            drawing.chart_by_epoch(
+                "loss", "Objective by epoch", trained, ["validation_loss", "train_loss"], f"{key}-curve",
+                y_title="objective in nats a token", y_text=lambda value: decimal(value, 2),
+                caption="Solid: validation, dashed: train. The weighted mean of all heads' losses; means over seeds.",
+            )
+        )  # fmt: skip
+    by_head = [model for model in table.models if len(heads_of(model, table.headline_split)) > 1]
+    if by_head:
+        charts.append(loss_by_loop(by_head, table.headline_split, f"{key}-loss"))
+    with_rule = [model for model in table.models if any(exits.chosen for exits in model.exits)]
+    if with_rule:
+        charts.append(loops_taken(with_rule, f"{key}-taken"))
+    return charts
+
+
+def loss_by_loop(models: Sequence[LanguageModelSummary], split: str, key: str) -> Chart:
+    """The loss of every head in the order of loops; the final head stands at the last loop."""
+    names = max((heads_of(model, split) for model in models), key=len)
+
+    def loop(name: str) -> int:
+        return names.index(name) if name in names and name != FINAL_HEAD else len(names) - 1
+
+    lines = [
+        Line(
+            model.label,
+            color,
+            [Point(loop(head), of_head(LOSS, head).mean(model, split)) for head in heads_of(model, split)],
+        )
+        for color, model in enumerate(models)
+    ]
+    ticks = tuple(map(float, range(len(names))))
+    x_scale = Scale(-0.4, len(names) - 0.6, LEFT, RIGHT, ticks)
+    y_scale = drawing.linear_scale([point.y for line in lines for point in line.points], BOTTOM, TOP, floor=0.0)
+    x = Axis(x_scale, "head after loop", lambda value: names[round(value)].removeprefix("exit-"))
+    y = Axis(y_scale, "loss in nats a token", lambda value: decimal(value, 2))
+    return drawing.line_chart(
+        "by-loop", f"Loss by loop on {split}", lines, x, y, key=key, caption="The last head is the final one."
+    )
+
+
+def shares_by_loops(exits: Sequence[ExitsRecord]) -> dict[int, float]:
+    """Share of tokens by the recurrences that they take under the chosen rule, mean over seeds that have one."""
+    counts = [record.chosen.taken for record in exits if record.chosen is not None]
+    numbers = sorted({number for taken in counts for number in taken})
+    return {
+        number: statistics.fmean(taken.get(number, 0) / sum(taken.values()) for taken in counts) for number in numbers
+    }
+
+
+def loops_taken(models: Sequence[LanguageModelSummary], key: str) -> Chart:
+    """The share of tokens by the loops that they take."""
+    last = max(exits.num_recurrences for model in models for exits in model.exits)
+    x = Scale(0.4, last + 0.6, LEFT, RIGHT, tuple(map(float, range(1, last + 1))))
+    y = drawing.linear_scale([0.0, 1.0], BOTTOM, TOP, floor=0.0, ceiling=1.0)
+    axes = drawing.axes(
+        Axis(x, "loops that a token takes", lambda value: f"{value:.0f}"),
+        Axis(y, "share of tokens", lambda value: f"{100 * value:.0f} %"),
+    )
+    width = 0.8 / len(models)
+    parts, facts, legend = [axes], [], []
+    for index, model in enumerate(models):
+        shares = shares_by_loops(model.exits)
+        for number, share in shares.items():
+            left, right = (x(number - 0.4 + width * (index + side)) for side in (0, 1))
+            box = {"x": left, "y": y(share), "width": right - left, "height": y(0.0) - y(share)}
+            parts.append(drawing.element("rect", class_=f"area {drawing.series(index)}", **box))
+        facts.append(f"{model.label}: {', '.join(f'{number} {100 * share:.0f} %' for number, share in shares.items())}")
+        rules = {exits.chosen.label for exits in model.exits if exits.chosen is not None}
+        rule = rules.pop() if len(rules) == 1 else "a rule chosen for each seed"
+        legend.append(LegendEntry(f"{model.label}: {rule}", index, "area"))
+    heading = f"Loops taken on {models[0].exits[0].split}"
+    caption = "Under the rule that was chosen on validation; mean over seeds."
+    return drawing.chart("exits", heading, f"{'; '.join(facts)}.", key, *parts, legend=legend, caption=caption)
+
+
 # Its exponential is still a number.
 _LARGEST = 700.0
 
 
-def summarise_head(heads: Sequence[HeadRecord]) -> HeadSummary:
-    """One head over seeds."""
+def estimate_head(heads: Sequence[HeadRecord]) -> dict[str, Estimate]:
+    """The figures of one head over seeds, by the keys of their measures, without those that a seed lacks.
+
+    The loss has Student's t interval over seeds. Perplexities are means of their logarithms over seeds, as losses are.
+    """
     losses = tuple(head.loss for head in heads)
     interval = over_seeds(losses, LOSS.limits)
-    return HeadSummary(
-        loss=statistics.fmean(losses),
-        losses=losses,
-        sd=statistics.stdev(losses) if len(losses) > 1 else None,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        token_perplexity=_geometric([head.token_perplexity for head in heads]),
-        word_perplexity=_geometric([head.word_perplexity for head in heads]),
-        bits_per_byte=_mean([head.bits_per_byte for head in heads]),
-    )
+    basis: Basis = interval.basis if interval else "none"
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    sd = statistics.stdev(losses) if len(losses) > 1 else None
+    means = {
+        TOKEN_PERPLEXITY.key: _geometric([head.token_perplexity for head in heads]),
+        WORD_PERPLEXITY.key: _geometric([head.word_perplexity for head in heads]),
+        BITS_PER_BYTE.key: _mean([head.bits_per_byte for head in heads]),
+    }
+    return {LOSS.key: Estimate(statistics.fmean(losses), sd, low, high, losses, basis)} | {
+        key: Estimate(mean, None, None, None, (), "none") for key, mean in means.items() if mean is not None
+    }
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -126,10 +219,7 @@ def cycle(record: LanguageRunRecord) -> str | None:
 def conclude_language(models: Sequence[LanguageModelSummary], differences: Sequence[PairTest], split: str) -> str:
     """Some sentences on a table.
 
-    Args:
-        models: What may be quoted first, best first; then what leaks.
-        differences: Between those that may be quoted.
-        split: The split that is judged.
+    ``models`` are those that may be quoted, best first, then those that leak; ``differences`` are between the former.
     """
     honest = [model for model in models if not model.leaks]
     sentences = []
@@ -143,9 +233,9 @@ def conclude_language(models: Sequence[LanguageModelSummary], differences: Seque
 
 
 def _best(honest: Sequence[LanguageModelSummary], split: str) -> str:
-    score = honest[0].scores[split][FINAL_HEAD]
-    by_word = "" if score.word_perplexity is None else f", {score.word_perplexity:,.1f} a word"
-    token = "beyond numbers" if score.token_perplexity is None else f"{score.token_perplexity:,.1f}"
+    word, of_token = (measure.of(honest[0], split) for measure in (WORD_PERPLEXITY, TOKEN_PERPLEXITY))
+    by_word = "" if word is None else f", {word.mean:,.1f} a word"
+    token = "beyond numbers" if of_token is None else f"{of_token.mean:,.1f}"
     lead = f"Best on {split}" if len(honest) > 1 else f"On {split}"
     return f"{lead}: {honest[0].label}, perplexity {token} a token{by_word}."
 
@@ -176,9 +266,8 @@ def _held_against(best: str, pairs: Sequence[PairTest]) -> list[str]:
 
 
 def _leak(model: LanguageModelSummary, split: str) -> str:
-    score = model.scores[split][FINAL_HEAD]
-    value = score.word_perplexity if score.word_perplexity is not None else score.token_perplexity
-    figure = "" if value is None else f" shows {value:,.2f} a word because it"
+    value = WORD_PERPLEXITY.of(model, split) or TOKEN_PERPLEXITY.of(model, split)
+    figure = "" if value is None else f" shows {value.mean:,.2f} a word because it"
     return f"{model.label}{figure} leaks: its predictions read up to {model.reach_tokens} tokens ahead."
 
 
@@ -235,16 +324,17 @@ class LanguageReporting(Reporting):
 
     def overview(self, table: LanguageTable) -> Cells:
         best = _best_row(table)
-        score = best.scores[table.headline_split][FINAL_HEAD] if best else None
-        word = None if score is None else score.word_perplexity
+        loss, word = (
+            None if best is None else measure.of(best, table.headline_split) for measure in (LOSS, WORD_PERPLEXITY)
+        )
         asked = table.contrasts
         gaps = [LOSS.gap(line.gap, LOSS.width(line.half), unit=False) for line in asked]
         return {
             "Data": table.title,
             "Seeds": " or ".join(map(str, sorted({len(model.seeds) for model in table.models}))),
             "Best that does not leak": NONE if best is None else best.label,
-            "Loss": NONE if score is None else half_width(score.estimate, LOSS),
-            "Perplexity a word": NONE if word is None else perplexity(word),
+            "Loss": NONE if loss is None else half_width(loss, LOSS),
+            "Perplexity a word": WORD_PERPLEXITY.text(word),
             "Asked": "; ".join(f"{line.a} − {line.b}" for line in asked),
             "Gap in nats a token": "; ".join(gaps),
             "Verdict": "; ".join(line.verdict for line in asked) or "not asked",
@@ -298,8 +388,13 @@ class LanguageReporting(Reporting):
     def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
         return "its figures leak" if any(_record(run).leaks for run in runs) else ""
 
-    def score(self, split: str, metrics: Sequence[LanguageMetricsRecord], measure: Measure) -> dict[str, HeadSummary]:
-        return {name: summarise_head([item.heads[name] for item in metrics]) for name in metrics[0].heads}
+    def score(self, split: str, metrics: Sequence[LanguageMetricsRecord], measure: Measure) -> Score:
+        figures = {
+            key if head == FINAL_HEAD else f"{key}:{head}": value
+            for head in metrics[0].heads
+            for key, value in estimate_head([item.heads[head] for item in metrics]).items()
+        }
+        return Score(split, metrics[0].tokens, figures)
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> LanguageModelSummary:
         records = [_record(run) for run in runs]
@@ -312,7 +407,7 @@ class LanguageReporting(Reporting):
             tokens_per_s=statistics.fmean(record.training.tokens_per_s for record in records),
             steps=records[0].training.steps,
             feed_forward=cycle(records[0]),
-            as_trained=summarise_head([as_trained(record) for record in records]),
+            as_trained=estimate_head([as_trained(record) for record in records]),
             history=[record.training.history for record in records],
             exits=[run.beside for run in runs if run.beside is not None],
         )

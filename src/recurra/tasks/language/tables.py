@@ -10,7 +10,7 @@ from recurra.core import terminal as form
 from recurra.core.exits_record import EarlyExitRecord, ExitsRecord
 from recurra.core.record import FINAL_HEAD, LanguageEpochRecord
 from recurra.core.record_parts import TRAINING_SPLIT
-from recurra.tasks.measures import Estimate, Measure
+from recurra.tasks.measures import Estimate, Measure, Score
 from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import NONE, Cells, Table, results
 
@@ -57,36 +57,12 @@ PUBLISHED_REFERENCES = (
 )
 
 
-@dataclass(frozen=True)
-class HeadSummary:
-    """One head on one split over seeds: the mean loss, and the perplexities and bits that belong to it.
-
-    Perplexities are means of their logarithms over seeds, as losses are; ``sd``, ``low`` and ``high`` are the loss's
-    (Student's t over seeds), none with one seed. ``losses`` are those of each seed, in the order of the model's seeds.
-    """
-
-    loss: float
-    losses: tuple[float, ...]
-    sd: float | None
-    low: float | None
-    high: float | None
-    token_perplexity: float | None
-    word_perplexity: float | None
-    bits_per_byte: float | None
-
-    @property
-    def estimate(self) -> Estimate:
-        """The loss with its interval."""
-        basis = "none" if self.low is None else "seeds"
-        return Estimate(self.loss, self.sd, self.low, self.high, self.losses, basis)  # type: ignore[arg-type]
-
-
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelSummary(ModelSummary):
     """A language model over its seeds.
 
     Attributes:
-        scores: By split and head.
+        scores: By split; figures of a head that is not the final one end with its name: ``loss:exit-2``.
         leaks: Whether the causality audit failed for any seed; its label says so.
         reach_tokens: How far ahead a prediction reads, at most.
         verdict: What the audits say, in a few words.
@@ -98,14 +74,14 @@ class LanguageModelSummary(ModelSummary):
         exits: What early exit gave, of the seeds of which it was kept.
     """
 
-    scores: dict[str, dict[str, HeadSummary]]
+    scores: dict[str, Score]
     leaks: bool
     reach_tokens: int | None
     verdict: str
     tokens_per_s: float
     steps: int
     feed_forward: str | None
-    as_trained: HeadSummary
+    as_trained: dict[str, Estimate]
     history: list[list[LanguageEpochRecord]]
     exits: list[ExitsRecord]
 
@@ -125,52 +101,35 @@ def perplexity(value: float) -> str:
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
 
 
-@dataclass(frozen=True)
-class HeadMeasure(Measure):
-    """A measure of one head of a model, or of its final one."""
-
-    head: str = FINAL_HEAD
-
-    def of(self, model: Any, split: str) -> Estimate | None:
-        """Estimate of a model on a split; means of perplexities have no interval of their own."""
-        head = model.scores.get(split, {}).get(self.head)
-        if head is None:
-            return None
-        kind = self.key.partition(":")[0]
-        if kind == "loss":
-            return head.estimate
-        value = getattr(head, kind)
-        return None if value is None else Estimate(value, None, None, None, (), "none")
+def _measure(key: str, heading: str, unit: str = "", **more: Any) -> Measure:
+    return Measure(key, heading, unit, higher_is_better=False, read=lambda metrics: getattr(metrics.final, key), **more)
 
 
-LOSS = HeadMeasure(
-    "loss",
-    "Loss",
-    "nats a token",
-    higher_is_better=False,
-    read=lambda metrics: metrics.final.loss,
-    limits=(0.0, None),
-    ahead="above (worse than)",
-    behind="below (better than)",
+LOSS = _measure(
+    "loss", "Loss", "nats a token", limits=(0.0, None), ahead="above (worse than)", behind="below (better than)"
 )
-TOKEN_PERPLEXITY = HeadMeasure(
-    "token_perplexity", "Perplexity a token", "", False, lambda metrics: metrics.final.token_perplexity,
-    write=perplexity,
-)  # fmt: skip
-WORD_PERPLEXITY = HeadMeasure(
-    "word_perplexity", "Perplexity a word", "", False, lambda metrics: metrics.final.word_perplexity, write=perplexity
-)
-BITS_PER_BYTE = HeadMeasure(
-    "bits_per_byte", "Bits a byte", "", False, lambda metrics: metrics.final.bits_per_byte, digits=3
-)
+TOKEN_PERPLEXITY = _measure("token_perplexity", "Perplexity a token", write=perplexity)
+WORD_PERPLEXITY = _measure("word_perplexity", "Perplexity a word", write=perplexity)
+BITS_PER_BYTE = _measure("bits_per_byte", "Bits a byte", digits=3)
 FIGURES = (LOSS, TOKEN_PERPLEXITY, WORD_PERPLEXITY, BITS_PER_BYTE)
 
 
-def figures_of_heads(table: LanguageTable) -> list[HeadMeasure]:
-    """What is measured of the final head, and the same of every exit: ``loss:exit-2``."""
-    heads = dict.fromkeys(head for model in table.models for scores in model.scores.values() for head in scores)
+def of_head(measure: Measure, head: str) -> Measure:
+    """A measure of the final head, or the same of another one."""
+    return measure if head == FINAL_HEAD else replace(measure, key=f"{measure.key}:{head}")
+
+
+def heads_of(model: LanguageModelSummary, split: str) -> list[str]:
+    """The heads of a model that were evaluated on a split, in their order."""
+    keys = [key.partition(":") for key in model.scores[split].figures]
+    return [head or FINAL_HEAD for key, _, head in keys if key == LOSS.key]
+
+
+def figures_of_heads(table: LanguageTable) -> list[Measure]:
+    """What is measured of the final head, and the same of every exit."""
+    heads = dict.fromkeys(head for model in table.models for split in model.scores for head in heads_of(model, split))
     exits = [head for head in heads if head != FINAL_HEAD]
-    return [*FIGURES, *(replace(part, key=f"{part.key}:{head}", head=head) for head in exits for part in FIGURES)]
+    return [*FIGURES, *(of_head(part, head) for head in exits for part in FIGURES)]
 
 
 _RESULTS = (
@@ -189,12 +148,12 @@ def results_table(table: LanguageTable, figures: Sequence[Measure]) -> Table:
     """What each language model scores and costs."""
 
     def more(model: LanguageModelSummary) -> Cells:
-        trained = (model.as_trained.token_perplexity, model.as_trained.word_perplexity)
-        seen = model.scores.get(TRAINING_SPLIT)
-        unseen = model.scores[table.headline_split][FINAL_HEAD].loss
+        trained = [part.text(model.as_trained.get(part.key)) for part in (TOKEN_PERPLEXITY, WORD_PERPLEXITY)]
+        seen = LOSS.of(model, TRAINING_SPLIT)
+        unseen = LOSS.mean(model, table.headline_split)
         return {
-            "Less that on train": NONE if seen is None else f"{unseen - seen[FINAL_HEAD].loss:+.3f}",
-            "As trained, a token / a word": " / ".join(NONE if part is None else perplexity(part) for part in trained),
+            "Less that on train": NONE if seen is None else f"{unseen - seen.mean:+.3f}",
+            "As trained, a token / a word": " / ".join(trained),
             "Steps": form.count(model.steps),
             "Tokens/s": form.count(model.tokens_per_s),
         }
@@ -211,12 +170,12 @@ def heads_table(table: LanguageTable) -> Table:
     splits = list(table.models[0].scores)  # The first is the one that the published figures are of.
     rows: list[Cells] = []
     for model in table.models:
-        heads = model.scores[splits[0]]
+        heads = heads_of(model, splits[0])
         for head in heads if len(heads) > 1 else ():
             cells = {"Model": model.label, "Head": head}
             for split in splits:
                 for part in FIGURES:
-                    value = replace(part, head=head).of(model, split)
+                    value = of_head(part, head).of(model, split)
                     cells[f"{part.heading}, {split}"] = part.text(value)
             rows.append(cells | {"Audits": "leaks" if model.leaks else model.verdict})
     published = f"published, {PUBLISHED_MODEL}, {PUBLISHED_TEXT}"
@@ -283,14 +242,13 @@ def published_table(table: LanguageTable) -> Table:
     varied = len({model.feed_forward for model in table.models} & set(PUBLISHED_CYCLES)) > 1
     rows: list[Cells] = []
     for model in table.models:
-        score = model.scores[split][FINAL_HEAD]
         rows.append(
             {
                 "Model": model.label,
                 "Figures": "ours",
                 "Text": f"{table.data} {split}",
-                "Loss": LOSS.value(score.loss),
-                "Perplexity a word": NONE if score.word_perplexity is None else perplexity(score.word_perplexity),
+                "Loss": LOSS.value(LOSS.mean(model, split)),
+                "Perplexity a word": WORD_PERPLEXITY.text(WORD_PERPLEXITY.of(model, split)),
                 "What differs": NONE,
                 "Leaks": "leaks" if model.leaks else "no",
             }

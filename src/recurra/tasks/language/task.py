@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,9 +32,9 @@ from recurra.tasks.base import (
     refuse_options,
 )
 from recurra.tasks.language.data import check_context, load_run_text, running
-from recurra.tasks.presentation import Shown, ShownTable
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
+from recurra.tasks.tables import CommandResult, Table
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, check_language_protocol
 
 # A preset with this table is meant for GPT-2's tokenizer, the others for one trained on the corpus.
@@ -108,47 +108,44 @@ class LanguageTask(Task):
         note = ", ".join(f"{key}: {value}" for key, value in chosen.items())
         return config, f"{note} (choose with data.KEY=VALUE)" if note else ""
 
-    def describe_data(self, config: RunData, data: StudyData) -> Shown:
+    def describe_data(self, config: RunData, data: StudyData) -> CommandResult:
         """Splits, lines, words, bytes and fingerprints."""
         config = running(config)
         record = data.text(config).record(config.min_characters)
-        long_lines = f"Lines > {config.min_characters}"
-        headings = ["Split", "Lines", long_lines, "of them in train", "Words", "Bytes", "Fingerprint"]
         rows = [
-            [
-                name,
-                f"{split['lines']:,}",
-                f"{split['long_lines']:,}",
-                "" if split["seen_lines"] is None else f"{split['seen_lines']:,}",
-                f"{split['words']:,}",
-                f"{split['bytes']:,}",
-                split["fingerprint"],
-            ]
+            {
+                "Split": name,
+                "Lines": f"{split['lines']:,}",
+                f"Lines > {config.min_characters}": f"{split['long_lines']:,}",
+                "of them in train": "" if split["seen_lines"] is None else f"{split['seen_lines']:,}",
+                "Words": f"{split['words']:,}",
+                "Bytes": f"{split['bytes']:,}",
+                "Fingerprint": split["fingerprint"],
+            }
             for name, split in record["splits"].items()
         ]
         title = f"{record['name']}, a text is a {record['unit']}, fingerprint {record['fingerprint']}"
         lines = ["Words are separated by white space; the end of a line is one.", *record["notes"]]
-        return Shown(record, [ShownTable(title, headings, rows), lines])
+        return CommandResult(record, [Table("splits", title, rows), lines])
 
-    def prepare_data(self, config: RunData, data: StudyData) -> Shown:
+    def prepare_data(self, config: RunData, data: StudyData) -> CommandResult:
         """Tokenises all splits; says what fills no block and what is cut."""
         from recurra.data.language.preparation import prepare_language_data
 
         machine = data.machine
         result = prepare_language_data(running(config), data_root=machine.data_root, cache_dir=machine.cache_dir)
         rows = [
-            [
-                split["name"],
-                f"{split['tokens']:,}",
-                f"{split['words']:,}",
-                f"{split['tokens'] / split['words']:.3f}",
-                "" if split["samples"] is None else f"{split['samples']:,}",
-            ]
+            {
+                "Split": split["name"],
+                "Tokens": f"{split['tokens']:,}",
+                "Words": f"{split['words']:,}",
+                "Tokens a word": f"{split['tokens'] / split['words']:.3f}",
+                f"Samples of {result['context']}": "" if split["samples"] is None else f"{split['samples']:,}",
+            }
             for split in result["splits"]
         ]
         tokens = result["tokenizer"]
         title = f"{result['name']}: {tokens['kind']} of {tokens['vocab_size']:,} pieces, mode {result['mode']}"
-        headings = ["Split", "Tokens", "Words", "Tokens a word", f"Samples of {result['context']}"]
         left_out = [
             f"{split['name']}: {split[key]:,} {what}"
             for split in result["splits"]
@@ -157,7 +154,7 @@ class LanguageTask(Task):
         ]
         lossless = "The tokenizer loses part of a text: no figure by word or byte is right."
         lines = [*result["notes"], *left_out, *([] if tokens["lossless"] else [lossless])]
-        return Shown(result, [ShownTable(title, headings, rows), lines])
+        return CommandResult(result, [Table("splits", title, rows), lines])
 
     def audit_data(self, config: RunData, data: StudyData) -> tuple[str, list[AuditResult]]:
         """There is none without a model: lines that stand in train as well are told by ``data describe``.
@@ -199,33 +196,33 @@ class LanguageTask(Task):
     def training_modules(self, config: RunConfig) -> Sequence[str]:
         return ("recurra.tasks.language.training",)
 
-    def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
+    def trainer(self, config: RunConfig) -> Callable[..., Any]:
         from recurra.tasks.language.training import train_language
 
-        return train_language(config, folder, data, reporter)
+        return train_language
 
     def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LanguageRunRecord:
         from recurra.tasks.language.training import execute_language
 
         return execute_language(config, folder, data, reporter)
 
-    def present(self, record: AnyRecord, output: str) -> Shown:
+    def present(self, record: AnyRecord, output: str) -> CommandResult:
         from recurra.tasks.language.evaluation import head_table
 
         assert isinstance(record, LanguageRunRecord)
-        audits = [[audit.name, audit.status, audit.summary] for audit in record.audits]
+        audits = [{"Audit": audit.name, "State": audit.status, "Finding": audit.summary} for audit in record.audits]
         lines = [f"run: {output}", f"measure it: recurra evaluate {output} --stride {record.data.context // 2}"]
-        return Shown(
+        return CommandResult(
             {"output": output, **record.model_dump(mode="json")},
             [
                 head_table(f"{record.label}: {record.run_id}", record.metrics),
-                ShownTable("audits", ["Audit", "State", "Finding"], audits, left=("State", "Finding")),
+                Table("audits", "audits", audits),
                 lines,
             ],
             [audit.name for audit in record.failed_audits()],
         )
 
-    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> Shown:
+    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
         from recurra.tasks.language.evaluation import evaluate_language_run
 
         refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is a run of a language model, which predicts no labels")

@@ -22,7 +22,7 @@ from recurra.evaluation.audits.leakage import audit_leakage
 from recurra.tasks.base import ExitSubject
 from recurra.tasks.labelling.task import LabellingTask, Logits
 from recurra.tasks.multilabel.reporting import as_two_labels, choose_thresholds, measure_labels
-from recurra.tasks.presentation import Shown, ShownTable
+from recurra.tasks.tables import CommandResult, Table
 
 if TYPE_CHECKING:
     from recurra.tasks.labelling.evaluation import ComputedRows
@@ -85,25 +85,29 @@ class MultiLabelTask(LabellingTask):
             **({} if after is None or before is None else {"Calibration error": f"{after:.4f} ({before:.4f} before)"}),
         }
 
-    def evaluation(self, computed: ComputedRows) -> Shown:
+    def evaluation(self, computed: ComputedRows) -> CommandResult:
         decision = computed.decision
         assert isinstance(decision, AnyLabels)
         metrics = computed.metrics
         low, high = metrics.micro_f1_interval
         shown = self.figures(metrics)
-        figures = [("Micro F1", shown.pop("Micro F1")), ("95 % interval", f"{low:.4f} to {high:.4f}"), *shown.items()]
+        figures = {"Micro F1": shown.pop("Micro F1"), "95 % interval": f"{low:.4f} to {high:.4f}", **shown}
         by_label = [
-            [name, f"{threshold:.4f}", f"{item.support:,}", f"{item.predicted:,}"]
-            + [f"{value:.4f}" for value in (item.precision, item.recall, item.f1)]
+            {
+                "Label": name,
+                "Threshold": f"{threshold:.4f}",
+                "Rows with it": f"{item.support:,}",
+                "Rows given it": f"{item.predicted:,}",
+                **{heading: f"{getattr(item, heading.lower()):.4f}" for heading in ("Precision", "Recall", "F1")},
+            }
             for (name, item), threshold in zip(metrics.labels.items(), decision.thresholds, strict=True)
         ]
-        headings = ["Label", "Threshold", "Rows with it", "Rows given it", "Precision", "Recall", "F1"]
         lines = computed.lines()
         if computed.recorded is not None:
             lines.append(f"micro F1 in the record: {computed.recorded.micro_f1:.4f}")
         thresholds = dict(zip(metrics.labels, decision.thresholds.tolist(), strict=True))
         plain = {**computed.plain(), "thresholds": thresholds}
-        return Shown(plain, [computed.table(figures), ShownTable("", headings, by_label), lines])
+        return CommandResult(plain, [computed.table(figures), Table("labels", "", by_label), lines])
 
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
         """Refuses: an exit rule asks whether the label is settled, and here there are several."""

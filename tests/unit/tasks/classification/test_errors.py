@@ -13,8 +13,8 @@ from recurra.core.record import read_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
-from recurra.tasks.classification.errors import MOST_PAIRS, confused_table, label_table
 from recurra.tasks.classification.measures import ClassificationTable
+from recurra.tasks.classification.reporting import MOST_PAIRS, confused_table, label_table
 from recurra.tasks.questions import Limits, Questions
 
 ROWS = {"train": 90, "validation": 60, "test": 400}

@@ -13,6 +13,7 @@ from recurra.core.errors import ConfigurationError, DataError, StorageError
 from recurra.core.record import read_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.tasks.classification.task import TASK
+from recurra.tasks.labelling.evaluation import compute_evaluation
 from reviews import review_rows, train_linear, write_csv, write_reviews
 
 
@@ -23,24 +24,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("split", ["test", "validation"])
 def test_a_split_gives_what_the_record_says(run: Path, split: str) -> None:
-    result = TASK.compute(run, split=split)
+    result = compute_evaluation(run, TASK.measure, split=split)
     assert result.metrics == result.recorded == read_record(run).metrics[split]
     assert result.rows.name == split
     assert (result.computation.engine, result.plain()["computation"]["compute_precision"]) == ("scikit-learn", "fp64")
 
 
 def test_the_default_is_the_last_split(run: Path) -> None:
-    assert TASK.compute(run).rows.name == "test"
+    assert compute_evaluation(run, TASK.measure).rows.name == "test"
 
 
 def test_train_can_be_evaluated_though_the_record_has_no_figure_of_it(run: Path) -> None:
-    result = TASK.compute(run, split="train")
+    result = compute_evaluation(run, TASK.measure, split="train")
     assert result.recorded is None and result.metrics.rows == 192
 
 
 def test_predictions_of_a_split_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "p.parquet"
-    TASK.compute(run, output=output)
+    compute_evaluation(run, TASK.measure, output=output)
     table = pq.read_table(output).to_pydict()
     stored = read_predictions(run, "test")
     names = read_record(run).data.label_names
@@ -53,7 +54,7 @@ def test_a_file_is_evaluated_with_the_labels_of_the_run(run: Path, tmp_path: Pat
     rows = review_rows(30, seed=7)
     path = write_csv(tmp_path / "more.csv", [(label, text) for text, label in rows], ("mood", "body"))
     output = tmp_path / "p.csv"
-    result = TASK.compute(run, data=path, text_column="body", label_column="mood", output=output)
+    result = compute_evaluation(run, TASK.measure, data=path, text_column="body", label_column="mood", output=output)
     assert result.metrics.rows == 30 and result.recorded is None
     with output.open(encoding="utf-8", newline="") as stream:
         written = list(csv.DictReader(stream))
@@ -65,29 +66,29 @@ def test_a_file_is_evaluated_with_the_labels_of_the_run(run: Path, tmp_path: Pat
 def test_a_label_that_the_model_does_not_know_is_refused(run: Path, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "t.csv", [("fine", "positiv")])
     with pytest.raises(DataError, match="did you mean 'positive'"):
-        TASK.compute(run, data=path)
+        compute_evaluation(run, TASK.measure, data=path)
 
 
 def test_changed_data_are_refused(tmp_path: Path) -> None:
     changed = train_linear(tmp_path)
     write_reviews(tmp_path / "reviews.csv", 240, seed=1)
     with pytest.raises(DataError, match="the data have changed"):
-        TASK.compute(changed)
+        compute_evaluation(changed, TASK.measure)
 
 
 def test_unknown_splits_and_contradictions_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'test'"):
-        TASK.compute(run, split="tset")
+        compute_evaluation(run, TASK.measure, split="tset")
     path = write_reviews(tmp_path / "r.csv", 10)
     with pytest.raises(ConfigurationError, match="give one of the two"):
-        TASK.compute(run, split="test", data=path)
+        compute_evaluation(run, TASK.measure, split="test", data=path)
     before = path.read_bytes()
     with pytest.raises(StorageError, match="the input itself"):
-        TASK.compute(run, data=path, output=path)
+        compute_evaluation(run, TASK.measure, data=path, output=path)
     assert path.read_bytes() == before
 
 
 def test_a_run_can_be_moved(run: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     shutil.copytree(run, moved)
-    assert TASK.compute(moved).metrics == TASK.compute(run).metrics
+    assert compute_evaluation(moved, TASK.measure).metrics == compute_evaluation(run, TASK.measure).metrics

@@ -19,11 +19,10 @@ from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.evaluation.significance import paired_bootstrap_by_class
 from recurra.report import summarise_folders
-from recurra.report.compare import ScoredModel, bootstrap_gap, value_of
-from recurra.report.load import Correctness
+from recurra.report.compare import Correctness, ScoredModel, bootstrap_gap, value_of
 from recurra.report.render import terminal_tables
+from recurra.reported_study import check_measure
 from recurra.study.spec import StudySpec
-from recurra.study.study import check_measure
 from recurra.tasks.classification.measures import (
     balanced_accuracy,
     bootstrap_matrix,
@@ -31,7 +30,7 @@ from recurra.tasks.classification.measures import (
     by_cost,
     named_measure,
 )
-from recurra.tasks.questions import Judging, Questions, read_costs, read_questions
+from recurra.tasks.questions import Judging, Questions, read_costs
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import TableSummary
 
@@ -216,9 +215,6 @@ def test_costs_are_read_from_csv_and_json_alike(tmp_path: Path) -> None:
     (tmp_path / "costs.csv").write_text("true,b,a\na,1.5,0\nb, 0,20\n\n", encoding="utf-8")
     assert read_costs(tmp_path / "costs.json") == read_costs(tmp_path / "costs.csv") == costs
     # A study keeps the costs themselves: the file may move.
-    study = tmp_path / "study.yaml"
-    study.write_text(f"measure: cost:{tmp_path / 'costs.csv'}", encoding="utf-8")
-    assert read_questions(study).judging == Judging(measure="cost", costs=costs)
     values = {
         "name": "x",
         "data": [{"name": "demo"}],

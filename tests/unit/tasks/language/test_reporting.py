@@ -8,17 +8,19 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from docs.site import results as documents
+from docs.site.results import render_results_markdown, study_page
 
 from language_records import BYTES, TOKENS, WORDS, exits_record, language_record
 from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import LanguageRunRecord, write_record
-from recurra.report import documents, read_study, render_results_markdown, study_page
+from recurra.report import read_study
 from recurra.report.figures import draw
 from recurra.report.files import named_figures, write_study_report
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
-from recurra.tasks.language.figures import language_charts, shares_by_loops
+from recurra.tasks.language.reporting import language_charts, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
 from rendered import part_rows
@@ -41,15 +43,15 @@ def test_seeds_are_averaged_and_what_leaks_comes_last() -> None:
     assert [(model.label, model.seeds) for model in models] == [
         ("stacked", [0]), ("crt-tiny", [0, 1, 2]), ("crt-tiny (leaks)", [0]),
     ]  # fmt: skip
-    score = models[1].scores["test"]["final"]
-    assert (score.loss, score.sd) == (pytest.approx(4.1), pytest.approx(0.1))
-    assert score.token_perplexity == pytest.approx(math.exp(4.1))
-    assert score.word_perplexity == pytest.approx(math.exp(4.1 * TOKENS / WORDS))
-    assert score.bits_per_byte == pytest.approx(4.1 * TOKENS / math.log(2) / BYTES)
-    assert models[0].scores["test"]["final"].sd is None
+    figures = models[1].scores["test"].figures
+    assert (figures["loss"].mean, figures["loss"].sd) == (pytest.approx(4.1), pytest.approx(0.1))
+    assert figures["token_perplexity"].mean == pytest.approx(math.exp(4.1))
+    assert figures["word_perplexity"].mean == pytest.approx(math.exp(4.1 * TOKENS / WORDS))
+    assert figures["bits_per_byte"].mean == pytest.approx(4.1 * TOKENS / math.log(2) / BYTES)
+    assert models[0].scores["test"].figures["loss"].sd is None
     # The kept epoch is the second one: the loss of the final head there, by all tokens and words of validation.
-    assert models[0].as_trained.loss == pytest.approx(3.9 + 1 / 2)
-    assert models[0].as_trained.word_perplexity == pytest.approx(math.exp(4.4 * TOKENS / WORDS))
+    assert models[0].as_trained["loss"].mean == pytest.approx(3.9 + 1 / 2)
+    assert models[0].as_trained["word_perplexity"].mean == pytest.approx(math.exp(4.4 * TOKENS / WORDS))
     assert (models[2].leaks, models[2].reach_tokens) == (True, 51)
     assert models[2].verdict == "LEAKS: reads 51 tokens ahead"
     assert models[2].failed_audits == ["causality.final", "perplexity.too-good"]
@@ -221,6 +223,6 @@ def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers
     assert "Leaving early" in page and "Loops taken on test" in page
     path = folder / EXITS_NAME
     path.write_text(path.read_text(encoding="utf-8").replace("4.2", "4.1"), encoding="utf-8")
-    assert "was changed after it was written" in load_runs([folder])[1][0].reason
+    assert "was changed after it was written" in load_runs([folder])[1][0]["reason"]
     exits_record(other).write(path)
-    assert f"are of run '{other.run_id}'" in load_runs([folder])[1][0].reason
+    assert f"are of run '{other.run_id}'" in load_runs([folder])[1][0]["reason"]

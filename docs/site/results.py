@@ -1,15 +1,17 @@
-"""Keeps the results in the README and the documentation equal to the records under ``results/``.
+"""Keeps the results in the README and the documentation equal to the records under ``results/``: ``make results``.
 
 A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->``; what stands between them is written
 from the records of ``results/NAME/``: what follows from them, the results, what the study asked, and the command that
 shows everything else. ``NAME.across`` writes the scores on each of its data alone, ``NAME.splits`` those on each split,
-``results:overview`` a line for each table of all studies, ``results:claims`` what `recurra.report.documents` writes.
+``results:overview`` a line for each table of all studies, ``results:claims`` what `claims_markdown` writes.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,18 +22,19 @@ from pydantic import Field
 
 from recurra.core import terminal as form
 from recurra.core.configuration import Settings, read_yaml
-from recurra.core.errors import CheckpointError, ConfigurationError, DataError, unknown
-from recurra.core.files import read_json, write_text
+from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError, unknown
+from recurra.core.files import write_text
 from recurra.core.packed import RUNS_NAME, in_study, run_folders, study_files
+from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME
 from recurra.deployment.export_record import load_export_records
-from recurra.report.load import load_runs
-from recurra.report.render import markdown_grid, markdown_table
-from recurra.report.render import markdown_text as escaped
+from recurra.report.load import load_runs, read_study, study_file_of
 from recurra.report.summary import reporting_of, summarise
+from recurra.study.spec import load_study
+from recurra.tasks.language.tables import LOSS, WORD_PERPLEXITY, of_head
 from recurra.tasks.measures import Estimate, Measure, over_seeds
 from recurra.tasks.profile import PACKAGES
-from recurra.tasks.questions import NO_QUESTIONS, Questions, read_questions
+from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import ContrastLine, PooledContrast, Summary, TableSummary
 from recurra.tasks.tables import Table
@@ -46,7 +49,7 @@ def _speed_up(model: Any, asked: Figure) -> str:
 
 
 def _behind_final(model: Any, asked: Figure) -> str:
-    head, final = (model.scores["test"][name].losses for name in (asked.head, "final"))
+    head, final = (model.scores["test"].figures[of_head(LOSS, name).key].values for name in (asked.head, "final"))
     gaps = [loss - last for loss, last in zip(head, final, strict=True)]
     return f"{min(gaps):.4f} to {max(gaps):.4f}"
 
@@ -60,8 +63,8 @@ MEASURES: dict[str, Callable[[Any, Figure], str]] = {
     "non_embedding_parameters": lambda model, _: form.count(model.non_embedding_parameters),
     "file_mib": lambda model, _: form.decimal(model.file_size_mib, 2),
     "ms": lambda model, _: form.significant(model.single_ms),
-    "loss": lambda model, asked: form.decimal(model.scores["test"][asked.head].loss, 3),
-    "word_perplexity": lambda model, asked: form.significant(model.scores["test"][asked.head].word_perplexity),
+    "loss": lambda model, asked: form.decimal(of_head(LOSS, asked.head).mean(model, "test"), 3),
+    "word_perplexity": lambda model, asked: form.significant(of_head(WORD_PERPLEXITY, asked.head).mean(model, "test")),
     "loss_behind_final": _behind_final,
     "speed_up": _speed_up,
     "export_accuracy": lambda line, _: form.decimal(line.accuracy.mean),
@@ -170,9 +173,6 @@ def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
     return known[name]
 
 
-LATENCY_NAME = "latency.json"
-SPEC_NAME = "study.yaml"
-STUDY_FILES = "configs/studies"
 PAGES = "docs/results"
 OVERVIEW = "overview"
 CLAIMS = "claims"
@@ -183,43 +183,6 @@ NOTICE = "<!-- Written by `make results` from the records; changes here are lost
 _MARKER = re.compile(r"^[ \t]*<!-- results:(?P<name>\S+) (?P<edge>begin|end) -->[ \t]*$", re.MULTILINE)
 
 
-def read_study(folder: Path | str) -> tuple[list[Path], dict[str, Any] | None]:
-    """Finds the run folders of a study, packed or not, and reads its ``latency.json``.
-
-    Args:
-        folder: A study's output folder, or one under ``results/``.
-
-    Returns:
-        Run folders by name, and the latency measurements if there are any.
-
-    Raises:
-        DataError: If the folder holds no runs, or the measurements are not JSON.
-    """
-    path = Path(folder)
-    runs = run_folders(path)
-    if not runs:
-        raise DataError(f"'{path}' holds no runs; give the --output folder of a study, or a packed study")
-    latency_path = path / LATENCY_NAME
-    if not in_study(latency_path):
-        return runs, None
-    try:
-        latency = read_json(latency_path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"'{latency_path}' cannot be read as JSON; delete it to use the runs' own latencies") from error
-    return runs, latency if isinstance(latency, dict) else None
-
-
-def study_file_of(folder: Path | str) -> Path | None:
-    """The file of a study: ``configs/studies/NAME.yaml`` beside ``results/``, or else its own ``study.yaml``.
-
-    Args:
-        folder: A study's folder, ``results/NAME`` for the first.
-    """
-    path = Path(folder).resolve()
-    files = (path.parents[1] / STUDY_FILES / f"{path.name}.yaml", path / SPEC_NAME)
-    return next((file for file in files if in_study(file)), None)
-
-
 def questions_of(folder: Path | str) -> Questions:
     """What a study asks, from its file.
 
@@ -227,7 +190,7 @@ def questions_of(folder: Path | str) -> Questions:
         ConfigurationError: If the file is no study file.
     """
     file = study_file_of(folder)
-    return NO_QUESTIONS if file is None else read_questions(file)
+    return NO_QUESTIONS if file is None else load_study(file).questions
 
 
 @dataclass
@@ -251,8 +214,8 @@ class _Studies:
             runs, failed = load_runs(folders)
             for run in failed:
                 # A committed record that cannot be read is no run that failed.
-                if in_study(folder / RUNS_NAME / run.run_id / RECORD_NAME):
-                    raise CheckpointError(run.reason)
+                if in_study(folder / RUNS_NAME / run["run_id"] / RECORD_NAME):
+                    raise CheckpointError(run["reason"])
             exports = load_export_records(folder)
             self.summaries[name] = summarise(runs, latency, failed, questions=questions_of(folder), exports=exports)
         return self.summaries[name]
@@ -522,3 +485,54 @@ def _overview(path: Path, studies: _Studies) -> str:
 def _addresses(path: Path, studies: _Studies) -> dict[str, str]:
     start = path.resolve().parent
     return {name: Path(os.path.relpath(page.resolve(), start)).as_posix() for name, page in studies.pages.items()}
+
+
+def escaped(value: str) -> str:
+    """Makes a text safe inside a Markdown table: no pipes, tags or line breaks take effect."""
+    plain = " ".join(str(value).split()).replace("&", "&amp;").replace(">", "&gt;")
+    # Before a space it begins no tag: "p < 0.001" stays as it is.
+    plain = re.sub(r"<(?! )", "&lt;", plain)
+    for character in "\\`*_[]|":
+        plain = plain.replace(character, f"\\{character}")
+    return plain
+
+
+def markdown_grid(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool] = (True,)) -> str:
+    """A Markdown table of cells that are Markdown already; ``left`` says which columns are aligned left."""
+    rule = ["---" if index < len(left) and left[index] else "---:" for index in range(len(headings))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
+
+
+def markdown_table(table: Table, *, brief: bool = False) -> str:
+    """A table as Markdown; what failed is in bold."""
+    headings = table.headings(brief=brief)
+    rows = [
+        [re.sub("^failed", "**failed**", escaped(cell), flags=re.IGNORECASE) for cell in cells]
+        for cells in table.cells(headings)
+    ]
+    return markdown_grid([escaped(heading) for heading in headings], rows, table.left(headings))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code: 0, 1 if a document is stale, 2 if a marker is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python docs/site/results.py",
+        description="Write the results blocks of README.md and docs/ from the records under results/.",
+    )
+    parser.add_argument("documents", nargs="*", type=Path, help="Markdown files (default: README.md and docs/)")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of records (default: results)")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a block is stale")
+    options = parser.parse_args(arguments)
+    reporter = Reporter()
+    try:
+        stale = render_results_markdown(options.results, options.documents or None, check=options.check)
+    except RecurraError as error:
+        reporter.say(f"error: {error}")
+        return error.exit_code
+    for path in stale:
+        reporter.say(f"{path}: {'stale; run make results' if options.check else 'written'}")
+    return 1 if stale and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
