@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import Parameter, signature
@@ -98,6 +99,8 @@ def plan_comparison(
     Raises:
         RecurraError: If the data or the configuration cannot be used.
     """
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ConfigurationError(f"--minutes is {minutes:g}; a budget is above 0")
     task = task_of_values(values)
     ladder = choose_models(
         task, models, protocol=protocol, encoder=encoder, plan=plan, teacher=teacher, from_scratch=from_scratch

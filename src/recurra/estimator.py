@@ -10,6 +10,7 @@ import contextlib
 import json
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -24,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
-from recurra.core.errors import CheckpointError, ConfigurationError, errors_for_python
+from recurra.core.errors import CheckpointError, ConfigurationError, UnusedLabelWarning, errors_for_python
 from recurra.core.files import FolderLock, atomic_folder
 from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
@@ -34,12 +35,12 @@ from recurra.data.cleaning import CAREFUL
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset
-from recurra.data.fitting import VALIDATION, fitting_rows, given_texts, input_errors
+from recurra.data.fitting import TRAIN, VALIDATION, fitting_rows, given_texts, input_errors
 from recurra.data.tokenization import TRAINED
 from recurra.deployment.classifier import Classifier, load_engine, log_probabilities
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.engines.trained import TransformerEngine
-from recurra.evaluation.metrics import evaluate_logits, fit_temperature
+from recurra.evaluation.metrics import evaluate_logits, fit_temperature, never_given
 from recurra.models.inference import check_precision, torch_threads
 from recurra.models.quiet import quiet_loading
 from recurra.study.assignments import sort_keywords
@@ -47,9 +48,9 @@ from recurra.study.plan import CONFIG_NAME, claim_folder
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import PLAN
+from recurra.tasks.profile import PLAN, SMALL_AND_WORDS, control_of
 from recurra.tasks.run_folder import TRAINING_NAME, run_facts, shape_of
-from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.runs import RunConfig, make_run, resolve_model
 from recurra.tasks.study_data import StudyData
 from recurra.training.fit import own_randomness, remove_checkpoints
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
@@ -57,6 +58,8 @@ from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 ESTIMATOR_NAME = "estimator.json"
 # What `early_stopping=True` waits for, in epochs.
 _PATIENCE = 3
+# Texts of each label on which a fitted model is asked whether it ever gives it, and labels that a warning names.
+_LOOKED_AT, _MOST_NAMED = 20, 3
 _KEPT = (CONFIG_NAME, RECORD_NAME, SEAL_NAME, HISTORY_NAME, TRAINING_NAME)
 
 Texts = Sequence[str] | npt.NDArray[Any]
@@ -73,15 +76,20 @@ class EstimatorFile(Sealed):
 
 
 class RecurraClassifier(ClassifierMixin, BaseEstimator):
-    """Classifies texts with a Transformer, from a preset or from a pretrained encoder; an estimator of scikit-learn.
+    """Classifies texts; an estimator of scikit-learn.
+
+    By itself it is a linear model of words and characters beside the frozen encoder of this package: fitted in seconds,
+    without a download. `encoder` has one fine-tuned, in minutes.
 
     Args:
-        model: A preset, ``linear``, or a model file; what `encoder` names comes first.
+        model: A control (``recurra-small-and-words``, ``linear-tuned``, ``linear``), a preset to train from scratch, or
+            a model file; what `encoder` names comes first.
         encoder: A pretrained encoder to start from, e.g. ``minilm``, or a folder.
         plan: Which of the encoder's layers are shared (``0 (3 4)x2 5``); none takes it as it is.
         protocol: Training protocol by name or file, or keys of one; none takes ``tuned``, or with an encoder
             that for the number of rows (`recurra.training.protocols.finetuning_for`).
-        max_epochs: Passes over the texts at most; none takes the protocol's, and so the next two.
+        max_epochs: Passes over the texts at most; none takes the protocol's, and so the next two. Controls are fitted
+            whole and take none of these, nor ``early_stopping``.
         learning_rate: Peak learning rate.
         batch_size: Texts an optimiser step.
         early_stopping: Whether to stop after three epochs without improvement, or after how many; none as the protocol
@@ -102,15 +110,15 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: Labels in sorted order, as they came, ``(labels,)``.
-        history_: What was measured after each epoch; empty for ``linear``.
-        n_iter_: Epochs that it was trained for; 1 for ``linear``.
+        history_: What was measured after each epoch; empty for controls.
+        n_iter_: Epochs that it was trained for; 1 for controls.
     """
 
     classes_: npt.NDArray[Any]
 
     def __init__(
         self,
-        model: str = "recurrent-small",
+        model: str = SMALL_AND_WORDS,
         *,
         encoder: str | Path | None = None,
         plan: str | None = None,
@@ -160,6 +168,8 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Texts, y: Any, sample_weight: Any = None, eval_set: tuple[Texts, Any] | None = None) -> Self:  # noqa: N803
         """Trains from the start.
 
+        Warns with `recurra.core.errors.UnusedLabelWarning` of a label that it learned not to give.
+
         Args:
             X: Texts as they come, ``(texts,)``; those without text after cleaning are left out.
             y: A label each, ``(texts,)``, of any one type that can be hashed and sorted.
@@ -170,7 +180,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         Raises:
             InputError: If texts and labels cannot be used, with the row.
             TypeError: If a text is no string, with its number.
-            ConfigurationError: If a parameter is wrong.
+            ConfigurationError: If a parameter is wrong, or means nothing to the model.
         """
         seed = self._seed()
         with input_errors():
@@ -196,7 +206,25 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
                     estimator.write(run / ESTIMATOR_NAME)
             self.classes_ = classes
             self._read(run)
+            self._warn_of_unused_labels(dataset)
         return self
+
+    def _warn_of_unused_labels(self, dataset: TextDataset) -> None:
+        train, others = dataset.splits[TRAIN], dataset.splits[VALIDATION]
+        places = np.argsort(train.labels, kind="stable")
+        # Of each label as many of its own texts as show whether it is ever given.
+        ends = np.searchsorted(train.labels[places], np.arange(dataset.num_labels))
+        rows = places[np.arange(len(places)) - ends[train.labels[places]] < _LOOKED_AT]
+        texts, truth = train.select(rows).texts, train.labels[rows]
+        said = self.classifier.logits([*texts, *others.texts], clean=False).argmax(axis=1)
+        if unused := never_given(said, truth, dataset.label_names):
+            more = f" and {len(unused) - _MOST_NAMED:,} more" if len(unused) > _MOST_NAMED else ""
+            named = f"{', '.join(map(repr, unused[:_MOST_NAMED]))}{more}"
+            message = (
+                f"none of {len(said):,} texts that it was fitted on, some of each label, gets {named}: the model has "
+                "not learned that; give it more texts or epochs, or take encoder='minilm'"
+            )
+            warnings.warn(message, UnusedLabelWarning, stacklevel=3)
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
@@ -221,10 +249,14 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         if self.early_stopping is not None:
             keys["early_stopping_patience"] = _PATIENCE if self.early_stopping is True else int(self.early_stopping)
         given = {key: value for key, value in keys.items() if value is not None}
+        model = str(self.model if self.encoder is None else self.encoder)
+        if given and control_of(*resolve_model(model)) is not None:
+            key = next(iter(given)).replace("_patience", "")
+            raise ConfigurationError(f"{key} is {getattr(self, key)!r}, and {model} has no epochs; leave it out")
         base, assigned = sort_keywords(given, self.protocol, task=TASK)
         default = DEFAULT_PROTOCOL if self.encoder is None else finetuning_for(len(dataset.splits["train"]))[0]
         run = make_run(
-            str(self.model if self.encoder is None else self.encoder),
+            model,
             DataConfig.parse(
                 {
                     "name": IN_MEMORY,

@@ -26,7 +26,6 @@ _HELD = (signal.SIGINT, signal.SIGTERM)
 
 def warm_up() -> None:
     """Imports what commands import, and adopts what they leave behind."""
-    import cleanlab.filter  # noqa: F401
     import onnxruntime  # noqa: F401
     import sklearn.linear_model
     import sklearn.svm  # noqa: F401

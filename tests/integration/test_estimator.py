@@ -25,11 +25,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from recurra import Classifier, RecurraClassifier
 from recurra.cli.main import main
-from recurra.core.errors import CheckpointError, ConfigurationError, StorageError
+from recurra.core.errors import CheckpointError, ConfigurationError, StorageError, UnusedLabelWarning
 from recurra.core.record import read_record
 from reviews import review_rows, snapshot, write_csv, write_tiny_model
 from tiny_encoder import write_tiny_encoder
 
+# One epoch of a tiny model often learns one label.
+pytestmark = pytest.mark.filterwarnings("default::recurra.core.errors.UnusedLabelWarning")
 ROWS = review_rows(120)
 TEXTS, LABELS = [text for text, _ in ROWS], [label for _, label in ROWS]
 QUICK: dict[str, Any] = {"max_epochs": 1, "batch_size": 32, "learning_rate": 1e-2, "max_length": 24}
@@ -173,6 +175,8 @@ def test_input_that_means_nothing_is_refused_in_one_line(
         ({"protocol": {"max_epochs": 3}, "max_epochs": 4}, "give it once"),
         ({"max_epochs": 0}, "max_epochs"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
+        ({"model": "linear", "max_epochs": 3}, "max_epochs is 3, and linear has no epochs; leave it out"),
+        ({"model": "linear", "early_stopping": True}, "early_stopping is True, and linear has no epochs"),
         ({"n_jobs": 0}, "n_jobs is 0; give a number of threads"),
         ({"random_state": -1}, "seed"),
         ({"validation_fraction": 0}, "validation_fraction is 0; give a share between 0 and 1"),
@@ -217,9 +221,27 @@ def test_weights_are_relative_and_those_of_classes_are_weights_of_rows(tiny: str
     assert np.diff(said[0]).mean() > np.diff(plain).mean() + 0.25
 
 
-def test_weights_are_refused_where_nothing_would_weigh() -> None:
-    with pytest.raises(ConfigurationError, match="weights of rows came with a linear model"):
-        RecurraClassifier("linear").fit(TEXTS, LABELS, [1.0] * 120)
+@pytest.mark.parametrize("control", ["linear", "linear-tuned", "recurra-small-and-words"])
+def test_weights_decide_whom_a_control_believes(control: str) -> None:
+    texts, labels = TEXTS * 2, [*LABELS, *LABELS[::-1]]
+    for believed, weights in ((LABELS, [1.0] * 120 + [0.0] * 120), (LABELS[::-1], [0.01] * 120 + [1.0] * 120)):
+        found = RecurraClassifier(control, max_length=24).fit(texts, labels, weights, eval_set=(TEXTS, believed))
+        assert found.score(TEXTS, believed) > 0.9
+
+
+def test_by_itself_it_learns_from_few_texts_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    seen, fresh = review_rows(60, seed=5), review_rows(200, seed=6)
+    made = RecurraClassifier().fit([text for text, _ in seen], [label for _, label in seen])
+    assert made.score([text for text, _ in fresh], [label for _, label in fresh]) > 0.8
+    assert (made.history_, made.n_iter_) == ([], 1)
+    assert not [warning for warning in recwarn if issubclass(warning.category, UnusedLabelWarning)]
+
+
+def test_a_label_that_is_never_given_is_told(tiny: str) -> None:
+    with pytest.warns(UnusedLabelWarning, match=r"^none of \d+ texts .* gets 'negative'.*: the model has not") as told:
+        heard = [float(label == "positive") for label in LABELS]
+        made = RecurraClassifier(tiny, **QUICK).fit(TEXTS, LABELS, heard)
+    assert set(made.predict(TEXTS)) == {"positive"} and Path(told[0].filename).name == Path(__file__).name
 
 
 def test_no_file_stays_and_the_process_is_left_as_it_was(

@@ -98,6 +98,28 @@ def test_texts_stop_early_if_asked(server: Running, folders: dict[str, Path], na
     np.testing.assert_allclose(rows(full), classifier.predict_proba(TEXTS), atol=TOLERANCE)
 
 
+def test_metrics_count_exits_and_show_drift_from_calibration(folders: dict[str, Path]) -> None:
+    name = "fp32"
+    classifier = Classifier.open(folders[name], threads=1)
+    assert classifier.calibration is not None
+    after = classifier.classify(TEXTS, rule=classifier.calibrated_rule).exited_after
+    assert after is not None
+    with running(open_models({name: folders[name]}, threads=1)) as server:
+
+        def metric(line: str) -> float:
+            lines = server.get("/metrics").body.decode().splitlines()
+            return float(next(one.rpartition(" ")[2] for one in lines if one.startswith(line)))
+
+        asked(server, name, TEXTS)
+        asked(server, name, TEXTS, exit_rule="calibrated")
+        assert metric(f'recurra_exits_total{{model="{name}",recurrences="1"}}') == (after == 1).sum()
+        assert np.isnan(metric(f'recurra_exit_drift{{model="{name}"}}'))
+        for _ in range(5):
+            asked(server, name, TEXTS, exit_rule="calibrated")
+        share = classifier.calibration.taken[1] / classifier.calibration.rows
+        assert metric(f'recurra_exit_drift{{model="{name}"}}') == pytest.approx(abs((after == 1).mean() - share))
+
+
 @pytest.mark.parametrize("name", ["fp32", "plain", "run"])
 def test_what_was_thought_is_that_of_the_trace(server: Running, folders: dict[str, Path], name: str) -> None:
     trace = Classifier.open(folders[name], threads=1).trace(TEXTS)

@@ -93,7 +93,9 @@ def compare(
     minutes: Annotated[
         float | None,
         typer.Option(
-            "--minutes", min=0.01, help="Minutes of training: the most expensive models are left out until it fits."
+            "--minutes",
+            help="Minutes of training: the most expensive models are left out until it fits. Linear models and "
+            "words-and-encoder always run.",
         ),
     ] = None,
     output: options.Output = Path("runs/compare"),

@@ -49,7 +49,7 @@ def label_errors(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show the rows whose label is probably wrong: those that models doubt most that did not see the label.
+    """Show the rows whose label is most doubtful to models that did not see it, and which are probably wrong.
 
     Example: recurra label-errors reviews.csv --output doubts.csv
     """
@@ -76,6 +76,9 @@ def label_errors(
                 "rows": len(found),
                 "suspects": int(found.suspects.sum()),
                 "agreement": found.agreement,
+                "macro_f1": found.macro_f1,
+                "chance": found.chance,
+                "wrong_share": found.share,
                 "model": found.model,
                 "notes": found.notes,
                 "output": None if output is None else str(output),
@@ -103,6 +106,7 @@ def _print(found: LabelErrors, top: int, output: Path | None) -> None:
             f"{row.label_probability:.3f}",
             row.suggested,
             f"{row.probability:.3f}",
+            f"{row.wrong_probability:.0%}",
             "yes" if row.suspect else "no",
             row.text if len(row.text) <= _SHOWN_CHARACTERS else f"{row.text[:_SHOWN_CHARACTERS]}…",
         ]
@@ -116,16 +120,32 @@ def _print(found: LabelErrors, top: int, output: Path | None) -> None:
         "Its probability",
         "Suggested",
         "Probability",
+        "Wrong",
         "Suspect",
         "Text",
     ]
     print_table(title, headings, rows, left=("Label", "Suggested", "Suspect", "Text"))
-    suspects = int(found.suspects.sum())
     print_lines(
         [
-            f"{suspects:,} of {len(found):,} labels are probably wrong (suspect); look at each before you change it.",
-            f"judged by {found.model}; {found.agreement:.1%} of the rows have the label that it gives them",
+            _conclusion(found),
+            f"the judge agrees with {found.agreement:.1%} of the labels, macro F1 {found.macro_f1:.3f}, on "
+            f"rows that it did not see; the commonest label alone with {found.chance:.1%}",
+            f"judged by {found.model}",
             *found.notes,
             *([f"all rows, the most doubtful first: {output}"] if output is not None else []),
         ]
+    )
+
+
+def _conclusion(found: LabelErrors) -> str:
+    suspects = int(found.suspects.sum())
+    wrong = f"{found.wrong.sum():,.0f}"
+    if not suspects:
+        return (
+            f"No single label is probably wrong: where this judge disagrees, it is more likely mistaken itself (some "
+            f"{wrong} of {len(found):,} labels may be wrong). The list only says where to look first."
+        )
+    return (
+        f"{suspects:,} of {len(found):,} labels are probably wrong (suspect), of some {wrong} that are wrong in all; "
+        "look at each before you change it."
     )

@@ -60,6 +60,10 @@ class RunError(RecurraError):
     exit_code = 1
 
 
+class UnusedLabelWarning(UserWarning):
+    """A fitted classifier gives no text a label that it was trained on."""
+
+
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """Returns ``" (did you mean 'x'?)"`` for the closest allowed word or the one it abbreviates, or an empty string."""
     options = [str(item) for item in allowed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,23 @@ def rank_labels(truth: npt.NDArray[Any], scores: npt.NDArray[Any]) -> list[Ranke
     """The rows in the order of each label; none for a label that no row has."""
     found = [truth == label for label in range(scores.shape[1])]
     return [RankedLabel(mask, scores[:, label]) if mask.any() else None for label, mask in enumerate(found)]
+
+
+def never_given(
+    said: npt.NDArray[Any], truth: npt.NDArray[Any], label_names: Sequence[str], *, least: int = 1
+) -> list[str]:
+    """Labels that at least so many of some rows have and no row is given.
+
+    Args:
+        said: What a model gives, as indices ``(rows,)`` or truth values ``(rows, labels)``; `truth` likewise.
+    """
+
+    def counts(labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        if labels.ndim == 2:
+            return np.asarray(labels.sum(axis=0), dtype=np.int64)
+        return np.bincount(labels, minlength=len(label_names))
+
+    return [label_names[place] for place in np.flatnonzero((counts(said) == 0) & (counts(truth) >= least)).tolist()]
 
 
 BINS = 15

@@ -274,7 +274,7 @@ def within_minutes(
 
     Raises:
         ConfigurationError: If a model of the study has an impossible shape.
-        RunError: If the time cannot be estimated, or the cheapest trained model alone takes longer.
+        RunError: If the time cannot be estimated, or no model is left.
     """
     planned = plan_with_cost(spec, output, data, workers=workers, calibrated=True, reporter=reporter)
     if planned.cost is None:
@@ -295,17 +295,19 @@ def within_minutes(
         ]
         changed = spec.model_copy(update={"data": one})
         found, said = within_minutes(changed, output, data, minutes, workers=workers, reporter=reporter)
-        return found, f"one split instead of folds for --minutes {minutes:g}; {said}"
+        # Folds cost the others seconds.
+        if any(model_name(model) in seconds for model in found.models):
+            return found, f"one split instead of folds for --minutes {minutes:g}; {said}"
     kept = dict(seconds)
     while kept and sum(kept.values()) > 60 * minutes:
         dearest = max(kept, key=lambda name: kept[name])
         kept = {name: each for name, each in kept.items() if name != dearest and dearest not in teachers[name]}
     told = ", ".join(f"{name} {duration(each)}" for name, each in sorted(seconds.items(), key=lambda item: item[1]))
-    if seconds and not kept:
-        raise RunError(f"no model can be trained within {minutes:g} minutes here: {told}; give more, or name others")
     left_out = [name for name in seconds if name not in kept]
-    said = f"about {duration(sum(kept.values()))} of training ({told})"
+    models = [model for model in spec.models if model_name(model) not in left_out]
+    if not models:
+        raise RunError(f"no model can be trained within {minutes:g} minutes here: {told}; give more, or name others")
+    said = f"about {duration(sum(kept.values()))} of training ({told})" if kept else f"training takes {told}"
     if not left_out:
         return spec, said
-    models = [model for model in spec.models if model_name(model) not in left_out]
     return spec.model_copy(update={"models": models}), f"{said}; left out for --minutes {minutes:g}: {words(left_out)}"

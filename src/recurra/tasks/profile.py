@@ -46,6 +46,8 @@ START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD, ANSWERS_
 METHODS = ("setfit",)
 # The control that reads words beside what a frozen encoder makes of the text.
 WORDS_AND_ENCODER = "words-and-encoder"
+# The same beside the encoder of this package: seconds, and nothing to download.
+SMALL_AND_WORDS = "recurra-small-and-words"
 # Controls that learn from a teacher's answers, if a model names one of them as its preset.
 TEACHABLE = ("linear-tuned", "static")
 # Models by name that others train.

@@ -16,7 +16,7 @@ from recurra.core.record import LabelRunRecord, holds_any_record, read_any_recor
 from recurra.data.configuration import RunData
 from recurra.data.tables import TABLE_FORMATS, check_path
 from recurra.deployment.export.manifest import is_export, read_manifest
-from recurra.models.adaptation.source import ENCODER_NAMES
+from recurra.models.adaptation.source import ENCODER_NAMES, SMALL_ENCODER
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME
 from recurra.models.names import MODEL_KEYS
 from recurra.tasks.profile import (
@@ -26,6 +26,7 @@ from recurra.tasks.profile import (
     ENCODER_SHA256,
     METHOD,
     PEERS,
+    SMALL_AND_WORDS,
     START_KEYS,
     TEACHABLE,
     TEACHER,
@@ -333,7 +334,8 @@ def resolve_model(name: str | ModelVariant | Mapping[str, Any]) -> tuple[str, di
         name = ModelVariant.parse(name, source="model")
     if isinstance(name, ModelVariant):
         return name.name, name.overrides
-    known = {**controls(), **{key: {} for key in presets()}, **PEERS}
+    small = {SMALL_AND_WORDS: {"preset": WORDS_AND_ENCODER, ENCODER: SMALL_ENCODER}}
+    known = {**controls(), **{key: {} for key in presets()}, **PEERS, **small}
     if name in known:
         return name, dict(known[name])
     if Path(name).suffix in {".yaml", ".yml"}:

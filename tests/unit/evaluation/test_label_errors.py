@@ -1,4 +1,4 @@
-"""Doubtful labels: planted errors come first, judged without their label; suspects are those of confident learning."""
+"""Doubtful labels: planted errors come first, judged without their label; suspects are more likely wrong than right."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.parquet import read_parquet_columns
 from recurra.evaluation import label_errors
 from recurra.evaluation.encoder_states import mean_states
-from recurra.evaluation.label_errors import NO_ENCODER, find_label_errors
+from recurra.evaluation.label_errors import NO_ENCODER, find_label_errors, wrong_labels
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls import STATES_TOKENS
 from recurra.models.controls.fitting import fit_tuned, out_of_fold_probabilities
@@ -67,19 +67,41 @@ def test_planted_errors_lead_the_list_with_the_right_label(tmp_path: Path) -> No
     assert found.agreement == pytest.approx(1 - len(bad) / 240)
 
 
-def test_suspects_are_the_off_diagonal_of_the_confident_joint(tmp_path: Path) -> None:
-    path, _ = _planted(tmp_path / "topics.csv", wrong=30)
-    found = find_label_errors(_file(path), encoder=NO_ENCODER)
-    own = found.probabilities[np.arange(len(found)), found.labels]
-    thresholds = np.array([own[found.labels == label].mean() for label in range(3)])
-    claimed = found.probabilities >= thresholds - 1e-6
-    expected = []
-    for row, label in enumerate(found.labels.tolist()):
-        candidates = np.flatnonzero(claimed[row])
-        best = candidates[found.probabilities[row, candidates].argmax()] if len(candidates) else label
-        expected.append(best != label)
-    assert 0 < sum(expected) < 60
-    np.testing.assert_array_equal(found.suspects, expected)
+def _judged(rng: np.random.Generator, rows: int, classes: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of a judge, and labels drawn by them: it is calibrated, the surer the larger the scale."""
+    logits = rng.normal(size=(rows, classes)) * scale
+    logits -= logits.max(axis=1, keepdims=True)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    drawn = rng.uniform(size=(rows, 1)) > probabilities.cumsum(axis=1)
+    return probabilities, np.minimum(drawn.sum(axis=1), classes - 1)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_as_many_labels_are_wrong_as_is_said(classes: int, share: float) -> None:
+    rng = np.random.default_rng(classes)
+    probabilities, truth = _judged(rng, 4_000, classes, 8.0)
+    labels, bad = truth.copy(), rng.permutation(4_000)[: int(4_000 * share)]
+    labels[bad] = (labels[bad] + rng.integers(1, classes, len(bad))) % classes
+    wrong, found = wrong_labels(probabilities, labels)
+    is_bad = np.isin(np.arange(4_000), bad)
+    assert found == pytest.approx(share, rel=0.15)
+    assert wrong.sum() == pytest.approx(len(bad), rel=0.15)
+    for rows in (wrong <= 0.5, wrong > 0.5):
+        assert rows.any() and wrong[rows].mean() == pytest.approx(is_bad[rows].mean(), abs=0.06)
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0, 8.0])
+def test_a_judge_that_errs_calls_no_right_label_wrong(scale: float) -> None:
+    rng = np.random.default_rng(3)
+    disagreeing, doubted = 0, 0
+    for _ in range(20):
+        probabilities, labels = _judged(rng, 1_000, 3, scale)
+        wrong, _ = wrong_labels(probabilities, labels)
+        disagreeing += int((probabilities.argmax(axis=1) != labels).sum())
+        doubted += int((wrong > 0.5).sum())
+    # Confident learning doubts tens of rows in each.
+    assert disagreeing > 1_000 and doubted < disagreeing / 100
 
 
 def test_no_row_is_judged_by_a_fit_that_saw_it() -> None:
@@ -180,12 +202,29 @@ def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.Captur
         written = list(csv.DictReader(stream))
     assert len(written) == 240
     header = output.read_text(encoding="utf-8").partition("\n")[0]
-    assert header == "line,label,suggested,label_probability,probability,suspect,text"
+    assert header == "line,label,suggested,label_probability,probability,wrong_probability,suspect,text"
+    assert answer["agreement"] == pytest.approx(1 - len(bad) / 240) and answer["chance"] < 0.4 < answer["macro_f1"]
     assert [int(row["line"]) for row in written[:12]] == [row["line"] for row in answer["top"]]
     assert sum(row["suspect"] == "true" for row in written) == answer["suspects"]
     assert main(["label-errors", str(path), "--from", "none", "--top", "3"]) == 0
     shown = capsys.readouterr().out
     assert "the 3 most doubtful labels of 240 rows" in shown and "TF-IDF" in shown
+    assert f"{answer['suspects']} of 240 labels are probably wrong" in shown and "the commonest label alone" in shown
+
+
+def test_a_judge_that_knows_nothing_calls_nothing_wrong_and_texts_are_the_file_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(4)
+    texts = [f"So <b>{' '.join(rng.choice(900, 6).astype(str).tolist())}</b> ODD" for _ in range(200)]
+    path = write_csv(tmp_path / "chance.csv", [(text, str(rng.integers(2))) for text in texts])
+    assert main(["label-errors", str(path), "--from", "none"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "No single label is probably wrong" in shown and "are probably wrong" not in shown
+    found = list(find_label_errors(_file(path), encoder=NO_ENCODER))
+    assert {row.text for row in found} == {*texts} and [texts[row.place - 2] for row in found] == [
+        row.text for row in found
+    ]
 
 
 @pytest.mark.parametrize(

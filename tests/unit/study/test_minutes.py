@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recurra.cli.main import main
 from recurra.core.errors import RunError
 from recurra.core.progress import Reporter
+from recurra.core.record import read_record
 from recurra.study import estimate
 from recurra.study.spec import StudySpec
 from recurra.study.status import within_minutes
@@ -53,21 +55,38 @@ def test_the_dearest_are_left_out_and_their_pupils_with_them(spec: StudySpec, tm
     whole, said = within_minutes(spec, output, data, 1e6, workers=1, reporter=quiet)
     assert whole == spec and "left out" not in said and "recurrent-tiny" in said
     assert "linear" not in said
-    seconds = {}
+    counts = []
     for minutes in (1e6, 1e3, 10, 1, 0.3, 0.1, 0.03):
-        try:
-            kept, said = within_minutes(spec, output, data, minutes, workers=1, reporter=quiet)
-        except RunError as error:
-            assert f"no model can be trained within {minutes:g} minutes here" in str(error)
-            seconds[minutes] = None
-            continue
+        kept, said = within_minutes(spec, output, data, minutes, workers=1, reporter=quiet)
         names = [model_name(model) for model in kept.models]
         assert names[0] == "linear"
         assert "baseline-tiny" in names or not {"pupil", "words"} & {*names}
         assert ("left out for --minutes" in said) == (len(names) < 5)
-        seconds[minutes] = len(names)
-    assert seconds[1e6] == 5 and seconds[0.03] is None
-    assert any(count is not None and count < 5 for count in seconds.values())
+        counts.append(len(names))
+    assert counts == sorted(counts, reverse=True) and (counts[0], counts[-1]) == (5, 1)
+    assert any(1 < count < 5 for count in counts)
+    trained = spec.model_copy(update={"models": ("recurrent-tiny", "baseline-tiny")})
+    with pytest.raises(RunError, match=r"no model can be trained within 0.03 minutes here: recurrent-tiny"):
+        within_minutes(trained, output, data, 0.03, workers=1, reporter=quiet)
+
+
+def test_without_time_for_training_folds_stay_and_the_small_rungs_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, file = tmp_path / "out", str(write_reviews(tmp_path / "few.csv", 60))
+    asked = ["compare", file, "--from", "recurra-small", "--folds", "2", "--no-latency", "--output", str(output)]
+    for budget in ("0", "-1", "nan", "inf"):
+        assert main([*asked, "--minutes", budget]) == 2
+        assert capsys.readouterr().err.splitlines() == [f"error: --minutes is {budget}; a budget is above 0"]
+    assert not output.exists()
+    assert main([*asked, "--minutes", "0.001", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "left out for --minutes 0.001: recurra-small" in said.err
+    records = [read_record(path.parent) for path in sorted(output.rglob("record.json"))]
+    assert sorted(record.config["model"] for record in records) == [
+        *["linear-tuned"] * 2,
+        *["recurra-small-and-words"] * 2,
+    ]
 
 
 def test_one_split_comes_before_a_model_is_left_out(spec: StudySpec, tmp_path: Path) -> None:
@@ -88,10 +107,7 @@ def test_one_split_comes_before_a_model_is_left_out(spec: StudySpec, tmp_path: P
 
 def _all_of(spec: StudySpec, output: Path, data: StudyData, minutes: float) -> bool:
     """Whether every model fits a budget."""
-    try:
-        kept, _ = within_minutes(spec, output, data, minutes, workers=1, reporter=Reporter(quiet=True))
-    except RunError:
-        return False
+    kept, _ = within_minutes(spec, output, data, minutes, workers=1, reporter=Reporter(quiet=True))
     return kept.models == spec.models
 
 

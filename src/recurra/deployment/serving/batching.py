@@ -45,7 +45,7 @@ class Batcher:
     request.
 
     Args:
-        observe: Called with each successful batch's texts and seconds, for the metrics.
+        observe: Called with each successful batch's texts, seconds and recurrences taken, for the metrics.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Batcher:
         limits: ServerLimits,
         *,
         workers: int = 1,
-        observe: Callable[[int, float], None] | None = None,
+        observe: Callable[[int, float, Sequence[int] | None], None] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
         self._ask = ask
@@ -168,7 +168,8 @@ class Batcher:
         seconds = time.monotonic() - started
         self._learn(seconds / len(texts))
         if self._observe is not None:
-            self._observe(len(texts), seconds)
+            after = answers.exited_after
+            self._observe(len(texts), seconds, None if after is None else after.tolist())
         start = 0
         for job in jobs:
             end = start + len(job.texts)

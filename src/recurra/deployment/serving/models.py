@@ -295,12 +295,13 @@ class Models:
     def _queued(self, model: ServedModel) -> QueuedModel:
         description, classifier = model.description, model.classifier
         name = description.name
+        calibrated = None if classifier.calibration is None else classifier.calibration.taken
         batcher = Batcher(
             name,
             lambda texts, extras: answer(classifier, texts, extras),
             self._limits,
             workers=classifier.concurrency,
-            observe=self._metrics.batches(name),
+            observe=self._metrics.batches(name, calibrated),
             failed=lambda error: self._log.failure("computation", error, model=name),
         )
         self._metrics.show_model(name, description.content_hash, description.loaded_at, lambda: batcher.waiting_texts)

@@ -90,17 +90,24 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Problem:
-    """Features, ``(texts, features)``, sparse or dense, with what is to be learned of them."""
+    """Features, ``(texts, features)``, sparse or dense, with what is to be learned of them.
+
+    Attributes:
+        weights: What each text counts in a fit, ``(texts,)``; none lets all count alike. Candidates are judged on texts
+            that count alike.
+    """
 
     features: Any
     targets: npt.NDArray[Any]
     num_labels: int
     independent: bool
     seed: int
+    weights: npt.NDArray[np.float32] | None = None
 
     def part(self, rows: npt.NDArray[Any]) -> Problem:
         """Some of the texts."""
-        return replace(self, features=self.features[rows], targets=self.targets[rows])
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(self, features=self.features[rows], targets=self.targets[rows], weights=weights)
 
     def fit(self, candidate: Candidate, *, rough: bool = False) -> tuple[Floats, Floats]:
         """Weight and bias as `LinearModel` takes them."""
@@ -109,7 +116,7 @@ class Problem:
             one = replace(self, num_labels=2, independent=False)
             parts = [replace(one, targets=pair).fit(candidate, rough=rough) for pair in pairs]
             return np.concatenate([weight for weight, _ in parts]), np.concatenate([bias for _, bias in parts])
-        features, labels, counts = self.features, self.targets, None
+        features, labels, counts = self.features, self.targets, self.weights
         if labels.ndim == 2:
             # Of many labels fewer are learned from: no row may count hundreds of times.
             rows, labels = np.nonzero(self.targets >= max(_LEAST_ANSWER, 1e-5 * self.num_labels))
@@ -255,6 +262,7 @@ def fit_linear(
     num_labels: int = 2,
     seed: int = 0,
     selection: tuple[Sequence[str], npt.ArrayLike] | None = None,
+    weights: npt.NDArray[np.float32] | None = None,
 ) -> LinearModel:
     """Fits the papers' control: logistic regression on counts of words and word pairs, weighted by TF-IDF.
 
@@ -263,7 +271,7 @@ def fit_linear(
     """
     truth, independent = checked_targets(texts, labels, num_labels)
     vectorizers = fit_vectorizers(texts, characters=False, num_labels=num_labels)
-    problem = Problem(features_of(vectorizers, texts), truth, num_labels, independent, seed)
+    problem = Problem(features_of(vectorizers, texts), truth, num_labels, independent, seed, weights)
     candidates = _affordable([Candidate("logistic", c) for c in C_GRID], problem)
     if selection is None or len(candidates) < len(C_GRID):
         candidates = _affordable([Candidate("logistic", DEFAULT_C)], problem)
@@ -283,6 +291,7 @@ def fit_tuned(
     num_labels: int = 2,
     independent: bool = False,
     seed: int = 0,
+    weights: npt.NDArray[np.float32] | None = None,
 ) -> LinearModel:
     """Fits the control that an expert would respect: words and characters, what fits them chosen by `choose`.
 
@@ -290,7 +299,7 @@ def fit_tuned(
     the SVM takes a second, and was level with it. ``independent`` says of a teacher's answers whether a text may have
     any number of labels.
     """
-    vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, independent=independent)
+    vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, weights, independent=independent)
     choice = choose(problem, candidates)
     return _model(vectorizers, problem, choice.candidate, str(choice), choice.factor)
 
@@ -305,6 +314,7 @@ def fit_static(
     num_labels: int = 2,
     independent: bool = False,
     seed: int = 0,
+    weights: npt.NDArray[np.float32] | None = None,
 ) -> LinearModel:
     """Fits the static control: every word piece has a vector once and for all; their mean, then logistic regression.
 
@@ -320,7 +330,7 @@ def fit_static(
     means = features_of([pieces], texts) @ wide
     # One scale a direction, so that the penalty weighs them alike; it goes into the scores.
     centre, spread = scale_of(means)
-    problem = Problem((means - centre) / spread, targets, num_labels, independent, seed)
+    problem = Problem((means - centre) / spread, targets, num_labels, independent, seed, weights)
     choice = choose(problem, [Candidate("logistic", c) for c in _STATIC_C])
     weight, bias = (choice.factor * part for part in problem.fit(choice.candidate))
     slopes, how = weight / spread, _how(problem, str(choice))
@@ -383,12 +393,18 @@ def _how(problem: Problem, fitted_by: str) -> dict[str, Any]:
 
 
 def tuned_problem(
-    texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, seed: int, *, independent: bool = False
+    texts: Sequence[str],
+    targets: npt.ArrayLike,
+    num_labels: int,
+    seed: int,
+    weights: npt.NDArray[np.float32] | None = None,
+    *,
+    independent: bool = False,
 ) -> tuple[list[Vectorizer], Problem, list[Candidate]]:
     """Features, what is to be learned of them, and the candidates."""
     checked, independent = checked_targets(texts, targets, num_labels, independent=independent)
     vectorizers = fit_vectorizers(texts, characters=True, num_labels=num_labels)
-    problem = Problem(features_of(vectorizers, texts), checked, num_labels, independent, seed)
+    problem = Problem(features_of(vectorizers, texts), checked, num_labels, independent, seed, weights)
     if checked.dtype.kind == "f":
         return vectorizers, problem, [Candidate("logistic", c) for c in C_GRID]
     candidates = [] if independent else [Candidate("hinge", c) for c in _HINGE_C]

@@ -64,6 +64,7 @@ def fit_joined(
     num_labels: int = 2,
     independent: bool = False,
     seed: int = 0,
+    weights: npt.NDArray[np.float32] | None = None,
 ) -> JoinedFit:
     """Fits the mean of two models' log-probabilities, or one SVM on both, whichever cross-validates better.
 
@@ -73,12 +74,13 @@ def fit_joined(
 
     Args:
         states: Mean states of the texts' tokens, ``(texts, width)``.
+        weights: What each text counts, ``(texts,)``; none lets all count alike.
 
     Raises:
         DataError: If there is one class only, or no text has a word.
         ValueError: If texts and labels differ in number.
     """
-    vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, independent=independent)
+    vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, weights, independent=independent)
     centre, spread = scale_of(states.astype(np.float64))
     scaled = (states - centre) / spread
     apart = replace(problem, features=scaled)

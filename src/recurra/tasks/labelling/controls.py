@@ -54,14 +54,20 @@ def learning_shares(train: TextSplit) -> list[float]:
     return [s for s in shares if fewest * s >= LEAST_OF_A_LABEL and len(train) * s <= LARGEST_PART]
 
 
-def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine, lesson: Lesson | None = None) -> LinearModel:
+def fit_control(
+    config: RunConfig,
+    dataset: TextDataset,
+    machine: Machine,
+    lesson: Lesson | None = None,
+    weights: npt.NDArray[np.float32] | None = None,
+) -> LinearModel:
     """Fits the control that a run names on its training rows, or on what teachers say of these and of other texts.
 
     Raises:
         DataError: If there is one class only, or no text has a word.
     """
     train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
-    how: dict[str, Any] = {"num_labels": dataset.num_labels, "seed": config.seed}
+    how: dict[str, Any] = {"num_labels": dataset.num_labels, "seed": config.seed, "weights": weights}
     if config.control == LINEAR:
         return fit_linear(train.texts, train.labels, **how, selection=(selection.texts, selection.labels))
     answers = None if lesson is None else lesson.targets(config.protocol.distillation_weight)
@@ -151,11 +157,11 @@ def train_control(
     weights: npt.NDArray[np.float32] | None = None,
 ) -> Trained:
     """Fits a control and saves it."""
-    dataset, _, lesson = prepare_training(config, folder, data, reporter, weights)
+    dataset, weights, lesson = prepare_training(config, folder, data, reporter, weights)
     tell_fit(config, dataset, reporter)
     machine = data.machine
     start = time.perf_counter()
-    model = fit_control(config, dataset, machine, lesson)
+    model = fit_control(config, dataset, machine, lesson, weights)
     wall_s = time.perf_counter() - start
     save_model_folder(folder, model.save)
     words = int(dataset.splits["train"].word_counts.sum())
@@ -177,5 +183,5 @@ def train_control(
     train = dataset.splits["train"]
     words_of = model.telling_words(train.texts, train.labels, TELLING_WORDS)
     telling = dict(zip(dataset.label_names, words_of, strict=True))
-    smaller = fit_on_parts(config, dataset, machine)
+    smaller = fit_on_parts(config, dataset, machine) if weights is None else {}
     return Trained(dataset, training, record, {}, smaller=smaller, telling_words=telling)

@@ -33,7 +33,13 @@ from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 
 
-def fit_run(config: RunConfig, dataset: TextDataset, machine: Machine, reporter: Reporter) -> JoinedFit:
+def fit_run(
+    config: RunConfig,
+    dataset: TextDataset,
+    machine: Machine,
+    reporter: Reporter,
+    weights: npt.NDArray[np.float32] | None = None,
+) -> JoinedFit:
     """Fits the model of a run to its training rows, whose states are computed or read from the cache.
 
     Raises:
@@ -52,6 +58,7 @@ def fit_run(config: RunConfig, dataset: TextDataset, machine: Machine, reporter:
         num_labels=dataset.num_labels,
         independent=train.labels.ndim == 2,
         seed=config.seed,
+        weights=weights,
     )
 
 
@@ -64,10 +71,10 @@ def train_joined(
     weights: npt.NDArray[np.float32] | None = None,
 ) -> Trained:
     """Fits and saves; see `fit_run`. The model folder is that of a Transformer with a linear model beside it."""
-    dataset, _, _ = prepare_training(config, folder, data, reporter, weights)
+    dataset, weights, _ = prepare_training(config, folder, data, reporter, weights)
     tell_fit(config, dataset, reporter)
     start = time.perf_counter()
-    fit = fit_run(config, dataset, data.machine, reporter)
+    fit = fit_run(config, dataset, data.machine, reporter, weights)
     wall_s = time.perf_counter() - start
     source = _source(config)
     model = _classifier(source, fit, dataset, labelled(config.data).problem_type)

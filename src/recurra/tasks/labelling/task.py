@@ -43,6 +43,7 @@ from recurra.deployment.decision import LabelDecision
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.evaluation.audits.grading import control_right, grade, needs_predictions
 from recurra.evaluation.audits.registry import Subject, run_audits
+from recurra.evaluation.metrics import never_given
 from recurra.models.adaptation.source import MULTILINGUAL
 from recurra.models.names import PRESET_NAMES, PRESETS
 from recurra.tasks.base import Competitor, DataCost, Given, Model, Task, count_lengths, named_options, refuse_options
@@ -69,6 +70,8 @@ MOST_SAMPLES = 2_000
 # Of a vocabulary of 30,000, what some thousand sentences use (docs/decisions/0005-reachable-vocabulary.md).
 _REACHED_PIECES = 8_192
 _PROBE_ROWS, _PROBE_TOKENS = 64, 40
+# A label of fewer rows may be missing among a model's answers by chance.
+_LEAST_JUDGED = 5
 _EVALUATION_OPTIONS = {
     "--split": "split",
     "--data": "data",
@@ -345,6 +348,12 @@ class LabellingTask(Task):
             metrics[name] = self.measure(logits[name], split.labels, decision)
             right[name] = decision.same(logits[name], split.labels)
             audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
+        judged = [dataset.splits[name] for name in logits]
+        said = np.concatenate([decision.of_logits(each) for each in logits.values()])
+        truth = np.concatenate([split.labels for split in judged])
+        if unused := never_given(said, truth, dataset.label_names, least=_LEAST_JUDGED):
+            which = f"'{unused[0]}'" if len(unused) == 1 else f"{len(unused):,} labels, such as '{unused[0]}'"
+            reporter.say(f"{config.run_id}: note: none of {len(said):,} rows that were not trained on gets {which}")
         if trained.lesson is not None:
             audits += trained.lesson.audits(dataset, data)
         audits += _encoder_audits(config)

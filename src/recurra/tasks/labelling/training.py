@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,11 +92,16 @@ def prepare_training(
     """The rows that a model learns from, what each counts if not all count alike, and what its teachers say.
 
     Raises:
-        ConfigurationError: For weights beside a linear model, a teacher, or several labels a row.
+        ConfigurationError: For weights beside a teacher, or several labels a row.
     """
     reporter.stage(config.run_id, "loading data")
     dataset = data.rows(labelled(config.data))
     weights = _row_weights(config, dataset, weights)
+    if weights is not None and config.is_control and not weights.all():
+        # What counts nothing would still have a say in what a control reads, and in which of its fits is best.
+        rows = np.flatnonzero(weights)
+        dataset = replace(dataset, splits={**dataset.splits, "train": dataset.splits["train"].select(rows)})
+        weights = weights[rows]
     if not config.teachers:
         return dataset, weights, None
     from recurra.tasks.labelling.teacher import ask_teachers
@@ -147,7 +152,7 @@ def _row_weights(
 
 
 def _check_weights(config: RunConfig, dataset: TextDataset) -> None:
-    where = "a linear model" if config.is_control else "a teacher" if config.teachers else ""
+    where = "a teacher" if config.teachers else ""
     if METHOD in config.model_overrides:
         where = f"method '{config.model_overrides[METHOD]}'"
     if dataset.splits["train"].labels.ndim == 2:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
+import math
 from typing import Any
 
-from recurra.deployment.serving.observation import EventLog, ServerLogHandler
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.deployment.serving.observation import FEWEST_EXITS, EventLog, ServerLogHandler, distance
+
+# The distance is the largest gap of any event's shares, and an event is a sign a place.
+SIGNS = [np.array(signs) for signs in itertools.product((-1, 1), repeat=6)]
 
 
 def test_one_line_a_minute_with_a_count() -> None:
@@ -36,3 +46,18 @@ def test_one_line_a_minute_with_a_count() -> None:
         "another", "ValueError", "KeyError",
     ]  # fmt: skip
     assert "my-secret" not in json.dumps(events)
+
+
+COUNTS = st.dictionaries(st.integers(1, 6), st.integers(0, 500), max_size=6)
+
+
+@given(COUNTS, COUNTS, st.integers(2, 9))
+def test_drift_is_the_total_variation_distance(taken: dict[int, int], calibrated: dict[int, int], times: int) -> None:
+    drift = distance(taken, calibrated)
+    if sum(taken.values()) < FEWEST_EXITS or not sum(calibrated.values()):
+        assert math.isnan(drift)
+        return
+    shares = [np.array([counts.get(after, 0) for after in range(1, 7)], float) for counts in (taken, calibrated)]
+    largest = max(abs((shares[0] / shares[0].sum() - shares[1] / shares[1].sum()) @ sign) for sign in SIGNS)
+    assert drift == pytest.approx(largest / 2, abs=1e-9)
+    assert drift == pytest.approx(distance({after: times * count for after, count in taken.items()}, calibrated))

@@ -1,0 +1,114 @@
+"""Whether `--answers-right` keeps its promise on rows that nobody chose by.
+
+Every record of a classifier for one label a text has its predictions of validation and of test rows. A threshold is
+chosen on the former, as ``recurra predict --answers-right`` does, and the answers on the latter are counted. A promise
+is broken if fewer of them are right than was promised; by chance alone that happens, so one counts as broken beyond
+chance where a one-sided exact test at 5 % says so.
+
+    python -m benchmarks.promises [--results results] [--json results/bench-promises.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scipy import stats
+
+from recurra.core.environment import code_record
+from recurra.core.errors import RecurraError
+from recurra.core.files import write_json
+from recurra.core.packed import run_folders
+from recurra.core.record import read_record
+from recurra.deployment.decision import read_decision
+from recurra.evaluation.metrics import precision_thresholds
+from recurra.evaluation.predictions import read_predictions
+
+TARGETS = (0.8, 0.9, 0.95)
+LEVEL = 0.05
+TEST = "test"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What became of one promise: rows of test, those answered, and those answered right."""
+
+    corpus: str
+    target: float
+    rows: int
+    answered: int
+    right: int
+
+    @property
+    def broken(self) -> bool:
+        """Whether fewer answers are right than was promised."""
+        return self.answered > 0 and self.right < self.target * self.answered
+
+    @property
+    def beyond_chance(self) -> bool:
+        """Whether that many or fewer right answers are improbable if the promise holds."""
+        return self.answered > 0 and bool(stats.binom.cdf(self.right, self.answered, self.target) < LEVEL)
+
+
+def promises(results: Path) -> Iterator[Kept]:
+    """Every promise that the records under a folder can make and check."""
+    for study in sorted(path.parent for path in results.glob("*/records.jsonl")):
+        for run in run_folders(study):
+            try:
+                record = read_record(run)
+                decision = read_decision(record.data.label_names, record.decision)
+                rows, chosen_by = read_predictions(run, TEST), read_predictions(run, record.data.selection_split)
+            except (RecurraError, AttributeError):
+                continue  # a language model, several labels a text, or no test rows
+            if record.data.selection_split == TEST:
+                continue
+            probabilities = decision.probabilities(rows.logits)
+            answers, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
+            compared = precision_thresholds(decision.probabilities(chosen_by.logits), chosen_by.labels)
+            for target in TARGETS:
+                shown = [one for one in compared if one.bound >= target]
+                if not shown:
+                    continue  # nothing is promised
+                given = sure >= shown[-1].threshold
+                right = int((answers == rows.labels)[given].sum())
+                yield Kept(record.data.name, target, len(rows), int(given.sum()), right)
+
+
+def table(found: Sequence[Kept]) -> list[dict[str, float | int | str]]:
+    """A row a corpus and target, and one of all corpora."""
+    groups: dict[tuple[str, float], list[Kept]] = defaultdict(list)
+    for one in found:
+        groups[one.corpus, one.target].append(one)
+        groups["all", one.target].append(one)
+    return [
+        {
+            "corpus": corpus,
+            "promised": target,
+            "promises": len(members),
+            "answered": sum(one.answered for one in members) / sum(one.rows for one in members),
+            "right": sum(one.right for one in members) / max(sum(one.answered for one in members), 1),
+            "broken": sum(one.broken for one in members),
+            "broken_beyond_chance": sum(one.beyond_chance for one in members),
+        }
+        for (corpus, target), members in sorted(groups.items())
+    ]
+
+
+def main() -> None:
+    """Counts, prints, and writes the JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.promises", description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of packed studies")
+    parser.add_argument("--json", type=Path, help="file for the table")
+    options = parser.parse_args()
+    rows = table(list(promises(options.results)))
+    for row in rows:
+        print(" | ".join(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))
+    if options.json is not None:
+        write_json(options.json, {"code": code_record().model_dump(), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
