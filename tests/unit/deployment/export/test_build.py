@@ -28,6 +28,7 @@ from recurra.models.controls import LINEAR_NAME
 from recurra.models.controls.fitting import fit_static
 from recurra.models.inference import imitates_bf16
 from recurra.tasks.classification.task import TASK
+from recurra.tasks.labelling.evaluation import compute_evaluation
 from reviews import review_rows, snapshot, train_linear, train_tiny, write_csv, write_reviews
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -157,7 +158,7 @@ def test_the_stock_tools_read_an_export(exports: dict[str, Any]) -> None:
 @pytest.mark.parametrize("precision", DTYPES)
 def test_an_export_is_evaluated_on_the_runs_splits(precision: str, run: Path, exports: dict[str, Any]) -> None:
     folder, _ = exports[precision]
-    result, of_run = TASK.compute(folder), TASK.compute(run)
+    result, of_run = compute_evaluation(folder, TASK.measure), compute_evaluation(run, TASK.measure)
     assert (result.record.run_id, result.rows.name, result.recorded) == (of_run.record.run_id, "test", of_run.recorded)
     assert result.computation.storage_precision == precision and of_run.computation.storage_precision == "fp32"
     assert abs(result.metrics.accuracy - of_run.metrics.accuracy) <= 0.05
