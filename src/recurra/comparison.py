@@ -294,6 +294,8 @@ def compare(
     prices: Mapping[str, float] | None = None,
     minutes: float | None = None,
     estimate: bool = True,
+    final: bool | None = None,
+    title: str | None = None,
     **keys: Any,
 ) -> StudyResult:
     """Trains and compares models on labelled rows, and writes the report.
@@ -332,6 +334,9 @@ def compare(
         minutes: Minutes of training; see `recurra.study.status.within_minutes`.
         estimate: Whether time and memory of each model are estimated and said before the first run starts; not if
             nothing is said, or ``minutes`` were given.
+        final: Whether the recommended model is trained once more on test rows too, so that `StudyResult.best` has all
+            rows but those that choose the epoch; none does it if it was trained in less than a minute.
+        title: Heading of the report; none says what rows in memory came in, or takes the name of ``output``.
         data_root: Local copies of public corpora.
         quiet: Whether to say nothing.
         keys: Keys of the protocol (`recurra.training.protocols.ProtocolConfig`) and of the data
@@ -374,7 +379,7 @@ def compare(
         assigned.protocol,
         known,
         protocol=base,
-        title=rows.described if rows else "",
+        title=title or (rows.described if rows else output.name),
         predictions=predictions or {},
         output=output,
         reporter=reporter,
@@ -386,4 +391,6 @@ def compare(
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
     command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
     estimated = estimate and not quiet and minutes is None
-    return run_and_report(spec, output, known, reporter=reporter, command=command, note=note, estimate=estimated)
+    return run_and_report(
+        spec, output, known, reporter=reporter, command=command, note=note, estimate=estimated, final=final
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,25 +17,28 @@ from recurra.core.errors import RecurraError, RunError, StorageError
 from recurra.core.files import FolderLock, is_part, read_json, write_text
 from recurra.core.packed import HISTORY_NAME, PREDICTIONS_NAME, RECORDS_NAME, RUNS_NAME, in_study
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyRecord, EpochRecord, holds_any_record, read_any_record
+from recurra.core.record import AnyRecord, EpochRecord, SplitRecord, holds_any_record, read_any_record
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration
+from recurra.data.cleaning import NO_CLEANING
 from recurra.data.configuration import DataConfig
+from recurra.data.splits import read_rows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.formats import find_format
 from recurra.deployment.export_record import WITH_EXITS, load_export_records
-from recurra.report.files import results_frame, results_text, write_study_report
+from recurra.report.files import Answer, results_frame, results_text, write_study_report
 from recurra.report.load import group_tables, load_runs, read_study, study_file_of
 from recurra.report.summary import reporting_of, summarise
 from recurra.study.estimate import Expectation, expect
 from recurra.study.executor import LocalExecutor, Outcome, rough_weight, threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
+from recurra.study.final import final_run, gains_rows, train_again
 from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
 from recurra.study.ray_executor import Cluster, RayExecutor
 from recurra.study.run import preflight, refuse_unheard_texts
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.workers import Workers
-from recurra.tasks.base import task_of_data
+from recurra.tasks.base import task, task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import ENCODER, part_of
@@ -148,6 +152,8 @@ def refuse_folder_of_another(name: str, output: Path) -> None:
 
 # A larger file of a user's is not read once more to show some of its rows.
 LARGEST_LOOKED_AT = 2**26
+# Seconds of a run within which it is trained once more without being asked.
+QUICK_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,7 @@ class BestRun:
 
     Attributes:
         model: Its model, as tables name it.
-        folder: Where it lies.
+        folder: Where it lies: of a file of a user the model that was trained once more, if it was.
         seed: Of the seeds of its model the one that did best on the rows that choose the epoch, never on test rows.
         why: Why this model.
     """
@@ -182,6 +188,7 @@ class StudyResult:
         shown: What every table of the report is made from.
         exports: What became of each export that the study asks for.
         timing_error: Why models could not be timed side by side; none if they were, or were not to be.
+        ships: What rows the model was trained on that this folder hands out; empty if nothing is known.
     """
 
     output: Path
@@ -190,6 +197,7 @@ class StudyResult:
     shown: Summary
     exports: Sequence[PlannedExport] = ()
     timing_error: str | None = None
+    ships: str = ""
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -202,6 +210,20 @@ class StudyResult:
         return values
 
     @property
+    def commands(self) -> list[str]:
+        """What to type to use the recommended model; nothing if none is."""
+        with contextlib.suppress(RunError):
+            path = shlex.quote(str(self.best_path))
+            command, argument = task(self.shown.task).usage
+            said = [f"recurra {command} {path} {argument}"]
+            if command == "predict":
+                exported = shlex.quote(str(Path("exports", self.output.name)))
+                said += [f"recurra predict {path} --input new.csv --output labels.csv"]
+                said += [f"recurra export {path} --output {exported}"]
+            return said
+        return []
+
+    @property
     def best_path(self) -> Path:
         """What stands for the recommended run wherever one is wanted: the study's folder, if it has one table.
 
@@ -211,13 +233,25 @@ class StudyResult:
         folder = self.best.folder
         return self.output if len(self.shown.tables) == 1 else folder
 
-    @cached_property
+    @property
     def best(self) -> BestRun:
         """The recommended run of the first table: of the smallest model within a point of the best one.
 
         Raises:
             RunError: If no run is finished, every model failed an audit of its own or is no classifier, or none stays
                 within the limits.
+        """
+        model, why, judged = self.judged
+        assert judged.record is not None
+        folder = final_run(judged.config, self.output) or judged.folder
+        return BestRun(model, folder, judged.record.seed, why)
+
+    @cached_property
+    def judged(self) -> tuple[str, str, Outcome]:
+        """The recommended model, why, and its run as it was judged.
+
+        Raises:
+            RunError: As `best` does.
         """
         table = next(iter(self.shown.tables), None)
         advice = None if table is None else table.recommended
@@ -231,8 +265,8 @@ class StudyResult:
         model = next(model for model in table.models if model.label == advice.choice)
         of_model = {run.run_id for run in model.runs}
         done = [(each.record, each) for each in self.outcomes if each.record is not None]
-        record, outcome = max((pair for pair in done if pair[0].run_id in of_model), key=lambda pair: _merit(pair[0]))
-        return BestRun(model.label, outcome.folder, record.seed, advice.why)
+        _, outcome = max((pair for pair in done if pair[0].run_id in of_model), key=lambda pair: _merit(pair[0]))
+        return model.label, advice.why, outcome
 
     @property
     def table(self) -> Any:
@@ -303,6 +337,7 @@ def run_and_report(
     cluster: Cluster | None = None,
     note: str = "",
     estimate: bool = False,
+    final: bool | None = False,
 ) -> StudyResult:
     """Plans a study, executes what is missing, exports, times side by side, and writes the report.
 
@@ -316,6 +351,8 @@ def run_and_report(
         cluster: Where to run; none is this machine.
         note: What was chosen for the study, said before the first run starts.
         estimate: Whether time and memory of each model are estimated and said before the first run starts.
+        final: Whether the recommended model is trained once more on test rows too, if they were split off a file; none
+            does it if it was trained in less than `QUICK_S`.
 
     Raises:
         CheckpointError: If a record cannot be trusted.
@@ -370,7 +407,8 @@ def run_and_report(
                 made = [item.key for item in _exports(spec, output, outcomes) if item.state == "done"]
                 folders = [outcome.folder for outcome in models]
                 timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=made)
-    return _report(spec, output, outcomes, command=command, data=data, timing_error=timing_error)
+    ship = partial(_ship, final=final, data=data, reporter=reporter)
+    return _report(spec, output, outcomes, ship, command=command, data=data, timing_error=timing_error)
 
 
 def _exports(spec: StudySpec, output: Path, outcomes: Sequence[Outcome]) -> list[PlannedExport]:
@@ -381,6 +419,33 @@ def _told(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome)
     """The headline of a run, and how long the others will take."""
     left = expected.note(outcome) if isinstance(expected, Expectation) else ""
     return "; ".join(filter(None, [_headline(spec, outcome), left]))
+
+
+def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter: Reporter) -> str:
+    """Trains the recommended model once more where that is wanted; says what rows the model has that ships."""
+    try:
+        _, _, judged = result.judged
+    except RunError:
+        return ""
+    record = judged.record
+    if len(result.shown.tables) != 1 or record is None or not gains_rows(judged.config):
+        return ""
+    counts = {name: split.rows for name, split in record.data.splits.items() if isinstance(split, SplitRecord)}
+    kept = counts.get(record.data.selection_split, 0)
+    on = f"{counts.get('train', 0):,} of {sum(counts.values()):,} rows"
+    took = record.training.wall_s if record.wall_s is None else record.wall_s
+    if final_run(judged.config, result.output) is None:
+        if not (took < QUICK_S if final is None else final):
+            about = duration(took * (sum(counts.values()) - kept) / max(1, counts.get("train", 1)))
+            more = "" if final is False else f" --final trains it once more on test rows too, in about {about}."
+            return f"The model judged, trained on {on}.{more}"
+        made, why = train_again(judged.config, result.output, data.machine, reporter)
+        if made is None:
+            return f"The model judged, trained on {on}: it could not be trained once more ({why})."
+    return (
+        f"The same, trained once more on {sum(counts.values()) - kept:,} rows, test rows among them; the one judged "
+        f"here had {counts.get('train', 0):,}. The other {kept:,} rows make its probabilities and thresholds."
+    )
 
 
 def _headline(spec: StudySpec, outcome: Outcome) -> str:
@@ -410,7 +475,9 @@ def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
         Outcome(run.config, run.folder, run.record, None if run.state == "done" else run.reason or "not run yet")
         for run in planned
     ]
-    return _report(spec, output, outcomes, command=command, data=StudyData())
+    data = StudyData()
+    ship = partial(_ship, final=False, data=data, reporter=Reporter(quiet=True))
+    return _report(spec, output, outcomes, ship, command=command, data=data)
 
 
 def report_records(folder: Path, output: Path | None = None, *, command: str) -> StudyResult:
@@ -433,14 +500,26 @@ def _report(
     spec: StudySpec,
     output: Path,
     outcomes: list[Outcome],
+    ship: Callable[[StudyResult], str],
     *,
     command: str,
     data: StudyData,
     timing_error: str | None = None,
 ) -> StudyResult:
     exports = _exports(spec, output, outcomes)
-    report, shown = study_report(spec, output, data, command=command, outcomes=outcomes)
-    result = StudyResult(output, outcomes, report, shown, exports, timing_error)
+
+    def result_of(shown: Summary, report: Path | None = None, ships: str = "") -> StudyResult:
+        return StudyResult(output, outcomes, report, shown, exports, timing_error, ships)
+
+    said: list[str] = []
+
+    def answer(shown: Summary) -> Answer:
+        judged = result_of(shown)
+        said.append(ship(judged))
+        return Answer(said[0], judged.commands)
+
+    report, shown = study_report(spec, output, data, command=command, outcomes=outcomes, answer=answer)
+    result = result_of(shown, report, *said)
     _keep_best(result)
     return result
 
@@ -467,8 +546,12 @@ def study_report(
     command: str,
     outcomes: Sequence[Outcome],
     records: Path | None = None,
+    answer: Callable[[Summary], Answer] = lambda _: Answer(),
 ) -> tuple[Path | None, Summary]:
-    """Writes report, figures and tables from the records of a study; returns the page's path and what it shows."""
+    """Writes report, figures and tables from the records of a study; returns the page's path and what it shows.
+
+    ``answer`` gives what the page says beside the recommendation.
+    """
     folder = records or output
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     texts, fingerprint = _own_texts(spec, data)
@@ -477,15 +560,17 @@ def study_report(
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
         exports = load_export_records(folder) if spec.exports else []
         summary = summarise(runs, read_latency_file(folder), failed, base=folder, questions=questions, exports=exports)
+    said = answer(summary)
     if len(failures) == len(outcomes):
         return None, summary
-    return write_study_report(output, summary, runs, title=spec.title or spec.name, command=command), summary
+    title = spec.title or spec.name
+    return write_study_report(output, summary, runs, title=title, command=command, answer=said), summary
 
 
 def _own_texts(spec: StudySpec, data: StudyData) -> tuple[dict[str, dict[str, str]], str]:
-    """Texts of a user's only file by split and identity, and the fingerprint of these data; else nothing.
+    """Texts of a user's only file, as they stand in it, by split and identity, and the fingerprint of these data.
 
-    Of folds there is no fingerprint: every split has all texts.
+    Of other data there is nothing; of folds no fingerprint: every split has all texts.
     """
     config = spec.data[0]
     path = Path(config.name)
@@ -495,9 +580,18 @@ def _own_texts(spec: StudySpec, data: StudyData) -> tuple[dict[str, dict[str, st
         return {}, ""
     try:
         dataset = data.rows(config)
+        files = {name: own for name in ("validation", "test") if (own := getattr(config, name)) is not None}
+        raw = config.model_copy(update={"clean": NO_CLEANING})
+        tables = {name: read_rows(files.get(name, config.name), raw)[0] for name in {"", *files}}
     except RecurraError:
         return {}, ""
-    texts = {name: dict(zip(split.ids, split.texts, strict=True)) for name, split in dataset.splits.items()}
+    written = {name: dict(zip(table.ids, table.texts, strict=True)) for name, table in tables.items()}
+    texts = {
+        name: {
+            row: written.get(name, written[""]).get(row, text) for row, text in zip(split.ids, split.texts, strict=True)
+        }
+        for name, split in dataset.splits.items()
+    }
     if config.cross_validated:
         # Every row of the file is a test row of one fold.
         every = {row: text for of_split in texts.values() for row, text in of_split.items()}

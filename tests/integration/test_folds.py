@@ -214,4 +214,4 @@ def test_rows_with_several_labels_are_judged_once_each_by_the_thresholds_of_thei
     assert score.figures["micro_f1"].mean == pytest.approx(f1_score(true, given, average="micro"))
     assert score.figures["macro_f1"].mean == pytest.approx(f1_score(true, given, average="macro", zero_division=0))
     assert score.figures["subset_accuracy"].mean == pytest.approx(accuracy_score(true, given))
-    assert find_run(tmp_path / "out").folder in [run.folder for run in loaded]
+    assert find_run(tmp_path / "out").folder == found.best.folder == tmp_path / "out" / "final"

@@ -98,6 +98,18 @@ def compare(
             "words-and-encoder always run.",
         ),
     ] = None,
+    final: Annotated[
+        bool | None,
+        typer.Option(
+            "--final/--no-final",
+            help="Train the recommended model once more on test rows too; that is what predict and export take. "
+            "Default: if it takes less than a minute.",
+            show_default=False,
+        ),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", help="Heading of the report. Default: the name of the output folder.")
+    ] = None,
     output: options.Output = Path("runs/compare"),
     protocol: Annotated[
         str | None,
@@ -181,6 +193,7 @@ def compare(
         from_scratch=from_scratch,
         seeds=seeds,
         precision=precision,
+        title=title or ("" if output == Path("runs/compare") else output.name),
         max_mib=max_mib,
         max_ms=max_ms,
         measure=measure,
@@ -201,6 +214,7 @@ def compare(
         note=note,
         # A budget has said it already.
         estimate=estimate and not quiet and minutes is None,
+        final=final,
     )
     present_study(result, as_json=as_json, wide=wide)
 

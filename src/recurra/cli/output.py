@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from recurra.core.errors import RunError, StorageError
+from recurra.core.errors import StorageError
 from recurra.core.terminal import LONGEST_CELL, one_line, printable
 
 if TYPE_CHECKING:
@@ -154,7 +153,6 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
 
 def _print_study(result: StudyResult, *, wide: bool) -> None:
     from recurra.report.render import terminal_tables
-    from recurra.tasks.base import task
 
     for title, table, lines in terminal_tables(result.shown):
         _print_part(title, table, brief=not wide)
@@ -168,6 +166,6 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
     if not (result.output / "runs").is_dir():
         # Packed records have no model.
         return
-    with contextlib.suppress(RunError):
-        command, argument = task(result.shown.task).usage
-        print_lines([f"next: recurra {command} {shlex.quote(str(result.best_path))} {argument}"])
+    if result.ships:
+        print_lines([f"what is shipped: {result.ships}"])
+    print_lines([f"next: {command}" for command in result.commands[:1]])

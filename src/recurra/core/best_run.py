@@ -18,6 +18,8 @@ from recurra.core.record import RECORD_NAME
 from recurra.core.sealed import Sealed
 
 BEST_NAME = "best.json"
+# The recommended model trained once more, on the rows that judged it too.
+FINAL_NAME = "final"
 # The last part of a path that asks for it in so many words.
 _BEST = Path(BEST_NAME).stem
 _MOST_LISTED = 10
@@ -29,8 +31,8 @@ class BestRunRecord(Sealed):
     """The recommended run of a comparison."""
 
     schema_version: Literal[1] = 1
-    # One name below the folder of runs, no path: a file that was passed on must not point elsewhere.
-    folder: Annotated[str, StringConstraints(pattern=rf"^{RUNS_NAME}/[^/\\.][^/\\]*$", max_length=300)]
+    # The final run, or one name below the folder of runs, no path: a file that was passed on must not point elsewhere.
+    folder: Annotated[str, StringConstraints(pattern=rf"^({FINAL_NAME}|{RUNS_NAME}/[^/\\.][^/\\]*)$", max_length=300)]
     model: str
     seed: int
     why: str

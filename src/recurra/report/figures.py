@@ -64,6 +64,10 @@ def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting
     return [*(chart for chart in charts if chart is not None), *reporting.charts(table, runs, key)]
 
 
+# Half of the width that an interval's bar keeps free of names.
+_BAR = 3.0
+
+
 def quality_against_cost(
     table: TableSummary, costs: Mapping[str, float], cost: str, *, name: str, unit: str, key: str, measure: Measure
 ) -> Chart | None:
@@ -120,7 +124,12 @@ def quality_against_cost(
             parts.append(drawing.segment(cx, y(item.low), cx, y(item.high), f"error {color}"))
         parts.append(drawing.marker(model.color, cx, cy, 2.6, hint=facts[-1]))
         legend.append(LegendEntry(f"{model.label}: {significant(model.file_size_mib)} MiB", model.color, "mark"))
-    parts += _bubble_labels([model.label for model, *_ in points], circles)
+    bars = [
+        (cx - _BAR, y(item.high), cx + _BAR, y(item.low))
+        for (_, item, _), (cx, _, _) in zip(points, circles, strict=True)
+        if item.low is not None and item.high is not None
+    ]
+    parts += _bubble_labels([model.label for model, *_ in points], circles, bars)
     power = 10.0 ** math.floor(math.log10(largest))
     reference = next(factor * power for factor in (5, 2, 1) if factor * power <= largest * 1.0001)
     radius = LARGEST_BUBBLE * math.sqrt(reference / largest)
@@ -138,13 +147,16 @@ def quality_against_cost(
     )
 
 
-def _bubble_labels(names: Sequence[str], circles: Sequence[tuple[float, float, float]]) -> list[Markup]:
-    """Names beside the bubbles, where there is room for one: the legend has them all."""
-    taken: list[Box] = []
+def _bubble_labels(
+    names: Sequence[str], circles: Sequence[tuple[float, float, float]], bars: Sequence[Box]
+) -> list[Markup]:
+    """Names beside the bubbles, where there is room for one that no interval crosses: the legend has them all."""
+    taken = [*bars]
     labels = []
     for full, (cx, cy, r) in zip(names, circles, strict=True):
         name = drawing.short(full, 22)
-        width = len(name) * drawing.CHARACTER_WIDTH
+        # Names are bold.
+        width = len(name) * drawing.CHARACTER_WIDTH * 1.12
         middle = min(max(cx - width / 2, LEFT + 2), RIGHT - width)
         starts = [
             (middle, cy - r - 5),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +169,27 @@ REPORT_NAME = "report.html"
 SUMMARY_NAME = "summary.json"
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a page says beside the recommendation.
+
+    Attributes:
+        ships: What rows the model has that the folder hands out; empty if nothing is known.
+        commands: What to type to use it.
+    """
+
+    ships: str = ""
+    commands: Sequence[str] = ()
+
+
 def write_study_report(
-    folder: Path, summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = ""
+    folder: Path,
+    summary: Summary,
+    runs: Sequence[LoadedRun],
+    *,
+    title: str,
+    command: str = "",
+    answer: Answer | None = None,
 ) -> Path:
     """Writes everything that a study shows into its folder: the page, its figures and tables, the plain values.
 
@@ -182,7 +201,7 @@ def write_study_report(
     """
     drawn = draw(summary, runs)
     target = folder / REPORT_NAME
-    write_text(target, render_report(summary, runs, title=title, command=command, drawn=drawn))
+    write_text(target, render_report(summary, runs, title=title, command=command, drawn=drawn, answer=answer))
     write_json(folder / SUMMARY_NAME, plain(summary))
     write_files(folder, summary, drawn)
     return target

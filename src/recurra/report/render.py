@@ -32,9 +32,18 @@ STATES = {
 
 
 def render_report(
-    summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = "", drawn: Drawings | None = None
+    summary: Summary,
+    runs: Sequence[LoadedRun],
+    *,
+    title: str,
+    command: str = "",
+    drawn: Drawings | None = None,
+    answer: Any = None,
 ) -> str:
     """Renders the report as one HTML file that needs nothing else.
+
+    Args:
+        answer: What stands beside the recommendation: `recurra.report.files.Answer`, or nothing.
 
     Returns:
         HTML. Every text that came from outside is escaped.
@@ -52,6 +61,7 @@ def render_report(
             pooled=_pooled(summary) if summary.pooled else None,
             first_chart=_first_chart(summary, drawn),
             title=title,
+            answer=answer,
             command=command,
             first_created=created[0] if created else "",
             last_created=created[-1] if created else "",

@@ -1,0 +1,98 @@
+"""The recommended model trained once more, on the rows that judged it too: what a comparison's folder hands out.
+
+Rows that choose the epoch stay apart, for they also make probabilities of scores and show what thresholds promise.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from recurra.core.best_run import FINAL_NAME
+from recurra.core.configuration import content_hash
+from recurra.core.environment import available_cores
+from recurra.core.progress import Reporter
+from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
+from recurra.data.configuration import DataConfig
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.study.executor import threads_of
+from recurra.study.plan import CONFIG_NAME, load_run_config
+from recurra.study.run import execute_run
+from recurra.study.workers import Workers
+from recurra.tasks.base import task_of_data
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
+
+_TRAIN, _TEST = "train", "test"
+
+
+def gains_rows(judged: RunConfig) -> bool:
+    """Whether there are rows that a run was judged on and may be trained on: test rows split off a user's file."""
+    data = judged.data
+    own = isinstance(data, DataConfig) and judged.data_hash is not None and data.test is None
+    return own and not judged.teachers and judged.answers is None
+
+
+def final_config(judged: RunConfig) -> RunConfig:
+    """The run that trains a judged one once more: the same, on other rows."""
+    return judged.model_copy(update={"data_hash": content_hash([judged.config_hash, FINAL_NAME])})
+
+
+def final_run(judged: RunConfig, output: Path) -> Path | None:
+    """The folder of the finished final run of a judged one; none if there is none, or it is of another."""
+    folder = output / FINAL_NAME
+    finished = (folder / RECORD_NAME).is_file() and (folder / CONFIG_NAME).is_file()
+    return folder if finished and _is_of(judged, folder) else None
+
+
+def train_again(judged: RunConfig, output: Path, machine: Machine, reporter: Reporter) -> tuple[AnyRecord | None, str]:
+    """Trains a judged run once more, in a worker; takes up what was begun.
+
+    Returns:
+        The record; or none, and why.
+    """
+    folder = output / FINAL_NAME
+    if (folder / CONFIG_NAME).is_file() and not _is_of(judged, folder):
+        shutil.rmtree(folder)
+    reporter.say(f"training {judged.model} once more, on test rows too")
+    threads = threads_of(machine, available_cores(), 1).threads
+    untimed = replace(machine, latency=False, threads=threads)
+    with Workers(0, threads, list(task_of_data(judged.data).training_modules(judged))) as workers:
+        ended = workers.call("recurra.study.final:train", judged.plain(), str(folder), machine=untimed)
+    if ended.code:
+        return None, ended.last.removeprefix("error: ")[:300] or ended.cause
+    return read_any_record(folder), ""
+
+
+def train(data: StudyData, judged: dict[str, object], folder: str) -> None:
+    """Trains the final run of a judged one in this process."""
+    config = RunConfig.parse(judged)
+    assert isinstance(config.data, DataConfig)
+    known = StudyData(data.machine)
+    known.hold(config.data, with_test_rows(data.rows(config.data)))
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    execute_run(final_config(config), Path(folder), known, Reporter(quiet=True))
+
+
+def with_test_rows(dataset: TextDataset) -> TextDataset:
+    """The same rows, those of test among those of training; nothing is left to report but the rows that choose."""
+    train, test = dataset.splits[_TRAIN], dataset.splits[_TEST]
+    groups = None if train.groups is None or test.groups is None else [*train.groups, *test.groups]
+    rows = TextSplit(
+        _TRAIN,
+        [*train.texts, *test.texts],
+        np.concatenate([train.labels, test.labels]),
+        [*train.ids, *test.ids],
+        groups,
+    )
+    chosen = dataset.selection_split
+    splits = {_TRAIN: rows, chosen: dataset.splits[chosen]}
+    return replace(dataset, splits=splits, reported_splits=[chosen])
+
+
+def _is_of(judged: RunConfig, folder: Path) -> bool:
+    return load_run_config(folder).config_hash == final_config(judged).config_hash

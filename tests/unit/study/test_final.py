@@ -1,0 +1,100 @@
+"""The recommended model, trained once more: on which rows, when, and who takes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recurra.cli.main import main
+from recurra.comparison import compare, comparison
+from recurra.core.best_run import find_run
+from recurra.core.record import SplitRecord, read_record
+from recurra.data.configuration import DataConfig
+from recurra.reported_study import QUICK_S, StudyResult, _own_texts
+from recurra.study.final import FINAL_NAME, final_config, with_test_rows
+from recurra.study.plan import load_run_config
+from recurra.tasks.study_data import StudyData
+from reviews import review_rows, write_csv, write_reviews
+
+
+def _compared(path: Path, output: Path, **options: object) -> StudyResult:
+    keys = {"folds": 2, "models": ["linear"], "seeds": 1, "quiet": True, "estimate": False, **options}
+    return compare(str(path), output=output, **keys)  # type: ignore[arg-type]
+
+
+def test_test_rows_join_those_of_training_and_no_other_row_does(tmp_path: Path) -> None:
+    path = write_reviews(tmp_path / "reviews.csv", 200)
+    for folds in (None, 4):
+        dataset = StudyData().rows(DataConfig(name=str(path), folds=folds))
+        merged = with_test_rows(dataset)
+        train, test, chosen = (set(dataset.splits[name].ids) for name in ("train", "test", "validation"))
+        assert set(merged.splits["train"].ids) == train | test and len(merged.splits["train"]) == len(train) + len(test)
+        assert set(merged.splits) == {"train", "validation"} and set(merged.splits["validation"].ids) == chosen
+        assert merged.reported_splits == ["validation"] == [merged.selection_split]
+        texts = dict(zip(dataset.splits["test"].ids, dataset.splits["test"].labels.tolist(), strict=True))
+        own = dict(zip(merged.splits["train"].ids, merged.splits["train"].labels.tolist(), strict=True))
+        assert {row: own[row] for row in texts} == texts
+
+
+def test_a_quick_model_is_trained_again_and_stands_for_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
+    result = _compared(path, output)
+    final, judged = output / FINAL_NAME, result.judged[2]
+    assert judged.record is not None and find_run(output).folder == final == result.best.folder
+    record = read_record(final)
+    rows = {name: split.rows for name, split in record.data.splits.items() if isinstance(split, SplitRecord)}
+    of_fold = {name: split.rows for name, split in judged.record.data.splits.items() if isinstance(split, SplitRecord)}
+    assert rows == {"train": of_fold["train"] + of_fold["test"], "validation": of_fold["validation"]}
+    assert record.run_id != judged.record.run_id and read_record(judged.folder).run_id == judged.record.run_id
+    page = (output / "report.html").read_text(encoding="utf-8")
+    assert f"trained once more on {rows['train']:,} rows" in page and "The model of one of" not in page
+    assert f"recurra export {output} " in page and "<h1>out</h1>" in page
+    assert main(["predict", str(output), "a good soup"]) == 0
+    assert main(["export", str(output), "--output", str(tmp_path / "export")]) == 0
+    capsys.readouterr()
+    # The same call does nothing anew; other settings replace it.
+    before = (final / "record.json").read_bytes()
+    assert _compared(path, output, title="Named").best.folder == final
+    assert (final / "record.json").read_bytes() == before
+    assert "<h1>Named</h1>" in (output / "report.html").read_text(encoding="utf-8")
+    again = _compared(path, output, models=["linear-tuned"])
+    assert again.best.folder == final and read_record(final).model.preset == "linear-tuned"
+    assert load_run_config(final).config_hash == final_config(again.judged[2].config).config_hash
+
+
+def test_what_takes_longer_waits_to_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
+    assert QUICK_S == 60
+    monkeypatch.setattr("recurra.reported_study.QUICK_S", 0.0)
+    waiting = _compared(path, output)
+    assert waiting.best.folder == waiting.judged[2].folder and not (output / FINAL_NAME).exists()
+    assert "--final trains it once more on test rows too, in about" in waiting.ships
+    assert "--final" not in _compared(path, output, final=False).ships
+    asked = _compared(path, output, final=True)
+    assert asked.best.folder == output / FINAL_NAME and "trained once more on" in asked.ships
+    # Once it is there, it stands for the folder, whoever asks.
+    assert _compared(path, output, final=False).best.folder == output / FINAL_NAME
+
+
+def test_a_test_file_of_the_user_stays_for_testing(tmp_path: Path) -> None:
+    path, test = write_reviews(tmp_path / "reviews.csv", 120), write_csv(tmp_path / "test.csv", review_rows(40, seed=9))
+    result = _compared(path, tmp_path / "out", folds=1, test=str(test), final=True)
+    assert not (tmp_path / "out" / FINAL_NAME).exists() and result.ships == ""
+
+
+def test_the_report_shows_texts_as_they_stand_in_the_files(tmp_path: Path) -> None:
+    rows = [(f"<b>{text.upper()}</b> !!", label) for text, label in review_rows(60, seed=2)]
+    others = [(f"THE TEST: {text}", label) for text, label in review_rows(20, seed=3)]
+    path, test = write_csv(tmp_path / "rows.csv", rows), write_csv(tmp_path / "test.csv", others)
+    config = DataConfig(name=str(path), test=str(test), clean="recurra-2")
+    texts, fingerprint = _own_texts(comparison(config, models=["linear"], protocol="tuned"), StudyData())
+    dataset = StudyData().rows(config)
+    assert fingerprint == dataset.fingerprint
+    assert {name: set(of_split) for name, of_split in texts.items()} == {
+        name: set(split.ids) for name, split in dataset.splits.items()
+    }
+    assert {*texts["train"].values(), *texts["validation"].values()} == {text for text, _ in rows}
+    assert set(texts["test"].values()) == {text for text, _ in others}
