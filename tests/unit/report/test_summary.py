@@ -19,7 +19,7 @@ from recurra.core.record import AuditResult, read_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report import summarise_folders
 from recurra.report.load import load_runs
-from recurra.report.summary import summarise
+from recurra.report.summary import reporting_of, summarise
 from recurra.tasks.classification.measures import bootstrap_matrix, by_class, usual_f1
 from recurra.tasks.questions import Judging, Limits, Questions
 from recurra.tasks.summary import PairTest
@@ -416,6 +416,24 @@ def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_pa
     (test,) = table["tests"]
     assert test["gap"] == pytest.approx(expected[0] - expected[1])
     assert test["low"] < test["gap"] < test["high"]
+
+
+@pytest.mark.parametrize("labels", [("ham", "spam"), ("ham", "spam", "odd")])
+def test_accuracy_stands_beside_macro_f1_and_no_figure_twice(labels: tuple[str, ...], tmp_path: Path) -> None:
+    shares = (0.8, 0.1, 0.1)[: len(labels) - 1]
+    factory = RunFactory(
+        tmp_path, rows={**SMALL, "test": 800}, label_names=labels, shares=(*shares, 1 - float(np.sum(shares)))
+    )
+    summary = summarise_folders([factory.run("linear", 0.8), factory.run("recurrent", 0.95)])
+    (table,) = summary.tables
+    good = dict(table.recommended.details)["How good"]  # type: ignore[union-attr]
+    right = next(each for each in table.models if each.label == table.recommended.choice)  # type: ignore[union-attr]
+    accuracy = right.scores["test"].figures["accuracy"].mean
+    assert good.startswith("Macro F1 0.") and f", accuracy {accuracy:.4f} on 800 test rows" in good
+    headings = reporting_of(summary.task).tables(table)[0].headings()
+    assert {"Accuracy", "Macro F1"} < {*headings} and len({*headings}) == len(headings)
+    # Of two labels F1 is that of the second, of more the same as macro F1.
+    assert ("F1" in headings) == (len(labels) == 2)
 
 
 def test_what_nobody_needs_to_read_for_stands_in_every_conclusion(tmp_path: Path) -> None:

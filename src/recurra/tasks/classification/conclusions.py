@@ -424,6 +424,8 @@ class _Choice:
         best, rivals = self.best, [model for model in self.models if model is not chosen]
         score = chosen.scores[self.split]
         value = f"{self.measure.heading} {self.measure.value(self.score(chosen))}"
+        if self.measure.key != ACCURACY.key and ACCURACY.key in score.figures:
+            value += f", accuracy {ACCURACY.value(score.figures[ACCURACY.key].mean)}"
         good = f"{value} on {score.rows:,} {self.split} rows; {self.guess}."
         if chosen is not best:
             unsure = f" It could be more than {self.slack} behind." if self.surely_close(chosen) is False else ""

@@ -433,9 +433,13 @@ class ClassificationReporting(LabellingReporting):
         )
 
     def tables(self, table: Any) -> Sequence[Table]:
-        measure = judge(table)
+        measure, figures = judge(table), self.figures(table)
+        shown = {key for model in table.models for score in model.scores.values() for key in score.figures}
+        if len(table.label_names) > 2 and MACRO_F1.key in shown:
+            # Of more than two labels it is the same.
+            figures = [figure for figure in figures if figure.key != F1.key]
         return (
-            results_table(table, self.figures(table), measure),
+            results_table(table, figures, measure),
             advice(table),
             splits_table(table),
             mistakes_table(table),

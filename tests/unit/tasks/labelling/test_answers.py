@@ -88,7 +88,7 @@ def test_they_are_compared_and_never_recommended_even_if_all_are_right(found: St
         frozenset(pair) for pair in (("gpt", "linear"), ("gpt", "vendor"), ("linear", "vendor"))
     }
     assert table.recommended is not None and table.recommended.choice == found.best.model == "linear"
-    assert "linear" in find_run(found.output).folder.name
+    assert find_run(found.output).note.endswith(" (linear)")
     with pytest.raises(RecurraError, match="there is no model to use"):
         Classifier.from_run(next(each.folder for each in found.outcomes if each.config.model == "gpt"))
 
