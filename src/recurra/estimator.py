@@ -224,7 +224,8 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
                 f"none of {len(said):,} texts that it was fitted on, some of each label, gets {named}: the model has "
                 "not learned that; give it more texts or epochs, or take encoder='minilm'"
             )
-            warnings.warn(message, UnusedLabelWarning, stacklevel=3)
+            # Of whoever called fit, which errors_for_python wraps.
+            warnings.warn(message, UnusedLabelWarning, stacklevel=4)
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):

@@ -89,6 +89,7 @@ def test_what_windows_do_not_do_is_refused_in_one_line(
     assert "window" in error and error.startswith("error:"), error
 
 
+@pytest.mark.filterwarnings("ignore::recurra.core.errors.UnusedLabelWarning")
 def test_several_labels_a_text_and_the_estimator(tmp_path: Path) -> None:
     model = str(write_tiny_model(tmp_path / "tiny.yaml"))
     texts, labels = zip(*review_rows(60), strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import io
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -91,9 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Labels of any script, on a terminal of any encoding.
         sys.stdout.reconfigure(errors="backslashreplace")
-    # What the system could not decode, as the name of a file from an archive of another system.
-    if undecoded := next((word for word in given if any("\udc80" <= letter <= "\udcff" for letter in word)), None):
-        return _fail(f"'{undecoded}' is not UTF-8; rename the file, or set a UTF-8 locale", EXIT_USAGE)
+    # The name of a file from an archive of another system; of a text the command says it, and does not show it.
+    undecoded = (word for word in given if any("\udc80" <= letter <= "\udcff" for letter in word))
+    if name := next(filter(os.path.lexists, undecoded), None):
+        return _fail(f"'{name}' is not UTF-8; rename the file, or set a UTF-8 locale", EXIT_USAGE)
     asked = next((word for word in given if not word.startswith("-")), "")
     try:
         app = make_app([asked] if asked in COMMANDS else COMMANDS)

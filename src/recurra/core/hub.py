@@ -79,7 +79,7 @@ def hub_dataset(
 ) -> Mapping[str, Any]:
     """Loads a data set by its public name, from the hub's cache or fetched now."""
     tried = f"'{data_root}' has no folder {folder}" if data_root is not None else "no data root is given"
-    cure = f"name a folder with {layout} in RECURRA_DATA_ROOT (or --data-root)"
+    cure = f"name DIR, the folder with {layout}, in RECURRA_DATA_ROOT (or --data-root)"
     # With the client's offline switch on, `datasets` looks into its cache only and answers at once.
     if not hub_offline() and not hub_reachable():
         raise UnavailableError(f"{corpus}: {tried} and the hub cannot be reached for '{public_name}'; {cure}")

@@ -107,7 +107,7 @@ def test_without_network_one_line_says_what_would_do(tmp_path: Path, monkeypatch
     monkeypatch.setattr("recurra.core.hub.hub_reachable", lambda: False)
     for root in (None, tmp_path):
         with pytest.raises(
-            UnavailableError, match=r"cannot be reached for 'fancyzhx/yelp_polarity'; give --data-root DIR"
+            UnavailableError, match=r"cannot be reached for 'fancyzhx/yelp_polarity'; name DIR, the folder with DIR/"
         ) as got:
             load_dataset(DataConfig(name="yelp_polarity"), root)
         assert "\n" not in str(got.value)

@@ -127,7 +127,7 @@ def test_without_network_the_message_names_the_data_root(offline: bool, tmp_path
     monkeypatch.setattr("recurra.core.hub.hub_offline", lambda: offline)
     monkeypatch.setattr("recurra.core.hub.hub_reachable", lambda: False)
     for root in (None, tmp_path):
-        with pytest.raises(UnavailableError, match=r"--data-root DIR \(or RECURRA_DATA_ROOT\) with DIR/sst2/{train"):
+        with pytest.raises(UnavailableError, match=r"name DIR, the folder with DIR/sst2/{train.* in RECURRA_DATA_ROOT"):
             load_dataset(DataConfig(name="sst2"), root)
 
 
