@@ -107,6 +107,7 @@ def test_a_run_folder_holds_what_is_promised_and_no_more(study: Study) -> None:
         "exports.json",
         "best.json",
         "runs",
+        "final",
     }
 
 

@@ -82,7 +82,7 @@ def test_without_time_for_training_folds_stay_and_the_small_rungs_answer(
     assert main([*asked, "--minutes", "0.001", "--json"]) == 0
     said = capsys.readouterr()
     assert "left out for --minutes 0.001: recurra-small" in said.err
-    records = [read_record(path.parent) for path in sorted(output.rglob("record.json"))]
+    records = [read_record(path.parent) for path in sorted(output.glob("runs/*/record.json"))]
     assert sorted(record.config["model"] for record in records) == [
         *["linear-tuned"] * 2,
         *["recurra-small-and-words"] * 2,
