@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKED = ROOT / "requirements" / "locked"
 WITHOUT_TORCH = ROOT / "requirements" / "onnx-serving.txt"
 # Kinds of files that are code or part of it. Tables and pictures of results are not.
-CODE = {".py", ".typed", ".html", ".j2", ".css", ".js", ".mjs", ".gz", ".txt", ".svg", ".yaml"}
+CODE = {".py", ".typed", ".html", ".j2", ".css", ".js", ".mjs", ".gz", ".txt", ".svg", ".yaml", ".json"}
 # 3.5 MiB of it is the runtime of web exports, 10 MiB the small encoder.
 MOST_BYTES = 16 * 2**20
 TEXTS = [text for text, _ in review_rows(6, seed=11)]
