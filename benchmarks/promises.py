@@ -24,7 +24,7 @@ from recurra.core.files import write_json
 from recurra.core.packed import run_folders
 from recurra.core.record import read_record
 from recurra.deployment.decision import read_decision
-from recurra.evaluation.metrics import precision_thresholds
+from recurra.evaluation.metrics import lowest_shown, precision_thresholds
 from recurra.evaluation.predictions import read_predictions
 
 TARGETS = (0.8, 0.9, 0.95)
@@ -69,10 +69,10 @@ def promises(results: Path) -> Iterator[Kept]:
             answers, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
             compared = precision_thresholds(decision.probabilities(chosen_by.logits), chosen_by.labels)
             for target in TARGETS:
-                shown = [one for one in compared if one.bound >= target]
-                if not shown:
+                chosen = lowest_shown(compared, target)
+                if chosen is None:
                     continue  # nothing is promised
-                given = sure >= shown[-1].threshold
+                given = sure >= chosen.threshold
                 right = int((answers == rows.labels)[given].sum())
                 yield Kept(record.data.name, target, len(rows), int(given.sum()), right)
 

@@ -38,6 +38,8 @@ from recurra.tasks.study_data import StudyData
 # unless their texts are so long that all folds read more tokens than those of 2,000 sentences.
 ROWS_OF_ONE_SPLIT, FOLDS = 2_000, 5
 MOST_FOLDED_TOKENS = ROWS_OF_ONE_SPLIT * 64
+# Where a comparison goes that names no folder; it names no report then.
+DEFAULT_OUTPUT = Path("runs/compare")
 # The longest review of the demo corpus has fewer tokens.
 DEMO_MAX_LENGTH = 64
 DEMO_VOCAB_SIZE = 2000
@@ -123,7 +125,7 @@ def plan_comparison(
         protocol_overrides=protocol_keys,
         seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
         precision=precision,
-        title=title,
+        title=title or ("" if output == DEFAULT_OUTPUT else output.name),
         max_mib=max_mib,
         max_ms=max_ms,
         measure=measure,
@@ -278,7 +280,7 @@ def compare(
     *,
     models: str | Sequence[str | dict[str, Any]] | None = None,
     seeds: int | Sequence[int] | None = None,
-    output: str | Path = "runs/compare",
+    output: str | Path = DEFAULT_OUTPUT,
     protocol: str | Mapping[str, Any] | None = None,
     precision: str | None = None,
     data_root: str | Path | None = None,
@@ -379,7 +381,7 @@ def compare(
         assigned.protocol,
         known,
         protocol=base,
-        title=title or (rows.described if rows else output.name),
+        title=title or (rows.described if rows else ""),
         predictions=predictions or {},
         output=output,
         reporter=reporter,

@@ -20,9 +20,8 @@ from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord, SplitRecord, holds_any_record, read_any_record
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration
-from recurra.data.cleaning import NO_CLEANING
 from recurra.data.configuration import DataConfig
-from recurra.data.splits import read_rows
+from recurra.data.splits import texts_as_written
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.formats import find_format
 from recurra.deployment.export_record import WITH_EXITS, load_export_records
@@ -581,11 +580,9 @@ def _own_texts(spec: StudySpec, data: StudyData) -> tuple[dict[str, dict[str, st
     try:
         dataset = data.rows(config)
         files = {name: own for name in ("validation", "test") if (own := getattr(config, name)) is not None}
-        raw = config.model_copy(update={"clean": NO_CLEANING})
-        tables = {name: read_rows(files.get(name, config.name), raw)[0] for name in {"", *files}}
+        written = {name: texts_as_written(files.get(name, config.name), config) for name in {"", *files}}
     except RecurraError:
         return {}, ""
-    written = {name: dict(zip(table.ids, table.texts, strict=True)) for name, table in tables.items()}
     texts = {
         name: {
             row: written.get(name, written[""]).get(row, text) for row, text in zip(split.ids, split.texts, strict=True)

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import recurra
-from recurra.cli.main import make_app, told_to
+from recurra.cli.main import make_app, translator_for
 from recurra.core.errors import for_python
 from recurra.data.configuration import MultiLabelData
 
@@ -99,7 +99,7 @@ def test_a_command_that_is_to_be_typed_has_its_options() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_no_command_is_told_of_an_option_that_it_lacks(name: str) -> None:
-    translated = told_to(name.split())
+    translated = translator_for(name.split())
     for message in MESSAGES:
         told = translated(message)
         assert {*OPTION.findall(FOREIGN.sub("", TYPED.sub("", told)))} <= options_of(ALL[name]), message
@@ -109,7 +109,7 @@ def test_a_message_of_data_keeps_what_is_wrong() -> None:
     for message in MESSAGES.intersection(messages("data")):
         if message.strip()[0] not in ",;":
             for name in ALL:
-                assert len(told_to(name.split())(message)) > min(20, len(message) - 1), (name, message)
+                assert len(translator_for(name.split())(message)) > min(20, len(message) - 1), (name, message)
 
 
 @pytest.mark.parametrize("source", NOTES)
@@ -124,7 +124,7 @@ def test_a_note_names_options_of_the_commands_that_print_it(source: str) -> None
 def test_keys_of_the_data_are_told_where_they_are_read(name: str) -> None:
     reads = name.startswith("study") or any(parameter.name == "assignments" for parameter in ALL[name].params)
     reads = reads and name != "audit model"
-    told = told_to(name.split())("a; leave it out with --id-column")
+    told = translator_for(name.split())("a; leave it out with --id-column")
     form = "id_column: VALUE (under data)" if name.startswith("study") else "data.id_column=VALUE"
     if "--id-column" not in options_of(ALL[name]):
         assert told == (f"a; leave it out with {form}" if reads else "a")
@@ -161,11 +161,16 @@ def test_errors_of_compare_name_its_arguments() -> None:
         ("predict", "a (1 row); leave them out with --skip-unlabelled; then go on", "a (1 row); then go on"),
         ("predict", "name it with --text-column", "name it with --text-column"),
         ("data describe", "your own files with --validation and --test", "your own files with --validation and --test"),
+        (
+            "predict",
+            "a; name it with --group-column or recurra data list; then recurra exits RUN --keep",
+            "a; then recurra exits RUN --keep",
+        ),
         ("predict", "measure them: recurra exits RUN --keep", "measure them: recurra exits RUN --keep"),
     ],
 )
 def test_an_option_that_a_command_lacks_becomes_a_key_or_goes(command: str, message: str, told: str) -> None:
-    assert told_to(command.split())(message) == told
+    assert translator_for(command.split())(message) == told
 
 
 @pytest.mark.parametrize(

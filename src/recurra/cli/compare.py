@@ -193,7 +193,7 @@ def compare(
         from_scratch=from_scratch,
         seeds=seeds,
         precision=precision,
-        title=title or ("" if output == Path("runs/compare") else output.name),
+        title=title or "",
         max_mib=max_mib,
         max_ms=max_ms,
         measure=measure,

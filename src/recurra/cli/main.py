@@ -119,7 +119,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
 def _tell(error: Exception, given: Sequence[str]) -> int:
     """Says in a line what is wrong, and returns the exit code; raises again what is a defect of ours."""
     if isinstance(error, RecurraError):
-        return _fail(told_to(given)(str(error)) if "--" in str(error) else str(error), error.exit_code)
+        return _fail(translator_for(given)(str(error)) if "--" in str(error) else str(error), error.exit_code)
     if isinstance(error, ModuleNotFoundError):
         # Installed without the dependencies, for what ONNX exports need; a module of ours that is missing is a defect.
         name = (error.name or "").partition(".")[0]
@@ -133,7 +133,7 @@ def _tell(error: Exception, given: Sequence[str]) -> int:
     raise error
 
 
-def told_to(given: Sequence[str]) -> Callable[[str], str]:
+def translator_for(given: Sequence[str]) -> Callable[[str], str]:
     """What makes a message one for the command that was given: its options, and keys where it has no option."""
     from recurra.data.configuration import MultiLabelData
 

@@ -164,5 +164,7 @@ def _with_options(message: str, instead: Callable[[str, str | None], str | None]
 def _outside_of_commands(message: str, change: Callable[[str], str]) -> str:
     """A message that was changed everywhere but in the commands that it says to type."""
     typed = _TYPED.findall(message)
-    changed = change(_TYPED.sub("\0", message))
-    return re.sub("\0", lambda _: typed.pop(0), changed)
+    places = iter(range(len(typed)))
+    changed = change(_TYPED.sub(lambda _: f"\0{next(places)}\0", message))
+    # A clause may have gone with its command.
+    return re.sub("\0(\\d+)\0", lambda place: typed[int(place[1])], changed)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError
+from recurra.data.cleaning import NO_CLEANING
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import Group, TextDataset, TextSplit
 from recurra.data.labels import FileTable, join_spellings, label_notes, read_table
@@ -222,6 +223,12 @@ def read_rows(path: Path | str, config: DataConfig) -> tuple[FileTable, list[str
     """The labelled rows of a user's file, spellings joined where that is asked for, and notes on it."""
     table = _read(path, config)
     return join_spellings(table) if config.join_labels else table, label_notes([table], joined=config.join_labels)
+
+
+def texts_as_written(path: Path | str, config: DataConfig) -> dict[str, str]:
+    """The texts of a user's file as they stand in it, by the identity of their row."""
+    table = _read(path, config.model_copy(update={"clean": NO_CLEANING}))
+    return dict(zip(table.ids, table.texts, strict=True))
 
 
 def _in_spelling(names: Sequence[str], table: FileTable, config: DataConfig) -> FileTable:

@@ -227,7 +227,7 @@ class TableFile:
         self.tool = name
         self.notes.append(f"{self.source} is read as an export of {name}.")
 
-    def said(self) -> list[str]:
+    def all_notes(self) -> list[str]:
         """The notes, with what only reading the rows has told."""
         again = len(self.answered_again)
         several = f"{again:,} text{'s' * (again > 1)} of {self.source}"

@@ -25,10 +25,9 @@ from sklearn.metrics import f1_score
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.files import atomic_path
 from recurra.core.progress import Reporter
-from recurra.data.cleaning import NO_CLEANING
 from recurra.data.configuration import DataConfig
 from recurra.data.labels import FileTable
-from recurra.data.splits import read_rows
+from recurra.data.splits import read_rows, texts_as_written
 from recurra.evaluation.metrics import Floats
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls.fitting import out_of_fold_probabilities
@@ -168,16 +167,10 @@ def find_label_errors(
     )
     own = probabilities[np.arange(len(labels)), labels]
     wrong, share = wrong_labels(probabilities, labels)
-    texts = original_texts(config, table)
+    written = texts_as_written(config.name, config)
+    texts = [written.get(row, text) for row, text in zip(table.ids, table.texts, strict=True)]
     order = np.argsort(own, kind="stable")
     return LabelErrors(table, texts, names, labels, probabilities, order, wrong, share, model, notes)
-
-
-def original_texts(config: DataConfig, table: FileTable) -> list[str]:
-    """The texts of a user's file as they stand in it."""
-    raw, _ = read_rows(config.name, config.model_copy(update={"clean": NO_CLEANING}))
-    texts = dict(zip(raw.places, raw.texts, strict=True))
-    return [texts.get(place, text) for place, text in zip(table.places, table.texts, strict=True)]
 
 
 def wrong_labels(probabilities: Floats, labels: npt.NDArray[np.int64]) -> tuple[Floats, float]:

@@ -178,6 +178,11 @@ def precision_thresholds(
     ]
 
 
+def lowest_shown(compared: Sequence[PrecisionThreshold], wanted: float) -> PrecisionThreshold | None:
+    """The lowest of some thresholds that are shown to have a precision; none if none is."""
+    return next((one for one in reversed(compared) if one.bound >= wanted), None)
+
+
 def precision_bound(right: int, rows: int, error: float) -> float:
     """One-sided lower bound of a share (Clopper and Pearson 1934): too high with a probability of at most ``error``."""
     return float(special.betaincinv(right, rows - right + 1, error)) if right else 0.0

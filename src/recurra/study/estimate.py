@@ -349,11 +349,11 @@ def costs_of_pending(data: StudyData, spec: Mapping[str, Any], output: str, thre
     book = CostBook(data)
     measure = measured(book, threads)
 
-    def told(config: RunConfig) -> Timed:
+    def measure_aloud(config: RunConfig) -> Timed:
         timed = measure(config)
         sys.stdout.write(f"{TIMED}{config.model}\n")
         sys.stdout.flush()
         return timed
 
-    costs = cost_plan(planned, book, told).runs
+    costs = cost_plan(planned, book, measure_aloud).runs
     return {run.config.run_id: vars(costs[run.config.run_id]) for run in planned if run.state != "done"}

@@ -297,9 +297,9 @@ def fit_vectorizers(texts: Sequence[str], *, characters: bool, num_labels: int) 
         return [Vectorizer.fit_hashed(WORDS, texts, sublinear=characters, width=width)]
     vectorizers = [Vectorizer.fit(unit, texts, sublinear=characters, most=most) for unit in units]
     if not any(len(each.idf) for each in vectorizers):
+        more = "" if characters else ", or take linear-tuned, which reads characters too"
         raise DataError(
-            f"none of the {len(texts)} training texts has a word of letters or digits; give texts with words, or take "
-            "linear-tuned, which reads characters too"
+            f"none of the {len(texts)} training texts has a word of letters or digits; give texts with words{more}"
         )
     return vectorizers
 

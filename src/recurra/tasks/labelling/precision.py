@@ -9,7 +9,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError, unknown
 from recurra.core.record import read_record
 from recurra.deployment.decision import read_decision
 from recurra.deployment.export.manifest import is_export
-from recurra.evaluation.metrics import least_rows, precision_thresholds
+from recurra.evaluation.metrics import least_rows, lowest_shown, precision_thresholds
 from recurra.evaluation.predictions import predictions_path, read_predictions
 
 
@@ -84,8 +84,8 @@ def choose_precision_thresholds(
             raise ConfigurationError(unknown("label", label, names))
         what, index = ("any label", None) if label is None else (f"'{label}'", names.index(label))
         compared = precision_thresholds(probabilities, kept.labels, index)
-        shown = [one for one in compared if one.bound >= precision]
-        if not shown:
+        one = lowest_shown(compared, precision)
+        if one is None:
             best = max((one.bound for one in compared), default=0.0)
             raise ConfigurationError(
                 f"no threshold shows a precision of {precision:g} for {what}: on {len(kept):,} {split} rows, "
@@ -93,7 +93,6 @@ def choose_precision_thresholds(
                 f"{best:.3f}; ask for less, or train with more {split} rows (at least {least_rows(precision):,} that "
                 "get the label, were all of them right)"
             )
-        one = shown[-1]
         for place in range(len(names)) if index is None else (index,):
             thresholds[place] = max(thresholds[place], one.threshold)
         said.append(

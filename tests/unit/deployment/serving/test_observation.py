@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.deployment.serving.observation import FEWEST_EXITS, EventLog, ServerLogHandler, distance
+from recurra.deployment.serving.observation import FEWEST_EXITS, EventLog, Metrics, ServerLogHandler, distance
 
 # The distance is the largest gap of any event's shares, and an event is a sign a place.
 SIGNS = [np.array(signs) for signs in itertools.product((-1, 1), repeat=6)]
@@ -61,3 +61,18 @@ def test_drift_is_the_total_variation_distance(taken: dict[int, int], calibrated
     largest = max(abs((shares[0] / shares[0].sum() - shares[1] / shares[1].sum()) @ sign) for sign in SIGNS)
     assert drift == pytest.approx(largest / 2, abs=1e-9)
     assert drift == pytest.approx(distance({after: times * count for after, count in taken.items()}, calibrated))
+
+
+def test_drift_is_that_of_the_model_that_answers_now() -> None:
+    metrics = Metrics()
+
+    def drift() -> float:
+        line = next(line for line in metrics.page().decode().splitlines() if line.startswith("recurra_exit_drift{"))
+        return float(line.rpartition(" ")[2])
+
+    metrics.batches("one", {1: 90, 2: 10})(200, 0.1, [2] * 200)
+    assert drift() == pytest.approx(0.9)
+    metrics.batches("one", {1: 90, 2: 10})
+    assert math.isnan(drift())
+    metrics.batches("one")(200, 0.1, [2] * 200)
+    assert math.isnan(drift())
