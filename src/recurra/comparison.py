@@ -39,7 +39,7 @@ from recurra.tasks.study_data import StudyData
 ROWS_OF_ONE_SPLIT, FOLDS = 2_000, 5
 MOST_FOLDED_TOKENS = ROWS_OF_ONE_SPLIT * 64
 # Where a comparison goes that names no folder; it names no report then.
-DEFAULT_OUTPUT = Path("runs/compare")
+DEFAULT_OUTPUT = "runs/compare"
 # The longest review of the demo corpus has fewer tokens.
 DEMO_MAX_LENGTH = 64
 DEMO_VOCAB_SIZE = 2000
@@ -125,7 +125,7 @@ def plan_comparison(
         protocol_overrides=protocol_keys,
         seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
         precision=precision,
-        title=title or ("" if output == DEFAULT_OUTPUT else output.name),
+        title=title or ("" if output == Path(DEFAULT_OUTPUT) else output.name),
         max_mib=max_mib,
         max_ms=max_ms,
         measure=measure,
