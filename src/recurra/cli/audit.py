@@ -22,24 +22,11 @@ app = typer.Typer(
 
 
 @app.command("data")
+@options.with_data_options(without=("tokenizer", "unlabelled"))
 def audit_data(
     context: typer.Context,
     name: options.Data,
     assignments: options.DataOverrides = None,
-    data_protocol: options.DataProtocol = None,
-    text_column: options.TextColumn = None,
-    label_column: options.LabelColumn = None,
-    label_columns: options.LabelColumns = None,
-    label_separator: options.LabelSeparator = None,
-    id_column: options.IdColumn = None,
-    encoding: options.Encoding = None,
-    group_column: options.GroupColumn = None,
-    validation: options.ValidationFile = None,
-    test: options.TestFile = None,
-    max_length: options.MaxLength = None,
-    windows: options.Windows = None,
-    form_must_not_predict: options.FormMustNotPredict = False,
-    skip_unlabelled: options.SkipUnlabelled = False,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:

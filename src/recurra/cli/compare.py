@@ -13,6 +13,7 @@ from recurra.cli import options
 from recurra.cli.output import present_study
 
 
+@options.with_data_options()
 def compare(
     context: typer.Context,
     data: options.Data,
@@ -129,20 +130,7 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    tokenizer: options.Tokenizer = None,
-    data_protocol: options.DataProtocol = None,
-    text_column: options.TextColumn = None,
-    label_column: options.LabelColumn = None,
-    label_columns: options.LabelColumns = None,
-    label_separator: options.LabelSeparator = None,
-    id_column: options.IdColumn = None,
-    encoding: options.Encoding = None,
-    group_column: options.GroupColumn = None,
-    validation: options.ValidationFile = None,
-    test: options.TestFile = None,
-    max_length: options.MaxLength = None,
-    windows: options.Windows = None,
-    folds: Annotated[
+    folds: Annotated[  # noqa: ARG001 - `options.data_keys` reads it
         int | None,
         typer.Option(
             "--folds",
@@ -152,9 +140,6 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    form_must_not_predict: options.FormMustNotPredict = False,
-    skip_unlabelled: options.SkipUnlabelled = False,
-    unlabelled: options.Unlabelled = None,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     workers: options.Workers = 0,

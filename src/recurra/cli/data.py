@@ -78,21 +78,11 @@ def list_corpora(as_json: options.Json = False) -> None:
 
 
 @app.command("describe")
+@options.with_data_options(without=("tokenizer", "max_length", "windows", "form_must_not_predict", "unlabelled"))
 def describe(
     context: typer.Context,
     name: options.AnyData,
     assignments: options.DataOverrides = None,
-    data_protocol: options.DataProtocol = None,
-    text_column: options.TextColumn = None,
-    label_column: options.LabelColumn = None,
-    label_columns: options.LabelColumns = None,
-    label_separator: options.LabelSeparator = None,
-    id_column: options.IdColumn = None,
-    encoding: options.Encoding = None,
-    group_column: options.GroupColumn = None,
-    validation: options.ValidationFile = None,
-    test: options.TestFile = None,
-    skip_unlabelled: options.SkipUnlabelled = False,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
@@ -105,25 +95,15 @@ def describe(
 
 
 @app.command("prepare")
+@options.with_data_options(without=("validation", "test", "form_must_not_predict", "skip_unlabelled", "unlabelled"))
 def prepare(
     context: typer.Context,
     name: options.AnyData,
     assignments: options.DataOverrides = None,
-    tokenizer: options.Tokenizer = None,
-    data_protocol: options.DataProtocol = None,
-    text_column: options.TextColumn = None,
-    label_column: options.LabelColumn = None,
-    label_columns: options.LabelColumns = None,
-    label_separator: options.LabelSeparator = None,
-    id_column: options.IdColumn = None,
-    encoding: options.Encoding = None,
-    group_column: options.GroupColumn = None,
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", help="Model to be trained: running text is read for it."),
     ] = None,
-    max_length: options.MaxLength = None,
-    windows: options.Windows = None,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     as_json: options.Json = False,

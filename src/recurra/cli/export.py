@@ -40,26 +40,8 @@ def export(
             show_default=False,
         ),
     ] = None,
-    precision_of: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--precision-of",
-            metavar="LABEL=P",
-            help="Texts get LABEL only from the least probability that the run's validation rows show to be right P of "
-            "the time, wherever the export predicts. Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    answers_right: Annotated[
-        float | None,
-        typer.Option(
-            "--answers-right",
-            metavar="P",
-            help="Texts get a label only from the least probability that the run's validation rows show to be right P "
-            "of the time, whatever the label, e.g. 0.95.",
-            show_default=False,
-        ),
-    ] = None,
+    precision_of: options.PrecisionOf = None,
+    answers_right: options.AnswersRight = None,
     vocabulary: Annotated[
         int | None,
         typer.Option(

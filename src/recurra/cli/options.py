@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -33,6 +35,26 @@ CacheDir = Annotated[
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for everything that is written.")]
 Precision = Annotated[str, typer.Option("--precision", help="Precision of matrix products: fp32 or bf16.")]
+PrecisionOf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--precision-of",
+        metavar="LABEL=P",
+        help="Texts get LABEL only from the least probability that the run's validation rows show to be right P of "
+        "the time, e.g. positive=0.95. Of an export: wherever it predicts. Repeatable.",
+        show_default=False,
+    ),
+]
+AnswersRight = Annotated[
+    float | None,
+    typer.Option(
+        "--answers-right",
+        metavar="P",
+        help="Texts get a label only from the least probability that the run's validation rows show to be right P "
+        "of the time, whatever the label, e.g. 0.95.",
+        show_default=False,
+    ),
+]
 RunPrecision = Annotated[
     str | None,
     typer.Option(
@@ -166,6 +188,50 @@ StudyOverrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Training keys, and data.KEY for the data's.", show_default=False),
 ]
+
+_READING = {
+    "tokenizer": Tokenizer,
+    "data_protocol": DataProtocol,
+    "text_column": TextColumn,
+    "label_column": LabelColumn,
+    "label_columns": LabelColumns,
+    "label_separator": LabelSeparator,
+    "id_column": IdColumn,
+    "encoding": Encoding,
+    "group_column": GroupColumn,
+    "validation": ValidationFile,
+    "test": TestFile,
+    "max_length": MaxLength,
+    "windows": Windows,
+    "form_must_not_predict": FormMustNotPredict,
+    "skip_unlabelled": SkipUnlabelled,
+    "unlabelled": Unlabelled,
+}
+_FLAGS = {"form_must_not_predict", "skip_unlabelled"}
+
+
+def with_data_options(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of the data, in front of ``--data-root``; `data_keys` reads them."""
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=name not in _FLAGS and None, annotation=option)
+        for name, option in _READING.items()
+        if name not in without
+    ]
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        place = list(own.parameters).index("data_root")
+        parameters = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in own.parameters.values()]
+
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> None:
+            command(**{name: values[name] for name in own.parameters})
+
+        parameters[place:place] = added
+        wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return wrapper
+
+    return add
 
 
 Place = TypeVar("Place", str, Path)

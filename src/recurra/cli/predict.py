@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from recurra.core.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from recurra.core.progress import Reporter
-    from recurra.data.tables import TextRows
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.prediction.files import InputColumns, PredictionCounts
     from recurra.deployment.prediction.folder import FolderJob
@@ -83,26 +81,8 @@ def predict(
         float | None,
         typer.Option("--abstain-below", min=0.0, max=1.0, help="Rows whose highest probability is lower get no label."),
     ] = None,
-    precision_of: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--precision-of",
-            metavar="LABEL=P",
-            help="Rows get LABEL only from the least probability that the run's validation rows show to be right P of "
-            "the time, e.g. positive=0.95. Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    answers_right: Annotated[
-        float | None,
-        typer.Option(
-            "--answers-right",
-            metavar="P",
-            help="Rows get a label only from the least probability that the run's validation rows show to be right P "
-            "of the time, whatever the label, e.g. 0.95.",
-            show_default=False,
-        ),
-    ] = None,
+    precision_of: options.PrecisionOf = None,
+    answers_right: options.AnswersRight = None,
     explain: Annotated[
         int | None,
         typer.Option(
@@ -130,20 +110,16 @@ def predict(
     early = (exit_rule, threshold, exit_after) != (None, None, None)
     _check_output_options(output, escape_formulas=escape_formulas, keep_columns=keep_columns)
     if engine is EngineName.RAY or (source is not None and source != "-" and Path(source).is_dir()):
-        if early:
-            raise ConfigurationError("an exit rule is for texts and single files; a folder's files are read in full")
         single = {
+            "an exit rule": early,
             "--keep-columns": keep_columns,
-            "--abstain-below": abstain_below,
+            "--abstain-below": abstain_below is not None,
             "--precision-of": precision_of,
-            "--answers-right": answers_right,
+            "--answers-right": answers_right is not None,
             "--explain": explain,
             "--encoding": encoding,
         }
-        for option, given in single.items():
-            if given is not None and given is not False:
-                raise ConfigurationError(f"{option} is for single files; predict a folder without it")
-        job = _job(run, texts, source, output, text_column, precision, batch_size, part_format)
+        job = _job(run, texts, source, output, single, text_column, precision, batch_size, part_format)
         on_ray = {"address": address, "workers": workers, "cpus": worker_cpus, "retries": retries}
         _predict_folder(job, on_ray if engine is EngineName.RAY else None, as_json=as_json, quiet=quiet)
         return
@@ -151,11 +127,16 @@ def predict(
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.export.manifest import needs_torch
-    from recurra.deployment.prediction.files import InputColumns, check_output, source_chunks
+    from recurra.deployment.prediction.files import (
+        InputColumns,
+        check_output,
+        source_chunks,
+        write_stream,
+    )
 
     if output is not None:
         check_output(output, source)
-    bounds = _Bounds.of(run, abstain_below, precision_of, answers_right, early=early)
+    bounds, promises = _bounds(run, abstain_below, precision_of, answers_right, early=early)
     keep = output is not None and keep_columns is not False and not texts
     columns = InputColumns.of(source, text_column, encoding) if keep else None
     chunks = source_chunks(texts or [], source, text_column, columns, encoding=encoding)
@@ -173,23 +154,26 @@ def predict(
         if precision is None and needs_torch(run):
             precision = "fp32"
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
-    if bounds.values is not None:
-        classifier.decision = classifier.decision.abstaining_below(bounds.values)
+    if bounds is not None:
+        classifier.decision = classifier.decision.abstaining_below(bounds)
     if early:
         classifier.stop_early(rule)
     reporter = Reporter(quiet=quiet)
     rest = chunks if first is None else itertools.chain([first], chunks)
+    stream = partial(write_stream, classifier, rest, explain_words=explain)
     counts = _write(
-        classifier,
-        rest,
-        output,
-        reporter,
-        as_json=as_json,
-        escape_formulas=escape_formulas,
-        columns=columns,
-        explain_words=explain,
+        classifier, stream, output, reporter, columns, escape_formulas, as_json=as_json, explains=explain is not None
     )
-    _tell(classifier, counts, reporter, columns=columns, bounds=bounds)
+    _report(classifier, counts, reporter, columns=columns, abstain_below=abstain_below, promises=promises)
+
+
+def _check_output_options(output: Path | None, *, escape_formulas: bool, keep_columns: bool | None) -> None:
+    if escape_formulas and (output is None or output.suffix.lower() not in {".csv", ".tsv"}):
+        raise ConfigurationError(
+            f"--escape-formulas is for a .csv or .tsv file; the output is {output or 'no file'}: leave it out"
+        )
+    if keep_columns and output is None:
+        raise ConfigurationError("--keep-columns is for files of predictions; give --output FILE")
 
 
 def _recorded_text_column(run: Path) -> str:
@@ -203,36 +187,19 @@ def _recorded_text_column(run: Path) -> str:
         return "text"
 
 
-@dataclass(frozen=True)
-class _Bounds:
-    """Probabilities below which rows get no label: one for all labels or one for each, and what is said of them."""
+def _bounds(
+    run: Path, below: float | None, precisions: Sequence[str] | None, right: float | None, *, early: bool
+) -> tuple[float | list[float] | None, list[str]]:
+    """Probabilities below which rows get no label: one for all labels or one for each; and what they promise."""
+    if not precisions and right is None:
+        return below, []
+    if early:
+        option = "--precision-of" if precisions else "--answers-right"
+        raise ConfigurationError(f"{option} is shown for texts that take all recurrences; leave the exit rule out")
+    from recurra.tasks.labelling.precision import choose_precision_thresholds, parse_precisions
 
-    values: float | list[float] | None
-    short: str = ""
-    said: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls, run: Path, below: float | None, precisions: Sequence[str] | None, right: float | None, *, early: bool
-    ) -> _Bounds:
-        if not precisions and right is None:
-            return cls(below, f"below {below:g}" if below is not None else "")
-        if early:
-            option = "--precision-of" if precisions else "--answers-right"
-            raise ConfigurationError(f"{option} is shown for texts that take all recurrences; leave the exit rule out")
-        from recurra.tasks.labelling.precision import choose_precision_thresholds, parse_precisions
-
-        thresholds, said = choose_precision_thresholds(run, parse_precisions(precisions or []), right)
-        return cls([max(one, below or 0.0) for one in thresholds], "below the threshold of their label", tuple(said))
-
-
-def _check_output_options(output: Path | None, *, escape_formulas: bool, keep_columns: bool | None) -> None:
-    if escape_formulas and (output is None or output.suffix.lower() not in {".csv", ".tsv"}):
-        raise ConfigurationError(
-            f"--escape-formulas is for a .csv or .tsv file; the output is {output or 'no file'}: leave it out"
-        )
-    if keep_columns and output is None:
-        raise ConfigurationError("--keep-columns is for files of predictions; give --output FILE")
+    thresholds, promises = choose_precision_thresholds(run, parse_precisions(precisions or []), right)
+    return [max(one, below or 0.0) for one in thresholds], list(promises)
 
 
 def _exit_rule(name: str | None, threshold: float | None, exit_after: int | None) -> ExitRule | None:
@@ -246,13 +213,46 @@ def _exit_rule(name: str | None, threshold: float | None, exit_after: int | None
     return None
 
 
-def _tell(
+def _write(
+    classifier: Classifier,
+    stream: Callable[..., PredictionCounts],
+    output: Path | None,
+    reporter: Reporter,
+    columns: InputColumns | None,
+    escape_formulas: bool,
+    *,
+    as_json: bool,
+    explains: bool,
+) -> PredictionCounts:
+    from recurra.deployment.prediction.files import LineWriter, json_document, open_writer
+
+    decision, computation = classifier.decision, classifier.computation
+    if output is None:
+        with standard_output():
+            if not as_json:
+                return stream(LineWriter(sys.stdout, decision))
+            with json_document(sys.stdout, decision, computation, explains=explains) as document:
+                return stream(document)
+        raise typer.Exit  # the reader has left
+    opened = open_writer(output, decision, escape_formulas=escape_formulas, columns=columns, explains=explains)
+    with reporter.task("predicting", None) as task, opened as writer:
+        counts = stream(writer, advance=task.advance)
+    if as_json:
+        how = None if computation is None else computation.plain()
+        print_json({"output": str(output), **counts.plain(), "computation": how})
+    else:
+        reporter.say(f"{counts.rows:,} rows: {output}")
+    return counts
+
+
+def _report(
     classifier: Classifier,
     counts: PredictionCounts,
     reporter: Reporter,
     *,
     columns: InputColumns | None,
-    bounds: _Bounds,
+    abstain_below: float | None,
+    promises: Sequence[str],
 ) -> None:
     """Says what a reader of the predictions must know."""
     if classifier.computation is not None:
@@ -261,12 +261,14 @@ def _tell(
         reporter.say(f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them")
     if counts.abstained is not None:
         share = f" ({counts.abstained / counts.rows:.1%})" if counts.rows else ""
-        why = bounds.short or "below the threshold of their label that the export carries"
+        why = "below the threshold of their label that the export carries"
+        if promises:
+            why = "below the threshold of their label"
+        elif abstain_below is not None:
+            why = f"below {abstain_below:g}"
         reporter.say(f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: {why}")
-    for sentence in bounds.said:
+    for sentence in (*promises, *(columns.notes if columns is not None else ())):
         reporter.say(sentence)
-    for note in columns.notes if columns is not None else ():
-        reporter.say(note)
     if columns is not None and "label" in columns.names:
         reporter.say("the column 'label' is the input's; the predicted labels are in 'label_predicted'")
 
@@ -276,20 +278,21 @@ def _job(
     texts: Sequence[str] | None,
     source: str | None,
     output: Path | None,
-    text_column: str,
-    precision: str | None,
-    batch_size: int,
-    part_format: str,
+    single: Mapping[str, Any],
+    *settings: Any,
 ) -> FolderJob:
     from recurra.deployment.prediction.folder import FolderJob
 
+    for option, is_given in single.items():
+        if is_given:
+            raise ConfigurationError(f"{option} is for texts and single files; predict a folder without it")
     if texts or source is None or output is None or not Path(source).is_dir():
         given = f"--input {source}" if source is not None else "no --input"
         raise ConfigurationError(
             f"many files are predicted from a folder into a folder; {given} with {output or 'no --output'} is given: "
             "give --input FOLDER --output FOLDER"
         )
-    return FolderJob(run, Path(source), output, text_column, precision, batch_size, part_format)
+    return FolderJob(run, Path(source), output, *settings)
 
 
 def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: bool, quiet: bool) -> None:
@@ -323,42 +326,3 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
         first, more = result.failures[0], len(result.failures) - 1
         others = f" (and {more:,} more files)" if more else ""
         raise RunError(f"failed: {first}{others}; start the same command again for what failed")
-
-
-def _write(
-    classifier: Classifier,
-    chunks: Iterable[TextRows],
-    output: Path | None,
-    reporter: Reporter,
-    *,
-    as_json: bool,
-    escape_formulas: bool,
-    columns: InputColumns | None,
-    explain_words: int | None,
-) -> PredictionCounts:
-    from recurra.deployment.prediction.files import LineWriter, json_document, open_writer, write_stream
-
-    explains = explain_words is not None
-    stream = partial(write_stream, classifier, chunks, explain_words=explain_words)
-    if output is None:
-        with standard_output():
-            if not as_json:
-                return stream(LineWriter(sys.stdout, classifier.decision))
-            with json_document(sys.stdout, classifier.decision, classifier.computation, explains=explains) as document:
-                return stream(document)
-        raise typer.Exit  # the reader has left
-    opened = open_writer(
-        output,
-        classifier.decision,
-        escape_formulas=escape_formulas,
-        columns=columns,
-        explains=explains,
-    )
-    with reporter.task("predicting", None) as task, opened as writer:
-        counts = stream(writer, advance=task.advance)
-    if as_json:
-        said = None if classifier.computation is None else classifier.computation.plain()
-        print_json({"output": str(output), **counts.plain(), "computation": said})
-    else:
-        reporter.say(f"{counts.rows:,} rows: {output}")
-    return counts

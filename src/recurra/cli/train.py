@@ -10,6 +10,7 @@ from recurra.cli import options
 from recurra.cli.output import present
 
 
+@options.with_data_options()
 def train(
     context: typer.Context,
     model: Annotated[str, typer.Option("--model", "-m", help="A preset, 'linear', or a model file (YAML).")],
@@ -19,22 +20,6 @@ def train(
     protocol: options.Protocol = "tuned",
     seed: options.Seed = 0,
     precision: options.Precision = "fp32",
-    tokenizer: options.Tokenizer = None,
-    data_protocol: options.DataProtocol = None,
-    text_column: options.TextColumn = None,
-    label_column: options.LabelColumn = None,
-    label_columns: options.LabelColumns = None,
-    label_separator: options.LabelSeparator = None,
-    id_column: options.IdColumn = None,
-    encoding: options.Encoding = None,
-    group_column: options.GroupColumn = None,
-    validation: options.ValidationFile = None,
-    test: options.TestFile = None,
-    max_length: options.MaxLength = None,
-    windows: options.Windows = None,
-    form_must_not_predict: options.FormMustNotPredict = False,
-    skip_unlabelled: options.SkipUnlabelled = False,
-    unlabelled: options.Unlabelled = None,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     threads: options.Threads = 0,

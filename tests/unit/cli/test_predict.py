@@ -358,7 +358,7 @@ def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
         ["--explain", "3"],
     ):
         assert main([*folder, *more]) == 2
-        assert f"{more[0]} is for single files" in capsys.readouterr().err
+        assert f"{more[0]} is for texts and single files" in capsys.readouterr().err
     assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / "out.csv")]) == 0
     assert "read with semicolons" in capsys.readouterr().err
     names, rows = read(tmp_path / "out.csv")
