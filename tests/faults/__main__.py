@@ -1,13 +1,12 @@
 """Kills, starves and misleads the shipped commands: ``python -m faults [--seed N] [--only kills,storage]``.
 
-It needs ``tests`` on ``PYTHONPATH``, Linux, and for storage and clocks a C compiler. What is drawn depends on the seed;
+It needs ``tests`` on ``PYTHONPATH``, Linux, and for storage a C compiler. What is drawn depends on the seed;
 moments of kills, and so what they meet, depend on the machine as well.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import random
 import secrets
 import sys
@@ -19,14 +18,9 @@ from pathlib import Path
 from faults import layer
 from faults.figures import Account, Budget, Figure, print_table
 
-PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "storage")
+PARTS = ("soak", "kills", "hostile", "storage")
 # Shares of the time; what a part leaves goes to those behind it. The soak takes what it is given.
-_SHARES = {
-    "soak": 1.0, "kills": 0.42, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "hostile": 0.8,
-    "storage": 1.0,
-}  # fmt: skip
-# Packages that a part needs.
-_NEEDS = {"ray": "ray"}
+_SHARES = {"soak": 1.0, "kills": 0.5, "hostile": 0.8, "storage": 1.0}
 
 
 def main() -> int:
@@ -58,10 +52,8 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
     from faults.hostile_requests import REQUEST_TARGETS
     from faults.jobs import Workshop
     from faults.kills import Twins, kill_commands
-    from faults.ray_kills import kill_drivers
-    from faults.server_kills import kill_servers
     from faults.soak import soak_server
-    from faults.storage import jump_clocks, share_folders, starve_commands
+    from faults.storage import starve_commands
 
     forked.warm_up()
     workshop = Workshop(root)
@@ -71,10 +63,6 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
     targets = [target for target in (*FILE_TARGETS, *REQUEST_TARGETS) if options.target in (None, target.name)]
     parts: dict[str, Callable[[random.Random, Budget], Account]] = {
         "kills": lambda dice, budget: kill_commands(workshop, twins, dice, options.kills, budget),
-        "servers": lambda dice, budget: kill_servers(workshop, dice, options.server_kills, budget),
-        "ray": lambda dice, budget: kill_drivers(workshop, twins, dice, options.ray_kills, budget),
-        "processes": lambda dice, budget: share_folders(workshop, twins, dice, options.pairs, budget),
-        "clocks": lambda dice, budget: jump_clocks(workshop, twins),
         "storage": lambda dice, budget: starve_commands(
             workshop, twins, dice, budget, only=options.command, most=options.storage
         ),
@@ -83,12 +71,8 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
     }
     account = Account()
     for name in (name for name in options.only if name in parts):
-        if name in ("clocks", "storage") and not layer.is_loaded():
+        if name == "storage" and not layer.is_loaded():
             _say(f"{name}: not run, for there is no C compiler (cc) to build the file layer with")
-            continue
-        if name == "ray" and options.ray_kills == 0:
-            continue
-        if not _is_there(name):
             continue
         left = options.seconds - (time.perf_counter() - start)
         share = _SHARES[name] if set(PARTS) == set(options.only) else 1.0
@@ -99,22 +83,11 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
     return account
 
 
-def _is_there(part: str) -> bool:
-    """Whether the package that a part needs is installed; says so if it is not."""
-    if part not in _NEEDS or importlib.util.find_spec(_NEEDS[part]) is not None:
-        return True
-    _say(f"{part}: not run, for {_NEEDS[part]} is not installed (make installs it where it can be had)")
-    return False
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, help="of everything that is drawn; default: a new one, which is printed")
     parser.add_argument("--seconds", type=float, default=1150, help="for all parts together (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=300, help="of commands (default: %(default)s)")
-    parser.add_argument("--server-kills", type=int, default=40, help="of servers (default: %(default)s)")
-    parser.add_argument("--ray-kills", type=int, default=3, help="of studies on a cluster (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=30, help="of processes on one output (default: %(default)s)")
     parser.add_argument("--storage", type=int, help="calls to spoil at most (default: what there is time for)")
     parser.add_argument("--command", help="the one command whose storage fails, as the table names it")
     parser.add_argument("--cases", type=int, default=10_000, help="of hostile input (default: %(default)s)")

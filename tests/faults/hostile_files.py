@@ -120,42 +120,24 @@ def _user_files(given: Path, suffix: str) -> Iterator[Case]:
             data = mutate_bytes(dice, data)
         path = place / f"rows{suffix}"
         path.write_bytes(data)
-        ways: list[list[object]] = [
-            ["predict", given / "linear-export", "--input", path, "--output", place / f"{_MADE}.csv", "--quiet"]
-        ]
+
+        def predict(output: str) -> list[object]:
+            return ["predict", given / "linear-export", "--input", path, "--output", place / output, "--quiet"]
+
+        ways: list[list[object]] = [predict(f"{_MADE}.csv"), ["data", "describe", path]]
         if suffix != ".txt":
             ways += [
-                ["data", "describe", path],
                 ["data", "describe", path, "--skip-unlabelled", "join_labels=true", "--json"],
-                ["predict", given / "linear-export", "--input", path, "--output", place / f"{_MADE}.jsonl", "--quiet"],
-                [
-                    "predict",
-                    given / "linear-export",
-                    "--input",
-                    path,
-                    "--output",
-                    place / f"{_MADE}.parquet",
-                    "--quiet",
-                ],
+                predict(f"{_MADE}.jsonl"),
+                predict(f"{_MADE}.parquet"),
             ]
             if dice.random() < 0.05:
+                train = ["train", "--model", "linear", "--data", path, "--output", place / "run"]
                 ways = [
                     ["audit", "data", path],
                     ["label-errors", path, "--output", place / f"{_MADE}.csv"],
-                    [
-                        "train",
-                        "--model",
-                        "linear",
-                        "--data",
-                        path,
-                        "--output",
-                        place / "run",
-                        "--no-latency",
-                        "--quiet",
-                    ],
+                    [*train, "--no-latency", "--quiet"],
                 ]
-        else:
-            ways.append(["data", "describe", path])
         return run_command(dice.choice(ways), place)
 
     yield case

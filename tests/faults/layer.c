@@ -1,7 +1,7 @@
 /* A file layer that fails on purpose, between every library of a process and the system (LD_PRELOAD).
  *
  * It counts the calls that make, write, flush or rename files below one folder, and spoils one of them or all from one
- * on. The clock of the day can be made to jump. It does nothing until it is asked to (faults_arm, faults_clock). */
+ * on. It does nothing until it is asked to (faults_arm). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,10 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/types.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { OFF, COUNT, FULL, BROKEN, SHORT };
@@ -22,7 +20,7 @@ enum { WRITES, OTHER };
 static char folder[4096];
 static size_t folder_length;
 static int mode;
-static long victim, counted, spread_s;
+static long victim, counted;
 
 void faults_arm(const char *below, int how, long at) {
   snprintf(folder, sizeof folder, "%s", below);
@@ -33,8 +31,6 @@ void faults_arm(const char *below, int how, long at) {
 }
 
 long faults_count(void) { return counted; }
-
-void faults_clock(long seconds) { spread_s = seconds; }
 
 static int below(const char *path) { return !strncmp(path, folder, folder_length); }
 
@@ -170,32 +166,4 @@ int renameat2(int from_at, const char *from, int to_at, const char *to, unsigned
   NEXT(renameat2);
   SPOIL(below_at(to_at, to), OTHER, -1);
   return next(from_at, from, to_at, to, flags);
-}
-
-static long jump(void) {
-  static unsigned long state = 88172645463325252UL;
-  if (!spread_s) return 0;
-  state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-  return (long)(state % (2 * spread_s + 1)) - spread_s;
-}
-
-int clock_gettime(clockid_t clock, struct timespec *now) {
-  NEXT(clock_gettime);
-  int result = next(clock, now);
-  if (!result && clock == CLOCK_REALTIME) now->tv_sec += jump();
-  return result;
-}
-
-int gettimeofday(struct timeval *now, void *zone) {
-  NEXT(gettimeofday);
-  int result = next(now, zone);
-  if (!result) now->tv_sec += jump();
-  return result;
-}
-
-time_t time(time_t *now) {
-  NEXT(time);
-  time_t found = next(NULL) + jump();
-  if (now) *now = found;
-  return found;
 }

@@ -55,8 +55,3 @@ def counted() -> int:
     function = ctypes.CDLL(None).faults_count
     function.restype = ctypes.c_long
     return int(function())
-
-
-def let_clock_jump(seconds: int) -> None:
-    """Makes every look at the clock of the day answer up to so many seconds before or after the truth."""
-    ctypes.CDLL(None).faults_clock(ctypes.c_long(seconds))

@@ -17,14 +17,13 @@ from faults.figures import Account, Budget, Figure
 from faults.forked import Child, Ended, command
 from faults.jobs import JOBS, Job, Workshop, describe
 from faults.kills import Twins
-from faults.layer import Failure, arm, counted, let_clock_jump
+from faults.layer import Failure, arm, counted
 from faults.twins import differences, left_by
 
 FAILURES = (Failure.FULL, Failure.BROKEN, Failure.SHORT)
 # Of commands whose output is one file or folder: whole or as it was.
 _WHOLE_OR_OLD = {"adapt", "export", "export onnx", "predict csv", "predict jsonl", "predict parquet"}
 _CALLS = "calls"
-_JUMP_S = 3 * 365 * 86_400
 
 
 def starve_commands(
@@ -130,58 +129,3 @@ def _wrong(
 
 def _is_cache(line: str) -> bool:
     return line.startswith("cache/") and line.endswith("is missing")
-
-
-def jump_clocks(workshop: Workshop, twins: Twins) -> Account:
-    """Runs every command while each look at the clock of the day is up to three years off."""
-    account = Account()
-    for job in JOBS.values():
-        place = workshop.place(job)
-        run = command(job.arguments(workshop.given, place))
-
-        def jumping(run: Callable[[], int] = run) -> int:
-            let_clock_jump(_JUMP_S)
-            return run()
-
-        ended = Child(jumping, workshop.scratch()).end()
-        wrong = [ended.err[-600:]] if ended.code != 0 else differences(left_by(place), twins.of(job)[0])
-        if wrong:
-            account.failures.append(f"{job.name} with a jumping clock: {wrong[:4]}")
-        else:
-            shutil.rmtree(place)
-    account.figures += [
-        Figure("clocks", "commands under a clock that jumps by up to three years", len(JOBS)),
-        Figure("clocks", "that failed or left something else", len(account.failures), most=0),
-    ]
-    return account
-
-
-def share_folders(workshop: Workshop, twins: Twins, dice: random.Random, pairs: int, budget: Budget) -> Account:
-    """Starts a command twice for one output, the second time at a random moment of the first."""
-    account = Account()
-    done = refused = 0
-    while done < pairs and budget.is_left:
-        job = dice.choice(list(JOBS.values()))
-        done += 1
-        place = workshop.place(job)
-        arguments = job.arguments(workshop.given, place)
-        wanted, seconds = twins.of(job)
-        first = Child(command(arguments), workshop.scratch())
-        first.wait(dice.uniform(0, seconds))
-        second = Child(command(arguments), workshop.scratch())
-        ends = [first.end(), second.end()]
-        refused += sum(ended.code != 0 for ended in ends)
-        wrong = [f"exit code {ended.code}: {ended.err[-600:]!r}" for ended in ends if not ended.is_clean]
-        if all(ended.code for ended in ends):
-            wrong.append(f"both were refused: {[ended.err[-300:] for ended in ends]}")
-        wrong += differences(left_by(place), wanted)
-        if wrong:
-            account.failures.append(f"two of {job.name}: {wrong[:4]}")
-        else:
-            shutil.rmtree(place)
-    account.figures += [
-        Figure("two processes", "pairs on one output", done),
-        Figure("two processes", "refused in one line, for the other was at work", refused),
-        Figure("two processes", "pairs that left something else than one command", len(account.failures), most=0),
-    ]
-    return account

@@ -24,8 +24,8 @@ TESTS = Path(__file__).parents[1]
 def test_a_small_draw_breaks_no_rule(tmp_path: Path) -> None:
     path = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
     report = tmp_path / "faults.json"
-    parts = "soak,kills,servers,processes,storage,hostile"
-    options = ["--seed", 0, "--seconds", 800, "--kills", 20, "--server-kills", 2, "--pairs", 2, "--cases", 1000]
+    parts = "soak,kills,storage,hostile"
+    options = ["--seed", 0, "--seconds", 800, "--kills", 20, "--cases", 1000]
     options += ["--soak-seconds", 20]
     more = ["--command", "predict parquet", "--only", parts, "--json", str(report)]
     done = subprocess.run(
