@@ -37,8 +37,9 @@ from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset
 from recurra.data.fitting import TRAIN, VALIDATION, fitting_rows, given_texts, input_errors
 from recurra.data.tokenization import TRAINED
-from recurra.deployment.classifier import Classifier, load_engine, log_probabilities
+from recurra.deployment.classifier import Classifier, log_probabilities
 from recurra.deployment.decision import OneLabel
+from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.evaluation.metrics import evaluate_logits, fit_temperature, never_given
 from recurra.models.inference import check_precision, torch_threads
@@ -293,7 +294,6 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         reporter.stage(config.run_id, "evaluating")
         engine = load_engine(
             run / MODEL_NAME,
-            kind=trained.model.kind,
             precision=config.precision,
             max_length=self.max_length,
             windows=self.windows,

@@ -198,7 +198,7 @@ def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(runs: Path, tm
     assert manifest.exits is not None and manifest.exits.rule is None and manifest.exits.rows == 0
     assert "not calibrated" in manifest.exits.describe()
     assert "Not calibrated" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="was not calibrated, so it carries no exit rule"):
+    with pytest.raises(ConfigurationError, match="was not calibrated"):
         Classifier.from_export(tmp_path / "out").stop_early()
 
 

@@ -9,29 +9,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.best_run import find_run, no_run
+from recurra.core.best_run import find_run
 from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers
-from recurra.core.record import RECORD_NAME, read_record
 from recurra.core.sealed import sealed_model
 from recurra.data.cleaning import FIRST, check_texts, clean_texts, recorded_cleaning
 from recurra.data.columns import one_dimension
 from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import LabelDecision, OneLabel, read_decision
+from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import (
     DEFAULT_BATCH_SIZE,
     NO_RECURRENCES,
     Classified,
     Computation,
     Depth,
-    Early,
     Engine,
-    LinearEngine,
     Trace,
     trace_of,
 )
 from recurra.deployment.export.formats import find_format
-from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export
-from recurra.models.controls import holds_joined_model
+from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export, read_run
 from recurra.models.exits.rules import ExitRule
 
 
@@ -98,7 +95,7 @@ class Classifier:
 
         Raises:
             CheckpointError: If it is not an export, not whole, or was changed.
-            UnavailableError: If it is an export that needs a package which is not installed, as ONNX Runtime.
+            UnavailableError: If a package is missing that it needs, as ONNX Runtime.
         """
         manifest = read_export(folder)
         stored = manifest.stored_in(Path(folder))
@@ -116,35 +113,24 @@ class Classifier:
     def from_run(
         cls, run: Path | str, *, precision: str | None = None, batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Classifier:
-        """Reads a finished run folder; see `from_export`.
-
-        Args:
-            precision: ``fp32`` or ``bf16``, ``fp16`` on an accelerator; none takes the run's own, and FP32 for FP16 on
-                a CPU.
+        """Reads a finished run folder; see `from_export`. Without a precision it computes in the run's own.
 
         Raises:
             CheckpointError: If the folder is not a finished run of ours, or its model is damaged.
         """
-        folder = Path(run)
-        if is_export(folder):
-            raise CheckpointError(f"'{folder}' is an export, not a run; read it with Classifier.from_export")
-        if not (folder / RECORD_NAME).exists() and not (folder / "model").is_dir():
-            raise no_run(folder)
-        record = read_record(folder)
+        record = read_run(Path(run))
         engine = load_engine(
-            sealed_model(folder),
-            kind=record.model.kind,
+            sealed_model(Path(run)),
             precision=precision,
             preferred=record.environment.precision,
             **recorded_reading(record.config),
         )
         names = record.data.label_names
-        decision = read_decision(names, record.decision)
         return cls(
             engine,
             names,
             batch_size=batch_size,
-            decision=decision,
+            decision=read_decision(names, record.decision),
             cleaning=recorded_cleaning(record.config),
         )
 
@@ -203,21 +189,18 @@ class Classifier:
 
         Args:
             rule: When a text leaves, whatever `stop_early` said; none goes all the way.
-            trace: Whether to say what was thought after each recurrence. All are computed then, and a text that would
+            trace: Whether to give the prediction after each recurrence. All are computed then, and a text that would
                 have left has the label that it would have left with.
 
         Raises:
             ConfigurationError: If the model has no such exit, or no recurrences.
         """
-        if rule is None and not trace:
-            return Classified(self.decision.probabilities(self._compute(texts, None)))
         if rule is not None:
             self._check_rule(rule)
-        cleaned = clean_texts(self._checked(texts), self.cleaning)
         if not trace:
-            assert rule is not None
-            early = self._leave_early(cleaned, rule)
-            return Classified(self.decision.probabilities(early.logits), early.exited_after)
+            logits, exited_after = self._compute(texts, rule)
+            return Classified(self.decision.probabilities(logits), exited_after)
+        cleaned = clean_texts(self._checked(texts), self.cleaning)
         if cleaned or self.depth is None:
             outputs = self.engine.logits_by_recurrence(cleaned, self.batch_size)
         else:
@@ -236,7 +219,7 @@ class Classifier:
             TypeError: If it is one string, or holds something else than strings.
             DataError: If it has several columns, or a text holds a lone surrogate, which is no character.
         """
-        return self._compute(texts, self._rule, clean=clean)
+        return self._compute(texts, self._rule, clean=clean)[0]
 
     def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """Returns probabilities ``(texts, labels)``."""
@@ -254,6 +237,11 @@ class Classifier:
         decided = self.decision.of_logits(self.logits(texts))
         return self.classes_[decided] if self.decision.exclusive else decided.astype(np.int64)
 
+    def stream(self, chunks: Iterable[Sequence[str]]) -> Iterator[npt.NDArray[np.float64]]:
+        """Yields the probabilities of each chunk of texts; holds one chunk at a time."""
+        for chunk in chunks:
+            yield self.predict_proba(chunk)
+
     def _scores(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Scores that are numbers, one for each label."""
         if logits.shape[1] != len(self.classes_):
@@ -263,20 +251,18 @@ class Classifier:
             )
         return checked_scores(logits)
 
-    def _compute(self, texts: Sequence[str], rule: ExitRule | None, *, clean: bool = True) -> npt.NDArray[np.float32]:
+    def _compute(
+        self, texts: Sequence[str], rule: ExitRule | None, *, clean: bool = True
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64] | None]:
+        """Scores, and with a rule the recurrences that each text took."""
         texts = self._checked(texts)
         if not texts:
-            return self._no_logits()
+            return self._no_logits(), None if rule is None else np.empty(0, dtype=np.int64)
         cleaned = clean_texts(texts, self.cleaning) if clean else texts
         if rule is None:
-            return self._scores(self.engine.logits(cleaned, self.batch_size))
-        return self._leave_early(cleaned, rule).logits
-
-    def _leave_early(self, cleaned: Sequence[str], rule: ExitRule) -> Early:
-        if not len(cleaned):
-            return Early(self._no_logits(), np.empty(0, dtype=np.int64))
+            return self._scores(self.engine.logits(cleaned, self.batch_size)), None
         early = self.engine.leave_early(cleaned, self.batch_size, rule)
-        return Early(self._scores(early.logits), early.exited_after)
+        return self._scores(early.logits), early.exited_after
 
     def _no_logits(self) -> npt.NDArray[np.float32]:
         return np.empty((0, len(self.classes_)), dtype=np.float32)
@@ -297,23 +283,22 @@ class Classifier:
             self.depth.check_one_window()
 
     def _calibrated(self) -> ExitRule:
-        if self.calibration is None:
-            raise ConfigurationError(
-                "no exit rule is given and this model carries none; export a run that was trained with exits, "
-                "or name a rule"
-            )
         rule = self.calibrated_rule
-        if rule is None and not self.calibration.rows:
-            raise ConfigurationError(
-                "this export was made without the run's own rows and was not calibrated, so it carries no exit rule; "
-                "export it again where the data are (recurra export RUN --data-root DIR), or name a rule"
+        if rule is not None:
+            return rule
+        if self.calibration is None:
+            reason = "export a run that was trained with exits"
+        elif not self.calibration.rows:
+            reason = (
+                "this export was made without the run's own rows and was not calibrated; export it again where the "
+                "data are (recurra export RUN --data-root DIR)"
             )
-        if rule is None:
-            raise ConfigurationError(
-                f"no threshold kept {self.calibration.asked:.4g} of the labels when this export was calibrated, so it "
-                "carries no exit rule; ask for less (recurra export RUN --agreement 0.98), or name a rule"
+        else:
+            reason = (
+                f"no threshold kept {self.calibration.asked:.4g} of the labels when this export was calibrated; ask "
+                "for less (recurra export RUN --agreement 0.98)"
             )
-        return rule
+        raise ConfigurationError(f"no exit rule is given and this model carries none: {reason}, or name a rule")
 
     @staticmethod
     def _checked(texts: Any) -> Sequence[str]:
@@ -324,34 +309,6 @@ class Classifier:
         listed: Sequence[str] = texts if isinstance(texts, list | tuple) else one_dimension(texts, "texts")
         check_texts(listed)
         return listed
-
-    def stream(self, chunks: Iterable[Sequence[str]]) -> Iterator[npt.NDArray[np.float64]]:
-        """Yields the probabilities of each chunk of texts; holds one chunk at a time."""
-        for chunk in chunks:
-            yield self.predict_proba(chunk)
-
-
-def load_engine(
-    folder: Path,
-    *,
-    kind: str,
-    max_length: int,
-    windows: int = 1,
-    precision: str | None = None,
-    preferred: str | None = None,
-) -> Engine:
-    """Reads the model folder of a run of kind ``transformer`` or ``linear``; see `TransformerEngine.load`."""
-    if holds_joined_model(folder):
-        from recurra.deployment.engines.joined import JoinedEngine
-
-        return JoinedEngine.load(folder, precision=precision, preferred=preferred)
-    if kind == "linear":
-        return LinearEngine.load(folder)
-    from recurra.deployment.engines.trained import TransformerEngine
-
-    return TransformerEngine.load(
-        folder, precision=precision, preferred=preferred, max_length=max_length, windows=windows
-    )
 
 
 def log_probabilities(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

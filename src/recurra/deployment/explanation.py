@@ -9,9 +9,9 @@ the text without the word is computed. What several words say together it does n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from recurra.deployment.decision import LabelDecision
 
 # A text is computed once for each of its words, but no more often: a longer one for so many runs of words.
 MOST_PARTS = 64
-# Texts without a word that are computed together.
-_TOGETHER = 1024
+# Texts that are explained together.
+_TOGETHER = 16
 # Letters and digits, apostrophes between them; or what is neither those nor common punctuation, as signs and emoji.
 _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s!-/:-@\[-`{-~…“”‘’–—]+")
 _DIGITS = 6
@@ -47,65 +47,46 @@ class WordEffect:
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """Words of a text with their effects on one label."""
-
-    key: ClassVar[str] = "words"
-
-    words: tuple[WordEffect, ...]
-
-    def __str__(self) -> str:
-        return ", ".join(f"{' '.join(word.text.split())} ({word.effect:+.3f})" for word in self.words)
-
-    def plain(self) -> list[dict[str, Any]]:
-        """Plain JSON values."""
-        return [asdict(word) for word in self.words]
-
-    def strongest(self, count: int) -> Explanation:
-        """The words that speak most for the label, at most so many, the strongest first."""
-        ordered = sorted((word for word in self.words if word.effect > 0), key=lambda word: -word.effect)
-        return Explanation(tuple(ordered[:count]))
-
-
-@dataclass(frozen=True)
-class LabelWords:
-    """What the words of a text do for one of its labels.
-
-    Attributes:
-        given: Whether the text gets it; one that gets no label is explained for the nearest to its threshold.
-    """
+class ExplainedLabel:
+    """The effects of words on one label; a text that is ``given`` none is explained for the nearest one."""
 
     label: str
     given: bool
-    words: Explanation
-
-    def __str__(self) -> str:
-        return f"{self.label}{'' if self.given else ' (not given)'}: {self.words}"
+    words: list[WordEffect]
 
 
 @dataclass(frozen=True)
-class LabelledExplanation:
-    """The same of a text that may have several labels: an explanation a label, all of one computation."""
+class Explanation:
+    """What the words of a text do for its labels; of a model that gives one label, ``exclusive``, for that one."""
 
-    key: ClassVar[str] = "words_by_label"
-
-    labels: tuple[LabelWords, ...]
+    labels: list[ExplainedLabel]
+    exclusive: bool
 
     def __str__(self) -> str:
-        return "; ".join(str(one) for one in self.labels if one.words.words)
+        if self.exclusive:
+            return _describe(self.labels[0].words)
+        return "; ".join(
+            f"{one.label}{'' if one.given else ' (not given)'}: {_describe(one.words)}"
+            for one in self.labels
+            if one.words
+        )
 
     def plain(self) -> list[dict[str, Any]]:
         """Plain JSON values."""
-        return [{"label": one.label, "given": one.given, "words": one.words.plain()} for one in self.labels]
+        return [asdict(part) for part in (self.labels[0].words if self.exclusive else self.labels)]
 
-    def strongest(self, count: int) -> LabelledExplanation:
-        """The words that speak most for each label, at most so many, the strongest first."""
-        return LabelledExplanation(
-            tuple(LabelWords(one.label, one.given, one.words.strongest(count)) for one in self.labels)
-        )
+    def strongest(self, count: int) -> Explanation:
+        """The same with the strongest words of each label alone."""
+        return replace(self, labels=[replace(one, words=strongest(one.words, count)) for one in self.labels])
 
 
-AnyExplanation = Explanation | LabelledExplanation
+def _describe(words: Sequence[WordEffect]) -> str:
+    return ", ".join(f"{' '.join(word.text.split())} ({word.effect:+.3f})" for word in words)
+
+
+def strongest(words: Sequence[WordEffect], count: int) -> list[WordEffect]:
+    """The words that speak most for the label, at most so many, the strongest first."""
+    return sorted((word for word in words if word.effect > 0), key=lambda word: -word.effect)[:count]
 
 
 def spans_of(text: str, most: int = MOST_PARTS) -> list[Span]:
@@ -122,11 +103,11 @@ def without(text: str, span: Span) -> str:
 
 def effects_of(
     text: str, spans: Sequence[Span], probabilities: Probabilities, changed: Probabilities, label: int
-) -> Explanation:
+) -> list[WordEffect]:
     """Effects of words on one label, by probabilities ``(labels,)``, and ``(spans, labels)`` without each word."""
     effects = np.round(probabilities[label] - changed[:, label], _DIGITS).tolist()
     words = zip(spans, effects, strict=True)
-    return Explanation(tuple(WordEffect(text[start:end], start, end, effect) for (start, end), effect in words))
+    return [WordEffect(text[start:end], start, end, effect) for (start, end), effect in words]
 
 
 def explanations_of(
@@ -135,27 +116,21 @@ def explanations_of(
     probabilities: Probabilities,
     changed: Probabilities,
     decision: LabelDecision,
-) -> list[AnyExplanation]:
+) -> list[Explanation]:
     """Puts the explanations of texts together, each for the labels that `LabelDecision.explained` names.
 
     ``probabilities`` is ``(texts, labels)``; ``changed`` of the texts without each of their words, ``(spans, labels)``.
     """
-    explanations: list[AnyExplanation] = []
-    at = 0
+    explanations = []
+    start = 0
     for text, own, row, labels in zip(texts, spans, probabilities, decision.explained(probabilities), strict=True):
-        rest = changed[at : at + len(own)]
-        at += len(own)
+        rest = changed[start : start + len(own)]
+        start += len(own)
+        given = decision.labels(row[None])[0]
+        names = [decision.label_names[label] for label in labels]
         words = [effects_of(text, own, row, rest, label) for label in labels]
-        if decision.exclusive:
-            explanations.append(words[0])
-            continue
-        given = decision.decide(row[None])[0]
-        named = zip(labels, words, strict=True)
-        explanations.append(
-            LabelledExplanation(
-                tuple(LabelWords(decision.label_names[label], bool(given[label]), each) for label, each in named)
-            )
-        )
+        explained = [ExplainedLabel(name, name in given, effects) for name, effects in zip(names, words, strict=True)]
+        explanations.append(Explanation(explained, decision.exclusive))
     return explanations
 
 
@@ -164,23 +139,12 @@ def explain(
     texts: Sequence[str],
     probabilities: Probabilities,
     decision: LabelDecision,
-) -> list[AnyExplanation]:
+) -> list[Explanation]:
     """Explains the labels of texts, of which these are the probabilities ``(texts, labels)``."""
     explanations = []
-    for start, end, spans in _groups(texts):
-        group = texts[start:end]
-        changed = predict([without(text, span) for text, own in zip(group, spans, strict=True) for span in own])
-        explanations += explanations_of(group, spans, probabilities[start:end], changed, decision)
+    for start in range(0, len(texts), _TOGETHER):
+        part = slice(start, start + _TOGETHER)
+        spans = [spans_of(text) for text in texts[part]]
+        changed = predict([without(text, span) for text, own in zip(texts[part], spans, strict=True) for span in own])
+        explanations += explanations_of(texts[part], spans, probabilities[part], changed, decision)
     return explanations
-
-
-def _groups(texts: Sequence[str]) -> Iterator[tuple[int, int, list[list[Span]]]]:
-    """First and last place of texts whose words are computed together, and the words of each."""
-    start, spans = 0, list[list[Span]]()
-    for index, text in enumerate(texts):
-        spans.append(spans_of(text))
-        if sum(map(len, spans)) > _TOGETHER - MOST_PARTS:
-            yield start, index + 1, spans
-            start, spans = index + 1, []
-    if spans:
-        yield start, len(texts), spans

@@ -71,11 +71,7 @@ class LanguageModel:
         return int(limit) if limit else None
 
     def encode(self, prompts: list[str]) -> list[list[int]]:
-        """Returns the tokens of prompts.
-
-        Raises:
-            ConfigurationError: If one is empty, or leaves no room in the context.
-        """
+        """Returns the tokens of prompts; raises if one is empty, or leaves no room in the context."""
         rows = []
         limit = self.context_tokens
         for number, prompt in enumerate(prompts, start=1):
@@ -184,11 +180,11 @@ class GenerationSettings:
         """What transformers' ``generate`` is told."""
         # Named in full: a model folder may bring settings of its own.
         arguments: dict[str, Any] = {"do_sample": self.draws, "num_beams": self.num_beams}
-        if self.draws:
-            arguments |= {"temperature": self.temperature or 1.0, "top_p": self.top_p or 1.0, "top_k": self.top_k or 0}
-        else:
-            arguments |= {"temperature": 1.0, "top_p": 1.0, "top_k": 50}
-        return arguments
+        if not self.draws:
+            return {**arguments, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
+        return {
+            **arguments, "temperature": self.temperature or 1.0, "top_p": self.top_p or 1.0, "top_k": self.top_k or 0,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -208,8 +204,7 @@ class GenerationFigures:
     Attributes:
         wall_s: Seconds for all of them, prompts read included.
         cache_bytes_per_token: Bytes that the cache of one row grows by with a token; none without a cache.
-        exits: Tokens that were decoded one by one, by the recurrences that they took, under a rule that looks at them;
-            those of rows that have ended before the others too, because they are computed.
+        exits: Tokens by the recurrences that they took, those of rows that have ended before the others too.
     """
 
     tokens: int = 0
@@ -245,27 +240,25 @@ class Generator:
         self.language = language
         self.settings = settings
         self.figures = GenerationFigures()
-        self._check()
+        model, what = language.model, f"'{language.name}' is a {type(language.model).__name__}"
+        if language.ours:
+            model.check_generates()
+            if settings.rule is not None:
+                settings.rule.check(model.config, model.config.vocab_size)
+            self._new_cache()
+        elif settings.rule is not None:
+            raise ConfigurationError(f"an exit rule needs a model with exits; {what}")
+        elif settings.cache == SHARED:
+            raise ConfigurationError(
+                f"cache '{SHARED}' is for recurrent models; {what}; allowed: {PER_LOOP} (its own), {NO_CACHE}"
+            )
         torch.manual_seed(settings.seed)
 
-    def _check(self) -> None:
-        model, settings = self.language.model, self.settings
-        if not self.language.ours:
-            if settings.rule is not None:
-                raise ConfigurationError(
-                    f"an exit rule needs a model with exits; '{self.language.name}' is a {type(model).__name__}"
-                )
-            if settings.cache == SHARED:
-                raise ConfigurationError(
-                    f"cache '{SHARED}' is for recurrent models; '{self.language.name}' is a {type(model).__name__}; "
-                    f"allowed: {PER_LOOP} (its own), {NO_CACHE}"
-                )
-            return
-        model.check_generates()
-        if settings.rule is not None:
-            settings.rule.check(model.config, model.config.vocab_size)
-        if settings.cache != NO_CACHE:
-            make_cache(model.config, settings.cache)
+    def _new_cache(self) -> RecurraCache | None:
+        """A cache of ours; none for other models, and where nothing is cached."""
+        if not self.language.ours or self.settings.cache == NO_CACHE:
+            return None
+        return make_cache(self.language.model.config, self.settings.cache)
 
     def run(
         self, prompts: list[str], *, batch_size: int = 8, write: Callable[[str], None] | None = None
@@ -284,9 +277,12 @@ class Generator:
         tokenizer = self.language.tokenizer
         alone = len(rows) == 1 and self.settings.num_beams == 1
         streamer = _Streamer(tokenizer, write) if write is not None and alone else None
-        continuations = self.extend(rows, streamer=streamer)
-        end = tokenizer.eos_token_id
-        results = [self._cut(prompt, tokens, end) for prompt, tokens in zip(prompts, continuations, strict=True)]
+        end, results = tokenizer.eos_token_id, []
+        for prompt, tokens in zip(prompts, self.extend(rows, streamer=streamer), strict=True):
+            ended = end in tokens
+            remaining = tokens[: tokens.index(end)] if ended else tokens
+            text = tokenizer.decode(remaining, clean_up_tokenization_spaces=False)
+            results.append(Generated(prompt, text, len(remaining), ended))
         self.figures.tokens += sum(result.tokens + result.ended for result in results)
         return results
 
@@ -301,13 +297,13 @@ class Generator:
             RunError: If the model gives what is not a number, of which every text could be made.
         """
         model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
-        end = tokenizer.eos_token_id
+        end, limit = tokenizer.eos_token_id, self.language.context_tokens
         ids, mask = (part.to(model.device) for part in pad_left(rows, end))
-        cache = make_cache(model.config, settings.cache) if self._keeps_ours else None
+        cache, width = self._new_cache(), ids.shape[1]
         arguments: dict[str, Any] = {
             **settings.arguments(),
             **more,
-            "max_new_tokens": self._room(ids.shape[1]),
+            "max_new_tokens": settings.max_new_tokens if limit is None else min(settings.max_new_tokens, limit - width),
             "logits_processor": LogitsProcessorList([_OnlyNumbers(draws=settings.draws)]),
         }
         if len(tokenizer) < model.config.vocab_size:
@@ -326,25 +322,10 @@ class Generator:
             return_dict_in_generate=True,
             **arguments,
         )
-        continuations = output.sequences[:, ids.shape[1] :].tolist()
+        continuations = output.sequences[:, width:].tolist()
         self.figures.wall_s += time.perf_counter() - start
         self._note(cache if cache is not None else output.past_key_values, len(rows) * settings.num_beams)
         return list(continuations)
-
-    @property
-    def _keeps_ours(self) -> bool:
-        return self.language.ours and self.settings.cache != NO_CACHE
-
-    def _room(self, width: int) -> int:
-        limit = self.language.context_tokens
-        wanted = self.settings.max_new_tokens
-        return wanted if limit is None else min(wanted, limit - width)
-
-    def _cut(self, prompt: str, tokens: list[int], end: int) -> Generated:
-        ended = end in tokens
-        remaining = tokens[: tokens.index(end)] if ended else tokens
-        text = self.language.tokenizer.decode(remaining, clean_up_tokenization_spaces=False)
-        return Generated(prompt, text, len(remaining), ended)
 
     def _note(self, cache: Any, rows: int) -> None:
         if cache is None:

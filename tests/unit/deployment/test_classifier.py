@@ -17,7 +17,8 @@ from recurra import Classifier
 from recurra.core.errors import CheckpointError, ConfigurationError, DataError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
-from recurra.deployment.classifier import load_engine, log_probabilities
+from recurra.deployment.classifier import log_probabilities
+from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import softmax
 from recurra.deployment.engines.trained import TransformerEngine
 from reviews import review_rows
@@ -39,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def classifier(folder: Path, *, precision: str = "fp32", batch_size: int = 7) -> Classifier:
-    engine = load_engine(folder, kind="transformer", precision=precision, max_length=24)
+    engine = load_engine(folder, precision=precision, max_length=24)
     return Classifier(engine, ["no", "yes"], batch_size=batch_size)
 
 
@@ -67,13 +68,6 @@ def test_probabilities_are_the_softmax_and_sum_to_one(folder: Path) -> None:
     assert np.array_equal(softmax(np.array([[1e4, 0.0], [-1e4, -1e4]])), [[1.0, 0.0], [0.5, 0.5]])
 
 
-def test_nothing_in_gives_nothing_out(folder: Path) -> None:
-    model = classifier(folder)
-    assert model.predict([]).shape == (0,)
-    assert model.predict_proba([]).shape == (0, 2)
-    assert list(model.stream([])) == []
-
-
 def test_a_stream_gives_what_the_whole_gives(folder: Path) -> None:
     model = classifier(folder)
     parts = list(model.stream([MIXED[:3], [], MIXED[3:]]))
@@ -86,11 +80,6 @@ def test_texts_are_cleaned_as_the_training_data_were(folder: Path) -> None:
     raw = [f"<b>{text.upper()}</b>  \n!!! http://a.b/c" for text in TEXTS[:5]]
     assert np.array_equal(model.logits(raw), model.logits(clean_texts(raw), clean=False))
     assert not np.array_equal(model.logits(raw), model.logits(raw, clean=False))
-
-
-def test_one_string_instead_of_a_list_is_refused(folder: Path) -> None:
-    with pytest.raises(TypeError, match="give a list of texts"):
-        classifier(folder).predict("a text")
 
 
 def test_texts_come_in_any_column_and_not_in_two(folder: Path) -> None:
@@ -114,7 +103,7 @@ def test_bf16_agrees_with_fp32_on_almost_all_labels(folder: Path) -> None:
 
 def test_a_preferred_precision_gives_way_on_a_cpu_and_one_that_is_asked_for_does_not(folder: Path) -> None:
     def computed(**values: str) -> tuple[str, str]:
-        how = load_engine(folder, kind="transformer", max_length=24, **values).computation
+        how = load_engine(folder, max_length=24, **values).computation
         return how.storage_precision, how.compute_precision
 
     assert computed() == ("fp32", "fp32")
@@ -128,16 +117,11 @@ def test_a_preferred_precision_gives_way_on_a_cpu_and_one_that_is_asked_for_does
 
 
 def test_a_text_is_cut_at_the_shorter_of_both_limits(folder: Path) -> None:
-    engine = load_engine(folder, kind="transformer", precision="fp32", max_length=500)
+    engine = load_engine(folder, precision="fp32", max_length=500)
     assert isinstance(engine, TransformerEngine)
     assert engine.max_length == 32
     long = "dull film " * 400
     assert np.array_equal(engine.logits([long], 1), engine.logits(["dull film " * 300], 1))
-
-
-def test_a_folder_that_is_no_run_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is not a run folder; give a folder made by 'recurra train'"):
-        Classifier.from_run(tmp_path)
 
 
 class CountingEngine:

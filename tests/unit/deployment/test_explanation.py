@@ -19,12 +19,12 @@ from recurra.deployment.decision import MOST_EXPLAINED_LABELS, AnyLabels
 from recurra.deployment.engines.computation import LinearEngine
 from recurra.deployment.explanation import (
     MOST_PARTS,
+    ExplainedLabel,
     Explanation,
-    LabelledExplanation,
-    LabelWords,
     WordEffect,
     explain,
     spans_of,
+    strongest,
     without,
 )
 from recurra.models.controls.fitting import fit_tuned
@@ -79,10 +79,10 @@ def test_an_effect_is_the_probability_that_the_label_loses(classifier: Classifie
 
     found = explain(predict, many, said, classifier.decision)
     assert len(found) == len(many) and len(computed) > 1 and max(computed) <= 1024
-    assert found[-3:-1] == [Explanation(()), Explanation(())]
+    assert [one.labels[0].words for one in found[-3:-1]] == [[], []]
     for text, probabilities, label, one in list(zip(many, said, labels, found, strict=True))[::20]:
-        assert isinstance(one, Explanation)
-        for word in one.words:
+        assert one.exclusive and len(one.labels) == 1
+        for word in one.labels[0].words:
             assert text[word.start : word.end] == word.text
             rest = classifier.predict_proba([text[: word.start] + text[word.end :]])[0]
             assert word.effect == pytest.approx(probabilities[label] - rest[label], abs=1e-5)
@@ -106,22 +106,22 @@ def test_without_its_strongest_words_a_text_loses_more_than_without_others(
         return float((said[at, labels] - classifier.predict_proba(rest)[at, labels]).mean())
 
     explained = explain(classifier.predict_proba, texts, said, classifier.decision)
-    found = [one for one in explained if isinstance(one, Explanation)]
-    assert len(found) == len(texts)
-    top = [list(one.strongest(2).words) for one in found]
+    every = [one.labels[0].words for one in explained]
+    assert len(every) == len(texts)
+    top = [strongest(words, 2) for words in every]
     other = [
-        [one.words[place] for place in rng.permutation(len(one.words))[: len(words)]]
-        for one, words in zip(found, top, strict=True)
+        [words[place] for place in rng.permutation(len(words))[: len(best)]]
+        for words, best in zip(every, top, strict=True)
     ]
     assert falls(top) > 0.1 and falls(top) > 5 * falls(other)
 
 
 def test_the_strongest_speak_for_the_label_and_are_written_plainly() -> None:
     words = [WordEffect("not", 0, 3, -0.5), WordEffect("a\nb", 4, 7, 0.25), WordEffect("c", 8, 9, 0.5)]
-    strongest = Explanation(tuple(words)).strongest(5)
-    assert str(strongest) == "c (+0.500), a b (+0.250)"
-    assert strongest.plain()[0] == {"text": "c", "start": 8, "end": 9, "effect": 0.5}
-    assert len(Explanation(tuple(words)).strongest(1).words) == 1
+    shown = Explanation([ExplainedLabel("yes", True, words)], exclusive=True).strongest(5)
+    assert str(shown) == "c (+0.500), a b (+0.250)"
+    assert shown.plain()[0] == {"text": "c", "start": 8, "end": 9, "effect": 0.5}
+    assert len(strongest(words, 1)) == 1
 
 
 NAMES = ["a", "b", "c"]
@@ -146,12 +146,12 @@ def test_each_label_of_a_text_has_the_effects_of_naive_occlusion(texts: list[str
         margins = [probability - least for probability, least in zip(probabilities, thresholds, strict=True)]
         labels = [place for place, margin in enumerate(margins) if margin >= 0]
         told = labels or [margins.index(max(margins))]
-        assert isinstance(one, LabelledExplanation)
+        assert not one.exclusive
         assert [(each.label, each.given) for each in one.labels] == [(NAMES[place], bool(labels)) for place in told]
         words = text.split()
         for place, each in zip(told, one.labels, strict=True):
-            assert [word.text for word in each.words.words] == words
-            for number, word in enumerate(each.words.words):
+            assert [word.text for word in each.words] == words
+            for number, word in enumerate(each.words):
                 rest = of_several([" ".join([*words[:number], *words[number + 1 :]])])[0]
                 assert word.effect == pytest.approx(probabilities[place] - rest[place], abs=1e-6)
 
@@ -166,15 +166,13 @@ def test_of_very_many_labels_those_farthest_above_their_thresholds_are_told() ->
 
 
 def test_labels_and_their_words_are_written_plainly() -> None:
-    words = Explanation((WordEffect("late", 0, 4, 0.25), WordEffect("box", 5, 8, -0.5), WordEffect("torn", 9, 13, 0.5)))
-    explained = LabelledExplanation(
-        (LabelWords("a", True, words), LabelWords("b", False, words), LabelWords("c", True, Explanation(())))
-    )
-    strongest = explained.strongest(1)
-    assert str(strongest) == "a: torn (+0.500); b (not given): torn (+0.500)"
-    assert strongest.plain()[1] == {
+    words = [WordEffect("late", 0, 4, 0.25), WordEffect("box", 5, 8, -0.5), WordEffect("torn", 9, 13, 0.5)]
+    labels = [ExplainedLabel("a", True, words), ExplainedLabel("b", False, words), ExplainedLabel("c", True, [])]
+    shown = Explanation(labels, exclusive=False).strongest(1)
+    assert str(shown) == "a: torn (+0.500); b (not given): torn (+0.500)"
+    assert shown.plain()[1] == {
         "label": "b",
         "given": False,
         "words": [{"text": "torn", "start": 9, "end": 13, "effect": 0.5}],
     }
-    assert strongest.plain()[2] == {"label": "c", "given": True, "words": []}
+    assert shown.plain()[2] == {"label": "c", "given": True, "words": []}

@@ -25,12 +25,7 @@ _WIDER = "fp32"
 
 
 class Computation(HashedSettings):
-    """How an engine computes.
-
-    Attributes:
-        engine: ``torch``, ``onnxruntime``, or ``scikit-learn`` for a linear model.
-        storage_precision: Precision of the weights on disk: ``fp32``, ``bf16``, ``fp16`` or ``int8``.
-    """
+    """How an engine (``torch``, ``onnxruntime``, or ``scikit-learn`` for a linear model) computes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -85,11 +80,7 @@ def budget_batches(lengths: Integers, budget: int) -> Iterator[Integers]:
 def padded_ids(
     input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int
 ) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Cuts rows out of flat ids and pads them on the right to the longest.
-
-    Returns:
-        Ids and whether a token is real, ``(rows, longest)`` each.
-    """
+    """Cuts rows out of flat ids, padded on the right; returns ids and which are real, ``(rows, longest)`` each."""
     if len(lengths) == 1:
         row = input_ids[starts[0] : starts[0] + lengths[0]][None].astype(np.int64)
         return row, np.ones(row.shape, dtype=np.bool_)
@@ -105,11 +96,7 @@ NO_RECURRENCES = "{} needs a Transformer; this model has no recurrences to stop 
 
 @dataclass(frozen=True)
 class Depth:
-    """Where a model has outputs.
-
-    Attributes:
-        exits: Recurrences after which a head of their own stands.
-    """
+    """Where a model has outputs; after each of ``exits`` recurrences a head of its own stands."""
 
     exits: tuple[int, ...]
     num_recurrences: int
@@ -139,23 +126,14 @@ class Depth:
 
 @dataclass(frozen=True, eq=False)
 class Early:
-    """What was said of texts that could leave early.
-
-    Attributes:
-        logits: Of the head at which each text left, ``(texts, labels)``.
-        exited_after: Recurrences that it took, ``(texts,)``.
-    """
+    """Logits of the head at which each text left, ``(texts, labels)``, and recurrences that it took, ``(texts,)``."""
 
     logits: Logits
     exited_after: Integers
 
 
 class Engine(ABC):
-    """What computes logits from cleaned texts.
-
-    Attributes:
-        depth: Where the model has outputs; none for one without recurrences, such as the linear control.
-    """
+    """What computes logits from cleaned texts; one without recurrences, such as a linear model, has no depth."""
 
     computation: Computation | None = None
     depth: Depth | None = None
@@ -224,11 +202,7 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Classified:
-    """What a classifier says of texts.
-
-    Attributes:
-        exited_after: Recurrences after which the head stands that said so, ``(texts,)``; none without a rule.
-    """
+    """What a classifier says of texts; ``exited_after`` is ``(texts,)``, or none without a rule."""
 
     probabilities: npt.NDArray[np.float64]
     exited_after: npt.NDArray[np.int64] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,10 @@ from recurra.deployment.engines.computation import (
     compute_precision,
     padded_ids,
 )
+from recurra.models.controls import STATES_TOKENS
 from recurra.models.exits.rules import ExitRule
 from recurra.models.folder import WEIGHTS_NAME, read_model_configuration
+from recurra.models.heads import pool
 from recurra.models.inference import (
     PRECISIONS,
     check_precision,
@@ -41,6 +43,9 @@ from recurra.models.inference import (
 )
 from recurra.models.loading import load_classifier_model, read_pretrained
 
+if TYPE_CHECKING:
+    from recurra.models.controls.linear import LinearModel
+
 Batch = tuple[Integers, Mapping[str, torch.Tensor]]
 
 # Packed rows are filled up to a few sizes only: whole batches, eighths of one, and powers of two from here.
@@ -50,12 +55,7 @@ _ROWS_STEP = 32
 
 @dataclass(frozen=True, eq=False)
 class FlatRows:
-    """Tokenised rows laid end to end.
-
-    Attributes:
-        input_ids: ``(tokens,)``.
-        offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, ``(rows + 1,)``.
-    """
+    """Tokenised rows laid end to end: row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``."""
 
     input_ids: npt.NDArray[np.int32]
     offsets: Integers
@@ -265,6 +265,55 @@ class TransformerEngine(Engine):
         on_cpu = self.model.device.type == "cpu"
         batches = rows.packed(batch_size, few_sizes=self.precision != "fp32") if on_cpu else rows.padded(batch_size)
         return batches, len(offsets) - 1, counts
+
+
+class JoinedEngine(TransformerEngine):
+    """Adds the scores of a linear model to those of a classifier on mean token states.
+
+    The mean and the classifier on it are computed in FP32, as they were for the fit.
+    """
+
+    words: LinearModel
+
+    @classmethod
+    def of(cls, engine: TransformerEngine, words: LinearModel) -> Self:
+        """An engine of the encoder with its classifier, and a linear model beside it."""
+        joined = cls(
+            engine.model, engine.tokenizer, precision=engine.precision, max_length=engine.max_length, windows=1
+        )
+        joined.computation, joined.words = engine.computation, words
+        joined.model.classifier.float()
+        joined.depth = Depth((), 1, words.num_labels)
+        return joined
+
+    @classmethod
+    def load(cls, folder: Path, **reading: Any) -> JoinedEngine:
+        """Reads encoder, tokenizer and linear model from a model folder."""
+        from recurra.models.controls.linear import LinearModel
+
+        encoder = TransformerEngine.load(folder, **{**reading, "max_length": STATES_TOKENS, "windows": 1})
+        return cls.of(encoder, LinearModel.load(folder))
+
+    def parts(self, texts: Sequence[str], batch_size: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Scores that come of words and characters, and of the encoder, ``(texts, labels)`` each."""
+        words = self.words.logits(texts)
+        if not len(texts):
+            return words, words
+
+        def compute(**inputs: Any) -> list[torch.Tensor]:
+            states = self.model.model(**inputs, return_dict=True).last_hidden_state.float()
+            pooled = pool(states, "mean", inputs.get("attention_mask"), inputs.get("row_lengths"))
+            return [self.model.classifier(pooled)]
+
+        return words, self._compute(texts, batch_size, compute)[0]
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
+        """Returns ``(texts, labels)`` for cleaned texts."""
+        return np.add(*self.parts(texts, batch_size))
+
+    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
+        """There is one pass to look at: words are read at once."""
+        return {1: self.logits(texts, batch_size)}
 
 
 def check_fits(folder: Path, tokenizer: PreTrainedTokenizerFast, vocab_size: int) -> None:

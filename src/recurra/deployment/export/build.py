@@ -15,22 +15,21 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
-from recurra.core.best_run import no_run
 from recurra.core.environment import code_record
-from recurra.core.errors import CheckpointError, ConfigurationError, StorageError
+from recurra.core.errors import ConfigurationError, StorageError
 from recurra.core.files import atomic_folder, write_text
 from recurra.core.progress import Reporter
-from recurra.core.record import RECORD_NAME, DecisionRecord, LabelRunRecord, OneLabelRecord, read_record
-from recurra.core.sealed import MODEL_NAME, FileEntry, describe_file, sealed_model
+from recurra.core.record import RECORD_NAME, DecisionRecord, LabelRunRecord, OneLabelRecord
+from recurra.core.sealed import FileEntry, describe_file, sealed_model
 from recurra.data.cleaning import CLEANINGS, recorded_cleaning
 from recurra.data.corpora import recorded_split
 from recurra.data.encoding import encode_windows
 from recurra.data.vocabulary import with_fewer_pieces
 from recurra.data.windows import first_windows, recorded_reading
 from recurra.deployment.decision import LabelDecision, read_decision
+from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, LinearEngine
-from recurra.deployment.engines.joined import JoinedEngine
-from recurra.deployment.engines.trained import TransformerEngine
+from recurra.deployment.engines.trained import JoinedEngine, TransformerEngine
 from recurra.deployment.export.check import (
     CheckRows,
     Logits,
@@ -42,171 +41,50 @@ from recurra.deployment.export.check import (
 )
 from recurra.deployment.export.formats import StoredModel, find_format, find_precision
 from recurra.deployment.export.manifest import (
-    MANIFEST_NAME,
     RUN_RECORD_NAME,
-    CalibrationRecord,
-    CheckRecord,
     ExportManifest,
     ExportOptions,
     VocabularyRecord,
     is_export,
+    read_run,
     write_manifest,
 )
-from recurra.models.controls import holds_joined_model
 from recurra.models.exits.thresholds import check_agreement
 from recurra.models.modeling import keep_rows
 
 CARD_NAME = "README.md"
 TEMPLATES = Path(__file__).parent / "templates"
 MIB = 2**20
-# Above this share of one label in training the classifier has learned to lean towards it.
-_IMBALANCE = 0.6
-_ONE_LABEL = "Every text gets one of the labels, also one that none of them fits, and one without words."
-_ABSTAINS = "A text gets one label or none, also one that does not fit; one without words is judged like any other."
-_UNCALIBRATED = "Probabilities are the softmax of the logits and were not calibrated."
-_ANY_LABELS = (
-    "Every text gets the labels whose probability is not below their threshold, or none; texts without words too."
-)
 
 
 def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurrences: int) -> str:
     """Returns the card as Markdown."""
-    export_format = find_format(manifest.format)
-    linear = manifest.kind == "linear"
-    usage = export_format.linear_usage if linear else export_format.usage
-    if _reads_words_too(record, manifest):
-        usage = export_format.joined_usage
+    linear, decision = manifest.kind == "linear", manifest.decision
+    bounds = (decision.abstain_below if isinstance(decision, OneLabelRecord) else None) or []
+    thresholds = decision.thresholds if isinstance(decision, DecisionRecord) else []
+    names = manifest.label_names
     page = (
         _environment()
         .get_template("README.md.j2")
         .render(
+            **dict(manifest),
             record=record,
-            record_hash=manifest.record_hash,
-            record_name=RUN_RECORD_NAME,
-            manifest_name=MANIFEST_NAME,
-            code=manifest.code,
-            format=manifest.format,
-            precision=manifest.precision,
-            max_length=manifest.max_length,
-            windows=manifest.windows,
-            usage=usage.format(
-                cleaning="; ".join(manifest.cleaning_steps),
-                max_length=manifest.max_length,
-                pad_token_id=manifest.pad_token_id,
-            ),
-            weights_name=", ".join(name for name in export_format.weight_files if name in manifest.files),
-            weights_bytes=manifest.weights_bytes,
-            folder_bytes=manifest.size_bytes,
-            check=manifest.check,
-            exits=manifest.exits,
-            thresholds=_thresholds(manifest),
-            bounds=_bounds(manifest),
+            manifest=manifest,
             linear=linear,
+            # A linear model stands beside the encoder.
+            joined=record.model.kind == "linear" and not linear,
+            weights_name=", ".join(
+                name for name in find_format(manifest.format).weight_files if name in manifest.files
+            ),
+            thresholds=dict(zip(names, thresholds, strict=False)),
+            bounds={name: bound for name, bound in zip(names, bounds, strict=False) if bound},
             num_recurrences=num_recurrences,
             train=record.data.splits["train"],
             text_column=str((record.config.get("data") or {}).get("text_column", "")),
-            limits=limits(record, manifest),
         )
     )
     # A lone surrogate from a broken label cannot be written as UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
-
-
-def _reads_words_too(record: LabelRunRecord, manifest: ExportManifest) -> bool:
-    """Whether a linear model stands beside the encoder."""
-    return record.model.kind == "linear" and manifest.kind != "linear"
-
-
-def _thresholds(manifest: ExportManifest) -> dict[str, float]:
-    decision = manifest.decision
-    if not isinstance(decision, DecisionRecord):
-        return {}
-    return dict(zip(manifest.label_names, decision.thresholds, strict=True))
-
-
-def _bounds(manifest: ExportManifest) -> dict[str, float]:
-    decision = manifest.decision
-    if not isinstance(decision, OneLabelRecord) or decision.abstain_below is None:
-        return {}
-    return {name: bound for name, bound in zip(manifest.label_names, decision.abstain_below, strict=True) if bound}
-
-
-def _probabilities(manifest: ExportManifest) -> tuple[str, ...]:
-    decision = manifest.decision
-    if isinstance(decision, DecisionRecord):
-        function = "logistic function of each label's logit"
-        return _ANY_LABELS, _calibrated(function, decision.temperature) if decision.temperature != 1 else (
-            f"Probabilities are the {function}; no temperature was found better."
-        )
-    gets = _ABSTAINS if _bounds(manifest) else _ONE_LABEL
-    if not isinstance(decision, OneLabelRecord) or decision.temperature == 1:
-        return gets, _UNCALIBRATED
-    sentence = _calibrated("softmax of the logits", decision.temperature)
-    return gets, f"{sentence} Exits judge the logits as they are."
-
-
-def _calibrated(function: str, temperature: float) -> str:
-    return (
-        f"Probabilities are the {function} divided by the temperature {temperature:.6g}, which the split "
-        "that chose the weights chose; a program of its own must divide too."
-    )
-
-
-def limits(record: LabelRunRecord, manifest: ExportManifest) -> list[str]:
-    """What a user of the model has to know, one sentence each, as far as the record tells it."""
-    notes = [
-        f"The audit {audit.name} failed: {audit.summary}. Do not trust the figures above as they stand."
-        for audit in record.failed_audits()
-    ]
-    notes += [f"The audit {audit.name} noted: {audit.summary}." for audit in record.noted_audits()]
-    notes += [f"Not audited: {audit.name} ({audit.summary})." for audit in record.audits if audit.status == "skipped"]
-    notes += _seen(record)
-    train = record.data.splits["train"]
-    label, rows = max(train.label_counts.items(), key=lambda item: item[1])
-    if rows > _IMBALANCE * train.rows:
-        notes.append(f"{rows / train.rows:.0%} of the training rows are {label}: the classifier leans towards it.")
-    notes += [
-        "Nothing but the splits above was tested: no other source, time, topic or language.",
-        *_probabilities(manifest),
-        f"{_reads(record, manifest)} before that its cleaning: {'; '.join(manifest.cleaning_steps) or 'none'}.",
-    ]
-    if manifest.vocabulary is not None:
-        notes.append(
-            f"Words that the training rows lack may be read in smaller pieces ({manifest.vocabulary.describe()})."
-        )
-    check = manifest.check
-    pairs = "pairs of a row and a label" if isinstance(manifest.decision, DecisionRecord) else "rows"
-    if check.label_agreement < 1:
-        notes.append(
-            f"Stored in {manifest.precision}, it gives another label than the run's model for "
-            f"{1 - check.label_agreement:.2%} of the {pairs} that it was checked on."
-        )
-        if loss := check.describe_loss():
-            notes.append(f"On these it {loss}.")
-    if check.accuracy is None:
-        notes.append("The export was checked on rows whose labels are not known or not the model's own.")
-    return notes
-
-
-def _reads(record: LabelRunRecord, manifest: ExportManifest) -> str:
-    if manifest.kind == "linear":
-        return "A text is read to its end, but as a bag of n-grams or word pieces, wherever they stand in it;"
-    if _reads_words_too(record, manifest):
-        return f"What stands beyond the first {manifest.max_length} tokens of a text is read as a bag of n-grams alone;"
-    if manifest.windows > 1:
-        return (
-            f"Texts of more than {manifest.max_length} tokens are read in up to {manifest.windows} windows of so many, "
-            "and the logits are averaged: a program of its own must do so too. What stands beyond is not read;"
-        )
-    return f"What stands beyond the first {manifest.max_length} tokens of a text is not read;"
-
-
-def _seen(record: LabelRunRecord) -> list[str]:
-    return [
-        f"On {audit.name.rpartition('.')[2]}, rows contained in a training row make a difference: {audit.summary}."
-        for audit in record.audits
-        if audit.status == "measured" and audit.name.startswith("seen.") and audit.value
-    ]
 
 
 @lru_cache(maxsize=1)
@@ -298,14 +176,14 @@ def export_run(
     reporter = reporter or Reporter(quiet=True)
     precision, export_format = find_precision(options.format, options.precision), find_format(options.format)
     export_format.check_packages()
-    record = _read_run(run)
-    if record.model.kind == "linear" and not holds_joined_model(run / MODEL_NAME):
-        _check_linear(run, options)
+    record = read_run(run)
     check_place(run, output, overwrite=options.overwrite)
+    engine: Any = load_engine(sealed_model(run), precision="fp32", **recorded_reading(record.config))
+    if isinstance(engine, LinearEngine):
+        _check_linear(run, options)
     rows = rows or choose_rows(record, options)
     if rows.note:
         reporter.say(f"not checked on the run's own rows: {rows.note}")
-    engine = _load(run, record)
     decision = read_decision(record.data.label_names, record.decision)
     if options.abstain_below is not None:
         decision = decision.abstaining_below(options.abstain_below)
@@ -346,19 +224,31 @@ def export_run(
             exit_rows = exit_rows or choose_exit_rows(record, options, rows)
             exits = calibrate_exits(exported, exit_rows, agreement, DEFAULT_BATCH_SIZE, confidence=options.confidence)
             reporter.say(exits.describe())
-        recurrences = engine.depth.num_recurrences if isinstance(engine, TransformerEngine) else 0
-        return _describe(
-            run, record, options, stored, recurrences,
-            check=check, decision=decision, exits=exits, vocabulary=vocabulary,
-        )  # fmt: skip
-
-
-def _read_run(run: Path) -> LabelRunRecord:
-    if is_export(run):
-        raise CheckpointError(f"'{run}' is an export; give the run that it was made from")
-    if not (run / RECORD_NAME).exists() and not (run / MODEL_NAME).is_dir():
-        raise no_run(run)
-    return read_record(run)
+        shutil.copyfile(run / RECORD_NAME, folder / RUN_RECORD_NAME)
+        cleaning = recorded_cleaning(record.config)
+        manifest = ExportManifest(
+            run_id=record.run_id,
+            record_hash=record.content_hash or describe_file(run / RECORD_NAME).sha256,
+            format=options.format,
+            precision=options.precision,
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            code=code_record(),
+            label_names=record.data.label_names,
+            max_length=stored.max_length,
+            pad_token_id=stored.pad_token_id,
+            cleaning=cleaning,
+            cleaning_steps=list(CLEANINGS[cleaning]),
+            files=_files(folder),
+            check=check,
+            exits=exits,
+            decision=decision.record(),
+            vocabulary=vocabulary,
+            kind="linear" if stored.linear else "transformer",
+            windows=stored.windows,
+        )
+        card = render_card(record, manifest, num_recurrences=engine.depth.num_recurrences if engine.depth else 0)
+        write_text(folder / CARD_NAME, card)
+        return write_manifest(folder, manifest.model_copy(update={"files": _files(folder)}))
 
 
 def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
@@ -375,14 +265,6 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
         raise StorageError(f"'{output}' is a file, where a folder is needed; choose another --output")
     if any(output.iterdir()) and not is_export(output):
         raise StorageError(f"'{output}' is not an export of ours and is not replaced; choose another --output")
-
-
-def _load(run: Path, record: LabelRunRecord) -> TransformerEngine | LinearEngine:
-    if holds_joined_model(run / MODEL_NAME):
-        return JoinedEngine.load(sealed_model(run), precision="fp32")
-    if record.model.kind == "linear":
-        return LinearEngine.load(sealed_model(run))
-    return TransformerEngine.load(run / MODEL_NAME, precision="fp32", **recorded_reading(record.config))
 
 
 def _check_linear(run: Path, options: ExportOptions) -> None:
@@ -451,46 +333,6 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int, folder: 
     """Writes ``tokenizer.json`` and ``tokenizer_config.json``, with the length after which texts are cut."""
     tokenizer.model_max_length = max_length
     tokenizer.save_pretrained(folder)
-
-
-def _describe(
-    run: Path,
-    record: LabelRunRecord,
-    options: ExportOptions,
-    stored: StoredModel,
-    num_recurrences: int,
-    *,
-    check: CheckRecord,
-    decision: LabelDecision,
-    exits: CalibrationRecord | None,
-    vocabulary: VocabularyRecord | None,
-) -> ExportManifest:
-    """Adds the run's record, the card, and last the manifest."""
-    record_file, folder = run / RECORD_NAME, stored.folder
-    shutil.copyfile(record_file, folder / RUN_RECORD_NAME)
-    cleaning = recorded_cleaning(record.config)
-    manifest = ExportManifest(
-        run_id=record.run_id,
-        record_hash=record.content_hash or describe_file(record_file).sha256,
-        format=options.format,
-        precision=options.precision,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        code=code_record(),
-        label_names=record.data.label_names,
-        max_length=stored.max_length,
-        pad_token_id=stored.pad_token_id,
-        cleaning=cleaning,
-        cleaning_steps=list(CLEANINGS[cleaning]),
-        files=_files(folder),
-        check=check,
-        exits=exits,
-        decision=decision.record(),
-        vocabulary=vocabulary,
-        kind="linear" if stored.linear else "transformer",
-        windows=stored.windows,
-    )
-    write_text(folder / CARD_NAME, render_card(record, manifest, num_recurrences=num_recurrences))
-    return write_manifest(folder, manifest.model_copy(update={"files": _files(folder)}))
 
 
 def _files(folder: Path) -> dict[str, FileEntry]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,7 +33,7 @@ class CheckRows:
     """Rows to check an export on.
 
     Attributes:
-        labels: Their true labels, ``(rows,)`` or ``(rows, labels)``, if they are known and the model's own.
+        labels: ``(rows,)`` or ``(rows, labels)``, if they are known and the model's own.
         note: Why the run's own rows were not taken, if they were to be.
     """
 
@@ -49,8 +48,12 @@ def choose_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
 
     Labels of a file are not looked at.
     """
-    if options.rows_file is not None:
-        return _rows_of_file(record, options.rows_file, options)
+    if (file := options.rows_file) is not None:
+        chunks = stream_texts(file, options.text_column, MOST_ROWS, encoding=options.encoding)
+        texts = [text for chunk in chunks for text in chunk]
+        if not texts:
+            raise DataError(f"'{file}' has no rows to check the export on; give a file with texts")
+        return CheckRows(f"the file {file.name}", clean_texts(_spread(texts), recorded_cleaning(record.config)))
     root = options.data_root
     if root is not None and not root.is_dir():
         raise DataError(f"the data root '{root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
@@ -77,8 +80,6 @@ def check_split(record: LabelRunRecord) -> str:
 def choose_exit_rows(record: LabelRunRecord, options: ExportOptions, checked: CheckRows) -> CheckRows:
     """Returns rows to choose an exit rule on: those of a file, else of the split that chose the run's weights.
 
-    These may be the rows that were chosen to check on.
-
     A reported split would no longer be unseen. Rows of something else than the run's own data choose nothing: then
     there are none, and a note.
     """
@@ -88,14 +89,6 @@ def choose_exit_rows(record: LabelRunRecord, options: ExportOptions, checked: Ch
         return rows_of(recorded_split(record, record.data.selection_split, options.data_root), record)
     except RecurraError as error:
         return CheckRows("no rows", [], note=str(error))
-
-
-def _rows_of_file(record: LabelRunRecord, file: Path, options: ExportOptions) -> CheckRows:
-    chunks = stream_texts(file, options.text_column, MOST_ROWS, encoding=options.encoding)
-    texts = [text for chunk in chunks for text in chunk]
-    if not texts:
-        raise DataError(f"'{file}' has no rows to check the export on; give a file with texts")
-    return CheckRows(f"the file {file.name}", clean_texts(_spread(texts), recorded_cleaning(record.config)))
 
 
 def _spread(items: Sequence[Item]) -> list[Item]:
@@ -118,18 +111,19 @@ def compare_logits(
     Raises:
         AuditError: If a logit is not finite: of the run's model, or of the export.
     """
-    if not np.isfinite(reference).all():
-        bad = int((~np.isfinite(reference).all(axis=1)).sum())
-        raise AuditError(
-            f"the run's model itself gives logits that are not finite for {bad} of {len(reference)} rows; "
-            "nothing was written; its weights are damaged, or too large to compute with: copy or train it again"
-        )
-    if not np.isfinite(logits).all():
-        bad = int((~np.isfinite(logits).all(axis=1)).sum())
-        raise AuditError(
-            f"the export gives logits that are not finite for {bad} of {len(logits)} rows; "
-            "nothing was written; export in fp32 or bf16, which have a larger range"
-        )
+    for values, whose, advice in (
+        (
+            reference,
+            "run's model itself",
+            "its weights are damaged, or too large to compute with: copy or train it again",
+        ),
+        (logits, "export", "export in fp32 or bf16, which have a larger range"),
+    ):
+        if bad := int((~np.isfinite(values).all(axis=1)).sum()):
+            raise AuditError(
+                f"the {whose} gives logits that are not finite for {bad} of {len(values)} rows; nothing was written; "
+                f"{advice}"
+            )
     labelled: dict[str, Any] = {}
     if rows.labels is not None:
         before, after = decision.same(reference, rows.labels), decision.same(logits, rows.labels)

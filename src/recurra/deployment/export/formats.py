@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, ClassVar
 from recurra.core.errors import AuditError, ConfigurationError, UnavailableError, unknown
 from recurra.core.files import write_json
 from recurra.data.cleaning import browser_steps, recorded_cleaning
+from recurra.deployment.engines import load_engine
 from recurra.deployment.onnx import CONFIDENCES, ENTROPIES, MODEL_NAME
-from recurra.models.controls import LINEAR_NAME, holds_joined_model
+from recurra.models.controls import LINEAR_NAME
 from recurra.models.names import FOREIGN_MODEL_TYPE
 
 if TYPE_CHECKING:
@@ -80,12 +81,11 @@ class StoredModel:
 class ExportFormat(ABC):
     """A way to store a classifier of ours and to predict with what was stored.
 
-    The tokenizer, the run's record, the card and the manifest are written for every format alike.
+    The tokenizer, the run's record, the card (``templates/README.md.j2``, which says how other programs read the
+    folder) and the manifest are written for every format alike.
 
     Attributes:
         packages: What `write` imports beyond the dependencies of this package.
-        usage: Markdown for the card: how other programs read the folder. ``{cleaning}``, ``{max_length}`` and
-            ``{pad_token_id}`` stand for those of the export.
     """
 
     name: ClassVar[str]
@@ -94,9 +94,6 @@ class ExportFormat(ABC):
     needs_torch: ClassVar[bool]
     packages: ClassVar[tuple[str, ...]] = ()
     install: ClassVar[str] = ""
-    usage: ClassVar[str]
-    linear_usage: ClassVar[str]
-    joined_usage: ClassVar[str]
 
     @abstractmethod
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
@@ -143,21 +140,6 @@ class SafetensorsFormat(ExportFormat):
     precisions = (FP32, BF16, FP16)
     weight_files = (_SAFETENSORS_NAME, LINEAR_NAME)
     needs_torch = True
-    usage = (
-        '`recurra.Classifier.from_export(".")` in Python; after `import recurra` the stock classes of transformers '
-        "read this folder too, and\nthen the texts have to be cleaned first: {cleaning}."
-    )
-    linear_usage = (
-        '`recurra.Classifier.from_export(".")` in Python, which imports scikit-learn here, not torch or transformers.'
-        "\n`linear.safetensors` holds n-grams and weights as plain arrays: see the guide of exports. "
-        "Texts are cleaned first: {cleaning}."
-    )
-
-    joined_usage = (
-        '`recurra.Classifier.from_export(".")` in Python. The scores of `linear.safetensors`, which holds n-grams and '
-        "weights as\nplain arrays, are added to those of the classifier beside it: stock classes of transformers read "
-        "the second alone.\nTexts are cleaned first: {cleaning}."
-    )
 
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:  # noqa: ARG002
         write_safetensors(engine.model, precision, folder)
@@ -170,18 +152,7 @@ class SafetensorsFormat(ExportFormat):
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:  # noqa: ARG002 - torch has its own
         if stored.linear:
             _refuse_precision(precision)
-            from recurra.deployment.engines.computation import LinearEngine
-
-            return LinearEngine.load(stored.folder)
-        if holds_joined_model(stored.folder):
-            from recurra.deployment.engines.joined import JoinedEngine
-
-            return JoinedEngine.load(stored.folder, precision=precision)
-        from recurra.deployment.engines.trained import TransformerEngine
-
-        return TransformerEngine.load(
-            stored.folder, precision=precision, max_length=stored.max_length, windows=stored.windows
-        )
+        return load_engine(stored.folder, precision=precision, max_length=stored.max_length, windows=stored.windows)
 
 
 def write_safetensors(model: PreTrainedModel, precision: str, folder: Path) -> None:
@@ -213,22 +184,6 @@ class OnnxFormat(ExportFormat):
     needs_torch = False
     packages = ("onnx", "onnxruntime")
     install = "recurra[onnx]"
-    usage = (
-        '`recurra.Classifier.from_export(".")` in Python. Other programs clean the texts first ({cleaning}), tokenise\n'
-        "them with `tokenizer.json`, cut them at {max_length} tokens and pad with token {pad_token_id}."
-    )
-    linear_usage = (
-        '`recurra.Classifier.from_export(".")` in Python. Other programs clean the texts first ({cleaning}), and cut\n'
-        "them as the graph's inputs say: `words` are runs of letters and digits, `characters` those of each word\n"
-        "between blanks, with a blank at either end and an empty string behind it, `pieces` what `tokenizer.json`\n"
-        "makes of the text without special tokens."
-    )
-    joined_usage = (
-        '`recurra.Classifier.from_export(".")` in Python. Other programs clean the texts first ({cleaning}), and give\n'
-        "the graph one text a call: as `input_ids` and `attention_mask` what `tokenizer.json` makes of it, cut at\n"
-        "{max_length} tokens; as `words` its runs of letters and digits; as `characters` those of each word between\n"
-        "blanks, with a blank at either end and an empty string behind it."
-    )
 
     def check_model(self, config: object) -> None:
         if _is_foreign(config):
@@ -281,12 +236,6 @@ class WebFormat(OnnxFormat):
     """A graph with a page that computes it in the browser and sends nothing, for any static host."""
 
     name = "web"
-    usage = (
-        "Put the folder on any static host, or run `python -m http.server` in it and open http://localhost:8000.\n"
-        "`index.html` classifies in the browser and sends nothing; `recurra.mjs` is what a page of your own imports.\n"
-        'In Python it is an ONNX export: `recurra.Classifier.from_export(".")`. Texts are cleaned ({cleaning})\n'
-        "and cut at {max_length} tokens in both; token {pad_token_id} fills."
-    )
 
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
         if _words_of(engine) is not None:

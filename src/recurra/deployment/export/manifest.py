@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from recurra.core.best_run import no_run
 from recurra.core.configuration import HashedSettings
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in
-from recurra.core.record import AnyDecisionRecord, CodeRecord, LabelRunRecord, read_record
+from recurra.core.record import RECORD_NAME, AnyDecisionRecord, CodeRecord, LabelRunRecord, read_record
 from recurra.core.sealed import MODEL_NAME, FileEntry, FileName, Sealed, verify_file
 from recurra.data.cleaning import CLEANINGS
 from recurra.data.windows import MOST_WINDOWS
@@ -25,14 +26,14 @@ from recurra.models.exits.rules import ExitRule, read_rule
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to make of a run.
+    """What to make of a run; see ``recurra export``.
 
     Attributes:
         rows_file: File of texts to check on; none takes the run's validation split, or the demo corpus.
         vocabulary: Pieces that the tokenizer keeps at most; 0 keeps all that the training rows use, and none all there
             are. Single characters always stay.
         abstain_below: Of each label, the probability below which a text that would get it gets none.
-        agreement: Of a model with exits: share of rows that keep their label when texts stop early; none means 0.99.
+        agreement: Share of rows that keep their label when texts leave at exits; none means 0.99.
         confidence: Probability with which that holds for texts like these rows; none promises nothing beyond them.
     """
 
@@ -175,13 +176,11 @@ class CalibrationRecord(HashedSettings):
             )
         total = max(1, sum(self.taken.values()))
         shares = ", ".join(f"{count / total:.1%} after {number}" for number, count in sorted(self.taken.items()))
-        promised = (
-            ""
-            if self.confidence is None
-            else (
+        promised = ""
+        if self.confidence is not None:
+            promised = (
                 f"; with a confidence of {self.confidence:g} at least {self.asked:.4g} of texts like these keep theirs"
             )
-        )
         return (
             f"exits: {rule.describe()} keeps {self.agreement:.2%} of the labels (asked: {self.asked:.4g}) of "
             f"{self.rows:,} rows of {self.source}; of these leave {shares}{promised}"
@@ -309,6 +308,22 @@ def verify_files(folder: Path, manifest: ExportManifest, names: Iterable[str]) -
     """Holds some files of an export against what its manifest says of them."""
     for name in names:
         verify_file(folder / name, manifest.files.get(name), of="export", cure="copy it or export the run again")
+
+
+def read_run(folder: Path) -> LabelRunRecord:
+    """Reads the record of a finished run.
+
+    Raises:
+        CheckpointError: If it is none of ours.
+    """
+    if is_export(folder):
+        raise CheckpointError(
+            f"'{folder}' is an export, not a run; give the run that it was made from, or read it with "
+            "Classifier.from_export"
+        )
+    if not (folder / RECORD_NAME).exists() and not (folder / MODEL_NAME).is_dir():
+        raise no_run(folder)
+    return read_record(folder)
 
 
 def read_source_record(folder: Path | str) -> LabelRunRecord:

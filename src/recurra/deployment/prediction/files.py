@@ -31,12 +31,15 @@ from recurra.data.tables import (
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.computation import Computation
-from recurra.deployment.explanation import AnyExplanation, Explanation, LabelledExplanation, explain
+from recurra.deployment.explanation import Explanation, explain
 
 _DIGITS = 6
 # What a column of ours is called beside one of the user's with the same name.
 PREDICTED = "_predicted"
 PROBABILITIES = "probabilities"
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+# What makes a cell a formula in the common spreadsheets.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +58,7 @@ class PredictedRows:
     truth: Sequence[str] | None = None
     input_columns: Sequence[Sequence[Any]] = ()
     abstained: npt.NDArray[np.bool_] | None = None
-    explanations: Sequence[AnyExplanation] | None = None
+    explanations: Sequence[Explanation] | None = None
 
     def label_texts(self, decision: LabelDecision) -> list[str | None]:
         """The labels of each row as one text; none of a row that gets none."""
@@ -87,6 +90,10 @@ class Layout:
     Columns of the input that are written too come first and as they are, the text's own among them in place of
     ``text``; a column of ours with the name of one of them has `PREDICTED` behind its name.
 
+    Attributes:
+        row_columns: All columns but the probabilities of the classes, in order.
+        columns: All columns, in order.
+
     Raises:
         ConfigurationError: If the input has both a column of our name and one of that with `PREDICTED` behind it.
     """
@@ -103,37 +110,31 @@ class Layout:
         self.label_names = decision.label_names
         self.input_columns = list(input_columns)
         self.explains = explains
-        self.words = Explanation.key if decision.exclusive else LabelledExplanation.key
         self._decision = decision
-        self._ids = ids
-        self._truth = truth
-        for name in (*self._own_names(), *(f"probability_{label}" for label in self.label_names), PROBABILITIES):
+        self.words = "words" if decision.exclusive else "words_by_label"
+        own = {
+            "id": ids,
+            "truth": truth,
+            "text": not input_columns,
+            "label": True,
+            "probability": decision.exclusive,
+            "abstained": decision.abstains,
+            self.words: explains,
+        }
+        names = [name for name, is_written in own.items() if is_written]
+        classes = [f"probability_{label}" for label in self.label_names]
+        for name in (*names, *classes, PROBABILITIES):
             if name in self.input_columns and f"{name}{PREDICTED}" in self.input_columns:
                 raise ConfigurationError(
                     f"the input has the columns '{name}' and '{name}{PREDICTED}', and the predictions need one of the "
                     "two names: rename a column, or leave the input's columns out with --no-keep-columns"
                 )
+        self.row_columns = [*self.input_columns, *map(self.name, names)]
+        self.columns = [*self.row_columns, *map(self.name, classes)]
 
     def name(self, own: str) -> str:
         """What a column of ours is called beside those of the input."""
         return f"{own}{PREDICTED}" if own in self.input_columns else own
-
-    def _own_names(self) -> list[str]:
-        front = [name for name, there in (("id", self._ids), ("truth", self._truth)) if there]
-        text = [] if self.input_columns else ["text"]
-        chosen = ["probability"] if self._decision.exclusive else []
-        more = [name for name, there in (("abstained", self._decision.abstains), (self.words, self.explains)) if there]
-        return [*front, *text, "label", *chosen, *more]
-
-    @property
-    def row_columns(self) -> list[str]:
-        """All columns but the probabilities of the classes, in order."""
-        return [*self.input_columns, *map(self.name, self._own_names())]
-
-    @property
-    def columns(self) -> list[str]:
-        """All columns, in order."""
-        return [*self.row_columns, *(self.name(f"probability_{label}") for label in self.label_names)]
 
     def values(self, rows: PredictedRows) -> list[list[Any]]:
         """The values of each column, in the order of `columns`."""
@@ -149,10 +150,6 @@ class Layout:
         if self.explains:
             front.append([None] * len(rows) if rows.explanations is None else list(rows.explanations))
         return [*front, *probabilities.T.tolist()]
-
-
-# What makes a cell a formula in the common spreadsheets.
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 class TableWriter:
@@ -195,32 +192,33 @@ def as_text(value: Any) -> str:
 
 
 def _as_json(value: Any) -> Any:
-    """A value of the input as JSON has it: what is no number there is null."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _as_json_value(value: Any) -> Any:
-    return value.plain() if isinstance(value, AnyExplanation) else as_text(value)
+    """What json cannot write, as it can."""
+    return value.plain() if isinstance(value, Explanation) else as_text(value)
 
 
 class JsonLinesWriter:
-    """Writes one JSON object a line; the probabilities of the classes are an object of their own."""
+    """Writes one JSON object a line; the probabilities of the classes are an object of their own.
+
+    ``between`` stands before the line feed between two rows: a comma inside a JSON array.
+    """
 
     def __init__(self, stream: TextIO, layout: Layout, *, between: str = "") -> None:
-        # What stands before the line feed between two rows: a comma inside a JSON array.
         self._stream = stream
         self._layout = layout
         self._between = between
         self._started = False
 
     def write(self, rows: PredictedRows) -> None:
-        """Writes some rows."""
+        """Writes some rows; what is no number in JSON is null."""
         names = self._layout.row_columns
-        fixed = len(names)
         for values in zip(*self._layout.values(rows), strict=True):
-            row = dict(zip(names, map(_as_json, values[:fixed]), strict=True))
-            row[self._layout.name(PROBABILITIES)] = dict(zip(self._layout.label_names, values[fixed:], strict=True))
-            line = json.dumps(row, ensure_ascii=False, default=_as_json_value)
+            row = {
+                name: None if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in zip(names, values, strict=False)
+            }
+            classes = zip(self._layout.label_names, values[len(names) :], strict=True)
+            row[self._layout.name(PROBABILITIES)] = dict(classes)
+            line = json.dumps(row, ensure_ascii=False, default=_as_json)
             if self._between:
                 self._stream.write(f"{self._between}\n{line}" if self._started else line)
             else:
@@ -280,17 +278,16 @@ class ParquetWriter:
         own = [(name, kinds.get(name, pa.float64())) for name in layout.columns[len(layout.input_columns) :]]
         others = [(name, pa.string() if schema is None else schema.field(name).type) for name in layout.input_columns]
         self._schema = pa.schema([*others, *own])
-        self._as_words = 0 if typed else len(others)
+        self._text_columns = [] if typed else list(range(len(others)))
+        if layout.explains:
+            self._text_columns.append(layout.columns.index(layout.name(layout.words)))
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
 
     def write(self, rows: PredictedRows) -> None:
         """Writes some rows."""
         values = self._layout.values(rows)
-        for index in range(self._as_words):
+        for index in self._text_columns:
             values[index] = [None if value is None else as_text(value) for value in values[index]]
-        if self._layout.explains:
-            index = self._layout.columns.index(self._layout.name(self._layout.words))
-            values[index] = [as_text(value) for value in values[index]]
         columns = [self._pyarrow.array(column, field.type) for column, field in zip(values, self._schema, strict=True)]
         self._writer.write_table(self._pyarrow.Table.from_arrays(columns, schema=self._schema))
 
@@ -353,8 +350,7 @@ def write_stream(
     """Predicts raw texts chunk by chunk and writes them in their order.
 
     Args:
-        explain_words: How many words to say of each row that speak most for its most probable label, of a multi-label
-            model for each that it gets (`recurra.deployment.decision.LabelDecision.explained`); none says none.
+        explain_words: How many words to give of each label that is explained; none gives none.
     """
     decision = classifier.decision
     counts = PredictionCounts(abstained=0 if decision.abstains else None)
@@ -399,9 +395,6 @@ def source_chunks(
     return stream_rows(source, text_column, [] if columns is None else columns.names, encoding=encoding)
 
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
-
-
 def check_output(path: Path, source: Path | str | None = None) -> None:
     """Refuses a file that cannot be meant, before any work is done.
 
@@ -437,9 +430,7 @@ def open_writer(
     """Opens a file of predictions by its extension; it takes its place when all is written, or not at all.
 
     Raises:
-        ConfigurationError: For an unknown extension, or columns that cannot stand beside ours.
-        StorageError: If it cannot be written; what was there is untouched.
-        UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
+        StorageError: If it cannot be written; what was there is untouched. See also `check_output` and `Layout`.
     """
     check_output(path)
     names = [] if columns is None else columns.names

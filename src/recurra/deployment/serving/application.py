@@ -250,7 +250,10 @@ class Application:
             rest = computed[len(models) + number].answers.probabilities if changed else probabilities[:0]
             explanations = explanations_of(texts, spans, probabilities, rest, model.classifier.decision)
             for prediction, explanation in zip(results[number].predictions, explanations, strict=True):
-                setattr(prediction, explanation.key, explanation.plain())
+                if explanation.exclusive:
+                    prediction.words = explanation.labels[0].words
+                else:
+                    prediction.words_by_label = explanation.labels
         return results
 
     async def _list_models(self, _: Request) -> Response:

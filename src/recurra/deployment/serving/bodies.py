@@ -22,7 +22,7 @@ from recurra.core.errors import did_you_mean
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.computation import Classified
-from recurra.deployment.explanation import WordEffect
+from recurra.deployment.explanation import ExplainedLabel, WordEffect
 from recurra.deployment.serving.limits import Refusal, ServerLimits, try_again
 
 # A body that is too large is read and thrown away up to here: a client that is cut off while it sends sees a broken
@@ -93,14 +93,6 @@ class RecurrencePrediction(Struct):
     after: int
     label: str
     probabilities: dict[str, float]
-
-
-class ExplainedLabel(Struct):
-    """The effects of words on one label; a text that is ``given`` none is explained for the nearest one."""
-
-    label: str
-    given: bool
-    words: list[WordEffect]
 
 
 class Prediction(Struct, omit_defaults=True):

@@ -11,7 +11,7 @@ from recurra.core.record import LabelRunRecord, MistakeRecord
 from recurra.core.terminal import one_line
 from recurra.data.dataset import TextSplit
 from recurra.deployment.decision import LabelDecision, Probabilities
-from recurra.deployment.explanation import effects_of, spans_of, without
+from recurra.deployment.explanation import effects_of, spans_of, strongest, without
 from recurra.tasks.labelling.reporting import LabellingTable, Mistake
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import ModelSummary
@@ -49,7 +49,7 @@ def surest_mistakes(
     words: dict[int, list[str]] = {}
     for row, own in spans.items():
         effects, changed = effects_of(texts[row], own, said[row], changed[: len(own)], wrong[row]), changed[len(own) :]
-        words[row] = [one_line(word.text, LONGEST_WORD) for word in effects.strongest(MOST_WORDS).words]
+        words[row] = [one_line(word.text, LONGEST_WORD) for word in strongest(effects, MOST_WORDS)]
     return [
         MistakeRecord(
             id=split.ids[row],

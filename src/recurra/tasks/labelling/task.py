@@ -40,6 +40,7 @@ from recurra.data.lengths import (
 from recurra.data.tokenization import check_tokenizer, default_tokenizer, load_tokenizer
 from recurra.data.vocabulary import MODEL_MAX_LENGTH, describe_tokenizer
 from recurra.deployment.decision import LabelDecision
+from recurra.deployment.engines import load_engine
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.evaluation.audits.grading import control_right, grade, needs_predictions
 from recurra.evaluation.audits.registry import Subject, run_audits
@@ -317,7 +318,7 @@ class LabellingTask(Task):
     def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LabelRunRecord:
         if config.answers:
             return record_answers(self, config, folder, data)
-        from recurra.deployment.classifier import Classifier, load_engine
+        from recurra.deployment.classifier import Classifier
         from recurra.tasks.labelling.training import time_classifier
 
         machine, rows = data.machine, labelled(config.data)
@@ -327,7 +328,6 @@ class LabellingTask(Task):
         reporter.stage(config.run_id, "evaluating")
         engine: Any = load_engine(
             folder / MODEL_NAME,
-            kind=model_record.kind,
             precision=config.precision,
             max_length=rows.max_length,
             windows=rows.windows,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +17,13 @@ from recurra import Classifier
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
-from recurra.deployment.classifier import load_engine
+from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import Engine, softmax
 from recurra.deployment.export.build import save_tokenizer
 from recurra.deployment.export.manifest import CalibrationRecord, VocabularyRecord
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
-from recurra.models.exits.rules import ConfidenceRule, Decision, EntropyRule, ExitRule, FixedExit
+from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit
 from recurra.models.loading import load_classifier_model
 from reviews import review_rows
 from tiny import stir, tiny_model
@@ -60,7 +59,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def on_torch(folder: Path, *, precision: str = "fp32", **more: Any) -> Classifier:
-    engine = load_engine(folder / "model", kind="transformer", precision=precision, max_length=24)
+    engine = load_engine(folder / "model", precision=precision, max_length=24)
     return Classifier(engine, LABELS, batch_size=5, **more)
 
 
@@ -200,26 +199,6 @@ def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path]) -> None:
         on_onnx(folders["exits"]).trace("a text")
     with pytest.raises(DataError, match="lone surrogate"):
         on_onnx(folders["exits"]).trace(["a \ud800"])
-
-
-def test_a_rule_that_the_graph_cannot_compare_is_refused_in_one_line(folders: dict[str, Path]) -> None:
-    @dataclass(frozen=True)
-    class AtOnce(ExitRule):
-        """All rows at once, for no reason."""
-
-        name: ClassVar[str] = "at-once"
-
-        def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:
-            return Decision((logits[:, 0] > 0) | True)
-
-        def describe(self) -> str:
-            return "at once"
-
-    classified = on_torch(folders["exits"]).classify(MIXED, rule=AtOnce())
-    assert classified.exited_after is not None and classified.exited_after.tolist() == [1] * len(MIXED)
-    with pytest.raises(ConfigurationError, match="an ONNX export cannot stop texts by rule 'at-once'") as caught:
-        on_onnx(folders["exits"]).classify(MIXED, rule=AtOnce())
-    assert "\n" not in str(caught.value)
 
 
 def test_a_calibration_is_plain_json_and_says_what_it_is() -> None:

@@ -13,7 +13,7 @@ from recurra import Classifier
 from recurra.core.errors import ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
-from recurra.deployment.classifier import load_engine
+from recurra.deployment.engines import load_engine
 from recurra.deployment.export.build import save_tokenizer, trim
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def classifier(folder: Path, kind: str, batch_size: int = 5) -> Classifier:
     reading: dict[str, Any] = {"max_length": LENGTH, "windows": MOST}
     if kind == "torch":
-        engine: Any = load_engine(folder / "model", kind="transformer", precision="fp32", **reading)
+        engine: Any = load_engine(folder / "model", precision="fp32", **reading)
     else:
         engine = OnnxEngine.load(folder / "onnx", precision="fp32", pad_token_id=0, threads=1, **reading)
     return Classifier(engine, ["no", "yes"], batch_size=batch_size)
@@ -101,7 +101,7 @@ def test_a_trace_is_pooled_and_exit_rules_are_refused(folder: Path, kind: str) -
 
 
 def test_a_smaller_vocabulary_keeps_the_pieces_of_every_window(folder: Path) -> None:
-    engine = load_engine(folder / "model", kind="transformer", precision="fp32", max_length=LENGTH, windows=MOST)
+    engine = load_engine(folder / "model", precision="fp32", max_length=LENGTH, windows=MOST)
     texts = clean_texts(MIXED)
     smaller = trim(engine, texts, None)  # type: ignore[arg-type]
     assert smaller.windows == MOST

@@ -26,7 +26,6 @@ from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportManifest, ExportOptions, needs_torch, read_export
 from recurra.models.controls import LINEAR_NAME
 from recurra.models.controls.fitting import fit_static
-from recurra.models.inference import imitates_bf16
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.labelling.evaluation import compute_evaluation
 from reviews import review_rows, snapshot, train_linear, train_tiny, write_csv, write_reviews
@@ -110,27 +109,6 @@ def test_an_export_gives_the_calibrated_probabilities_of_the_run(form: str, run:
     assert "divided by the temperature 2.5" in (folder / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("stored", "asked", "computed"),
-    [
-        ("fp32", None, "fp32"),
-        ("bf16", None, "fp32" if imitates_bf16(torch.device("cpu")) else "bf16"),
-        ("bf16", "bf16", "bf16"),
-        ("fp16", None, "fp32"),
-        ("fp16", "bf16", "bf16"),
-    ],
-)
-@pytest.mark.skipif(torch.cuda.is_available(), reason="what a CPU computes in")
-def test_storage_and_compute_precision_are_told_apart(
-    stored: str, asked: str | None, computed: str, exports: dict[str, Any]
-) -> None:
-    classifier = Classifier.open(exports[stored][0], precision=asked)
-    how = classifier.computation
-    assert how is not None
-    assert (how.storage_precision, how.compute_precision, how.device, how.engine) == (stored, computed, "cpu", "torch")
-    assert how.describe() == f"weights stored in {stored}, computed in {computed} by torch on cpu"
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
 def test_an_accelerator_computes_fp16_in_fp16(exports: dict[str, Any]) -> None:
@@ -140,12 +118,6 @@ def test_an_accelerator_computes_fp16_in_fp16(exports: dict[str, Any]) -> None:
     assert (how.storage_precision, how.compute_precision, how.device) == ("fp16", "fp16", "cuda")
     whole = Classifier.from_export(exports["fp16"][0], precision="fp32")
     assert np.mean(classifier.predict(TEXTS) == whole.predict(TEXTS)) > 0.95
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU refuses FP16 products")
-def test_fp16_products_on_a_cpu_are_refused_when_asked_for(exports: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="precision 'fp16' needs an accelerator"):
-        Classifier.from_export(exports["fp16"][0], precision="fp16")
 
 
 def test_the_stock_tools_read_an_export(exports: dict[str, Any]) -> None:
@@ -172,13 +144,6 @@ def test_a_smaller_vocabulary_is_stored_with_its_table(run: Path, tmp_path: Path
     rows = load_file(tmp_path / "out" / "model.safetensors")["model.embeddings.token.weight"].shape[0]
     assert manifest.vocabulary is not None and rows == manifest.vocabulary.pieces < manifest.vocabulary.of
     assert Classifier.open(tmp_path / "out").predict(TEXTS).shape == (60,)
-
-
-def test_two_exports_of_a_run_hold_the_same_weights(run: Path, exports: dict[str, Any], tmp_path: Path) -> None:
-    again = export_run(run, tmp_path / "again", ExportOptions(precision="bf16"))
-    before = exports["bf16"][1].files
-    unlike = {name for name in before if again.files[name] != before[name]}
-    assert unlike <= {"README.md"}  # the checkout may have changed meanwhile; it stands in neither file
 
 
 # The card.
@@ -225,7 +190,7 @@ def _cut(path: Path) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated weights": (
         lambda run: _cut(run / "model" / "model.safetensors"),
-        "incomplete or damaged safetensors file",
+        "truncated or changed",
     ),
     "nothing": (shutil.rmtree, "is not a run folder; give a folder made by 'recurra train'"),
 }
@@ -241,22 +206,6 @@ def test_a_damaged_run_gives_no_export(name: str, run: Path, tmp_path: Path) -> 
         export_run(copy, tmp_path / "out")
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert snapshot(tmp_path) == before and not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"format": "safetensor"}, "unknown export format 'safetensor' (did you mean 'safetensors'?)"),
-        ({"precision": "fp8"}, "unknown precision of safetensors exports 'fp8'"),
-        ({"precision": "fp61"}, "(did you mean 'fp16'?); allowed: fp32, bf16, fp16"),
-    ],
-)
-def test_unknown_formats_and_precisions_are_refused(
-    options: dict[str, str], said: str, run: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        export_run(run, tmp_path / "out", ExportOptions(**options))
-    assert said in str(caught.value) and not (tmp_path / "out").exists()
 
 
 def test_an_output_that_touches_the_run_or_other_files_is_refused(
@@ -282,7 +231,7 @@ def test_an_output_that_touches_the_run_or_other_files_is_refused(
     with pytest.raises(StorageError, match="is there already"):
         export_run(run, mine)
     assert snapshot(run.parent) == before and snapshot(mine) == {"letter.txt": b"dear"}
-    with pytest.raises(CheckpointError, match="is an export; give the run that it was made from"):
+    with pytest.raises(CheckpointError, match="is an export, not a run; give the run"):
         export_run(exports["fp32"][0], tmp_path / "out")
     with pytest.raises(CheckpointError, match="is an export, not a run"):
         Classifier.from_run(exports["fp32"][0])
@@ -306,6 +255,7 @@ def test_a_weight_that_fp16_cannot_hold_is_named(run: Path, tmp_path: Path) -> N
     weights = load_file(path)
     weights["model.core.block.layers.0.feed_forward.down_proj.bias"][3] = 1e5
     save_file(weights, path, metadata={"format": "pt"})
+    seal_model(copy)
     with pytest.raises(AuditError, match=r"down_proj\.bias' has values that fp16 cannot hold; nothing was written"):
         export_run(copy, tmp_path / "out", ExportOptions(precision="fp16"))
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
