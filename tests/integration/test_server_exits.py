@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,30 +163,3 @@ def test_requests_of_all_kinds_at_once_get_their_own(server: Running) -> None:
         for key, found in pool.map(one, sorted(wanted, key=lambda key: key[1])):
             assert set(found) == set(wanted[key]) and found["label"] == wanted[key]["label"]
             np.testing.assert_allclose(rows([found]), rows([wanted[key]]), atol=TOLERANCE)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"exit_rule": "confidence"}, "'exit_rule' must be 'calibrated' or null"),
-        ({"exit_rule": 1}, "'exit_rule' must be 'calibrated' or null"),
-        ({"exit_rule": ["calibrated"]}, "'exit_rule' must be 'calibrated' or null"),
-        ({"recurrences": "yes"}, "'recurrences' must be true or false"),
-        ({"recurrences": 1}, "'recurrences' must be true or false"),
-        ({"recurrences": None}, "'recurrences' must be true or false"),
-        ({"recurrence": True}, "unknown key 'recurrence' (did you mean 'recurrences'?)"),
-    ],
-)
-def test_what_is_wrong_is_told(server: Running, more: dict[str, Any], message: str) -> None:
-    answer = server.post({"text": "a", **more})
-    assert answer.refusal == (422, "invalid") and answer.json["error"]["message"].startswith(message)
-
-
-def test_the_document_has_them(server: Running) -> None:
-    schemas = json.loads(server.get("/openapi.json").body)["components"]["schemas"]
-    request = schemas["ClassifyRequest"]
-    assert {"exit_rule", "recurrences"} <= set(request["properties"])
-    assert any("exit_rule" in example for example in request["examples"])
-    assert {"exited_after", "recurrences", "stops_after"} <= set(schemas["Prediction"]["properties"])
-    for example in request["examples"]:
-        assert server.post(example).status == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Iterator
 
@@ -10,7 +9,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 
-from recurra.deployment.serving.limits import Rate, ServerLimits
+from recurra.deployment.serving.limits import ServerLimits
 from served import HEAD, Running, running, slow_model
 
 KEY = "0123456789abcdef-wire"
@@ -63,11 +62,6 @@ def test_broken_chunks_are_refused(server: Running) -> None:
         assert answer.count(b"HTTP/1.1") <= 1 and b" 200 " not in answer and b"Traceback" not in answer, answer
     # A chunk that ends too early is a body that never ends; its client hears so.
     assert server.post({"text": "a"}).status == 200
-
-
-def test_a_packed_body_is_refused(server: Running) -> None:
-    assert server.post(gzip.compress(BODY), **{"Content-Encoding": "gzip"}).refusal == (415, "compressed")
-    assert server.post(gzip.compress(BODY)).refusal == (400, "malformed")
 
 
 def test_old_and_careful_clients_are_served(server: Running) -> None:
@@ -150,24 +144,3 @@ def test_a_page_of_somebody_else_can_ask_nothing(server: Running) -> None:
     assert asked.status == 405 and not [name for name in asked.headers if name.startswith("access-control")]
     simple = server.ask("POST", "/v1/classify", BODY, {"Origin": "http://x", "Content-Type": "text/plain"})
     assert simple.refusal == (415, "not_json")
-
-
-def test_a_rate_holds_for_each_key_and_for_those_without_one() -> None:
-    model, engine = slow_model()
-    engine.open.set()
-    keys = [KEY, f"{KEY}-2"]
-    with running([model], ServerLimits(rate=Rate(3, 3600)), key=keys) as server:
-
-        def ask(**headers: str) -> int:
-            return server.post({"text": "a"}, **headers).status
-
-        assert [ask(Authorization=f"Bearer {KEY}") for _ in range(5)] == [200] * 3 + [429] * 2
-        assert [ask(**{"X-API-Key": keys[1]}) for _ in range(4)] == [200] * 3 + [429]
-        # Wrong keys are counted by address, and so is the page.
-        assert [ask(Authorization=f"Bearer {KEY}{number}") for number in range(2)] == [401, 401]
-        assert [server.get("/").status for _ in range(2)] == [200, 429]
-        assert [ask(Authorization=f"Bearer {KEY}x") for _ in range(2)] == [429, 429]
-        refused = server.get("/v1/models", Authorization=f"Bearer {KEY}")
-        assert refused.refusal == (429, "rate_limited") and 1100 < int(refused.headers["retry-after"]) <= 1200
-        assert "more than 3 requests in 3,600 s" in refused.json["error"]["message"]
-        assert {server.get("/health/ready").status for _ in range(10)} == {200}

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import typer
 
-from recurra import __version__
 from recurra.cli import main as command_line
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, DataError, RunError, StorageError
 
@@ -103,12 +102,6 @@ def test_help_of_eighty_columns_leaves_most_of_them_to_the_text(
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
 def test_every_command_can_answer_in_json(name: str, command: Any) -> None:
     assert "--json" in {option for parameter in command.params for option in parameter.opts}
-
-
-def test_version_of_a_process() -> None:
-    done = run_process("--version")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"recurra {__version__}\n"
 
 
 @pytest.mark.parametrize(

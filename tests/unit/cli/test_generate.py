@@ -113,18 +113,6 @@ def test_a_draw_from_one_token_and_temperature_0_are_greedy(folders: Path, said:
     assert said(*asked)[0] == said(*asked, "--top-k", 1)[0] == said(*asked, "--temperature", 0)[0]
 
 
-@pytest.mark.parametrize("extra", [("--num-beams", 3), ("--cache", "shared"), ("--exit", 1)], ids=str)
-def test_other_ways_give_text(folders: Path, said: Any, extra: tuple[Any, ...]) -> None:
-    out, err = said(folders / "run", "the film", "--max-new-tokens", 6, *extra)
-    assert out.startswith("the film") and out.endswith("\n") and "6 tokens" in err
-
-
-def test_a_shared_cache_takes_less_memory(folders: Path, said: Any) -> None:
-    asked = (folders / "run", "the film", "--max-new-tokens", 6, "--json", "--cache")
-    exact, shared = (json.loads(said(*asked, policy)[0]) for policy in ("per-loop", "shared"))
-    assert shared["cache_bytes_per_token"] * 3 == exact["cache_bytes_per_token"]
-
-
 def test_an_exit_rule_says_how_deep_tokens_went(folders: Path, said: Any) -> None:
     model = RecurraForCausalLM.from_pretrained(folders / "run" / "model").eval()
     with torch.no_grad():

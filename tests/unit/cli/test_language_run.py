@@ -17,7 +17,6 @@ from recurra.models.presets import preset
 from recurra.study.assignments import read_assignments
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.language.task import TASK
-from recurra.tasks.runs import RunConfig, make_run
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS
 from reviews import write_reviews
@@ -71,13 +70,6 @@ def test_options_of_labelled_data_are_refused(option: str, text: str, capsys: py
     assert f"'{option}' has no meaning here" in said and "is running text" in said
 
 
-def test_a_text_that_is_no_text_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "picture.txt"
-    path.write_bytes(b"\x89PNG\r\n\x00\xff")
-    assert main(["train", "--model", "crt-tiny", "--data", str(path), "--output", str(tmp_path / "run")]) == 2
-    assert "picture.txt" in capsys.readouterr().err
-
-
 def test_what_is_not_named_follows_from_the_model(text: str) -> None:
     def chosen(model: str, *keys: str) -> tuple[str, int, int]:
         assigned = read_assignments(keys)
@@ -89,14 +81,6 @@ def test_what_is_not_named_follows_from_the_model(text: str) -> None:
     assert chosen("crt-tiny", "data.trained_vocab_size=500", "data.context=64") == ("trained", 500, 64)
     assert chosen("crt-tiny", "model.max_position_embeddings=96") == ("trained", 8192, 96)
     assert chosen("crt-deep")[2] == 1024
-
-
-def test_short_names_mean_the_same_run() -> None:
-    long = LanguageDataConfig.parse({**TEXT.plain(), "name": "wikitext-2-v1"})
-    assert long == TEXT
-    run = make_run("crt-tiny", TEXT, LANGUAGE_PROTOCOLS["tuned"], seed=0, precision="fp32")
-    assert run.run_id.startswith("wikitext-2-v1-packed-128-crt-tiny-tuned-s0-")
-    assert RunConfig.parse(run.plain()) == run
 
 
 def test_leaks_by_name_are_those_of_the_configuration() -> None:

@@ -60,18 +60,6 @@ def test_a_study_that_worked_is_one_json_document(capsys: pytest.CaptureFixture[
     assert err == ""
 
 
-def test_a_failed_audit_is_loud(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(study(GOOD, audits=("leakage.exact.test",))) == 3
-    assert "AUDIT FAILED: leakage.exact.test" in capsys.readouterr().err
-
-
-def test_a_timing_that_failed_is_told_and_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(study(GOOD, timing_error="the models could not be timed side by side (signal 9)")) == 1
-    out, err = capsys.readouterr()
-    assert json.loads(out)["timing_error"] in err
-    assert err.startswith("error: the models could not be timed")
-
-
 def test_one_failed_run_among_others_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     result = study(GOOD, outcome("bad", error="in use", exit_code=2), audits=("leakage",))
     assert exit_code(result) == 1

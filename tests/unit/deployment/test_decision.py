@@ -25,11 +25,6 @@ def test_the_sigmoid_overflows_nowhere() -> None:
     assert found.tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
 
 
-def test_the_sigmoid_keeps_the_shape() -> None:
-    assert sigmoid(np.zeros((3, 5), dtype=np.float32)).shape == (3, 5)
-    assert sigmoid(np.zeros((0, 5), dtype=np.float32)).shape == (0, 5)
-
-
 @given(temperature=st.floats(0.01, 100), seed=st.integers(0, 999), scale=st.floats(1e-3, 30))
 def test_a_temperature_changes_no_label(temperature: float, seed: int, scale: float) -> None:
     logits = (np.random.default_rng(seed).normal(size=(50, 3)) * scale).astype(np.float32)
@@ -49,13 +44,6 @@ def test_no_temperature_and_no_score_is_too_extreme() -> None:
         assert np.isfinite(found).all() and found[2].tolist() == [0.5, 0.5]
         np.testing.assert_allclose(found.sum(axis=1), 1)
     assert OneLabel(["a", "b"], 1e-300).probabilities(logits)[:2].tolist() == [[1.0, 0.0]] * 2
-
-
-def test_without_a_record_the_temperature_is_one_and_none_is_kept() -> None:
-    decision = read_decision(["a", "b"], None)
-    logits = np.array([[1.0, 3.0]], dtype=np.float32)
-    np.testing.assert_allclose(decision.probabilities(logits), softmax(logits, axis=1), rtol=1e-6)
-    assert decision.exclusive and decision.record() is None
 
 
 def test_thresholds_of_several_labels_are_those_of_the_record() -> None:

@@ -221,25 +221,6 @@ def test_a_text_of_100_000_tokens_is_answered_alike_alone_and_among_others(name:
     np.testing.assert_array_equal(engine.logits(texts[-1:], 32), engine.logits(["great film " * 30], 32))
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_a_thousand_classes_are_trained_for_a_step_and_answered(name: str) -> None:
-    one = a_model(num_labels=1000)
-    model = one.model.train()
-    rows = one.tokenizer([text for text, _ in ROWS], padding=True, return_tensors="pt")
-    rows = {key: rows[key] for key in ("input_ids", "attention_mask")}
-    truth = torch.arange(len(ROWS)) * 25
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    before = model(**rows, labels=truth).loss
-    before.backward()
-    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
-    optimizer.step()
-    assert model.eval()(**rows, labels=truth).loss < before
-    engine = opened(name, one)
-    found = Classifier(engine, [f"class {number}" for number in range(1000)]).predict_proba(TEXTS)
-    assert found.shape == (len(TEXTS), 1000) and np.isfinite(found).all()
-    assert difference(engine.logits(TEXTS, 32), alone(engine, TEXTS)) <= ENGINES[name][1]
-
-
 def linear_models() -> dict[str, LinearModel]:
     texts, labels = [text for text, _ in ROWS], np.array([label == "positive" for _, label in ROWS], dtype=np.int64)
     tokenizer = MODELS["loop"].tokenizer.backend_tokenizer

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 
 import pytest
 
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.export.formats import (
-    FORMATS,
-    ExportFormat,
     find_format,
     find_precision,
-    list_precisions,
     storage_order,
 )
-
-PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
-each_format = pytest.mark.parametrize("export_format", FORMATS.values(), ids=FORMATS)
 
 
 def test_what_formats_declare_loads_nothing_heavy() -> None:
@@ -29,19 +20,6 @@ def test_what_formats_declare_loads_nothing_heavy() -> None:
     program = "import sys, recurra.deployment.export.formats; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert not {"torch", "transformers", "onnx", "onnxruntime", "numpy", "pydantic"} & set(done.stdout.split())
-
-
-@each_format
-def test_the_install_hint_installs_what_is_needed(export_format: ExportFormat) -> None:
-    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-    extra = re.fullmatch(r"recurra\[(\w+)\]", export_format.install)
-    lines = [*project["dependencies"], *(project["optional-dependencies"][extra[1]] if extra else ())]
-    installed = {re.split(r"[<>=\[;]", line)[0] for line in lines}
-    assert set(export_format.packages) <= installed
-
-
-def test_a_help_text_names_all_of_them() -> None:
-    assert list_precisions() == "safetensors: fp32, bf16, fp16; onnx: fp32, int8; web: fp32, int8"
 
 
 def test_what_is_not_there_is_refused_and_said_where_it_is() -> None:

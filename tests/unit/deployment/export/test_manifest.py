@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from factories import RunFactory
 from recurra.core.errors import CheckpointError
-from recurra.core.record import CodeRecord, write_record
+from recurra.core.record import CodeRecord
 from recurra.core.sealed import describe_file
 from recurra.data.cleaning import CLEANINGS, FIRST
 from recurra.deployment.engines.computation import Computation, compute_precision
-from recurra.deployment.export.formats import StoredModel
 from recurra.deployment.export.manifest import (
     CheckRecord,
     ExportManifest,
@@ -91,14 +89,6 @@ def test_what_was_written_is_read(folder: Path) -> None:
     assert found.size_bytes == sum((folder / name).stat().st_size for name in found.files)
     assert found.check.lost_points == 25.0
     assert read_source_record(folder).run_id == "r"
-
-
-@pytest.mark.parametrize(("kind", "linear"), [("transformer", False), ("linear", True)])
-def test_a_manifest_says_how_the_model_is_stored(kind: str, linear: bool, folder: Path) -> None:
-    with pytest.raises(ValidationError, match="extra"):
-        Computation.model_validate({**HOW.model_dump(), "unknown": 1})
-    stored = manifest(folder, kind=kind, windows=3).stored_in(folder)
-    assert stored == StoredModel(folder, "fp16", 24, 0, linear, 3)
 
 
 @given(data=st.data())
@@ -181,23 +171,11 @@ def test_a_damaged_export_is_one_clear_line(name: str, folder: Path) -> None:
     assert said in str(caught.value) and "\n" not in str(caught.value) and str(folder) in str(caught.value)
 
 
-def test_files_that_are_not_listed_are_nobodys_business(folder: Path) -> None:
-    (folder / ".gitattributes").touch()
-    assert read_export(folder).run_id == "r"
-
-
 def test_the_copied_record_must_be_the_one_that_was_copied(folder: Path) -> None:
     other = RunFactory(folder.parent / "other").run("baseline", run_id="b")
     shutil.copyfile(other / "record.json", folder / "run-record.json")
     with pytest.raises(CheckpointError, match=r"run-record\.json'"):
         read_source_record(folder)
-
-
-def test_the_record_of_a_run_is_read_from_the_run(tmp_path: Path) -> None:
-    folder = RunFactory(tmp_path).run("recurrent", run_id="mine")
-    assert read_source_record(folder).run_id == "mine"
-    write_record(folder, read_source_record(folder).model_copy(update={"run_id": "other"}))
-    assert read_source_record(folder).run_id == "other"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
 from recurra import Classifier
-from recurra.cli.main import main
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, UnavailableError
 from recurra.core.sealed import describe_file
 from recurra.deployment.export.build import export_run
@@ -75,11 +74,6 @@ def test_the_folder_names_its_files_and_the_card_its_format(exports: dict[str, A
         assert read_export(folder) == manifest and not needs_torch(folder)
         card = (folder / "README.md").read_text(encoding="utf-8")
         assert f"as onnx, weights stored in\n{precision}." in card and "`tokenizer.json`, cut them at 24 tokens" in card
-
-
-def test_a_text_is_cut_where_the_run_cuts_it(exports: dict[str, Any]) -> None:
-    classifier = Classifier.from_export(exports["fp32"][0])
-    assert np.array_equal(classifier.logits(["dull film " * 400]), classifier.logits(["dull film " * 300]))
 
 
 def test_another_precision_is_refused(exports: dict[str, Any]) -> None:
@@ -191,15 +185,3 @@ def test_prediction_imports_no_torch(exports: dict[str, Any], tmp_path: Path) ->
     answer = json.loads(done.stdout)
     assert answer["rows"] == len(MIXED)
     assert answer["computation"]["engine"] == "onnxruntime" and answer["computation"]["storage_precision"] == "int8"
-
-
-def test_the_command_line_exports_onnx(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "out"
-    command = ["export", str(run), "--format", "onnx", "--output", str(output)]
-    assert main([*command, "--precision", "bf16"]) == 2
-    said = "unknown precision of onnx exports 'bf16'; allowed: fp32, int8; bf16 is written as safetensors"
-    assert said in capsys.readouterr().err
-    assert main([*command, "--precision", "int8", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["format"] == "onnx"
-    assert main(["evaluate", str(output), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["computation"]["compute_precision"] == "int8"

@@ -160,14 +160,6 @@ def test_the_rules_of_torch_can_be_said_as_bounds(rule: ExitRule, pooling: str) 
     np.testing.assert_allclose(found, wanted.logits.numpy(), rtol=1e-3, atol=1e-3)
 
 
-def test_without_bounds_nobody_leaves_and_nobody_is_asked() -> None:
-    model, inputs = stirred(num_recurrences=3, exits=[1, 2]), rows(5, 9)
-    names = ["logits", "exited_after", "exit_logits"]
-    logits, taken, said = session_of(model).run(names, inputs)
-    np.testing.assert_allclose(logits, torch_says(model, inputs).logits.numpy(), rtol=1e-4, atol=1e-4)
-    assert taken.shape == (0,) and said.shape == (0, 2, 2)
-
-
 def test_exits_and_the_number_of_recurrences_go_together() -> None:
     model, inputs = stirred(num_recurrences=3, exits=[1, 2]), rows(4, 9)
     full = torch_says(model, inputs)
@@ -196,15 +188,6 @@ def nodes_of(graph: Any) -> list[Any]:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 found += nodes_of(attribute.g)
     return found
-
-
-def test_a_model_without_exits_is_written_as_ever() -> None:
-    model = stirred(num_recurrences=3)
-    weights = {name: values.numpy() for name, values in model.state_dict().items()}
-    graph = build_classifier(model.config, weights, FullLinear(), max_length=LONGEST, metadata={}).graph
-    assert [item.name for item in graph.input] == ["input_ids", "attention_mask", "num_recurrences"]
-    assert [item.name for item in graph.output] == ["logits"]
-    assert "If" not in {node.op_type for node in nodes_of(graph)}
 
 
 def test_nothing_in_it_stops_runtimes_that_take_the_standard_less_exactly() -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 onnx = pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
@@ -26,9 +25,8 @@ from recurra.deployment.onnx.graph import (  # noqa: E402
     Graph,
     Int8Linear,
     Linear,
-    quantise_rows,
 )
-from recurra.deployment.onnx.model import build_classifier, check_size, stored_bytes, write_onnx  # noqa: E402
+from recurra.deployment.onnx.model import build_classifier, check_size, write_onnx  # noqa: E402
 from relaxed import RELAXED  # noqa: E402
 from tiny import stir, tiny_model  # noqa: E402
 
@@ -87,12 +85,6 @@ def test_the_number_of_recurrences_is_an_input(shape: dict[str, Any]) -> None:
         model.config.num_recurrences = number
         (found,) = session.run(None, {**inputs, "num_recurrences": np.array(number)})
         np.testing.assert_allclose(found, expected(model, inputs), rtol=1e-3, atol=1e-3)
-
-
-def test_a_stacked_model_has_no_such_input() -> None:
-    graph = build(stirred(num_recurrences=1, residual_scale=0.0))
-    assert [item.name for item in graph.graph.input] == ["input_ids", "attention_mask"]
-    assert "Loop" not in {node.op_type for node in graph.graph.node}
 
 
 def without_shape(graph: Any) -> list[str]:
@@ -164,17 +156,6 @@ def test_the_file_is_hardly_larger_than_the_weights_and_no_larger_with_more_recu
     assert size + 711_396 + 2**15 <= 12 * 2**20
 
 
-@pytest.mark.parametrize("name", ["recurrent-tiny", "recurrent-small", "baseline-tiny"])
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_small_models_with_a_large_vocabulary_are_written(name: str, precision: str, tmp_path: Path) -> None:
-    # Of a narrow table the scales are a good part: a row of 96 numbers has one of 4 bytes.
-    model = RecurraForSequenceClassification(preset(name)).eval()
-    write_onnx(model, precision, 512, tmp_path, {})
-    weights = {key: values.numpy() for key, values in model.state_dict().items()}
-    wanted = sum(stored_bytes(key, values, precision) for key, values in weights.items())
-    assert 0.99 * wanted < (tmp_path / "model.onnx").stat().st_size
-
-
 def test_weights_that_stand_twice_would_be_found() -> None:
     check_size(1_030_000 + 2**16, 1_000_000)
     with pytest.raises(AuditError, match="some weights stand in it more than once; nothing was written"):
@@ -184,16 +165,6 @@ def test_weights_that_stand_twice_would_be_found() -> None:
 # int8.
 
 FLOATS = st.floats(-100, 100, width=32)
-
-
-@given(weight=arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=FLOATS))
-def test_a_quantised_weight_is_off_by_half_a_step_at_most(weight: np.ndarray) -> None:
-    values, scale = quantise_rows(weight)
-    assert values.dtype == np.int8 and scale.shape == (len(weight), 1) and (scale > 0).all()
-    assert values.min(initial=0) >= -127
-    error = np.abs(values.astype(np.float64) * scale - weight)
-    assert (error <= 0.5 * scale * (1 + 1e-5) + 1e-30).all()
-    assert (values[weight == 0] == 0).all()
 
 
 def naive_int8(states: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:

@@ -86,13 +86,6 @@ def test_another_model_in_the_same_place_is_not_taken_for_it(opened: list[int], 
     assert opened == [1, 1, 1, 2]
 
 
-def test_one_thread_has_one_session(opened: list[int]) -> None:
-    sessions = Sessions(Path("model.onnx"), "int8", 1)
-    assert ran(sessions, [LONG]) == [(1, [0])]
-    assert ran(sessions, [32] * 16) == [(1, list(range(8))), (1, list(range(8, 16)))]
-    assert opened == [1]
-
-
 @given(some.lists(some.integers(1, 600), max_size=60), some.integers(1, 900), some.sampled_from(["int8", "fp32"]))
 def test_every_row_is_computed_once(lengths: list[int], budget: int, precision: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -105,17 +98,6 @@ def test_every_row_is_computed_once(lengths: list[int], budget: int, precision: 
     for rows, doubled in found:
         assert (doubled == rows * 2).all()
         assert len(rows) == 1 or sum(lengths[row] for row in rows) <= budget
-
-
-def test_a_failing_batch_is_told(opened: list[int]) -> None:
-    sessions = Sessions(Path("model.onnx"), "int8", 2)
-
-    def compute(session: Any, rows: Any) -> None:
-        raise RuntimeError("no memory")
-
-    with pytest.raises(RuntimeError, match="no memory"):
-        list(sessions.run(np.full(64, 32), 10**6, compute))
-    assert opened == [1]
 
 
 @pytest.mark.parametrize(("version", "taken"), [("1.24.4", False), ("1.9.0", False), ("1.25.0", True), ("2.0.0", True)])

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.deployment.decision import OneLabel
-from recurra.deployment.prediction.files import SUFFIXES, InputColumns, Layout, PredictedRows, check_output, open_writer
+from recurra.deployment.prediction.files import SUFFIXES, PredictedRows, check_output, open_writer
 
 NAMES = ["bad", "good", "so, so"]
 TEXTS = ['a "quoted", text', "", "two\nlines\tand a tab", "naïve ☕", "plain"]
@@ -69,76 +68,6 @@ def test_what_was_there_stays_if_writing_breaks_off(tmp_path: Path, suffix: str)
         raise KeyError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_ids_and_truth_are_written_if_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "p.csv"
-    with open_writer(path, OneLabel(NAMES), ids=True, truth=True) as writer:
-        writer.write(PredictedRows(["x"], np.array([[0.1, 0.7, 0.2]]), ids=["7"], truth=["bad"]))
-    assert read(path)[0] | {"probability_bad": "", "probability_good": "", "probability_so, so": ""} == {
-        "id": "7",
-        "truth": "bad",
-        "text": "x",
-        "label": "good",
-        "probability": "0.7",
-        "probability_bad": "",
-        "probability_good": "",
-        "probability_so, so": "",
-    }
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_columns_of_the_input_are_kept_and_ours_give_way(tmp_path: Path, suffix: str) -> None:
-    source = tmp_path / "rows.parquet"
-    kept = {"text": ["x", "y"], "label": ["old", "older"], "stars": [4, 5]}
-    table = pa.table({**kept, "stars": pa.array(kept["stars"], pa.int8())})
-    pq.write_table(table, source)
-    columns = InputColumns.of(str(source), "text")
-    assert columns == InputColumns(source, ["text", "label", "stars"])
-    path = tmp_path / f"p{suffix}"
-    with open_writer(path, OneLabel(NAMES), columns=columns) as writer:
-        writer.write(
-            PredictedRows(kept["text"], np.array([[0.1, 0.7, 0.2], [0.6, 0.2, 0.2]]), input_columns=list(kept.values()))
-        )
-    found = read(path)
-    assert [(row["text"], row["label"], row["label_predicted"]) for row in found] == [
-        ("x", "old", "good"), ("y", "older", "bad"),
-    ]  # fmt: skip
-    assert [int(row["stars"]) for row in found] == [4, 5] and float(found[0]["probability"]) == 0.7
-    if suffix == ".parquet":
-        assert pq.read_schema(path).field("stars").type == pa.int8()
-
-
-def test_rows_that_do_not_abstain_and_explain_nothing_say_so(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    with open_writer(path, OneLabel(NAMES, abstain_below=[0.0] * len(NAMES)), explains=True) as writer:
-        writer.write(rows(0, 2))
-    assert [(row["abstained"], row["words"]) for row in read(path)] == [(False, None)] * 2
-
-
-def test_a_name_that_is_taken_twice_is_refused_and_one_that_gives_way_is_not() -> None:
-    decision = OneLabel(NAMES)
-    assert Layout(decision, input_columns=["text", "label"]).row_columns == [
-        "text",
-        "label",
-        "label_predicted",
-        "probability",
-    ]
-    assert "label_predicted" in Layout(decision, input_columns=["text", "label_predicted"]).row_columns
-    with pytest.raises(ConfigurationError, match="the columns 'label' and 'label_predicted', and the predictions need"):
-        Layout(decision, input_columns=["text", "label", "label_predicted"])
-
-
-@pytest.mark.parametrize(("name", "text", "notes"), [("r.csv", "text;x\na;1\n", 1), ("R.TSV", "text\tx\na\t1\n", 0)])
-def test_kept_columns_know_how_the_file_is_read(name: str, text: str, notes: int, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
-    columns = InputColumns.of(str(tmp_path / name), "text")
-    assert columns is not None and columns.names == ["text", "x"] and len(columns.notes) == notes
-
-
-@pytest.mark.parametrize("source", [None, "-", "rows.txt", "ROWS.TXT"])
-def test_plain_texts_have_no_columns_to_keep(source: str | None) -> None:
-    assert InputColumns.of(source, "text") is None
 
 
 def test_files_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:

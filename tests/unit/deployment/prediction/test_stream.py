@@ -6,18 +6,16 @@ import io
 import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.core.errors import ConfigurationError
 from recurra.data.tables import TextRows
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import AnyLabels, OneLabel
-from recurra.deployment.prediction.files import LineWriter, PredictedRows, json_document, source_chunks, write_stream
+from recurra.deployment.decision import OneLabel
+from recurra.deployment.prediction.files import LineWriter, PredictedRows, json_document, write_stream
 
 
 class LengthEngine:
@@ -86,17 +84,6 @@ def test_a_line_a_row_whatever_the_text() -> None:
     assert stream.getvalue() == "long\t1.0000\tone two three\nshort\t0.9820\t\n"
 
 
-def test_texts_come_from_one_place(tmp_path: Path) -> None:
-    assert [each.texts for each in source_chunks(["a", "b"], None, "text")] == [["a", "b"]]
-    path = tmp_path / "t.txt"
-    path.write_text("one\n\ntwo\n")
-    assert [each.texts for each in source_chunks([], str(path), "text")] == [["one", "", "two"]]
-    with pytest.raises(ConfigurationError, match="give one of the two"):
-        source_chunks(["a"], str(path), "text")
-    with pytest.raises(ConfigurationError, match="no texts are given"):
-        source_chunks([], None, "text")
-
-
 @given(TEXTS, st.floats(0.5, 1))
 def test_rows_below_the_threshold_get_no_label_and_the_others_theirs(texts: list[str], least: float) -> None:
     found = classifier().predict_proba(texts)
@@ -114,10 +101,3 @@ def test_rows_below_the_threshold_get_no_label_and_the_others_theirs(texts: list
         Counter(label for label in expected if label is not None),
     )
     assert [row["probability"] for row in rows] == pytest.approx(found.max(axis=1), abs=1e-6)
-
-
-def test_several_labels_a_row_do_not_abstain() -> None:
-    decision = AnyLabels(["short", "long"], [0.5, 0.5], ";")
-    with pytest.raises(ConfigurationError, match="leave --abstain-below out"):
-        decision.abstaining_below(0.9)
-    assert decision.abstained(np.zeros((1, 2))) is None

@@ -59,23 +59,6 @@ def test_the_first_mistake_is_told_with_its_path(body: bytes) -> None:
     assert refusal(body) == (422, "invalid", MISTAKES[body])
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b'{"text": "a',
-        b'{"text": "\xff"}',
-        b'{"text": "\\udc00"}',
-        b'{"text": NaN}',
-        b'{"text": "a"} 1',
-        b"\xff\xfe",
-    ],
-)
-def test_what_is_no_json_is_told(body: bytes) -> None:
-    status, code, message = refusal(body)
-    assert (status, code) == (400, "malformed") and message.startswith("the body is not JSON in UTF-8 (")
-
-
 def test_texts_and_characters_have_a_limit() -> None:
     assert parse_request(b'{"text": ["a", "a", "a", "a", "a"]}', LIMITS).texts == ["a"] * 5
     assert refusal(b'{"text": ["a", "a", "a", "a", "a", "a"]}') == (
@@ -85,10 +68,6 @@ def test_texts_and_characters_have_a_limit() -> None:
         assert refusal(json.dumps({"text": text}).encode()) == (
             422, "text_too_long", f"'{path}' has 40,001 characters; at most 40,000 are allowed",
         )  # fmt: skip
-
-
-def test_a_byte_order_mark_is_read_over() -> None:
-    assert parse_request(b'\xef\xbb\xbf{"text": "a text"}', LIMITS).texts == ["a text"]
 
 
 @given(text=st.text() | st.lists(st.text(), min_size=1, max_size=5), ascii_only=st.booleans())
