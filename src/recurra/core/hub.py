@@ -68,21 +68,11 @@ def hub_file(repository: str, name: str) -> Path:
         raise UnavailableError(f"cannot fetch '{name}' of '{repository}': {reason}") from error
 
 
-def hub_dataset(
-    corpus: str,
-    public_name: str,
-    data_root: Path | None,
-    *,
-    folder: str,
-    layout: str,
-    configuration: str | None = None,
-) -> Mapping[str, Any]:
-    """Loads a data set by its public name, from the hub's cache or fetched now."""
-    tried = f"'{data_root}' has no folder {folder}" if data_root is not None else "no data root is given"
-    cure = f"name DIR, the folder with {layout}, in RECURRA_DATA_ROOT (or --data-root)"
+def hub_dataset(public_name: str, configuration: str | None) -> Mapping[str, Any]:
+    """Loads a data set by its public name, from the hub's cache or fetched now; the error's reason stands alone."""
     # With the client's offline switch on, `datasets` looks into its cache only and answers at once.
     if not hub_offline() and not hub_reachable():
-        raise UnavailableError(f"{corpus}: {tried} and the hub cannot be reached for '{public_name}'; {cure}")
+        raise UnavailableError(f"the hub cannot be reached for '{public_name}'")
     import datasets
 
     try:
@@ -90,7 +80,7 @@ def hub_dataset(
         result: Mapping[str, Any] = datasets.load_dataset(*names)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise UnavailableError(f"{corpus}: {tried} and '{public_name}' cannot be loaded ({reason}); {cure}") from error
+        raise UnavailableError(f"'{public_name}' cannot be loaded ({reason})") from error
     return result
 
 

@@ -21,18 +21,20 @@ from recurra.data.demo_corpus import generate_demo
 from recurra.data.depth_corpora import DEPTH_CORPORA, PROTOCOL, DepthCorpus, generate_depth
 from recurra.data.domains import load_domains
 from recurra.data.language.corpora import SOURCES
+from recurra.data.releases import Release
 from recurra.data.reviews import (
     AMAZON_POLARITY,
     AMAZON_REVIEWS,
     REVIEWS,
     YELP_POLARITY,
     YELP_REVIEWS,
+    Reviews,
     load_reviews,
     rows_that_give_away,
     text_identity,
 )
 from recurra.data.splits import length_tail, load_files, rows_of_each_label, stratified_fraction
-from recurra.data.sst2 import LAYOUT, PUBLIC_NAME, load_sst2, with_treebank_labels
+from recurra.data.sst2 import SST2, load_sst2, with_treebank_labels
 from recurra.data.tables import STREAM_FORMATS, TABLE_FORMATS, TableFile, stream_texts
 
 FILE_PROTOCOL = "split"
@@ -69,6 +71,30 @@ def _load_depth(corpus: DepthCorpus, _protocol: str, split_seed: int, _data_root
     return generate_depth(corpus, split_seed)
 
 
+def _released(
+    release: Release, protocols: dict[str, str], load: Callable[[str, int, Path | None], TextDataset]
+) -> Corpus:
+    return Corpus(release.name, release.description, release.public_name, release.layout, protocols, load)
+
+
+def _domains(name: str, description: str, reviews: tuple[Reviews, Reviews]) -> Corpus:
+    sources: tuple[Release, ...] = (reviews[0], SST2, reviews[1])
+    public = ", ".join(str(source.public_name) for source in sources)
+    return Corpus(
+        name=name,
+        description=description,
+        public_name=public if all(source.public_name for source in sources) else None,
+        layout=f"those of {reviews[0].name}, sst2 and {reviews[1].name}",
+        protocols={
+            "natural": "texts as the sources write them; all phrases of one film sentence in one split",
+            "normalised": "as natural, and every text in one convention of tokenisation and marks",
+            "bare-words": "as normalised, without marks, and cut so that lengths are spread equally in all domains",
+            "pooled": "as the papers: texts as they are, rows cut at random; leaks phrases of film sentences",
+        },
+        load=partial(load_domains, name, reviews),
+    )
+
+
 _REVIEW_PROTOCOLS = {
     "balanced": "equal numbers of both classes, repeats out, random 80/10/10 by class",
     "all-rows": "every row, repeats out, random 80/10/10 by class",
@@ -77,77 +103,49 @@ _POLARITY_PROTOCOLS = {
     "sst2-size": "54,576 / 6,822 / 6,823 rows drawn by class, as in the papers; test from the release's test part",
     "official": "every row; 5 % of the train part chooses the checkpoint, the test part is reported",
 }
-_DOMAIN_PROTOCOLS = {
-    "natural": "texts as the sources write them; all phrases of one film sentence in one split",
-    "normalised": "as natural, and every text in one convention of tokenisation and marks",
-    "bare-words": "as normalised, without marks, and cut so that lengths are spread equally in all domains",
-    "pooled": "as the papers: texts as they are, rows cut at random; leaks phrases of film sentences",
+_SST2_PROTOCOLS = {
+    "official": "train on GLUE train, choose on sentences held out of it by source, "
+    "report GLUE validation (872) and the labelled test sentences (1,821)",
+    "pooled": "GLUE train and validation pooled, random 54,576 / 6,822 / 6,823; leaks, as published",
 }
+_DEMO_PROTOCOLS = {
+    "held-out": "the test split has sentence patterns and words that train lacks",
+    DEMO_LARGE: f"the same with {DEMO_LARGE_ROWS:,} training rows, as `recurra demo` takes it",
+}
+_DEPTH_PROTOCOLS = {PROTOCOL: "a split of its own for every difficulty; those of beyond are harder than training"}
 
 CORPORA: dict[str, Corpus] = {
     corpus.name: corpus
     for corpus in (
-        Corpus(
-            name="sst2",
-            description="Stanford Sentiment Treebank, two classes: phrases and sentences of film reviews",
-            public_name=PUBLIC_NAME,
-            layout=LAYOUT,
-            protocols={
-                "official": "train on GLUE train, choose on sentences held out of it by source, "
-                "report GLUE validation (872) and the labelled test sentences (1,821)",
-                "pooled": "GLUE train and validation pooled, random 54,576 / 6,822 / 6,823; leaks, as published",
-            },
-            load=load_sst2,
-        ),
+        _released(SST2, _SST2_PROTOCOLS, load_sst2),
         *(
-            Corpus(
-                name=reviews.name,
-                description=reviews.description,
-                public_name=reviews.public_name,
-                layout=reviews.layout,
-                protocols=_POLARITY_PROTOCOLS if reviews.public_name else _REVIEW_PROTOCOLS,
-                load=partial(load_reviews, reviews),
+            _released(
+                reviews,
+                _POLARITY_PROTOCOLS if reviews.public_name else _REVIEW_PROTOCOLS,
+                partial(load_reviews, reviews),
             )
             for reviews in REVIEWS
         ),
-        Corpus(
-            name="domains",
-            description="Local business, movie or online shopping: yelp_reviews, sst2 and amazon_reviews, a third each",
-            public_name=None,
-            layout=f"those of {YELP_REVIEWS.name}, sst2 and {AMAZON_REVIEWS.name}",
-            protocols=_DOMAIN_PROTOCOLS,
-            load=partial(load_domains, "domains", (YELP_REVIEWS, AMAZON_REVIEWS)),
+        _domains(
+            "domains",
+            "Local business, movie or online shopping: yelp_reviews, sst2 and amazon_reviews, a third each",
+            (YELP_REVIEWS, AMAZON_REVIEWS),
+        ),
+        _domains(
+            "domains_polarity",
+            "The same from yelp_polarity, sst2 and amazon_polarity, as in the papers",
+            (YELP_POLARITY, AMAZON_POLARITY),
         ),
         Corpus(
-            name="domains_polarity",
-            description="The same from yelp_polarity, sst2 and amazon_polarity, as in the papers",
-            public_name=f"{YELP_POLARITY.public_name}, {PUBLIC_NAME}, {AMAZON_POLARITY.public_name}",
-            layout=f"those of {YELP_POLARITY.name}, sst2 and {AMAZON_POLARITY.name}",
-            protocols=_DOMAIN_PROTOCOLS,
-            load=partial(load_domains, "domains_polarity", (YELP_POLARITY, AMAZON_POLARITY)),
-        ),
-        Corpus(
-            name="demo",
-            description="Generated reviews in three domains whose sentiment depends on word order; needs no network",
-            public_name=None,
-            layout=None,
-            protocols={
-                "held-out": "the test split has sentence patterns and words that train lacks",
-                DEMO_LARGE: f"the same with {DEMO_LARGE_ROWS:,} training rows, as `recurra demo` takes it",
-            },
-            load=_load_demo,
+            "demo",
+            "Generated reviews in three domains whose sentiment depends on word order; needs no network",
+            None,
+            None,
+            _DEMO_PROTOCOLS,
+            _load_demo,
         ),
         *(
-            Corpus(
-                name=depth.name,
-                description=depth.description,
-                public_name=None,
-                layout=None,
-                protocols={
-                    PROTOCOL: "a split of its own for every difficulty; those of beyond are harder than training"
-                },
-                load=partial(_load_depth, depth),
-            )
+            Corpus(depth.name, depth.description, None, None, _DEPTH_PROTOCOLS, partial(_load_depth, depth))
             for depth in DEPTH_CORPORA
         ),
     )

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recurra.core.configuration import derive_seed
-from recurra.core.errors import DataError, UnavailableError
-from recurra.core.hub import hub_dataset
+from recurra.core.errors import DataError
 from recurra.data.cleaning import clean_text, clean_texts
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.parquet import parquet_columns, read_parquet_table
+from recurra.data.releases import Release
 from recurra.data.splits import apportion
 
 HELD_OUT_SHARES = {"validation": 0.1, "test": 0.1}
@@ -163,133 +162,82 @@ OFFICIAL_VALIDATION_SHARE = 0.05
 _DRAWN_AT_ONCE = 4096
 
 
-@dataclass(frozen=True)
-class Reviews:
+@dataclass(frozen=True, kw_only=True)
+class Reviews(Release):
     """Reviews with the labels 0 (negative) and 1 (positive).
 
-    Attributes:
-        public_name: Name on the hub of a release of millions, of which rows are drawn; others are read whole.
+    Of a release with a public name, which has millions, rows are drawn; others are read whole.
     """
 
-    name: str
-    description: str
-    folder: str = ""
-    public_name: str | None = None
-    instead: str = ""
-    note: str = ""
     parts: tuple[str, ...] = ("train", "test")
-    text: str = "text"
-
-    @property
-    def layout(self) -> str:
-        """The files of a local copy, for messages and listings."""
-        parts = self.parts[0] if len(self.parts) == 1 else f"{{{','.join(self.parts)}}}"
-        return f"DIR/{self.folder or self.name}/{parts}.parquet (columns {self.text}, label)"
+    columns: tuple[str, ...] = ("text", "label")
+    note: str = ""
 
 
 YELP_POLARITY = Reviews(
-    "yelp_polarity",
-    "Yelp Review Polarity: whole reviews of local businesses, two classes",
+    name="yelp_polarity",
+    description="Yelp Review Polarity: whole reviews of local businesses, two classes",
     public_name="fancyzhx/yelp_polarity",
 )
 AMAZON_POLARITY = Reviews(
-    "amazon_polarity",
-    "Amazon Review Polarity: titles and reviews of products, two classes",
+    name="amazon_polarity",
+    description="Amazon Review Polarity: titles and reviews of products, two classes",
     public_name="mteb/amazon_polarity",
 )
 YELP_REVIEWS = Reviews(
-    "yelp_reviews",
-    "Samples of Yelp reviews with stars, two classes; not the Yelp Polarity release",
+    name="yelp_reviews",
+    description="Samples of Yelp reviews with stars, two classes; not the Yelp Polarity release",
     instead="yelp_polarity",
     note="A union of published samples of Yelp reviews, not the Yelp Polarity release of the papers.",
 )
 AMAZON_REVIEWS = Reviews(
-    "amazon_reviews",
-    "Amazon reviews of 14 product domains (FDU-MTL), two classes; not Amazon Polarity",
+    name="amazon_reviews",
+    description="Amazon reviews of 14 product domains (FDU-MTL), two classes; not Amazon Polarity",
     folder="amazon_fdu_mtl",
     instead="amazon_polarity",
     note="Amazon reviews of 14 product domains (FDU-MTL), tokenised and lower-cased by its authors, the last letters "
     "of most texts cut off; not the Amazon Polarity release of the papers.",
 )
 YELP_SENTENCES = Reviews(
-    "yelp_sentences",
-    "Single sentences of Yelp reviews with the label of their review, two classes",
+    name="yelp_sentences",
+    description="Single sentences of Yelp reviews with the label of their review, two classes",
     instead="yelp_polarity",
     note="A sentence has the label of its whole review, so some say nothing of it or the contrary.",
     parts=("upstream_dev", "upstream_test"),
 )
 PRODUCT_REVIEWS = Reviews(
-    "product_reviews",
-    "Amazon reviews of 4 product domains as written (Blitzer et al.), two classes",
+    name="product_reviews",
+    description="Amazon reviews of 4 product domains as written (Blitzer et al.), two classes",
     folder="amazon_blitzer",
     instead="amazon_polarity",
     note="Amazon reviews of 4 product domains (Multi-Domain Sentiment Dataset), without titles; not Amazon Polarity.",
     parts=("all",),
-    text="content",
+    columns=("content", "label"),
 )
 REVIEWS = (YELP_POLARITY, AMAZON_POLARITY, YELP_REVIEWS, AMAZON_REVIEWS, YELP_SENTENCES, PRODUCT_REVIEWS)
 
 
-def local_files(data_root: Path | None, folder: str, parts: Sequence[str], layout: str) -> dict[str, Path]:
-    """The Parquet files of a local copy by part; empty if there is no folder for it.
-
-    Raises:
-        DataError: If there is a folder, and it lacks a part.
-    """
-    if data_root is None or not (data_root / folder).is_dir():
-        return {}
-    paths = {part: data_root / folder / f"{part}.parquet" for part in parts}
-    if missing := [path.name for path in paths.values() if not path.is_file()]:
-        raise DataError(f"'{data_root / folder}' lacks {', '.join(missing)}; the layout is {layout}")
-    return paths
-
-
 def _read_tables(reviews: Reviews, data_root: Path | None) -> dict[str, pa.Table]:
-    """Reads all parts as Arrow tables with the columns ``text`` and ``label``; the rows stay out of Python."""
-    folder = reviews.folder or reviews.name
-    paths = local_files(data_root, folder, reviews.parts, reviews.layout)
-    if paths:
-        source = str(paths[reviews.parts[0]].parent)
-        columns = {part: [*_text_columns(parquet_columns(path), reviews.text), "label"] for part, path in paths.items()}
-        tables = {part: read_parquet_table(path, columns[part]) for part, path in paths.items()}
-    elif reviews.public_name is None:
-        tried = "no data root is given" if data_root is None else f"'{data_root}' has no folder {folder}"
-        raise UnavailableError(
-            f"{reviews.name}: {tried} and the sample has no public name; give --data-root DIR (or RECURRA_DATA_ROOT) "
-            f"with {reviews.layout}, or take {reviews.instead}, which has a public name"
-        )
-    else:
-        source = reviews.public_name
-        public = hub_dataset(reviews.name, source, data_root, folder=folder, layout=reviews.layout)
-        if absent := [part for part in reviews.parts if part not in public]:
-            raise DataError(f"'{source}' has no part {', '.join(absent)}; its parts are {', '.join(public)}")
-        tables = {part: public[part].with_format("arrow")[:] for part in reviews.parts}
-    return {part: _checked(table, source, reviews) for part, table in tables.items()}
+    """Reads all parts as Arrow tables with the columns ``text`` and ``label``."""
+    return {part: _checked(table, part, reviews) for part, table in reviews.read(data_root).items()}
 
 
-def _text_columns(present: list[str], text: str) -> list[str]:
-    """The text's column, or the title and the content that an earlier release of Amazon's keeps apart."""
-    return ["title", "content"] if text not in present and "content" in present else [text]
-
-
-def _checked(table: pa.Table, source: str, reviews: Reviews) -> pa.Table:
-    if reviews.text not in table.column_names and {"title", "content"} <= set(table.column_names):
+def _checked(table: pa.Table, part: str, reviews: Reviews) -> pa.Table:
+    *texts, labels = table.columns
+    if len(texts) > 1:
         kind = pa.large_string()
-        cells = [table.column(name).cast(kind) for name in ("title", "content")]
-        text = pc.binary_join_element_wise(*cells, pa.scalar(" ", kind), null_handling="replace", null_replacement="")
-        table = table.append_column(reviews.text, text)
-    if lacking := [column for column in (reviews.text, "label") if column not in table.column_names]:
-        raise DataError(f"'{source}' has no column {', '.join(lacking)}; the layout is {reviews.layout}")
-    table = table.select([reviews.text, "label"]).rename_columns(["text", "label"])
-    texts, labels = table.columns
-    is_text = pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)
+        cells = [column.cast(kind) for column in texts]
+        texts = [
+            pc.binary_join_element_wise(*cells, pa.scalar(" ", kind), null_handling="replace", null_replacement="")
+        ]
+    is_text = pa.types.is_string(texts[0].type) or pa.types.is_large_string(texts[0].type)
     is_label = pa.types.is_integer(labels.type) and set(labels.unique().to_pylist()) <= {0, 1}
     if not (is_text and is_label and table.num_rows):
         raise DataError(
-            f"'{source}' is not {reviews.name}: label must be 0 or 1 and {reviews.text} text, in one row at least; the "
-            f"layout is {reviews.layout}"
+            f"{part} of {reviews.name} ({reviews.public_name or 'a local copy'}) is something else: label must be 0 or "
+            f"1 and {reviews.columns[0]} text, in one row at least; the layout is {reviews.layout}"
         )
-    return table
+    return pa.table({"text": texts[0], "label": labels})
 
 
 def load_reviews(reviews: Reviews, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:

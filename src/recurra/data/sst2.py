@@ -25,21 +25,24 @@ import numpy as np
 
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError
-from recurra.core.hub import hub_dataset
 from recurra.data.cleaning import clean_text, clean_texts
 from recurra.data.dataset import Group, TextDataset, TextSplit
 from recurra.data.parquet import read_parquet_columns
-from recurra.data.reviews import LABEL_NAMES, joined, local_files, rows_that_give_away, without_empty
+from recurra.data.releases import Release
+from recurra.data.reviews import LABEL_NAMES, joined, rows_that_give_away, without_empty
 
-PUBLIC_NAME = "stanfordnlp/sst2"
 SOURCES_FILE = Path("sst/sst2_phrase_sources.parquet")
 SENTENCES_FILE = Path("sst/sentences.parquet")
-LAYOUT = "DIR/sst2/{train,validation,test_labeled}.parquet (columns sentence, label, idx)"
+SST2 = Release(
+    name="sst2",
+    description="Stanford Sentiment Treebank, two classes: phrases and sentences of film reviews",
+    parts=("train", "validation", "test_labeled"),
+    columns=("sentence", "label", "idx"),
+    public_name="stanfordnlp/sst2",
+)
 POOLED_TRAIN_SHARE = 0.8
 POOLED_VALIDATION_SHARE = 0.1
 HELD_OUT_SHARE = 1 / 8
-_COLUMNS = ("sentence", "label", "idx")
-_HIDDEN_LABEL = -1
 _TREEBANK_SPLIT = {"train": "train", "validation": "dev", "test": "test"}
 
 
@@ -62,40 +65,32 @@ def read_sst2(data_root: Path | None) -> Sst2:
         DataError: If a local file is damaged.
         UnavailableError: If there is no local copy and the hub cannot be reached.
     """
-    paths = local_files(data_root, "sst2", ("train", "validation"), LAYOUT)
-    if paths:
-        test = paths["train"].with_name("test_labeled.parquet")
-        paths |= {"test": test} if test.is_file() else {}
-        columns = {name: read_parquet_columns(path, _COLUMNS) for name, path in paths.items()}
-    else:
-        public = hub_dataset("sst2", PUBLIC_NAME, data_root, folder="sst2", layout=LAYOUT)
-        present = [name for name in _TREEBANK_SPLIT if name in public]
-        columns = {name: {column: list(public[name][column]) for column in _COLUMNS} for name in present}
+    # The test sentences of the hub have hidden labels.
+    wanted = ["train", "validation", *(["test_labeled"] if "test_labeled" in SST2.present(data_root) else [])]
     sources = _read_sources(data_root)
-    parts = {
-        name: _part(name, rows, str(paths.get(name, PUBLIC_NAME)), None if sources is None else sources[0])
-        for name, rows in columns.items()
-    }
+    parts = {}
+    for name, table in SST2.read(data_root, wanted).items():
+        part = name.removesuffix("_labeled")
+        parts[part] = _part(part, table.to_pydict(), None if sources is None else sources[0])
     notes = []
-    if "test" not in parts or _HIDDEN_LABEL in parts["test"].labels:
-        parts.pop("test", None)
+    if "test" not in parts:
         notes.append("The public test sentences of SST-2 have hidden labels; no test split is reported.")
     return Sst2(parts, None if sources is None else sources[1], notes)
 
 
-def _part(name: str, rows: dict[str, list[Any]], source: str, groups: dict[str, Group] | None) -> TextSplit:
+def _part(name: str, rows: dict[str, list[Any]], groups: dict[str, Group] | None) -> TextSplit:
     texts, labels = rows["sentence"], rows["label"]
-    if not texts:
-        raise DataError(f"'{source}' has no rows; fetch it again")
-    if not set(labels) <= {0, 1, _HIDDEN_LABEL} or not all(isinstance(text, str) for text in texts):
-        raise DataError(f"'{source}' is not SST-2: sentence must be text and label 0 or 1; the layout is {LAYOUT}")
+    if not texts or not set(labels) <= {0, 1} or not all(isinstance(text, str) for text in texts):
+        raise DataError(
+            f"{name} of sst2 is not SST-2: sentence must be text and label 0 or 1, in one row at least; the layout is "
+            f"{SST2.layout}"
+        )
     ids = [f"{name}-{index}" for index in rows["idx"]]
-    known = _HIDDEN_LABEL not in labels
-    if groups is not None and known and (lacking := [identity for identity in ids if identity not in groups]):
+    if groups is not None and (lacking := [identity for identity in ids if identity not in groups]):
         raise DataError(
             f"'{SOURCES_FILE}' has no row '{lacking[0]}'; it must describe the same release of SST-2 as sst2/"
         )
-    of_rows = None if groups is None or not known else [groups[identity] for identity in ids]
+    of_rows = None if groups is None else [groups[identity] for identity in ids]
     return TextSplit(name, clean_texts(texts), np.asarray(labels, dtype=np.int64), ids, of_rows)
 
 

@@ -88,14 +88,11 @@ def test_a_local_copy_is_preferred_and_title_and_content_are_joined(tmp_path: Pa
     dataset = load_dataset(DataConfig(name="amazon_polarity"), tmp_path)
     texts = dict(zip(dataset.splits["test"].ids, dataset.splits["test"].texts, strict=True))
     assert (texts["test-1"], texts["test-3"]) == ("test title 1 content 1", "content 3")
-    (folder / "test.parquet").unlink()
-    with pytest.raises(DataError, match=r"lacks test.parquet; the layout is DIR/amazon_polarity"):
-        load_dataset(DataConfig(name="amazon_polarity"), tmp_path)
 
 
 def test_other_data_under_the_name_is_refused(hub: dict[str, Any]) -> None:
     hub["train"]["label"] = [1 + row % 5 for row in range(2000)]
-    with pytest.raises(DataError, match=r"fancyzhx/yelp_polarity' is not yelp_polarity: label must be 0 or 1"):
+    with pytest.raises(DataError, match=r"fancyzhx/yelp_polarity\) is something else: label must be 0 or 1"):
         load_dataset(DataConfig(name="yelp_polarity"))
     hub["train"] = {"review": ["a"], "label": [0]}
     with pytest.raises(DataError, match="has no column text"):

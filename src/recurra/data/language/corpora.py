@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import content_hash
-from recurra.core.errors import ConfigurationError, DataError, UnavailableError, did_you_mean, unknown
-from recurra.core.hub import hub_dataset
+from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
 from recurra.data.formats import check_text
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
-from recurra.data.parquet import read_parquet_columns
+from recurra.data.releases import Release
 from recurra.data.tables import check_path, is_fasttext, plain_rows
 
 
@@ -124,77 +123,28 @@ class LanguageDataset:
 
 
 SPLITS = ("train", "validation", "test")
-WIKITEXT = "Salesforce/wikitext"
 
 
-@dataclass(frozen=True)
-class TextSource:
-    """A corpus whose splits are Parquet files with a column ``text``."""
+@dataclass(frozen=True, kw_only=True)
+class TextSource(Release):
+    """A corpus of running text; ``unit`` is what a row holds."""
 
-    name: str
-    description: str
+    parts: tuple[str, ...] = SPLITS
+    columns: tuple[str, ...] = ("text",)
     unit: str
-    public_name: str | None
     clean: Callable[[str], str]
 
-    @property
-    def layout(self) -> str:
-        """Files of a local copy."""
-        return f"DIR/{self.name}/{{{','.join(SPLITS)}}}.parquet (column text, one {self.unit} a row)"
-
-    def present(self, data_root: Path | None) -> list[str]:
-        """Splits that the data root has."""
-        if data_root is None:
-            return []
-        return [split for split in SPLITS if (data_root / self.name / f"{split}.parquet").is_file()]
-
     def load(self, data_root: Path | None, wanted: Sequence[str] | None) -> dict[str, RunningText]:
-        """Loads splits: from the data root, else by the public name.
-
-        Args:
-            wanted: Names of splits; None takes what the data root has, or all if it has none.
-        """
-        present = self.present(data_root)
-        names = list(wanted) if wanted is not None else present or list(SPLITS)
-        fetched: Mapping[str, Any] = {} if set(names) <= set(present) else self._fetch(data_root, names, present)
+        """Loads splits, those of the data root if none are named, or all if it has none."""
         splits = {}
-        for name in names:
-            if name in present and data_root is not None:
-                path = data_root / self.name / f"{name}.parquet"
-                rows, source = read_parquet_columns(path, ("text",))["text"], str(path)
-            else:
-                rows, source = list(fetched[name]["text"]), f"{self.public_name} ({self.name})"
-            checked = (
-                check_text(row, f"'{source}'", "row", place, longest=None) for place, row in enumerate(rows, start=1)
-            )
-            texts = [self.clean(text) for text in checked]
+        for name, table in self.read(data_root, wanted or self.present(data_root)).items():
+            source = f"{name} of {self.name}"
+            rows = enumerate(table.column("text").to_pylist(), start=1)
+            texts = [self.clean(check_text(row, source, "row", place, longest=None)) for place, row in rows]
             if not any(texts):
-                raise DataError(f"'{source}' holds no text; the layout is {self.layout}")
+                raise DataError(f"{source} holds no text; the layout is {self.layout}")
             splits[name] = RunningText(name, texts)
         return splits
-
-    def _fetch(self, data_root: Path | None, names: Sequence[str], present: Sequence[str]) -> Mapping[str, Any]:
-        missing = ", ".join(name for name in names if name not in present)
-        lacking = f"{self.name} has no split '{missing}' in '{data_root}' (there: {', '.join(present)})"
-        if self.public_name is None:
-            start = lacking if present else f"{self.name}: not in the data root, and it has no public name"
-            raise UnavailableError(f"{start}; give --data-root DIR (or RECURRA_DATA_ROOT) with {self.layout}")
-        try:
-            return hub_dataset(
-                self.name,
-                self.public_name,
-                data_root,
-                folder=self.name,
-                layout=self.layout,
-                configuration=self.name,
-            )
-        except UnavailableError as error:
-            if not present:
-                raise
-            raise UnavailableError(
-                f"{lacking}, and '{self.public_name}' cannot be loaded; put {missing}.parquet there, "
-                "or take a corpus or split that is there"
-            ) from error
 
 
 def _line(row: str) -> str:
@@ -210,7 +160,14 @@ SOURCES: dict[str, TextSource] = {
     source.name: source
     for source in (
         *(
-            TextSource(name, description, "line", WIKITEXT, _line)
+            TextSource(
+                name=name,
+                description=description,
+                public_name="Salesforce/wikitext",
+                configuration=name,
+                unit="line",
+                clean=_line,
+            )
             for name, description in (
                 ("wikitext-2-v1", "WikiText-2, tokenised, rare words as <unk>: 720 Wikipedia articles"),
                 ("wikitext-2-raw-v1", "WikiText-2 as written, no <unk>"),
@@ -219,11 +176,10 @@ SOURCES: dict[str, TextSource] = {
             )
         ),
         TextSource(
-            "english_novels",
-            "96 English novels of 1839-1927; other authors in validation and test than in train",
-            "novel",
-            None,
-            _novel,
+            name="english_novels",
+            description="96 English novels of 1839-1927; other authors in validation and test than in train",
+            unit="novel",
+            clean=_novel,
         ),
     )
 }

@@ -72,9 +72,9 @@ def test_seen_lines_are_counted(tmp_path: Path) -> None:
 def test_a_split_that_is_not_there_names_what_is(tmp_path: Path) -> None:
     put(tmp_path, "wikitext-103-v1", "test", ROWS)
     put(tmp_path, "english_novels", "test", ["One"])
-    with pytest.raises(UnavailableError, match=r"no split 'train' in .* \(there: test\), and 'Salesforce/wikitext'"):
+    with pytest.raises(UnavailableError, match=r"no train.parquet in .* \(there: test\) and .*'Salesforce/wikitext'"):
         load_language_dataset(LanguageDataConfig(name="wikitext-103-v1"), tmp_path, ["train", "test"])
-    with pytest.raises(UnavailableError, match=r"english_novels has no split 'validation' .* \(there: test\)"):
+    with pytest.raises(UnavailableError, match=r"english_novels: there is no validation.parquet .* \(there: test\)"):
         load_language_dataset(LanguageDataConfig(name="english_novels"), tmp_path, ["validation"])
     with pytest.raises(UnavailableError, match="no public name; give --data-root"):
         load_language_dataset(LanguageDataConfig(name="english_novels"))
@@ -85,9 +85,9 @@ def test_a_split_that_is_not_there_names_what_is(tmp_path: Path) -> None:
 def test_what_is_not_local_comes_by_its_public_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def load(*names: str) -> dict[str, dict[str, list[str]]]:
+    def load(*names: str) -> dict[str, datasets.Dataset]:
         asked.append(names)
-        return {split: {"text": [f" {split} \n"]} for split in ("train", "validation", "test")}
+        return {split: datasets.Dataset.from_dict({"text": [f" {split} \n"]}) for split in ("train", "validation")}
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     put(tmp_path, "wikitext-2-v1", "test", [" local \n"])
