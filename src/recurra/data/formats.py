@@ -21,6 +21,8 @@ from recurra.core.errors import DataError, did_you_mean
 # A longer cell is nearly always an opening quotation mark without its end; only 512 tokens are ever used of a text.
 MAX_CELL_CHARACTERS = 500_000
 MAX_LINE_BYTES = 8 * 2**20
+# Of a file that is no list of rows, and so is read whole.
+MAX_DOCUMENT_BYTES = 2**28
 # Below what the csv module allows one field.
 _LONGEST_HEADER = 100_000
 _HEAD_BYTES = 2**16
@@ -70,40 +72,50 @@ def _encoding_of(head: bytes, given: str | None, source: str) -> tuple[str, bool
     return name, marked is not None, first is not None and first[0] == "\r" and first.end() < len(text)
 
 
-def decoded(
-    stream: BinaryIO, source: str, given: str | None, *, pieces: bool = False
-) -> tuple[Iterator[str], str, bool]:
-    """Lines of a stream as text, the name of its encoding, and whether a mark at its start says so.
-
-    Args:
-        pieces: Whether pieces of any length will do, where a line may be as long as the file.
-    """
+def decoded(stream: BinaryIO, source: str, given: str | None) -> tuple[Iterator[str], str, bool]:
+    """Lines of a stream as text, the name of its encoding, and whether a mark at its start says so."""
     buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
     name, has_mark, carriage_returns = _encoding_of(buffered.peek(_HEAD_BYTES)[:_HEAD_BYTES], given, source)
-    if name == "utf-8" and not carriage_returns and not pieces:
-        return decoded_lines(raw_lines(buffered), source), name, has_mark
-    end = "\r" if carriage_returns else "\n"
-    return _text_lines(buffered, source, name, end, pieces=pieces), name, has_mark
+    if name == "utf-8" and not carriage_returns:
+        return _utf8_lines(buffered, source), name, has_mark
+    return _text_lines(buffered, source, name, "\r" if carriage_returns else "\n"), name, has_mark
 
 
-def _text_lines(stream: BinaryIO, source: str, encoding: str, end: str, *, pieces: bool) -> Iterator[str]:
-    text = io.TextIOWrapper(stream, encoding, newline=end)
-    read = partial(text.read, _HEAD_BYTES) if pieces else partial(text.readline, MAX_LINE_BYTES + 1)
+def decoded_whole(stream: BinaryIO, source: str, given: str | None) -> tuple[str, str, bool]:
+    """All of a stream as text, and what `decoded` says of its encoding; where a line may be as long as the file."""
+    raw = stream.read(MAX_DOCUMENT_BYTES + 1)
+    if len(raw) > MAX_DOCUMENT_BYTES:
+        raise DataError(
+            f"{source} has more than {MAX_DOCUMENT_BYTES:,} bytes, and is no file with one row a line; write one JSON "
+            "object a line (.jsonl)"
+        )
+    name, has_mark, _ = _encoding_of(raw[:_HEAD_BYTES], given, source)
     try:
-        for number, line in enumerate(iter(read, ""), start=1):
-            if not pieces:
-                _check_line(len(line), line.find("\0"), source, number)
+        return raw.decode(name).removeprefix("\ufeff"), name, has_mark
+    except UnicodeDecodeError as error:
+        raise _not_encoded(source, name, error) from error
+
+
+def _text_lines(stream: BinaryIO, source: str, encoding: str, end: str) -> Iterator[str]:
+    text = io.TextIOWrapper(stream, encoding, newline=end)
+    try:
+        for number, line in enumerate(iter(partial(text.readline, MAX_LINE_BYTES + 1), ""), start=1):
+            _check_line(len(line), line.find("\0"), source, number)
             mark = "\ufeff" if number == 1 else ""
             yield line.removeprefix(mark).replace("\r", "\n" if end == "\r" else "\r")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{source} is not {encoding}: byte 0x{error.object[error.start]:02x} is none of its characters "
-            f"({error.reason}); save the file as UTF-8, or name its encoding, for example --encoding cp1252"
-        ) from error
+        raise _not_encoded(source, encoding, error) from error
     finally:
         # Whoever opened the stream closes it, and may have done so.
         with contextlib.suppress(ValueError):
             text.detach()
+
+
+def _not_encoded(source: str, encoding: str, error: UnicodeDecodeError) -> DataError:
+    return DataError(
+        f"{source} is not {encoding}: byte 0x{error.object[error.start]:02x} is none of its characters "
+        f"({error.reason}); save the file as UTF-8, or name its encoding, for example --encoding cp1252"
+    )
 
 
 def _check_line(size: int, nul: int, source: str, number: int) -> None:
@@ -116,19 +128,10 @@ def _check_line(size: int, nul: int, source: str, number: int) -> None:
         )
 
 
-def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields lines; one that is too long comes as a piece just over the limit, so memory stays bounded."""
-    return iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")
-
-
-def decoded_lines(lines: Iterable[bytes], source: str) -> Iterator[str]:
-    """Yields UTF-8 lines as text, with their line ends; a byte order mark is dropped.
-
-    Raises:
-        DataError: For a byte that is not UTF-8, a NUL byte or a line without end, with line and byte counted from 1.
-    """
+def _utf8_lines(stream: BinaryIO, source: str) -> Iterator[str]:
     offset = 0
-    for number, raw in enumerate(lines, start=1):
+    # A line that is too long comes as a piece just over the limit, so memory stays bounded.
+    for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), start=1):
         _check_line(len(raw), raw.find(b"\0"), source, number)
         try:
             line = raw.decode("utf-8")
@@ -153,45 +156,10 @@ def check_encoding(name: str) -> str:
     return codec.name
 
 
-def csv_rows(
-    lines: Iterable[str],
-    source: str,
-    columns: Sequence[str],
-    optional: Sequence[str],
-    delimiter: str,
-    *,
-    quoted: bool = True,
-    skipped: int = 0,
-) -> Iterator[Row]:
-    """Yields rows of CSV or TSV lines with a header; quoting is checked strictly.
-
-    Raises:
-        DataError: For a column that is missing or there twice, broken quoting, or a row with more or fewer fields than
-            the header.
-    """
-    header: list[str] | None = None
-    positions: list[int | None] = []
-    for place, fields in csv_fields(lines, source, delimiter, quoted=quoted, skipped=skipped):
-        if header is None:
-            header = [name.strip() for name in fields]
-            names = [*(find_column(source, column, header) for column in columns), *optional]
-            check_unique(source, names, header)
-            positions = [header.index(name) if name in header else None for name in names]
-        elif len(fields) != len(header):
-            raise DataError(
-                f"{source} line {place} has {len(fields)} fields, the header has {len(header)}; "
-                "put texts that hold the separator into double quotes"
-            )
-        else:
-            yield place, tuple(None if position is None else fields[position] for position in positions)
-    if header is None:
-        raise DataError(f"{source} is empty; give a file with a header and rows")
-
-
 def csv_fields(
     lines: Iterable[str], source: str, delimiter: str, *, quoted: bool, skipped: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the fields of each line that is not blank, the header first, with its place; see `csv_rows`."""
+    """Yields the fields of each line that is not blank, the header first, with its place; quoting is strict."""
     # The module's own limit is one for the whole process, so it is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
     plain = csv.reader(lines, delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
@@ -314,25 +282,47 @@ def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[st
     """Yields the objects of lines with one JSON object each; blank lines are passed over."""
     place = 0
     for place, line in enumerate(lines, start=1):
-        if line.isspace():
-            continue
-        where = f"{source} line {place}"
-        try:
-            value = json.loads(line, object_pairs_hook=_object)
-        except (ValueError, RecursionError) as error:
-            raise _broken_json(
-                f"{where}, column {getattr(error, 'colno', 1)}", error, "one JSON object a line"
-            ) from error
-        yield place, _checked_object(value, where, escaped="\\ud" in line.lower())
+        if not line.isspace():
+            where = f"{source} line {place}"
+            value = _parse_json(line, source, "one JSON object a line", place)
+            yield place, _checked_object(value, where, escaped="\\ud" in line.lower())
     if place == 0:
         raise DataError(f"{source} is empty; give one JSON object a line")
 
 
-def _broken_json(where: str, error: Exception, wanted: str) -> DataError:
-    detail = getattr(error, "msg", str(error))
-    if "integer string" in detail:
-        detail = "a number of thousands of digits; put it in quotes"
-    return DataError(f"{where} is not valid JSON ({detail}); write {wanted}")
+def json_objects(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the rows of a JSON text: of a list, of the one list of objects in an object, or of its columns."""
+    value = _parse_json(text, source, "one JSON object a line, or a list of objects")
+    escaped = "\\ud" in text.lower()
+    for place, row in enumerate(value if isinstance(value, list) else _rows_of_object(value, source), start=1):
+        yield place, _checked_object(row, f"{source} row {place}", escaped=escaped)
+
+
+def _rows_of_object(value: Any, source: str) -> list[Any]:
+    cells = list(value.values()) if isinstance(value, dict) else []
+    if cells and not any(isinstance(cell, list | dict) for cell in cells):
+        return [value]
+    lists = [cell for cell in cells if isinstance(cell, list) and cell and isinstance(cell[0], dict)]
+    if len(lists) == 1:
+        return lists[0]
+    columns = [list(cell.values()) if isinstance(cell, dict) else cell for cell in cells]
+    if not columns or not all(isinstance(cell, list) and len(cell) == len(columns[0]) for cell in columns):
+        raise DataError(
+            f"{source} holds one JSON object with {', '.join(map(repr, list(value)[:8])) or 'nothing'}; write one JSON "
+            "object a line, or a list of objects"
+        )
+    return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _parse_json(text: str, source: str, wanted: str, line: int | None = None) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        place = f"line {line or getattr(error, 'lineno', 1)}, column {getattr(error, 'colno', 1)}"
+        detail = getattr(error, "msg", str(error))
+        if "integer string" in detail:
+            detail = "a number of thousands of digits; put it in quotes"
+        raise DataError(f"{source} {place} is not valid JSON ({detail}); write {wanted}") from error
 
 
 def _checked_object(value: Any, where: str, *, escaped: bool) -> dict[str, Any]:
@@ -349,37 +339,12 @@ def _checked_object(value: Any, where: str, *, escaped: bool) -> dict[str, Any]:
     return value
 
 
-def json_elements(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the objects of one JSON list, as they are read."""
-    decoder, buffer, place = json.JSONDecoder(object_pairs_hook=_object), "", 0
-    pieces = iter(lines)
-    opened, ended, needed = False, False, 0
-    while True:
-        buffer = buffer.lstrip(" \t\r\n," if place else " \t\r\n")
-        if not opened and buffer.startswith("["):
-            buffer, opened = buffer[1:], True
-            continue
-        if opened and buffer.startswith("]"):
-            return
-        if buffer and opened and (len(buffer) >= needed or ended):
-            where = f"{source} row {place + 1}"
-            try:
-                value, end = decoder.raw_decode(buffer)
-            except (ValueError, RecursionError) as error:
-                if ended or len(buffer) > MAX_LINE_BYTES or isinstance(error, RecursionError):
-                    raise _broken_json(where, error, "a list of objects") from error
-                # Twice as much before the next attempt, so that a long object costs no square of its length.
-                needed = 2 * len(buffer)
-            else:
-                place, needed = place + 1, 0
-                yield place, _checked_object(value, where, escaped="\\ud" in buffer[:end].lower())
-                buffer = buffer[end:]
-                continue
-        piece = next(pieces, None)
-        if piece is None and ended:
-            raise DataError(f"{source} ends in the middle of its list; write it again as a list of objects")
-        ended = piece is None
-        buffer += piece or ""
+def is_json(text: str) -> bool:
+    """Whether a text is valid JSON."""
+    with contextlib.suppress(ValueError, RecursionError):
+        json.loads(text)
+        return True
+    return False
 
 
 def _is_unicode(value: object) -> bool:

@@ -10,7 +10,6 @@ import bz2
 import codecs
 import gzip
 import importlib.util
-import io
 import itertools
 import json
 import lzma
@@ -18,7 +17,7 @@ import re
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,21 +33,20 @@ from recurra.data.formats import (
     check_text,
     check_unique,
     csv_fields,
-    csv_rows,
     decoded,
+    decoded_whole,
     delimiter_of,
     find_column,
+    is_json,
     join_cells,
-    json_elements,
     json_lines,
+    json_objects,
     naming_options,
     quotes_are_text,
     record_rows,
     split_names,
 )
 
-# Of a file that is no list of rows, and so is read whole.
-MAX_DOCUMENT_CHARACTERS = 2**28
 STANDARD_INPUT = "-"
 # Large enough for batches of like length, small enough that a chunk of long texts takes a few MiB.
 CHUNK_ROWS = 4096
@@ -142,12 +140,14 @@ class TableFile:
         self.answered_again: set[int] = set()
         self._encoding = encoding
         self._flatten: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        self._document: list[tuple[int, dict[str, Any]]] = []
+        self.header: list[str] = []
         self.delimiter, self._quoted, self._skipped = "", True, 0
         self.kind = format_of(self.path).removeprefix(".")
         if self.kind == "parquet":
             self._open_parquet()
         elif self.kind == "xlsx":
-            self.header = [str(name) for name in self._sheet().columns]
+            self._read_sheet()
         else:
             self._open_text(wanted)
 
@@ -163,32 +163,38 @@ class TableFile:
             self.source = written_from.decode("utf-8")
 
     def _open_text(self, wanted: Sequence[str]) -> None:
-        pieces = self.kind == "json"
         with self._stream() as stream:
-            lines, encoding, has_mark = decoded(stream, self.source, self._encoding, pieces=pieces)
-            first = next((line for line in lines if not line.isspace()), "")
+            if self.kind in ("json", "yml"):
+                text, encoding, has_mark = decoded_whole(stream, self.source, self._encoding)
+                self._read_document(text)
+                first = ""
+            else:
+                lines, encoding, has_mark = decoded(stream, self.source, self._encoding)
+                first = next((line for line in lines if not line.isspace()), "")
         if encoding != "utf-8":
             why = "its first bytes say" if has_mark else "was asked for"
             self.notes.append(f"{self.source} is read as {encoding.upper()}, as {why}.")
-        start = first.lstrip()
         if first.startswith(_FASTTEXT_PREFIX):
             self.kind = "fasttext"
-        elif self.kind in ("json", "jsonl") and start.startswith("["):
-            self.kind = "list"
-        elif self.kind == "json":
-            line, _, more = first.partition("\n")
-            self.kind = "jsonl" if more.strip() and _is_json(line) else "document"
-        if self.kind == "txt":
-            self.unit, self.header = "line", []
-            return
+        if self.kind != "document":
+            self.unit = "line"
         if self.kind in ("csv", "tsv"):
             self._open_csv(first, wanted)
+        elif self.kind != "txt":
+            self._recognise()
+
+    def _read_document(self, text: str) -> None:
+        line, _, more = text.lstrip().partition("\n")
+        if self.kind == "json" and line.startswith("{") and more.strip() and is_json(line):
+            self.kind = "jsonl"
             return
-        self.unit = "line" if self.kind in ("jsonl", "fasttext") else "row"
-        self._recognise()
+        if self.kind == "yml":
+            self._document = list(enumerate(_rasa_rows(text, self.source), start=1))
+        else:
+            self._document = list(json_objects(text, self.source))
+        self.kind = "document"
 
     def _open_csv(self, first: str, wanted: Sequence[str]) -> None:
-        self.unit = "line"
         usual = "\t" if self.kind == "tsv" else ","
         declared = _SEP_LINE.fullmatch(first)
         if declared:
@@ -209,8 +215,10 @@ class TableFile:
                 f"{self.source} is read with its quotation marks as characters: as quoting they would not close, or "
                 "would join rows."
             )
-        fields = csv_fields(self._lines(), self.source, self.delimiter, quoted=self._quoted, skipped=self._skipped)
-        self.header = [name.strip() for name in next(fields, (0, []))[1]]
+        _, header = next(self._fields(), (0, []))
+        if not header:
+            raise DataError(f"{self.source} is empty; give a file with a header and rows")
+        self.header = [name.strip() for name in header]
         if {"annotation_id", "annotator"} <= {*self.header}:
             self._name_tool("Label Studio")
 
@@ -247,22 +255,16 @@ class TableFile:
             reason = error.strerror or str(error)
             raise DataError(f"cannot read {self.source}: {reason}; check the file and its permissions") from error
 
-    def _lines(self, *, pieces: bool = False) -> Iterator[str]:
+    def _lines(self) -> Iterator[str]:
         with self._stream() as stream:
-            lines = decoded(stream, self.source, self._encoding, pieces=pieces)[0]
-            yield from itertools.islice(lines, self._skipped, None)
+            yield from itertools.islice(decoded(stream, self.source, self._encoding)[0], self._skipped, None)
 
     def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        records: Iterable[tuple[int, dict[str, Any]]] = self._document
         if self.kind == "jsonl":
             records = json_lines(self._lines(), self.source)
-        elif self.kind == "list":
-            records = json_elements(self._lines(pieces=True), self.source)
         elif self.kind == "fasttext":
             records = _fasttext_records(self._lines())
-        else:
-            text = self._document()
-            rows = _rasa_rows(text, self.source) if self.kind == "yml" else _rows_of_document(text, self.source)
-            records = enumerate(rows, start=1)
         for place, record in records:
             if self._flatten and _answered(record) > 1:
                 self.answered_again.add(place)
@@ -273,15 +275,7 @@ class TableFile:
                     f"{self.source} {self.unit} {place} is not as {self.tool} exports it ({error}); export it again"
                 ) from error
 
-    def _document(self) -> str:
-        text = io.StringIO()
-        for piece in self._lines(pieces=True):
-            if text.write(piece) and text.tell() > MAX_DOCUMENT_CHARACTERS:
-                most = f"{MAX_DOCUMENT_CHARACTERS:,} characters"
-                raise DataError(f"{self.source} is one object of more than {most}; write one JSON object a line")
-        return text.getvalue()
-
-    def _sheet(self) -> Any:
+    def _read_sheet(self) -> None:
         if importlib.util.find_spec("openpyxl") is None or importlib.util.find_spec("pandas") is None:
             raise UnavailableError(
                 f"{self.source} needs the packages pandas and openpyxl, which are not installed; pip install "
@@ -290,13 +284,16 @@ class TableFile:
         import pandas as pd
 
         try:
-            return pd.read_excel(self.path, dtype=object, keep_default_na=False)
+            sheet = pd.read_excel(self.path, dtype=object, keep_default_na=False).rename(columns=str)
         except Exception as error:
             raise DataError(f"{self.source} is not a sheet that can be read ({error}); save it as CSV") from error
+        self.kind, self.header = "document", list(sheet.columns)
+        # The first row has the names.
+        self._document = list(enumerate(sheet.to_dict("records"), start=2))
 
     def columns(self) -> list[str]:
         """Names of all columns, in their order; of objects those of all of them."""
-        if self.kind not in ("jsonl", "list", "document", "fasttext", "yml"):
+        if self.kind not in ("jsonl", "document", "fasttext"):
             return self.header
         return list(dict.fromkeys(key for _, record in self._records() for key in record))
 
@@ -315,17 +312,29 @@ class TableFile:
         """
         if self.kind == "parquet":
             return self._parquet_rows(columns, optional, whole=whole)
-        if self.kind == "xlsx":
-            return self._sheet_rows(columns, optional)
         if self.kind == "txt":
             return ((place, (line.rstrip("\r\n"),)) for place, line in enumerate(self._lines(), start=1))
-        if self.kind not in ("csv", "tsv"):
-            return record_rows(
-                self._records(), self.source, columns, optional, unit=self.unit, lenient=self._flatten is not None
-            )
-        layout: Any = {"quoted": self._quoted, "skipped": self._skipped}
-        rows = csv_rows(self._lines(), self.source, columns, optional, self.delimiter, **layout)
-        return ((place, tuple(map(_choices_of_cell, cells))) for place, cells in rows) if self.tool else rows
+        if self.kind in ("csv", "tsv"):
+            return self._csv_rows(columns, optional)
+        return record_rows(
+            self._records(), self.source, columns, optional, unit=self.unit, lenient=self._flatten is not None
+        )
+
+    def _csv_rows(self, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+        names = [*(find_column(self.source, column, self.header) for column in columns), *optional]
+        check_unique(self.source, names, self.header)
+        positions = [self.header.index(name) if name in self.header else None for name in names]
+        for place, fields in itertools.islice(self._fields(), 1, None):
+            if len(fields) != len(self.header):
+                raise DataError(
+                    f"{self.source} line {place} has {len(fields)} fields, the header has {len(self.header)}; "
+                    "put texts that hold the separator into double quotes"
+                )
+            cells = tuple(None if position is None else fields[position] for position in positions)
+            yield place, tuple(map(_choices_of_cell, cells)) if self.tool else cells
+
+    def _fields(self) -> Iterator[tuple[int, list[str]]]:
+        return csv_fields(self._lines(), self.source, self.delimiter, quoted=self._quoted, skipped=self._skipped)
 
     def _parquet_rows(self, columns: Sequence[str], optional: Sequence[str], *, whole: bool) -> Iterator[Row]:
         from recurra.data.parquet import check_single_values, iterate_parquet
@@ -340,15 +349,6 @@ class TableFile:
                 place += 1
                 yield place, values
 
-    def _sheet_rows(self, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-        sheet = self._sheet()
-        sheet.columns = self.header
-        needed = [find_column(self.source, column, self.header) for column in columns]
-        check_unique(self.source, [*needed, *optional], self.header)
-        cells = [sheet[name].tolist() if name in self.header else [None] * len(sheet) for name in (*needed, *optional)]
-        # The first row has the names.
-        yield from enumerate(zip(*cells, strict=True), start=2)
-
 
 MADE_FROM = b"recurra.made_from"
 """Key in the metadata of Parquet files that were written from rows in memory: what messages call them."""
@@ -356,40 +356,6 @@ MADE_FROM = b"recurra.made_from"
 
 class Choices(list[Any]):
     """Labels that a tool writes as a list even where a text has one."""
-
-
-def _is_json(text: str) -> bool:
-    with suppress(ValueError, RecursionError):
-        json.loads(text)
-        return True
-    return False
-
-
-def _rows_of_document(text: str, source: str) -> Iterator[dict[str, Any]]:
-    """Rows of one JSON object: of the one list of objects in it, or of its columns."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        where = f"line {getattr(error, 'lineno', 1)}, column {getattr(error, 'colno', 1)}"
-        raise DataError(
-            f"{source} {where} is not valid JSON ({getattr(error, 'msg', error)}); write one JSON object a line, or a "
-            "list of objects"
-        ) from error
-    cells = list(value.values()) if isinstance(value, dict) else []
-    if cells and not any(isinstance(cell, list | dict) for cell in cells):
-        return iter([value])
-    nested = [cell for inner in cells if isinstance(inner, dict) for cell in inner.values()]
-    lists = [cell for cell in (*cells, *nested) if isinstance(cell, list) and cell and isinstance(cell[0], dict)]
-    if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
-        # Rasa's old files call the label intent.
-        return ({"label": row["intent"], **row} if "intent" in row else row for row in lists[0])
-    columns = [list(cell.values()) if isinstance(cell, dict) else cell for cell in cells]
-    if not columns or not all(isinstance(cell, list) and len(cell) == len(columns[0]) for cell in columns):
-        raise DataError(
-            f"{source} holds one JSON object with {', '.join(map(repr, list(value)[:8])) or 'nothing'}; write one JSON "
-            "object a line, or a list of objects"
-        )
-    return (dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 _ENTITY = re.compile(r"\[([^\]]*)\](?:\{[^}]*\}|\([^)]*\))")
@@ -426,21 +392,19 @@ def _fasttext_records(lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any
 
 def _tool_of(record: Mapping[str, Any]) -> tuple[str, Callable[[dict[str, Any]], dict[str, Any]]] | None:
     """The labelling tool that writes such records, and what makes a row of one."""
-    if isinstance(record.get("data"), dict) and {"annotations", "completions"} & {*record}:
+    if isinstance(record.get("data"), dict) and "annotations" in record:
         return "Label Studio", _label_studio_row
     if {"annotation_id", "annotator"} <= {*record}:
         return "Label Studio", lambda row: {key: _choices_of_cell(cell) for key, cell in row.items()}
     if isinstance(record.get("fields"), dict) and {"responses", "suggestions"} & {*record}:
         return "Argilla", _argilla_row
-    if "inputs" in record and "annotation" in record:
-        return "Argilla", _old_argilla_row
     if "_input_hash" in record or ("answer" in record and {"accept", "label", "options"} & {*record}):
         return "Prodigy", _prodigy_row
     return None
 
 
 def _choices_of_cell(cell: Any) -> Any:
-    if isinstance(cell, str) and cell.startswith('{"choices"') and _is_json(cell):
+    if isinstance(cell, str) and cell.startswith('{"choices"') and is_json(cell):
         cell = json.loads(cell)
     return Choices(cell["choices"]) if isinstance(cell, dict) and isinstance(cell.get("choices"), list) else cell
 
@@ -453,7 +417,7 @@ def _with_answers(row: dict[str, Any], answers: Mapping[str, Any]) -> dict[str, 
 
 def _label_studio_row(record: dict[str, Any]) -> dict[str, Any]:
     answers: dict[str, Choices] = {}
-    given = [one for one in record.get("annotations") or record.get("completions") or () if isinstance(one, dict)]
+    given = [one for one in record.get("annotations") or () if isinstance(one, dict)]
     for result in next((one.get("result", []) for one in given if not one.get("was_cancelled")), []):
         value = result.get("value", {})
         if "choices" in value:
@@ -465,7 +429,7 @@ def _label_studio_row(record: dict[str, Any]) -> dict[str, Any]:
 
 def _answered(record: Mapping[str, Any]) -> int:
     """By how many people a text of Label Studio or Argilla was labelled; of their answers the first is read."""
-    given = record.get("annotations") or record.get("completions")
+    given = record.get("annotations")
     if isinstance(given, list):
         return sum(isinstance(one, dict) and not one.get("was_cancelled") for one in given)
     given = record.get("responses")
@@ -482,12 +446,6 @@ def _argilla_row(record: dict[str, Any]) -> dict[str, Any]:
         responses = {name: [value] for name, value in values.items()}
     answers = {name: _as_choices(given[0]["value"]) for name, given in responses.items() if given}
     return _with_answers({"id": record.get("id"), **record["fields"]}, answers)
-
-
-def _old_argilla_row(record: dict[str, Any]) -> dict[str, Any]:
-    inputs = record["inputs"]
-    fields = inputs if isinstance(inputs, dict) else {"text": inputs}
-    return {"text": record.get("text"), "id": record.get("id"), **fields, "label": _as_choices(record["annotation"])}
 
 
 def _prodigy_row(record: dict[str, Any]) -> dict[str, Any]:
@@ -540,10 +498,16 @@ def stream_rows(
     """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows {chunk_rows} must be at least 1")
+    if str(path) == STANDARD_INPUT:
+        source, unit, width = "standard input", "line", 1
+        rows = _standard_rows(text_column, encoding)
+    else:
+        table = TableFile(path, text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
+        names = split_names(text_column, table.header)
+        source, unit, width, rows = table.source, table.unit, len(names), table.rows(names, columns)
     texts: list[str] = []
     others: list[tuple[Any, ...]] = []
     characters = 0
-    source, unit, width, rows = _text_rows(path, text_column, columns, encoding)
     with naming_options(dict.fromkeys((text_column, *text_column.split(",")), "--text-column")):
         for place, values in rows:
             texts.append(join_cells([check_text(cell, source, unit, place) for cell in values[:width]], width))
@@ -553,37 +517,18 @@ def stream_rows(
                 cells = [cell for cell in values[width:] if isinstance(cell, str)]
                 characters += sum(len(check_text(cell, source, unit, place)) for cell in cells)
             if len(texts) == chunk_rows or characters >= MAX_CHUNK_CHARACTERS:
-                yield TextRows(texts, _by_column(others))
+                yield TextRows(texts, [list(column) for column in zip(*others, strict=True)])
                 texts, others, characters = [], [], 0
     if texts:
-        yield TextRows(texts, _by_column(others))
+        yield TextRows(texts, [list(column) for column in zip(*others, strict=True)])
 
 
-def _by_column(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
-def _text_rows(
-    path: Path | str, text_column: str, columns: Sequence[str], encoding: str | None
-) -> tuple[str, str, int, Iterator[Row]]:
-    """What messages call a source, what its places count, the number of columns that make the text, and the rows."""
-    if str(path) == STANDARD_INPUT:
-        source = "standard input"
-        return source, "line", 1, plain_rows(sys.stdin.buffer, source, text_column, encoding=encoding)
-    table = TableFile(path, text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
-    names = split_names(text_column, table.header)
-    return table.source, table.unit, len(names), table.rows(names, columns)
-
-
-def plain_rows(
-    stream: BinaryIO, source: str, jsonl_column: str | None = None, *, encoding: str | None = None
-) -> Iterator[Row]:
-    """Yields the lines of a stream of bytes, each as one text; or the cells of a column, if they are JSON objects."""
-    lines = decoded(stream, source, encoding)[0]
+def _standard_rows(column: str, encoding: str | None) -> Iterator[Row]:
+    lines = decoded(sys.stdin.buffer, "standard input", encoding)[0]
     first = next(lines, "")
     lines = itertools.chain([first] if first else [], lines)
-    if jsonl_column is not None and first.lstrip().startswith("{"):
-        yield from record_rows(json_lines(lines, source), source, (jsonl_column,), ())
+    if first.lstrip().startswith("{"):
+        yield from record_rows(json_lines(lines, "standard input"), "standard input", (column,), ())
         return
     for place, line in enumerate(lines, start=1):
         yield place, (line.rstrip("\r\n"),)

@@ -209,7 +209,7 @@ def test_of_several_answers_to_a_text_the_first_counts_and_a_note_says_so(tmp_pa
         (["passages.json"], ["not as Label Studio exports it", "marks passages"]),
         (["cut.csv.gz"], ["incomplete or damaged compressed file"]),
         (["object.json"], ["one JSON object with 'a', 'b'", "a list of objects"]),
-        (["half.json"], ["row 2 is not valid JSON"]),
+        (["half.json"], ["line 1, column 38 is not valid JSON"]),
         (["unmarked.csv"], ["looks like UTF-16 without its mark", "--encoding utf-16-le"]),
         (["plain.yml"], ["no training data of Rasa"]),
         (["spans.jsonl"], ["line 1: column 'label' holds a list, [[0, 3, 'X']]", "it marks passages"]),

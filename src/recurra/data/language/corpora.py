@@ -15,7 +15,7 @@ from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unk
 from recurra.data.formats import check_text
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.releases import Release
-from recurra.data.tables import check_path, is_fasttext, plain_rows
+from recurra.data.tables import TableFile, is_fasttext
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,13 +195,7 @@ def read_text_file(path: Path | str) -> list[str]:
     Raises:
         DataError: If there is no such file, it holds no text, or a byte that is not UTF-8 or NUL; with its line.
     """
-    path = Path(path)
-    check_path(path, TEXT_FORMATS)
-    try:
-        with path.open("rb") as stream:
-            lines = [values[0] for _, values in plain_rows(stream, f"'{path}'")]
-    except OSError as error:
-        raise DataError(f"cannot read '{path}': {error.strerror}; check the file and its permissions") from error
+    lines = [text for _, (text,) in TableFile(path, allowed=TEXT_FORMATS).rows(["text"])]
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
