@@ -6,9 +6,8 @@ names, and so does ``best`` in it: ``runs/reviews`` and ``runs/reviews/best``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import StringConstraints
 
@@ -38,13 +37,8 @@ class BestRunRecord(Sealed):
     why: str
 
 
-@dataclass(frozen=True)
-class FoundRun:
-    """What a path stands for.
-
-    Attributes:
-        note: Which run of a comparison was taken, in a line; empty if it is none.
-    """
+class FoundRun(NamedTuple):
+    """What a path stands for, and in a line which run of a comparison that is; empty if it is none."""
 
     folder: Path
     note: str = ""
@@ -54,8 +48,7 @@ def find_run(path: Path | str) -> FoundRun:
     """Returns the run that a path stands for: the recommended one of a comparison, else the path itself.
 
     Raises:
-        CheckpointError: If it is a comparison without a recommended run, or with one that is not there or lies outside
-            of it; its finished runs are named.
+        CheckpointError: If it is a comparison that recommends no run, or none that is there; its runs are named.
     """
     path = Path(path)
     comparison = path.parent if path.name == _BEST and not path.exists() else path
@@ -89,7 +82,6 @@ def no_run(folder: Path) -> CheckpointError:
 
 
 def _finished(comparison: Path) -> list[Path]:
-    """Runs of a comparison that have a record."""
     return sorted(record.parent for record in (comparison / RUNS_NAME).glob(f"*/{RECORD_NAME}"))
 
 
@@ -98,7 +90,6 @@ def _runs(comparison: Path) -> str:
 
 
 def _list(comparison: Path) -> str:
-    """What to do: the runs to choose from."""
     runs = [str(run) for run in _finished(comparison)]
     if not runs:
         return "none of its runs is finished: start its command again"

@@ -57,11 +57,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str) -> Any:
-    """Reads plain values from YAML text: mappings, lists, words, finite numbers, true, false and null.
-
-    Raises:
-        yaml.YAMLError: If it is not YAML, goes beyond the bounds, or holds what is no plain value.
-    """
+    """Reads plain values from YAML text; raises `yaml.YAMLError` for anything else, and beyond the bounds."""
     if len(text) > MAX_TEXT_BYTES:
         raise yaml.YAMLError(f"it has more than {MAX_TEXT_BYTES:,} characters; write less")
     try:
@@ -213,8 +209,7 @@ def text_keys(cls: type[BaseModel]) -> frozenset[str]:
 def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Collection[str] = ()) -> dict[str, Any]:
     """Applies ``key=value`` assignments; values are YAML, dotted keys reach into sections.
 
-    Args:
-        texts: Keys whose value is the text that was typed: YAML only if it is in quotes, or ``null``.
+    The value of a key in ``texts`` is the text that was typed: YAML only if it is in quotes, or ``null``.
     """
     result: dict[str, Any] = json.loads(json.dumps(values))
     for assignment in assignments:

@@ -44,10 +44,7 @@ def available_cores() -> int:
 
 
 def waited_s() -> float | None:
-    """Seconds that the threads of this process were ready and others had the processors; none where nobody counts it.
-
-    Linux does (``schedstat``). Threads that have ended are not in it.
-    """
+    """Seconds that threads of this process were ready and others had the processors, by Linux's ``schedstat``."""
     try:
         return sum(int(path.read_text().split()[1]) for path in Path("/proc/self/task").glob("*/schedstat")) / 1e9
     except (OSError, ValueError, IndexError):
@@ -116,12 +113,11 @@ def tune_allocator() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc's allocator to keep freed blocks instead of returning them to the system.
+    """Tells glibc's allocator to keep freed blocks instead of returning them to the system; elsewhere nothing happens.
 
     Every step allocates gradients as large as the embedding table. Returned to the system, their pages are faulted in
-    and zeroed again at each step, which took 40 % of a training step on a CPU. In prediction the gates of a batch are
-    as large. Elsewhere than on glibc nothing happens. It holds for the whole process, so only training and our commands
-    ask for it.
+    and zeroed again at each step, which took 40 % of a training step on a CPU. It holds for the whole process, so only
+    training and our commands ask for it.
     """
     libc = _glibc()
     if libc is None:
@@ -132,12 +128,11 @@ def keep_freed_memory() -> bool:
 
 
 def use_huge_pages() -> bool:
-    """Asks the kernel to back the heap with pages of 2 MiB, where weights, gradients and moments will lie.
+    """Asks Linux to back the heap with pages of 2 MiB, where weights, gradients and moments will lie.
 
     A step streams over all of them several times; with pages of 4 KiB the processor looks up an address for every
-    thousandth number and stops reading ahead at each page's end. The heap is grown by address space first, because the
-    request holds for what is mapped, and stays so only after `keep_freed_memory`. It is a request: a kernel that has no
-    such pages, or is set never to give them, does as before, and nothing happens elsewhere than on Linux with glibc.
+    thousandth number. The heap is grown by address space first, because the request holds for what is mapped, and stays
+    so only after `keep_freed_memory`.
     """
     libc = _glibc()
     if libc is None or not hasattr(mmap, "MADV_HUGEPAGE"):
@@ -151,10 +146,7 @@ def use_huge_pages() -> bool:
 
 
 def peak_memory_mib() -> float:
-    """Largest resident size of this process so far, in MiB.
-
-    The kernel's count of this program is preferred: ``getrusage`` remembers the process that started it, too.
-    """
+    """Largest resident size of this process so far, in MiB; ``getrusage`` counts the process that started it, too."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
@@ -182,12 +174,10 @@ def return_freed_memory() -> None:
 def limit_fragmentation() -> bool:
     """Tells glibc's allocator to keep few gaps where large blocks were: what a process that runs for weeks asks for.
 
-    It must be asked for before threads start, and again once models were read. The allocator would give each thread an
-    arena of its own, and learn from the first large block that is freed to take later ones, such as the weights of a
-    model that was put away, from the arenas too; small blocks that outlive them then keep pages from the system. So all
-    threads share one arena, and large blocks are always mapped by themselves: those of 256 KiB and more, or where torch
-    computes of 32 MiB. For torch asks for memory anew for what each layer gives, and mapping that made a batch take 1.6
-    times as long; ONNX Runtime keeps its own.
+    It must be asked for before threads start, and again once models were read. All threads share one arena, and large
+    blocks are always mapped by themselves, which the allocator would give up after the first one that is freed: those
+    of 256 KiB and more, or where torch computes of 32 MiB, for mapping what each layer gives made a batch take 1.6
+    times as long.
     """
     libc = _glibc()
     if libc is None:
@@ -202,7 +192,6 @@ def limit_fragmentation() -> bool:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """The C library of this process, if it is glibc."""
     if not sys.platform.startswith("linux"):
         return None
     with contextlib.suppress(OSError):

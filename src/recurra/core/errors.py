@@ -73,11 +73,7 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 
 
 def no_numbers(of: str = "") -> RunError:
-    """Returns the error for a model that gives what is no number: it would be an answer, and a wrong one.
-
-    Args:
-        of: For which text, as `` for text 3 of 8``; empty for none in particular.
-    """
+    """Returns the error for a model that gives what is no number, ``of`` a text such as `` for text 3 of 8``."""
     return RunError(
         f"the model gives scores that are no numbers{of}: its weights are damaged, or they are beyond the precision "
         "that it computes in; copy or train it again, or take --precision fp32"
@@ -99,12 +95,7 @@ _TYPED = re.compile(r"\b(?:recurra [a-z]|ray |pip |git |python )[^;,']*")
 
 
 def for_python(message: str, **arguments: str) -> str:
-    """A message in which options of the command line are arguments of a function.
-
-    Args:
-        message: The message.
-        arguments: What an option is called there, where that is not its own name.
-    """
+    """A message in which options of the command line are arguments of a function, some under another name."""
 
     def argument(name: str, value: str | None) -> str:
         key = arguments.get(name.replace("-", "_"), name.replace("-", "_"))
@@ -132,11 +123,8 @@ def errors_for_python(**arguments: str) -> Iterator[None]:
 def for_command(message: str, options: Collection[str], keys: Mapping[str, str]) -> str:
     """A message that names no option which a command lacks.
 
-    Args:
-        message: The message.
-        options: Those that the command has.
-        keys: What is given in place of an option that it lacks, by the option's name, with ``{}`` for the value. An
-            option that stands nowhere goes, with its clause.
+    ``keys`` give what is typed in place of such an option, with ``{}`` for the value; one without goes, with its
+    clause.
     """
 
     def instead(name: str, value: str | None) -> str | None:

@@ -14,11 +14,7 @@ EXITS_NAME = "exits.json"
 
 
 class TimedEarlyExit(HashedSettings):
-    """Wall-clock at one batch size, in full and leaving early, batch by batch in turns.
-
-    Attributes:
-        full_ms: Milliseconds a row through all recurrences; of a language model for a stated number of tokens of it.
-    """
+    """Milliseconds a row at one batch size, in full and leaving early; of a language model for some tokens of it."""
 
     batch_size: int
     full_ms: float
@@ -31,11 +27,7 @@ class TimedEarlyExit(HashedSettings):
 
 
 class EarlyExitRecord(HashedSettings):
-    """One way of leaving, on the reported split.
-
-    Attributes:
-        loss: Nats a token as decoding has it, with everything that is filled in.
-    """
+    """One way of leaving, on the reported split; ``loss`` is in nats a token as decoding has it."""
 
     label: str
     loss: float
@@ -46,10 +38,8 @@ class EarlyExitRecord(HashedSettings):
 class ExitsRecord(Sealed):
     """Early exits of one run.
 
-    Attributes:
-        full_loss: Nats a token through all recurrences.
-        fixed: What nobody chose: every exit by itself, then the published schedule (older records lack it).
-        chosen: The rule; none if no threshold keeps what was asked.
+    ``fixed`` is what nobody chose: every exit by itself, then the published schedule (older records lack it).
+    ``chosen`` is none if no threshold keeps what was asked.
     """
 
     schema_version: Literal[1] = 1

@@ -75,9 +75,6 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
 
     A reader sees the old file or the new one, never half of either, also after ``kill -9`` or a full disk. What a
     killed process left is removed by the next one that writes into the folder; what a process still holds stays.
-
-    Raises:
-        StorageError: If the file cannot be written. The old file, if any, is untouched.
     """
     target = Path(path)
     temporary: Path | None = None
@@ -154,11 +151,7 @@ def write_json(path: Path | str, value: Any, *, indent: int | None = 1) -> None:
 
 
 def read_json(path: Path | str) -> Any:
-    """Reads one JSON document (UTF-8); one of a packed study as if it lay where it was.
-
-    Raises:
-        ValueError: If it is not valid JSON, nested too deeply to be read, or not UTF-8.
-    """
+    """Reads one JSON document (UTF-8), packed or not; a `ValueError` says that it is none."""
     try:
         return json.loads(read_study_bytes(Path(path)).decode("utf-8"))
     except RecursionError as error:
@@ -168,7 +161,7 @@ def read_json(path: Path | str) -> Any:
 class FolderLock:
     """Holds a folder for one process, through an advisory lock that the system drops when the process dies.
 
-    Used as a context manager. A second process that asks for the same folder gets a `StorageError` at once.
+    A second process that asks for the same folder gets a `StorageError` at once.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -225,10 +218,6 @@ def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
     A reader sees no folder, the old one or the new one, never half of either, also after ``kill -9`` or a full disk.
     The temporary folder has a fixed name and is held by a lock: what a killed process left behind is removed by the
     next one, and two processes do not write one folder at a time.
-
-    Raises:
-        StorageError: If there is one already, another process writes it, or it cannot be written. What was there is
-            untouched then.
     """
     refuse_present(Path(path), replace=replace)
     # A link to a folder stays; what it leads to is replaced.

@@ -23,10 +23,7 @@ def hub_offline() -> bool:
 
 
 def hub_reachable(deadline_s: float = DEADLINE_S) -> bool:
-    """Whether the public hub answers; never takes longer than the deadline.
-
-    Honours the hub client's offline switch and the system's proxy settings.
-    """
+    """Whether the hub answers within the deadline; honours its client's offline switch and the system's proxies."""
     answer: list[bool] = []
     # Name resolution has no time limit of its own: a thread that may be left behind is the only sure one.
     thread = threading.Thread(target=_ask, args=(deadline_s, answer), daemon=True)
@@ -87,8 +84,8 @@ def hub_dataset(public_name: str, configuration: str | None) -> Mapping[str, Any
 def broken_folder_errors() -> tuple[type[Exception], ...]:
     """What Hugging Face's libraries raise for a folder whose files are damaged, to stand behind ``except``.
 
-    They look at what a configuration holds without asking what kind of value it is. The function is called when there
-    is an error to be told, so that nothing is imported before.
+    They look at what a configuration holds without asking what kind of value it is. A function, so that nothing is
+    imported before there is an error.
     """
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError

@@ -28,11 +28,7 @@ _LINE = re.compile(rb'\{"file":\s*(?P<file>"(?:[^"\\]|\\.)*"),\s*"content":\s*(?
 
 
 def packed_files(study: Path) -> Mapping[str, bytes]:
-    """The files in a study's ``records.jsonl`` by their path below the study; none if it is not packed.
-
-    Raises:
-        CheckpointError: If a line is damaged.
-    """
+    """The files in a study's ``records.jsonl`` by their path below the study; none if it is not packed."""
     path = study / RECORDS_NAME
     try:
         state = path.stat()
@@ -78,12 +74,7 @@ def in_study(path: Path) -> bool:
 
 
 def read_study_bytes(path: Path, most: int = -1) -> bytes:
-    """Content of a file of a study, on disk (``most`` bytes of it, if given) or packed.
-
-    Raises:
-        OSError: If it cannot be read.
-        CheckpointError: If it is packed, and the packed study is damaged.
-    """
+    """Content of a file of a study, on disk (``most`` bytes of it, if given) or packed."""
     try:
         with path.open("rb") as stream:
             return stream.read(most)

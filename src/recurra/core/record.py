@@ -118,13 +118,9 @@ def _matrix_of(written: Any) -> Any:
 
 
 class MetricsRecord(HashedSettings):
-    """Quality on one split.
+    """Quality on one split. Precision, recall and F1 are those of label 1 of two classes, macro means of more.
 
-    Attributes:
-        precision: Of the positive class (label 1) for two classes, macro mean for more; so are ``recall`` and ``f1``.
-        loss: None of answers that are labels without probabilities.
-        average_precision: Of each label, by the softmax of the logits; none of one that no row has, and none at all in
-            records from before it was measured.
+    ``loss`` is none of answers without probabilities. Average precision is by label; none of one that no row has.
     """
 
     rows: int
@@ -159,12 +155,7 @@ class MetricsRecord(HashedSettings):
 
 
 class TeacherRecord(HashedSettings):
-    """Whom a model learned from.
-
-    Attributes:
-        compares_states: Whether states on the way were compared, and not answers alone.
-        agreement: Share of the rows that chose the epoch on which the student says what they say.
-    """
+    """Whom a model learned from; ``agreement`` is on the rows that chose the epoch."""
 
     names: list[str]
     runs: list[str]
@@ -247,13 +238,7 @@ class LabelFiguresRecord(Part):
 
 
 class MultiLabelMetricsRecord(Part):
-    """Quality on one split.
-
-    Attributes:
-        micro_f1_interval: 95 % interval of it over texts (percentile bootstrap).
-        macro_f1: Mean of the labels' F1; one that never occurs counts as 0.
-        loss: Mean binary cross-entropy over texts and labels, in nats; it knows no thresholds.
-    """
+    """Quality on one split; a label that never occurs counts as 0 in macro F1, and the loss is in nats a pair."""
 
     rows: int
     micro_f1: float
@@ -307,8 +292,8 @@ def is_of_causality(audit: str) -> bool:
 class LanguageSplitRecord(Part):
     """One split as it was used: all of it, or in mode ``lines`` its long lines.
 
-    ``words`` count one end-of-line a line, ``bytes`` are UTF-8 with one for each end of line, ``tokens`` include
-    end-of-text; ``samples`` are those of training, none for other splits, which are evaluated whole.
+    ``words`` count one end-of-line a line, ``bytes`` one for each end of line, ``tokens`` include end-of-text;
+    ``samples`` are those of training.
     """
 
     fingerprint: str
@@ -357,13 +342,10 @@ class LanguageTrainingRecord(AnyTrainingRecord):
 
 
 class HeadRecord(Part):
-    """How well one head predicts a split.
+    """How well one head predicts a split; what needs all of a text is none if the tokenizer loses part of it.
 
-    Attributes:
-        token_perplexity: ``exp(loss)``; comparable for one tokenizer only. None where it is beyond all numbers.
-        word_perplexity: By words of the text, the unit of published WikiText figures; None also if the tokenizer loses
-            part of a text.
-        bits_per_byte: None if the tokenizer loses part of a text.
+    ``token_perplexity`` is ``exp(loss)``, none beyond all numbers; ``word_perplexity`` is the unit of published
+    figures.
     """
 
     loss: float
@@ -373,11 +355,7 @@ class HeadRecord(Part):
 
 
 class LanguageMetricsRecord(Part):
-    """Quality on one split, every token scored once.
-
-    Attributes:
-        stride: Tokens from one window to the next; equal to ``context`` for blocks that do not overlap.
-    """
+    """Quality on one split, every token scored once; ``stride`` is the context for blocks that do not overlap."""
 
     tokens: int
     words: int
@@ -511,12 +489,7 @@ class SharedParts:
 
 
 def read_any_record(folder: Path | str, shared: SharedParts | None = None) -> AnyRecord:
-    """Reads the record of a run folder (or a record file), whatever was trained; of many they share equal parts.
-
-    Raises:
-        CheckpointError: If there is none, it is not a record that this version can read, or it was changed after it
-            was written.
-    """
+    """Reads the record of a run folder (or a record file), whatever was trained; of many they share equal parts."""
     path = _record_path(folder)
     return read_sealed(
         path,

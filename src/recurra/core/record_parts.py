@@ -26,10 +26,8 @@ class Part(BaseModel):
 class AuditResult(Part):
     """What one audit found.
 
-    Attributes:
-        status: The grade: ``passed``, ``note`` (something to know that does not spoil the figures) or ``failed`` (they
-            are not to be relied on). Else ``measured`` (a figure without a grade) or ``skipped`` (the summary says
-            why).
+    A ``note`` is something to know that does not spoil the figures; after ``failed`` they are not to be relied on.
+    ``measured`` has no grade, and of ``skipped`` the summary says why.
     """
 
     name: str
@@ -73,10 +71,7 @@ class EncoderRecord(HashedSettings):
 
 
 class ModelRecord(HashedSettings):
-    """What was trained. ``kind`` is ``transformer``, ``linear`` or ``answers``; FLOPs are those of a token.
-
-    ``encoder`` is the pretrained encoder that it started from, if it did.
-    """
+    """What was trained, and the pretrained encoder that it started from, if it did. FLOPs are those of a token."""
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"description"})
 
@@ -92,13 +87,9 @@ class ModelRecord(HashedSettings):
 
 
 class DecisionRecord(Part):
-    """How logits become labels where each label is decided for itself.
+    """How logits become labels where each is decided for itself: by the logistic function of its logit by temperature.
 
-    Attributes:
-        kind: ``independent``: a probability a label, the logistic function of its logit, divided by the temperature.
-        thresholds: A text has the labels whose probability is not below theirs, in the order of the labels.
-        separator: What stands between labels where they are written as one text; ``json`` writes a JSON list.
-        temperature: Of all labels, chosen on the rows that chose the weights; records from before it have 1.
+    A text has the labels whose probability is not below their threshold; ``json`` as separator writes a JSON list.
     """
 
     kind: Literal["independent"] = "independent"
@@ -108,13 +99,9 @@ class DecisionRecord(Part):
 
 
 class OneLabelRecord(Part):
-    """How logits become probabilities where a text has one label, the most probable.
+    """How logits become probabilities where a text has one label: by the softmax of the logits by temperature.
 
-    Attributes:
-        kind: ``exclusive``: the softmax of the logits, divided by the temperature.
-        temperature: Chosen on the rows that chose the weights; it changes no label.
-        abstain_below: Of each label, the probability below which a text that would get it gets none; absent where every
-            text gets a label.
+    A text that would get a label with a probability below its ``abstain_below`` gets none.
     """
 
     kind: Literal["exclusive"] = "exclusive"
@@ -141,9 +128,8 @@ class AnyTrainingRecord(Part):
 class LatencyRecord(Part):
     """Time a sample in milliseconds at one batch size, over ``samples`` real texts, after warm-up, synchronised.
 
-    ``median_ms``, ``p90_ms`` and ``p99_ms`` (none in older records) are over batches, each divided by its size;
-    ``mean_ms`` is total time by samples, so that a second takes ``1000 / mean_ms`` of them.
-    ``scope`` says what was timed: ``model`` (tokenised input to logits) or ``text`` (text to label).
+    Quantiles are over batches, each divided by its size; ``mean_ms`` is total time by samples. ``scope`` says what was
+    timed: ``model`` (tokenised input to logits) or ``text`` (text to label).
     """
 
     batch_size: int

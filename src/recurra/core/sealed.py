@@ -73,11 +73,7 @@ def read_sealed(
     missing: str = "",
     build: Callable[[type[AnySealed], Any], AnySealed] | None = None,
 ) -> AnySealed:
-    """Reads a file.
-
-    Args:
-        missing: What to say if there is none, instead of the cure.
-        build: Makes the object of the values in the file and leaves these as they are; none validates them.
+    """Reads a file and validates its values, unless ``build`` makes the object; ``missing`` is said if none is there.
 
     Raises:
         CheckpointError: If it cannot be read, is something else, a newer version wrote it, or it was changed.
@@ -142,11 +138,7 @@ def describe_file(path: Path) -> FileEntry:
 
 
 def verify_file(path: Path, wanted: FileEntry | None, *, of: str, cure: str) -> None:
-    """Holds a file against what was written down of it.
-
-    Raises:
-        CheckpointError: If it is missing, truncated or changed.
-    """
+    """Holds a file against what was written down of it; a `CheckpointError` says if it is missing or another."""
     if wanted is None or not path.is_file():
         raise CheckpointError(f"'{path}' is missing: the {of} is not whole; {cure}")
     found = path.stat().st_size
@@ -182,9 +174,6 @@ def sealed_model(run: Path) -> Path:
     """Returns the model folder of a run, once its files are what its training wrote.
 
     Runs from before there was a seal are taken as they are. Files that came into the folder later are not looked at.
-
-    Raises:
-        CheckpointError: If a file is missing, truncated or changed.
     """
     if (run / SEAL_NAME).exists():
         for name, entry in _read_seal(run).files.items():

@@ -13,10 +13,7 @@ _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u20
 
 
 def printable(text: str, most: int = LONGEST_LINE) -> str:
-    r"""Returns a text with every control character written out, as ``\x1b``; cut where it is longer than ``most``.
-
-    Line breaks are written out as well. Emoji, combining marks and every script stay as they are.
-    """
+    r"""Returns a text with every control character and line break written out, as ``\x1b``; cut at ``most``."""
     shown = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
     if shown.isprintable():
         return shown

@@ -20,16 +20,11 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
     """Batches of rows of about equal length, in random order, anew each epoch.
 
     An epoch shuffles all rows, cuts them into windows, sorts each window by length, cuts it into batches and shuffles
-    the batches. The batch with the longest row then comes first: if it does not fit the memory, that shows at once, and
-    the allocator cuts later batches out of its blocks. Every row comes once an epoch. The order depends on the seed and
-    the epoch alone. If the rows do not fill the last batch, that smaller one is a random sample and comes last.
+    these. The longest batch comes first: if it does not fit the memory, that shows at once. The order depends on the
+    seed and the epoch alone. A smaller last batch is a random sample and comes last.
 
     Under a curriculum the first epochs have as many batches, of short rows alone, each several times: of all lengths
     that occur, epoch ``e`` from 1 takes the shortest ``e / curriculum_epochs``.
-
-    Args:
-        lengths: Length of each row in tokens, shape ``(rows,)``.
-        curriculum_epochs: Epochs over which all lengths are let in; 0 has them all from the start.
     """
 
     def __init__(
@@ -92,10 +87,7 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
 
 
 def sorted_batches(lengths: Integers | Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:
-    """Cuts rows, sorted by length, into batches; for inference, where the order is free.
-
-    The longest come first, so that a batch that does not fit the memory fails at once.
-    """
+    """Cuts rows, sorted by length, into batches for inference; the longest first, so that a lack of memory shows."""
     if batch_size < 1:
         raise ValueError(f"batch_size {batch_size} must be at least 1")
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
@@ -106,7 +98,7 @@ def padded_length(longest: int) -> int:
     """Tokens of a batch whose longest row has so many: the next multiple of 4, above 32 of 8.
 
     Every length that occurs has its own compiled kernels in oneDNN, half a MiB each and fifteen a layer shape; with all
-    lengths of a corpus they outgrow model and optimiser together. Fewer lengths cost a few masked tokens.
+    lengths of a corpus they outgrow model and optimiser together.
     """
     step = 4 if longest <= 32 else 8
     return -(-longest // step) * step
@@ -115,10 +107,7 @@ def padded_length(longest: int) -> int:
 def pad_rows(
     rows: Sequence[Sequence[int] | Integers], pad_token_id: int, *, longest: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Pads rows on the right to `padded_length` of the longest.
-
-    Args:
-        longest: No row is padded beyond it; none is longer.
+    """Pads rows on the right to `padded_length` of the longest, at most to ``longest``.
 
     Returns:
         Tokens, and where they are a row's own; both ``(rows, tokens)``.
@@ -139,11 +128,9 @@ class Collator:
         self.pad_token_id = pad_token_id
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` if given.
+        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` if rows have them.
 
-        Args:
-            rows: Each with ``input_ids`` (a sequence of ids) and perhaps ``labels``: one index (int64), or 0 and 1
-                a label (then float32, ``(batch, labels)``).
+        Labels are int64, ``(batch,)``, or float32 of 0 and 1, ``(batch, labels)``.
         """
         tokens, inside = pad_rows([row["input_ids"] for row in rows], self.pad_token_id)
         batch = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inside.astype(np.int64))}

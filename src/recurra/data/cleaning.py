@@ -129,12 +129,7 @@ def recorded_cleaning(config: Mapping[str, Any]) -> str:
 
 
 def check_texts(texts: Sequence[str]) -> None:
-    """Refuses what no tokenizer takes, without showing it: it may be private.
-
-    Raises:
-        TypeError: If one is no string.
-        DataError: If one holds a lone surrogate.
-    """
+    """Refuses, by a `TypeError` or a `DataError`, what no tokenizer takes; it is not shown, for it may be private."""
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):
             raise TypeError(f"text {number:,} of {len(texts):,} is a {type(text).__name__}; give strings")

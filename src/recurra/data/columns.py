@@ -15,15 +15,7 @@ from recurra.core.errors import DataError
 
 
 def one_dimension(values: Any, what: str) -> list[Any]:
-    """Plain values of a list, an array, a Series or another column; a table of one column is one.
-
-    Args:
-        values: The column.
-        what: What it is called in an error.
-
-    Raises:
-        DataError: If it is no column, or has several.
-    """
+    """Plain values of a list, an array, a Series or another column (or a table of one), called ``what`` in errors."""
     listed = isinstance(values, list | tuple) or hasattr(values, "__array__") or is_of(values, "datasets", "Column")
     if not listed:
         raise DataError(f"{what} is {with_article(kind_of(values))}; give a list, an array or a Series")

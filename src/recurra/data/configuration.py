@@ -69,29 +69,15 @@ class DataConfig(RunData):
         text_column: Column of a user's file that holds the text; or several with commas between, which are joined.
         split_seed: Seed of every random decision about the data: splits, held-out sentences, fractions.
         fraction: Share of the training split that is used, stratified by label. Other splits stay whole.
-        rows_per_label: Rows of each label that are used, in training and in the split that chooses the weights, as if a
-            user had labelled so few; a label with fewer keeps all. Other splits stay whole. Not beside ``fraction``.
-        length_tail: Keep only the longest or the shortest texts **of every split**: the papers train and test
-            separately on such a subset. Applied before ``fraction``.
+        rows_per_label: Rows of each label in training and in the split that chooses the weights, at most.
+        length_tail: Keeps the longest or shortest texts of **every** split, as the papers do; before ``fraction``.
         max_length: Longest input in tokens, ``[CLS]`` and ``[SEP]`` included.
-        tokenizer: ``bert-base-uncased`` (data root or public name), ``trained`` (WordPiece of the training split), or
-            the path of a tokenizer folder or a ``vocab.txt``.
-        auxiliary: ``treebank`` adds the five-class labels of the treebank's training phrases to ``sst2`` under
-            ``official``, for protocols that train on them first (``auxiliary_epochs``). The linear control ignores
-            them.
-        join_labels: Write labels of a user's file that are the same in several spellings in one way, the most frequent;
-            see `recurra.data.labels`.
-        form_must_not_predict: Whether the form of a text (length, punctuation, case, spacing) must not tell its label:
-            the audit that finds it does then fails, and is a note otherwise.
-        unlabelled: Texts without labels, whose answers students of a teacher learn too: a file, the name of a corpus,
-            or several of them with commas between. Of a corpus the training part is taken, its labels are not read.
-            Any text that equals or holds one of a split that models are judged on is left out.
-        unlabelled_unit: ``texts`` as they are, or ``sentences``: each text cut after ``.``, ``!`` or ``?``, and
-            sentences of 3 to 40 words kept. Reviews cut so are more like the sentences of SST-2.
-        folds: Parts of a cross-validation: every row of a user's file is a test row of one of them, see
-            `recurra.data.splits.fold_rows`. A study, and a comparison of fewer than 2,000 rows, runs all of them; 1 is
-            one split.
-        skip_unlabelled: Leave rows of a user's file without a label out, and say which; otherwise they are an error.
+        tokenizer: ``bert-base-uncased``, ``trained`` (WordPiece of the training split), or a path.
+        auxiliary: ``treebank`` adds five-class labels of phrases, for protocols with ``auxiliary_epochs``.
+        form_must_not_predict: Whether the audit fails that finds that the form of a text tells its label.
+        unlabelled: Texts without labels, for students of a teacher: a file, corpora, or both with commas between. A
+            corpus gives its training part. What equals or holds a text that models are judged on is left out.
+        folds: Parts of a cross-validation, see `recurra.data.splits.fold_rows`; 1 is one split.
         id_column: Column of a user's file with unique identities; none takes ``id`` if it has them, else the place.
         encoding: Of a user's text file without a mark; none is UTF-8.
         clean: How texts of a user's file are cleaned, see `recurra.data.cleaning.CLEANINGS`. Corpora have the first.
@@ -157,10 +143,7 @@ class DataConfig(RunData):
 
     @property
     def part(self) -> str:
-        """What sets this part or reading of the corpus apart, for names of runs; empty for the corpus as it is.
-
-        For example ``train-10pct`` or ``longest-30pct``. The tokenizer is left out: it is named where figures stand.
-        """
+        """For example ``train-10pct``. The tokenizer is left out: it is named where figures stand."""
         parts = {
             f"{self.length_tail}-{percent(self.tail_fraction)}": self.length_tail is not None,
             f"train-{percent(self.fraction)}": self.fraction != 1,
@@ -242,9 +225,7 @@ class DataConfig(RunData):
 class MultiLabelData(DataConfig):
     """A user's file in which a text may have any number of labels; one of the two keys says how they are read.
 
-    Attributes:
-        label_separator: What stands between two labels of a cell, such as ``;``, or ``json`` for lists.
-        label_columns: Columns of 0 and 1, one for each label.
+    A separator is what stands between two labels of a cell, or ``json`` for lists; columns hold 0 and 1, one a label.
     """
 
     problem_type: ClassVar[str | None] = "multi_label_classification"

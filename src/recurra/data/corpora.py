@@ -46,12 +46,7 @@ DEMO_LARGE, DEMO_LARGE_ROWS = "large", 24_000
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus that has a name.
-
-    Attributes:
-        protocols: What each protocol does; the first is the default.
-        load: Makes the splits from protocol, seed and data root.
-    """
+    """A corpus that has a name; of its protocols the first is the default."""
 
     name: str
     description: str
@@ -159,11 +154,7 @@ def recorded_data(record: LabelRunRecord) -> DataConfig:
 
 
 def recorded_split(record: LabelRunRecord, name: str, data_root: Path | None) -> TextSplit:
-    """A split of a run's own data, one that its record describes, as it was recorded.
-
-    Raises:
-        DataError: If the data cannot be had, or have changed.
-    """
+    """A split of a run's own data as it was recorded; a `DataError` says if the data have changed or are gone."""
     rows = load_dataset(recorded_data(record), data_root).splits.get(name)
     recorded = record.data.splits[name].fingerprint
     if rows is None or rows.fingerprint != recorded:
@@ -184,9 +175,6 @@ _OF_FILES = (
 
 def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDataset:
     """Loads the data that a configuration names, cleaned, split and cut to the subset that it asks for.
-
-    Args:
-        config: Corpus or file, protocol, subset. ``length_tail`` applies to every split, then ``fraction`` to train.
 
     Raises:
         ConfigurationError: For an unknown corpus or protocol.
@@ -277,7 +265,6 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
 
 
 def _present(split: TextSplit) -> npt.NDArray[np.int64]:
-    """Indices of the labels that occur in a split."""
     return np.unique(split.labels) if split.labels.ndim == 1 else np.flatnonzero(split.labels.any(axis=0))
 
 
@@ -319,12 +306,7 @@ def sentences_of(text: str) -> list[str]:
 def _with_unlabelled(
     dataset: TextDataset, sources: Sequence[_Unlabelled], *, sentences: bool = False, clean: str = FIRST
 ) -> TextDataset:
-    """Adds the texts that are new: no training row, no repeat, and nothing that chooses or is reported.
-
-    Raises:
-        DataError: If a file cannot be read, there is no new text or more than `MOST_ROWS`, or a file holds rows of a
-            reported split beside a column of labels: then it is labelled data that the test part was cut from.
-    """
+    """Adds the texts that are new: no training row, no repeat, and nothing that chooses or is reported."""
     judged = [text for name, split in dataset.splits.items() if name != "train" for text in split.texts]
     reported = set(map(text_identity, judged))
     known = set(map(text_identity, dataset.splits["train"].texts))

@@ -22,12 +22,9 @@ _WORD_EDGES = (*range(2, 60, 2), *range(60, 120, 20), *range(120, 240, 40), *ran
 
 @dataclass(frozen=True, eq=False)
 class TextSplit:
-    """Rows of one split.
+    """Cleaned rows of one split; none is empty.
 
-    Attributes:
-        texts: Cleaned texts, none of them empty.
-        labels: Indices into the corpus's ``label_names``, int64, shape ``(rows,)``; where a row may have any number of
-            labels 0 and 1 a label, ``(rows, labels)``.
+    Labels are indices into the corpus's ``label_names``, int64, ``(rows,)``; or 0 and 1 a label, ``(rows, labels)``.
     """
 
     name: str
@@ -96,10 +93,8 @@ class TextSplit:
 class TextDataset:
     """A corpus under one protocol.
 
-    Attributes:
-        auxiliary: Rows with labels of another task, for training only; see `recurra.data.sst2`.
-        unlabelled: Texts for students of a teacher; their labels are 0 and mean nothing. See
-            `recurra.data.corpora`.
+    ``auxiliary`` rows have labels of another task, for training only; ``unlabelled`` texts are for students of a
+    teacher, and their labels are 0 and mean nothing.
     """
 
     name: str

@@ -330,10 +330,8 @@ def _fill(template: str, units: Iterable[_Unit], slots: Mapping[str, str]) -> st
 class DemoRow:
     """One review and where it comes from.
 
-    Attributes:
-        label: 1 is positive, 0 negative; in train a share of `LABEL_NOISE` is wrong.
-        pair: Number within the split; two rows that share it are a minimal pair: the same words, opposite labels.
-        flipped: Whether the label was turned over as noise (train only).
+    Rows that share a ``pair`` are a minimal pair: the same words, opposite labels. Labels that are noise are
+    ``flipped``.
     """
 
     text: str
@@ -349,14 +347,10 @@ class DemoRow:
 def demo_rows(
     seed: int = 0, train_rows: int = 8000, validation_rows: int = 1000, test_rows: int = 1500
 ) -> dict[str, list[DemoRow]]:
-    """Generates the rows of the splits ``train``, ``validation`` and ``test``, each of 1 to `MAXIMUM_ROWS`.
+    """Generates the rows of ``train``, ``validation`` and ``test``; the same seed and sizes give the same rows.
 
-    The same seed and sizes give the same rows, everywhere. Labels are balanced in each split. No judgement occurs
-    twice, no row stands inside a row of an earlier split, and a test row shares no `NGRAM_WORDS` words in a row with
-    any row of train or validation.
-
-    Raises:
-        ConfigurationError: For a size outside the range.
+    Labels are balanced in each split. No judgement occurs twice, no row stands inside a row of an earlier split, and a
+    test row shares no `NGRAM_WORDS` words in a row with any row of train or validation.
     """
     sizes = {"train": train_rows, "validation": validation_rows, "test": test_rows}
     for name, rows in sizes.items():
@@ -418,7 +412,6 @@ def _runs(words: _Words) -> Iterator[_Words]:
 
 
 def _with_noise(rows: list[DemoRow], dice: Dice) -> list[DemoRow]:
-    """Turns the label of a share of the rows over, as many of each label."""
     for label in (0, 1):
         places = [place for place, row in enumerate(rows) if row.label == label and not row.flipped]
         dice.shuffle(places)

@@ -44,11 +44,7 @@ class Level(NamedTuple):
 class DepthCorpus:
     """How the texts of a corpus are made.
 
-    Attributes:
-        unit: What difficulty counts, for names of splits.
-        draw: Makes a text of so many steps and its label.
-        levels: Rising difficulties, those of training first.
-        inside: How many of them are trained on.
+    ``draw`` makes a text of so many steps and its label; of the rising ``levels`` the first ``inside`` are trained on.
     """
 
     name: str
@@ -137,15 +133,7 @@ def generate_depth(
     validation_rows: int = 1_000,
     rows_per_level: int = 500,
 ) -> TextDataset:
-    """Generates a corpus; no text occurs twice.
-
-    Args:
-        train_rows: Rows of training, the same number of every difficulty; so is ``validation_rows``.
-        rows_per_level: Rows of the split of each difficulty.
-
-    Raises:
-        DataError: If a difficulty has fewer texts than are asked for.
-    """
+    """Generates a corpus in which no text occurs twice; training has the same number of rows of every difficulty."""
     seen: set[str] = set()
     inside, beyond = corpus.levels[: corpus.inside], corpus.levels[corpus.inside :]
     by_level = {

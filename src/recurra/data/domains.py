@@ -93,12 +93,7 @@ PAPER_ROWS = {"train": 18_192, "validation": 2_274, "test": 2_274}
 def load_domains(
     name: str, reviews: tuple[Reviews, Reviews], protocol: str, split_seed: int, data_root: Path | None
 ) -> TextDataset:
-    """Loads the three-class domain corpus.
-
-    Raises:
-        DataError: If a source is damaged, or has too few rows for three splits.
-        UnavailableError: If a source is neither in the data root nor to be had.
-    """
+    """Loads the three-class domain corpus."""
     sources = {reviews[0].name: reviews[0], "sst2": None, reviews[1].name: reviews[1]}
     pool, dropped = _read(sources, protocol, split_seed, data_root)
     by_split, mixed = _assign(pool, split_seed, by_group=protocol != "pooled")
@@ -187,7 +182,6 @@ def _assign(pool: TextSplit, seed: int, *, by_group: bool) -> tuple[dict[str, li
 
 
 def _shuffled(pool: TextSplit, rows: Sequence[int], seed: int, split: str) -> list[list[int]]:
-    """The rows of each domain, in the order in which they are taken."""
     result = []
     for label in range(len(LABEL_NAMES)):
         generator = np.random.default_rng(derive_seed(seed, "domains", split, label))

@@ -86,13 +86,11 @@ class EncodedSplit:
     """Token ids of a split, laid end to end; a map-style dataset for a torch ``DataLoader``.
 
     Attributes:
-        input_ids: Token ids of all rows, int32, shape ``(tokens,)``; each row is ``[CLS] text [SEP]``, or a window of a
-            text.
-        offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, shape ``(rows + 1,)``.
-        labels: Label of each row, int64, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
-        weights: What the loss of each row counts in training, float32, shape ``(rows,)``; none counts all alike.
-        window_counts: Windows of each text, int64, shape ``(texts,)``, whose rows follow each other and have the
-            text's label; none if every text is one row.
+        input_ids: int32, ``(tokens,)``; each row is ``[CLS] text [SEP]``, or a window of a text.
+        offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, ``(rows + 1,)``.
+        labels: int64, ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
+        weights: What the loss of each row counts in training, float32, ``(rows,)``; none counts all alike.
+        window_counts: Windows of each text, int64, ``(texts,)``, whose rows follow each other; none if all have one.
     """
 
     input_ids: npt.NDArray[np.int32]
@@ -114,11 +112,7 @@ class EncodedSplit:
         return EncodedSplit(ids, offsets, np.concatenate([self.labels, other.labels]), window_counts=counts)
 
     def weighed(self, weights: npt.NDArray[np.float32] | None) -> EncodedSplit:
-        """These rows, with what each text counts shared among its windows.
-
-        Args:
-            weights: What the loss of each text counts, ``(texts,)``, with a mean of 1; none counts all alike.
-        """
+        """These rows, with what each text counts, ``(texts,)``, shared among its windows; none counts all alike."""
         return replace(self, weights=share_weights(self.window_counts, weights))
 
     @cached_property
@@ -152,14 +146,10 @@ class EncodedSplit:
 def encode_texts(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Tokenises cleaned texts.
+    """Tokenises cleaned texts: flat ids ``(tokens,)`` and offsets ``(rows + 1,)``.
 
-    Args:
-        max_length: Longest row in tokens, special tokens included; what is beyond is cut. None gives the tokens of the
-            text alone: nothing is cut or added, and what looks like a special token is taken letter by letter.
-
-    Returns:
-        Flat ids ``(tokens,)`` and offsets ``(rows + 1,)``.
+    Rows are cut at ``max_length`` tokens, special tokens included. None gives the tokens of the text alone: nothing is
+    cut or added, and what looks like a special token is taken letter by letter.
     """
     input_ids, offsets, _ = _encode_rows(texts, tokenizer, max_length)
     return input_ids, offsets
@@ -168,11 +158,10 @@ def encode_texts(
 def encode_windows(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int, windows: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-    """Tokenises cleaned texts, long ones in windows; see `recurra.data.windows`.
+    """Tokenises cleaned texts, long ones in windows, see `recurra.data.windows`.
 
     Returns:
-        Flat ids ``(tokens,)``, offsets ``(rows + 1,)``, and windows of each text ``(texts,)``; none if every text is
-        one row.
+        Flat ids ``(tokens,)``, offsets ``(rows + 1,)``, and windows of each text ``(texts,)``; none if all have one.
     """
     if windows == 1:
         return *encode_texts(texts, tokenizer, max_length), None
@@ -234,11 +223,7 @@ def _encode(backend: Tokenizer, texts: Sequence[str], *, special: bool) -> list[
 
 
 def _shorten(text: str, max_length: int) -> str:
-    """Drops words far beyond ``max_length`` before the tokenizer works through them.
-
-    A word gives at least one token (unless the normaliser removes all of its characters, hence the margin of four), so
-    the words that are kept fill the row.
-    """
+    """Drops words far beyond ``max_length``: each gives a token, unless the normaliser removes its characters."""
     if len(text) <= 64 * max_length:
         return text
     return " ".join(text.split(" ", 4 * max_length)[: 4 * max_length])
@@ -252,11 +237,7 @@ def encode_split(
     *,
     windows: int = 1,
 ) -> EncodedSplit:
-    """Tokenises a split, or reads it from the cache.
-
-    The cache is keyed by the split's fingerprint, the tokenizer's hash, ``max_length`` and ``windows``. A damaged file
-    is made again; a cache that cannot be written costs time only and is logged.
-    """
+    """Tokenises a split, or reads it from the cache, whose key is the split, the tokenizer and the lengths."""
     key = f"{split.fingerprint}-{tokenizer_hash(tokenizer)}-{max_length}" + (f"x{windows}" if windows > 1 else "")
     path = cache_path(key, cache_dir)
     names = ["input_ids", "offsets", "labels", *(["window_counts"] if windows > 1 else [])]

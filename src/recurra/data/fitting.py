@@ -50,11 +50,7 @@ def fitting_rows(
 ) -> tuple[TextDataset, npt.NDArray[np.float32] | None, npt.NDArray[Any]]:
     """Returns the splits, weights of the training rows if they differ, and the labels in their order.
 
-    Args:
-        eval_set: ``(texts, labels)`` to choose the epoch by; none draws ``validation_fraction`` of the rows.
-
-    Raises:
-        InputError: For what cannot be fitted.
+    ``eval_set`` is ``(texts, labels)`` to choose the epoch by; none draws ``validation_fraction`` of the rows.
     """
     listed, column = _rows(texts, labels, "X", "y")
     classes, numbers = _number_labels(column)
@@ -130,7 +126,6 @@ def _weights(labels: npt.NDArray[Any], sample_weight: Any, class_weight: Any) ->
 
 
 def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> TextSplit:
-    """Cleaned rows with text; their ids are their places."""
     cleaned = clean_texts(texts, CAREFUL)
     filled = [row for row, text in enumerate(cleaned) if text]
     return TextSplit(name, [cleaned[row] for row in filled], labels[filled], [str(row) for row in filled])
@@ -167,7 +162,6 @@ def _array(values: Sequence[Any]) -> npt.NDArray[Any]:
 
 
 def _number_labels(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """The labels in sorted order, and the number of each row's."""
     values = labels.tolist()
     try:
         distinct = sorted(set(values))
@@ -185,7 +179,6 @@ def _number_labels(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDAr
 
 
 def _label_words(classes: npt.NDArray[Any]) -> list[str]:
-    """Names of the labels where a file or a page has words."""
     words = [
         as_word(label, "y", "label", number, "y") if isinstance(label, str | int | float) else str(label)
         for number, label in enumerate(classes.tolist(), start=1)

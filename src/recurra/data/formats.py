@@ -193,7 +193,6 @@ def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
 
 
 def _too_long(source: str, unit: str, place: int) -> DataError:
-    """The error for a cell that is too long to be a text."""
     return DataError(
         f"{source} {unit} {place} holds a cell of more than {MAX_CELL_CHARACTERS:,} characters; cut the text, "
         "or close the quotation mark that was left open"
@@ -257,11 +256,7 @@ def record_rows(
     unit: str = "line",
     lenient: bool = False,
 ) -> Iterator[Row]:
-    """Yields rows of objects; each may have its names in other case.
-
-    Raises:
-        DataError: If an object lacks a column or has one twice.
-    """
+    """Yields rows of objects; each may have its names in other case, and unless ``lenient`` must have all columns."""
     unseen, present = set(columns) if lenient else set(), dict[str, None]()
     for place, value in records:
         names = columns
@@ -369,11 +364,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def find_column(where: str, column: str, present: Sequence[str]) -> str:
-    """The name by which a table or line has a column: as asked for, in other case, or with blanks around.
-
-    Raises:
-        DataError: If there is none, or several of which none is written as asked for.
-    """
+    """The name by which a table or line has a column: as asked for, in other case, or with blanks around."""
     if column in present:
         return column
     similar = [name for name in dict.fromkeys(present) if name.strip().casefold() == column.strip().casefold()]
@@ -418,14 +409,7 @@ def join_cells(cells: Sequence[str], width: int) -> str:
 
 
 def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
-    """Returns a cell as text; nothing is the empty text.
-
-    Args:
-        longest: Most characters, or None for any number: a novel, not a row of a table.
-
-    Raises:
-        DataError: If it is no text, too long, or holds what is not a character.
-    """
+    """Returns a cell as text, of ``longest`` characters at most; nothing is the empty text."""
     if value is None:
         return ""
     if not isinstance(value, str):

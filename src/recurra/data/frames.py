@@ -36,9 +36,7 @@ Columns = dict[str, list[Any]]
 class RowsInMemory:
     """Rows in memory as files of a user would have them.
 
-    Attributes:
-        parts: Columns by split, and of texts without labels. Labels are words (JSON lists of them where rows have any
-            number of labels); groups and ids are there where they came. Missing cells are none.
+    ``parts`` are columns by split. Labels are words, or JSON lists of them; missing cells are none.
     """
 
     parts: dict[str, Columns]
@@ -69,11 +67,7 @@ class RowsInMemory:
 
 
 def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None:
-    """Reads what came as data, and as ``validation``, ``test`` and ``unlabelled`` among the options.
-
-    Returns:
-        None if all are files, or a corpus by its name.
-    """
+    """Reads what came as data, and as ``validation``, ``test`` and ``unlabelled``; none if all are files or corpora."""
     given = {"train": data, **{split: options.get(split) for split in SPLITS[1:]}}
     given = {split: value for split, value in given.items() if not isinstance(value, str | Path | None)}
     frames: dict[str, Any] = {}
@@ -132,7 +126,6 @@ def _source(rows: Any, split: str) -> str:
 
 
 def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[str], own: list[str]) -> Columns:
-    """The columns of a split that are read, as words and texts."""
     present, column = opened_rows(rows, source, [text, label, *own])
     texts = split_names(text, present)
     wanted = list(dict.fromkeys([*texts, *(label_columns or [label]), *own]))

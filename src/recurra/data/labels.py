@@ -78,11 +78,9 @@ def spellings(counts: Mapping[str, int]) -> list[list[str]]:
 
 
 def join_spellings(table: FileTable, names: Iterable[str] | None = None) -> FileTable:
-    """Returns a table in which every label is written in one way.
+    """Returns a table in which every label is written in one way: that of ``names``, else the table's own winner.
 
-    Args:
-        names: Names of classes that are to be used, for example those of the training rows; None takes the winning
-            spellings of the table. A label that is none of them in any spelling stays as it is.
+    A label that is none of the names in any spelling stays as it is.
     """
     if names is None:
         counts = Counter(name for label in table.labels for name in _names(label))
@@ -107,12 +105,7 @@ def _respelt(label: str | Sequence[str], chosen: Mapping[str, str]) -> str | tup
 
 @dataclass(frozen=True)
 class FileTable:
-    """Labelled rows of a file, cleaned.
-
-    Attributes:
-        source: The file in quotes, or what a program's rows came in.
-        groups: Values of the group column, or None without one; an empty value groups the row with no other.
-    """
+    """Labelled rows of a file, cleaned; an empty group groups a row with no other."""
 
     source: str
     unit: str
@@ -130,11 +123,7 @@ class FileTable:
 
 
 class LabelColumn:
-    """How the cells of a label column are read: one label a row.
-
-    Attributes:
-        columns: Columns that are read in place of the label column; none reads that.
-    """
+    """How labels are read, one a row: from the label column, or from ``columns`` if there are any."""
 
     columns: Sequence[str] = ()
 
@@ -157,11 +146,7 @@ class LabelColumn:
         return word(cell)
 
     def names(self, table: FileTable, label_column: str) -> list[str]:
-        """The class names of a table.
-
-        Raises:
-            DataError: If there is one only, or so many that the column can hardly be a label.
-        """
+        """The class names of a table: several, and not so many that the column can hardly be a label."""
         counts = Counter(table.labels)
         if len(counts) < 2:
             only = next(iter(counts))
@@ -340,9 +325,7 @@ def read_table(
 ) -> FileTable:
     """Reads a labelled file, cleans its texts and drops those that are empty then.
 
-    Args:
-        skip_unlabelled: Whether rows without a label are left out and told in the table instead of an error; None is an
-            error too, for callers whose users have no such choice.
+    Rows without a label are left out and noted if ``skip_unlabelled``, else refused; None proposes no leaving out.
     """
     reader = labels or LabelColumn()
     label_columns = list(reader.columns) or [label_column]
@@ -364,8 +347,6 @@ def read_table(
 
 @dataclass
 class _Rows:
-    """Rows of a file on their way into a table."""
-
     file: TableFile
     text_columns: Sequence[str]
     label_columns: Sequence[str]
@@ -469,7 +450,6 @@ class _Rows:
         ]
 
     def _odd_rows(self) -> list[str]:
-        """What is said of headers among the rows, and of rows inside cells."""
         notes = []
         if self.headers:
             notes.append(

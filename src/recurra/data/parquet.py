@@ -66,11 +66,7 @@ def check_single_values(path: Path, columns: Sequence[str]) -> None:
 def iterate_parquet(
     path: Path, columns: Sequence[str], batch_rows: int = 4096, *, whole: bool = False
 ) -> Iterator[dict[str, list[Any]]]:
-    """Yields the values of some columns, a batch of rows at a time, in constant memory.
-
-    Args:
-        whole: Whether the caller keeps all rows, so that more than `MAX_WHOLE_BYTES` are refused.
-    """
+    """Yields the values of some columns in batches; if all rows are kept (``whole``), at most `MAX_WHOLE_BYTES`."""
     if whole:
         # Before anything is made of the rows, which takes far longer than to read and count them.
         for _ in _batches(path, columns, batch_rows, whole=True):

@@ -52,13 +52,8 @@ Indices = npt.NDArray[np.int64]
 class PassageSource:
     """Passages of a file or a corpus.
 
-    Attributes:
-        name: Of the corpus, or of the file and its folder: not the whole path, which leaves the house with an encoder.
-        sha256: Of the file, or of the corpus's training texts.
-        texts: Texts that were read.
-        left_out: Texts and passages that equal or hold a reported text.
-        input_ids: Tokens of all passages end to end, each between its special tokens, ``(tokens,)``.
-        offsets: Passage ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, ``(passages + 1,)``.
+    ``name`` is not a whole path, for it leaves the house with an encoder. ``left_out`` counts texts and passages that
+    equal or hold a reported text. Passage ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, with its special tokens.
     """
 
     name: str
@@ -88,14 +83,7 @@ class Passages:
 
     A source's share of a round of batches is the square root of its passages, so that a large one does not drown the
     others; each is read from end to end, in an order of its own, before it is read again. Batches depend on the seed
-    and the round alone.
-
-    Args:
-        sources: With at least two passages together.
-        seed: Of the order.
-
-    Attributes:
-        held_out: Source and passage of those that are never in a batch.
+    and the round alone; passages that are ``held_out`` (source, passage) are in none.
     """
 
     def __init__(self, sources: Sequence[PassageSource], seed: int) -> None:
@@ -149,19 +137,8 @@ def read_passages(
 ) -> list[PassageSource]:
     """Reads texts, cuts them at ends of sentences into passages of at most `MAX_TOKENS` tokens, and tokenises them.
 
-    Args:
-        names: Files, or named corpora, which give their training texts.
-        apart: Files and corpora with texts that models are reported on: what equals or holds one is left out. Of a
-            corpus without an official test part that is every row. The test and validation rows of the corpora in
-            ``names`` are held apart anyway.
-        tokenizer: The encoder's.
-        text_column: Column of the texts of files.
-        data_root: Folder with local copies of corpora.
-        cache_dir: Where passages are kept, by content.
-        reporter: For progress.
-
-    Raises:
-        DataError: If a source cannot be read, is a test part, or has no passages.
+    What equals or holds a text that models are reported on is left out: those of ``apart``, of which every row where
+    splits are drawn, and the test and validation rows of the corpora in ``names``.
     """
     for name in names:
         _check_training_text(name)
@@ -275,11 +252,9 @@ def _cut(
 
 
 def cut_passages(text: str, sizes: Iterator[int]) -> Iterator[str]:
-    """Cuts a cleaned text at ends of sentences; a sentence that is longer than a passage is cut after its words.
+    """Cuts a cleaned text at ends of sentences, or after the words of one that is longer than any passage.
 
-    Args:
-        text: Of any length.
-        sizes: Most words of each passage in turn; a passage of one sentence may have as many as the longest.
+    ``sizes`` are the most words of each passage in turn.
     """
     words: list[str] = []
     size = next(sizes)

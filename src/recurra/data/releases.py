@@ -50,12 +50,7 @@ class Release:
         return [part for part in self.parts if data_root is not None and self.path(data_root, part).is_file()]
 
     def read(self, data_root: Path | None, wanted: Sequence[str] | None = None) -> dict[str, pa.Table]:
-        """Reads parts as Arrow tables, so that rows stay out of Python; what the data root lacks comes from the hub.
-
-        Raises:
-            DataError: If a file is damaged or lacks a column.
-            UnavailableError: If a part is neither in the data root nor to be had.
-        """
+        """Reads parts as Arrow tables, so that rows stay out of Python; what the data root lacks comes from the hub."""
         wanted = wanted or self.parts
         present = self.present(data_root)
         missing = [part for part in wanted if part not in present]
@@ -71,7 +66,6 @@ class Release:
         return tables
 
     def _columns_of(self, present: Sequence[str], source: str) -> list[str]:
-        """The columns to read: one of texts may be a title and a content."""
         columns = [
             name
             for column in self.columns

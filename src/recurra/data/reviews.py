@@ -34,10 +34,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def text_identity(text: str) -> str:
-    """What makes two texts the same: the words without case, punctuation and spacing.
-
-    A text of punctuation alone is kept as it is.
-    """
+    """What makes two texts the same: the words without case, punctuation and spacing; or punctuation, if it is all."""
     if text.isascii():
         return " ".join(text.lower().translate(_ASCII_NOT_WORD).split()) or text.strip()
     return _NOT_WORD.sub(" ", text.casefold()).strip() or text.strip()
@@ -125,11 +122,7 @@ def joined(name: str, pools: Iterable[TextSplit]) -> TextSplit:
 
 
 def rows_that_give_away(queries: Iterable[str], rows: Sequence[str]) -> set[int]:
-    """Finds the rows that equal a query or hold it as a run of words, case and punctuation aside.
-
-    Returns:
-        Positions in ``rows``. Queries of fewer than three words count only if the row equals them.
-    """
+    """Finds the rows that equal a query or hold it as a run of three words or more, case and punctuation aside."""
     equal: set[tuple[str, ...]] = set()
     by_start: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
     for query in queries:
@@ -218,7 +211,6 @@ REVIEWS = (YELP_POLARITY, AMAZON_POLARITY, YELP_REVIEWS, AMAZON_REVIEWS, YELP_SE
 
 
 def _read_tables(reviews: Reviews, data_root: Path | None) -> dict[str, pa.Table]:
-    """Reads all parts as Arrow tables with the columns ``text`` and ``label``."""
     return {part: _checked(table, part, reviews) for part, table in reviews.read(data_root).items()}
 
 
@@ -241,12 +233,7 @@ def _checked(table: pa.Table, part: str, reviews: Reviews) -> pa.Table:
 
 
 def load_reviews(reviews: Reviews, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
-    """Loads reviews as a sentiment corpus.
-
-    Raises:
-        DataError: If a file is damaged, or too small.
-        UnavailableError: If they are neither in the data root nor to be had.
-    """
+    """Loads reviews as a sentiment corpus."""
     load = _splits_of_all if reviews.public_name is None else _splits_drawn
     splits, dropped, notes = load(reviews, protocol, split_seed, data_root)
     return TextDataset(

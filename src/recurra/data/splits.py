@@ -28,11 +28,8 @@ def iterative_split(
 
     Of the units that are left, those with the rarest label are given out in the order of their keys, each to the split
     that wants the most rows of that label; of equals, to the one that wants the most rows at all, then to the first.
-    Units without any label come last, and go where most rows are wanted. Unlike there, ties are broken by content and
-    not by chance, and a unit may be several rows that must stay together.
-
-    Args:
-        labels: 0 and 1, ``(rows, labels)``.
+    Units without any label come last. Unlike there, ties are broken by content and not by chance, and a unit may be
+    several rows that must stay together. Labels are 0 and 1, ``(rows, labels)``.
     """
     names = list(shares)
     portions = np.array([shares[name] for name in names])
@@ -67,10 +64,10 @@ def split_key(seed: int, texts: Sequence[str], rows: Sequence[int]) -> bytes:
 
 
 def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSplit:
-    """Returns a random share of the rows with every label in its proportion.
+    """Returns a random share of the rows with every label in its proportion, at least a row of each, in their order.
 
-    The rows keep their order. With one seed a smaller fraction is a subset of a larger one up to one row a label
-    (rounding), so 10 % and 50 % differ by what is added, not by luck. Every label keeps at least one row.
+    With one seed a smaller fraction is a subset of a larger one up to one row a label (rounding), so 10 % and 50 %
+    differ by what is added, not by luck.
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction {fraction} must be above 0 and at most 1")
@@ -83,11 +80,7 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
 
 
 def rows_of_each_label(split: TextSplit, most: int, seed: int) -> TextSplit:
-    """Returns a random choice of rows with at most so many of each label.
-
-    The rows keep their order. With one seed the rows of a smaller number are among those of a larger one, and of
-    `stratified_fraction`'s.
-    """
+    """Returns a random choice of rows with at most so many of each label, in their order; fewer are among more."""
     return _drawn(split, dict.fromkeys(np.unique(split.labels).tolist(), most), seed)
 
 
@@ -122,7 +115,7 @@ def apportion(
 def length_tail(split: TextSplit, which: Literal["longest", "shortest"], fraction: float) -> TextSplit:
     """Returns the longest or shortest share of the rows, by words, in their order.
 
-    Ties at the edge are broken by a hash of the text: by content, not by place, since files are often sorted by label.
+    Ties are broken by a hash of the text: by content, not by place, since files are often sorted by label.
     """
     if which not in ("longest", "shortest"):
         raise ValueError(f"tail '{which}' must be 'longest' or 'shortest'")
@@ -141,11 +134,7 @@ _MINIMUM_UNITS = 3
 
 
 def load_files(config: DataConfig) -> TextDataset:
-    """Loads a user's file and the validation and test files that may come with it; splits off what is not given.
-
-    Rows with the same cleaned text, or of the same group, stay on one side of a split that is made here. Files that are
-    given are taken as they are; texts that they share with train are counted in the notes; the leakage audit judges.
-    """
+    """Loads a user's file and the validation and test files that may come with it; splits off what is not given."""
     table = _read(config.name, config)
     joined = join_spellings(table) if config.join_labels else table
     names = config.labels.names(joined, config.label_column)
@@ -251,14 +240,9 @@ def split_rows(
 ) -> dict[str, Labels]:
     """Splits rows by a hash of their text, stratified by label; the order of the rows does not matter.
 
-    Rows with any number of labels are split as `recurra.data.splits.iterative_split` does it.
-
     Rows of equal text or equal group are one unit, which is never cut (also through chains: a text in two groups joins
-    them). A unit counts for its most frequent label. A class of fewer than three units stays in train whole.
-
-    Args:
-        labels: Label of each row, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
-        groups: Group of each row, empty for none; or None.
+    them). A unit counts for its most frequent label. A class of fewer than three units stays in train whole. Rows with
+    any number of labels, ``(rows, labels)``, are split by `iterative_split`.
     """
     units = _units(texts, groups)
     keys = [split_key(seed, texts, rows) for rows in units]
@@ -284,10 +268,9 @@ def fold_rows(
 ) -> dict[str, Labels]:
     """Splits rows for one fold of a stratified cross-validation; the order of the rows does not matter.
 
-    Rows are dealt to twice as many hands as there are folds. Two hands are a fold's test rows and the next one its
-    validation rows, so every row that is dealt is a test row of one fold, and a validation row of at most one. Units
-    are those of `split_rows`. A class of fewer than three units is dealt to nobody and stays in train whole. Rows with
-    any number of labels are dealt as `recurra.data.splits.iterative_split` does it, all of them.
+    Units, as in `split_rows`, are dealt to twice as many hands as there are folds. Two hands are a fold's test rows and
+    the next one its validation rows, so every row that is dealt is a test row of one fold. A class of fewer than three
+    units stays in train whole. Rows with any number of labels are dealt by `iterative_split`, all of them.
     """
     units = _units(texts, groups)
     keys = [split_key(seed, texts, rows) for rows in units]
@@ -303,7 +286,6 @@ def fold_rows(
 
 
 def _rows_of(names: Sequence[str], units: Sequence[list[int]], places: Sequence[str]) -> dict[str, Labels]:
-    """Row numbers of each split, ascending."""
     chosen: dict[str, list[int]] = {name: [] for name in names}
     for rows, place in zip(units, places, strict=True):
         chosen[place].extend(rows)

@@ -47,11 +47,7 @@ _TREEBANK_SPLIT = {"train": "train", "validation": "dev", "test": "test"}
 
 
 class Sst2(NamedTuple):
-    """The parts of SST-2 with known labels: train and validation, and test where its labels are known.
-
-    Attributes:
-        whole_of: Of each row, by its id, the sentences that it is the whole of; none where sources are not known.
-    """
+    """The parts of SST-2 with known labels, and of each row, by its id, the sentences that it is the whole of."""
 
     parts: dict[str, TextSplit]
     whole_of: dict[str, frozenset[int]] | None
@@ -59,12 +55,7 @@ class Sst2(NamedTuple):
 
 
 def read_sst2(data_root: Path | None) -> Sst2:
-    """Reads SST-2 from the data root or by its public name.
-
-    Raises:
-        DataError: If a local file is damaged.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
-    """
+    """Reads SST-2 from the data root or by its public name."""
     # The test sentences of the hub have hidden labels.
     wanted = ["train", "validation", *(["test_labeled"] if "test_labeled" in SST2.present(data_root) else [])]
     sources = _read_sources(data_root)
@@ -97,8 +88,7 @@ def _part(name: str, rows: dict[str, list[Any]], groups: dict[str, Group] | None
 def _read_sources(data_root: Path | None) -> tuple[dict[str, Group], dict[str, frozenset[int]]] | None:
     """Source sentences of each row, by its id: in which it is a constituent, and of which it is the whole.
 
-    Only sentences of the row's own split count: a short phrase such as ``the film`` is a constituent of sentences of
-    every split, but the row itself was cut from a sentence of its own.
+    Only sentences of the row's own split count: ``the film`` is a constituent of sentences of every split.
     """
     if data_root is None or not all((data_root / file).is_file() for file in (SOURCES_FILE, SENTENCES_FILE)):
         return None
@@ -266,10 +256,7 @@ def _read_trees(path: Path) -> Iterator[tuple[list[str], list[Phrase]]]:
 
 
 def with_treebank_labels(dataset: TextDataset, data_root: Path | None) -> TextDataset:
-    """Adds the treebank's five-class phrases to ``official`` SST-2, under the same rules as its training rows.
-
-    No phrase of a held-out sentence is among them, and none that equals a reported row or holds it word for word.
-    """
+    """Adds the treebank's five-class phrases to ``official`` SST-2, but those that training must not see."""
     held_out = {sentence for group in _groups(dataset.splits["held_out"]) for sentence in group}
     texts, labels = read_phrases(data_root, held_out)
     queries = (text for name in dataset.reported_splits for text in dataset.splits[name].texts)

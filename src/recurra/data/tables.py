@@ -117,11 +117,7 @@ def check_pyarrow(otherwise: str) -> None:
 
 
 class TableFile:
-    """A file that is opened as often as its rows are asked for.
-
-    Raises:
-        RecurraError: If it cannot be read, or its format needs a package that is not installed.
-    """
+    """A file that is opened as often as its rows are asked for."""
 
     def __init__(
         self,
@@ -308,7 +304,7 @@ class TableFile:
     def rows(self, columns: Sequence[str], optional: Sequence[str] = (), *, whole: bool = False) -> Iterator[Row]:
         """Yields the rows, with the values of columns that must be there and of optional ones.
 
-        If all rows will be kept (``whole``), Parquet that unfolds to too much for that is refused at once.
+        If all rows will be kept (``whole``), Parquet that unfolds to too much for that is refused.
         """
         if self.kind == "parquet":
             return self._parquet_rows(columns, optional, whole=whole)
@@ -460,10 +456,7 @@ def _as_choices(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class TextRows:
-    """Some rows of a stream.
-
-    ``columns`` are the values of those that were asked for beside the text, one list each.
-    """
+    """Some rows of a stream: texts, and a list of values for each of the other columns."""
 
     texts: list[str]
     columns: list[list[Any]]
@@ -486,15 +479,8 @@ def stream_rows(
 ) -> Iterator[TextRows]:
     """Yields the raw texts of a file in chunks, as `stream_texts` does, with the values of other columns.
 
-    Args:
-        path: A file of any format, ``.txt`` with one text a line among them, or ``-`` for standard input, whose lines
-            are texts or, if the first begins with a brace, JSON objects.
-        text_column: Column with the text; or several with commas between, which are joined.
-        columns: Further columns, the text's own perhaps among them; a row that lacks one has None there.
-        chunk_rows: Rows a chunk; fewer where their cells have `MAX_CHUNK_CHARACTERS` together.
-
-    Raises:
-        DataError: If the file cannot be read; what came before the defect was yielded.
+    ``-`` is standard input, whose lines are texts or, if the first begins with a brace, JSON objects. Chunks have fewer
+    rows where their cells have `MAX_CHUNK_CHARACTERS` together. What came before a defect was yielded.
     """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows {chunk_rows} must be at least 1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import CheckpointError, ConfigurationError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -61,6 +62,40 @@ def read_vocabulary(path: Path | str) -> dict[str, int]:
             f"the vocabulary '{path}' has {len(pieces)} lines but {len(vocabulary)} different pieces; remove repeats"
         )
     return vocabulary
+
+
+# The largest that are published have 30 MiB.
+MOST_BYTES = 256 * 2**20
+# Some settings are looked at only when a text comes, some only when one has pieces that the vocabulary lacks.
+PROBE = ("a", "zq \u8aad \U0001f40d")
+
+
+def is_broken_tokenizer(error: BaseException) -> bool:
+    """Whether the tokenizers library says so that a file is broken: by a bare `Exception`, or a panic of Rust."""
+    return type(error) is Exception or type(error).__name__ == "PanicException"
+
+
+def read_tokenizer_text(path: Path) -> str:
+    """The content of a ``tokenizer.json`` of at most `MOST_BYTES`."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        raise CheckpointError(
+            f"'{path}' is no regular file of at most {MOST_BYTES:,} bytes: not the tokenizer of a model; copy it again"
+        )
+    return path.read_bytes().decode("utf-8")
+
+
+def read_tokenizer_file(path: Path, cure: str) -> Tokenizer:
+    """Reads a tokenizer and tries it."""
+    try:
+        tokenizer = Tokenizer.from_str(read_tokenizer_text(path))
+        tokenizer.encode_batch_fast(PROBE)
+    except BaseException as error:
+        if not is_broken_tokenizer(error) and not isinstance(error, OSError | ValueError):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"'{path}' holds no tokenizer that can be read: {reason}; {cure}") from error
+    return tokenizer
 
 
 def train_wordpiece(texts: Sequence[str], vocab_size: int) -> dict[str, int]:
@@ -139,13 +174,8 @@ def with_fewer_pieces(
 ) -> tuple[PreTrainedTokenizerFast, list[int]]:
     """Returns a tokenizer with some pieces, which writes the texts of ``ids`` in the same ones, and their old numbers.
 
-    Special tokens, single characters and the pieces of the texts stay; where there is room, the commonest others, first
-    those whose characters the texts have.
-
-    Args:
-        tokenizer: The whole one.
-        ids: Of all texts.
-        most: Pieces at most: then the rarest of the texts go as well. None leaves what is used and no more.
+    Special tokens, single characters and the pieces of the texts stay. Of ``most`` pieces, what is left are the
+    commonest others, or the rarest of the texts go as well; none leaves what is used.
 
     Raises:
         ConfigurationError: If pieces depend on each other, or ``most`` leaves no room for words.
@@ -182,7 +212,6 @@ def with_fewer_pieces(
 def _remaining_pieces(
     vocabulary: Mapping[str, int], added: set[str], ids: npt.NDArray[np.int32], most: int | None
 ) -> list[str]:
-    """Pieces that stay, in the order of their numbers."""
     counts = np.bincount(ids, minlength=max(vocabulary.values()) + 1)
     inner = {piece: piece.removeprefix("##").removeprefix("\u2581") for piece in vocabulary}
     always = {piece for piece in vocabulary if piece in added or len(inner[piece]) <= 1}
@@ -202,7 +231,6 @@ def _remaining_pieces(
 
 
 def _renumber(state: dict[str, Any], numbers: Mapping[str, int]) -> None:
-    """Gives special tokens their new numbers wherever the tokenizer repeats them."""
     for token in state["added_tokens"]:
         token["id"] = numbers[token["content"]]
     after = state["post_processor"] or {}

@@ -63,13 +63,10 @@ def window_bounds(tokens: int, room: int) -> list[int]:
 def cut_windows(
     input_ids: npt.NDArray[np.int32], offsets: Counts, *, before: int, added: int, max_length: int
 ) -> tuple[npt.NDArray[np.int32], Counts, Counts]:
-    """Cuts tokenised texts into windows.
-
-    Args:
-        input_ids: Tokens of all texts, with those that the tokenizer adds around each, ``(tokens,)``.
+    """Cuts tokenised texts, with what the tokenizer adds ``before`` and behind, into windows.
 
     Returns:
-        Tokens and offsets of the windows, the texts' own order kept, and how many each text has, ``(texts,)``.
+        Tokens ``(tokens,)`` and offsets of the windows, in the texts' order, and how many each text has ``(texts,)``.
     """
     room = max_length - added
     rows: list[npt.NDArray[np.int32]] = []
@@ -95,15 +92,7 @@ def first_windows(counts: Counts) -> Counts:
 
 
 def pool_windows(values: npt.NDArray[np.float32], counts: Counts | None) -> npt.NDArray[np.float32]:
-    """The mean over the windows of each text, in FP64.
-
-    Args:
-        values: Of each window, ``(windows, ...)``.
-        counts: Windows of each text, ``(texts,)``; none if every text has one.
-
-    Returns:
-        Of each text, ``(texts, ...)``.
-    """
+    """The mean over the windows of each text, in FP64; ``(windows, ...)`` to ``(texts, ...)``."""
     if counts is None:
         return values
     sums = np.add.reduceat(values.astype(np.float64), first_windows(counts), axis=0)
@@ -111,12 +100,7 @@ def pool_windows(values: npt.NDArray[np.float32], counts: Counts | None) -> npt.
 
 
 def share_weights(counts: Counts | None, weights: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32] | None:
-    """What the loss of each window counts, ``(windows,)``: an equal share of its text, with a mean of 1.
-
-    Args:
-        weights: What each text counts, ``(texts,)``, with a mean of 1; none counts all alike, and gives none where
-            every text has one window.
-    """
+    """The loss of each window counts an equal share of its text's weight; ``(texts,)`` to ``(windows,)``, mean 1."""
     if counts is None:
         return weights
     own = np.ones(len(counts)) if weights is None else weights.astype(np.float64)

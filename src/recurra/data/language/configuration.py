@@ -26,11 +26,9 @@ class LanguageDataConfig(RunData):
     Attributes:
         name: A corpus (``wikitext-2-v1``, or ``wikitext-2`` for short) or the path of a ``.txt`` file of the user.
         min_characters: ``lines`` takes lines of more characters than this, without the white space around them.
-        max_lines: ``lines`` takes so many of them from train, the first ones; None takes all. Other splits stay whole.
-        fraction: Share of the training text that is used: so many of its texts from the start, which keeps neighbours
-            together. Other splits stay whole, and a trained tokenizer sees this part only.
-        tokenizer: ``gpt2`` (data root or public name), ``trained`` (byte-level BPE of the training split), or the path
-            of a tokenizer folder.
+        max_lines: ``lines`` takes so many of them from train, the first ones; other splits stay whole.
+        fraction: Share of the training texts, from the start, which keeps neighbours together.
+        tokenizer: ``gpt2``, ``trained`` (byte-level BPE of the training split), or the path of a tokenizer folder.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({

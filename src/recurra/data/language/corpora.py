@@ -22,9 +22,8 @@ from recurra.data.tables import TableFile, is_fasttext
 class RunningText:
     """The texts of one split, in order.
 
-    Attributes:
-        texts: Each ends with an end of line that is not written out; a text may hold more, as line feeds. In a
-            corpus of lines a text is one line, and an empty one is an empty line.
+    Each ends with an end of line that is not written out; a text may hold more, as line feeds. In a corpus of lines an
+    empty text is an empty line.
     """
 
     name: str
@@ -91,13 +90,7 @@ class LanguageDataset:
         return content_hash({name: split.fingerprint for name, split in self.splits.items()})
 
     def record(self, min_characters: int = 50) -> dict[str, Any]:
-        """Describes the corpus in plain JSON values.
-
-        Returns:
-            ``name``, ``unit``, ``fingerprint``, ``notes``, and for each of ``splits`` its ``fingerprint``, ``texts``,
-            ``lines``, ``long_lines``, ``words``, ``bytes`` and ``seen_lines``: long lines that stand in train as well,
-            None for train itself and without it.
-        """
+        """Describes the corpus in plain JSON values; ``seen_lines`` are long lines that stand in train as well."""
         long_lines = {name: split.long_lines(min_characters).texts for name, split in self.splits.items()}
         train = set(long_lines.get("train", ()))
         return {
@@ -190,11 +183,7 @@ HELD_OUT_SHARE = 0.1
 
 
 def read_text_file(path: Path | str) -> list[str]:
-    """Reads the lines of a UTF-8 text file, without their ends; empty lines at the end of the file are left out.
-
-    Raises:
-        DataError: If there is no such file, it holds no text, or a byte that is not UTF-8 or NUL; with its line.
-    """
+    """Reads the lines of a text file, without their ends and without empty lines at the end of the file."""
     lines = [text for _, (text,) in TableFile(path, allowed=TEXT_FORMATS).rows(["text"])]
     while lines and not lines[-1].strip():
         lines.pop()
@@ -206,8 +195,8 @@ def read_text_file(path: Path | str) -> list[str]:
 def load_text_files(config: LanguageDataConfig, splits: Sequence[str] | None = None) -> LanguageDataset:
     """Loads a user's text file, and files with validation and test text where they are given.
 
-    Parts that are not given are cut off the end of the file, a tenth of its bytes each: test last, validation before
-    it. Neighbouring lines belong together, so they are not drawn at random.
+    Parts that are not given are cut off the end of the file, a tenth of its bytes each: neighbouring lines belong
+    together, so they are not drawn at random.
     """
     lines = read_text_file(config.name)
     given = {name: path for name, path in (("validation", config.validation), ("test", config.test)) if path}
@@ -231,7 +220,6 @@ def load_text_files(config: LanguageDataConfig, splits: Sequence[str] | None = N
 
 
 def _cut(lines: list[str], parts: int) -> list[list[str]]:
-    """Cuts lines into a first part and ``parts`` of a tenth of the bytes behind it."""
     sizes = [len(line.encode("utf-8")) + 1 for line in lines]
     cuts: list[int] = []
     total, seen = sum(sizes), 0
@@ -279,7 +267,6 @@ def load_language_dataset(
 
 
 def _part_of(dataset: LanguageDataset, config: LanguageDataConfig) -> LanguageDataset:
-    """The data set with the wanted share of its training text."""
     train = dataset.splits.get("train")
     if config.fraction == 1 or train is None:
         return dataset

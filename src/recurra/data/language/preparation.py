@@ -59,10 +59,7 @@ class _Samples(ABC):
 
 
 class PackedBlocks(_Samples):
-    """Texts joined by end-of-text and cut in blocks of ``context`` tokens; the remainder is dropped.
-
-    A block knows nothing of the one before it, and its first token is not predicted.
-    """
+    """Texts joined by end-of-text and cut in blocks of ``context`` tokens; the remainder is dropped."""
 
     def __init__(self, encoded: EncodedText, context: int) -> None:
         super().__init__(context)
@@ -86,10 +83,7 @@ class PackedBlocks(_Samples):
 
 
 class LineSamples(_Samples):
-    """A sample a text: end-of-text, the text, end-of-text, cut at ``context`` tokens.
-
-    The first end-of-text is there so that the text's first token is predicted as well.
-    """
+    """A sample a text, between two end-of-texts so that its first token is predicted too; cut at ``context``."""
 
     def __init__(self, encoded: EncodedText, context: int) -> None:
         super().__init__(context)
@@ -115,10 +109,8 @@ class LanguageCollator:
     """Pads rows on the right; labels are the tokens themselves, and `IGNORED` where nothing is to be predicted.
 
     Ignored are padding and the first token of a row: a model shifts the labels and never predicts it, and the Trainer,
-    which counts labels to weigh the batches of an accumulated step, would count it.
-
-    Args:
-        pad_token_id: Token that fills. It may be end-of-text: padding is told by length, not by token.
+    which counts labels to weigh the batches of an accumulated step, would count it. Padding is told by length, so its
+    token may be end-of-text.
     """
 
     def __init__(self, pad_token_id: int, context: int) -> None:
@@ -126,10 +118,7 @@ class LanguageCollator:
         self.context = context
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Returns ``input_ids`` and ``labels`` (int64, ``(batch, tokens)``), and ``attention_mask`` with padding.
-
-        Without padding there is no mask, so that attention can take its fastest path.
-        """
+        """Returns ``input_ids`` and ``labels``, int64, ``(batch, tokens)``, and with padding ``attention_mask``."""
         tokens, inside = pad_rows([row["input_ids"] for row in rows], self.pad_token_id, longest=self.context)
         labels = np.where(inside, tokens, IGNORED)
         labels[:, 0] = IGNORED

@@ -15,12 +15,11 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
-from recurra.core.hub import hub_file
+from recurra.core.errors import ConfigurationError, did_you_mean
 from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.language.corpora import SOURCES, LanguageDataset, RunningText
-from recurra.data.tokenization import tokenizer_from_folder
+from recurra.data.tokenization import TRAINED, PublicTokenizer, tokenizer_from_folder
 from recurra.data.vocabulary import tokenizer_hash
 
 if TYPE_CHECKING:
@@ -35,11 +34,11 @@ class EncodedText:
     """Tokens of a split's texts, laid end to end.
 
     Attributes:
-        input_ids: Token ids of all texts, without anything between them, int32, shape ``(tokens,)``.
-        offsets: Text ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, shape ``(texts + 1,)``.
+        input_ids: Without anything between the texts, int32, ``(tokens,)``.
+        offsets: Text ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, ``(texts + 1,)``.
         end_of_text: Token that ends a text and is read before the first one.
-        words: Words of the split, one end-of-line a line included; what a perplexity by word divides by.
-        num_bytes: Bytes of the split in UTF-8, line ends included; what bits per byte divide by.
+        words: One end-of-line a line included; what a perplexity by word divides by.
+        num_bytes: In UTF-8, line ends included; what bits per byte divide by.
     """
 
     input_ids: Tokens
@@ -66,10 +65,7 @@ class EncodedText:
 def encode_running_text(
     split: RunningText, tokenizer: PreTrainedTokenizerFast, cache_dir: Path | None = None
 ) -> EncodedText:
-    """Tokenises the texts of a split, or reads them from the cache; nothing is cut.
-
-    The cache is keyed by the split's fingerprint and the tokenizer's hash. A damaged file is made again.
-    """
+    """Tokenises the texts of a split, or reads them from the cache; nothing is cut."""
     if tokenizer.eos_token_id is None:
         raise ConfigurationError("the tokenizer has no end-of-text token (eos_token); texts cannot be joined with it")
     key = f"text-{split.fingerprint}-{tokenizer_hash(tokenizer)}"
@@ -144,11 +140,7 @@ def as_language_tokenizer(backend: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-GPT2 = "gpt2"
-TRAINED = "trained"
-_HUB_REPOSITORY = "openai-community/gpt2"
-_FILES = ("vocab.json", "merges.txt")
-_LOCAL_FOLDER = Path("tokenizers") / GPT2
+GPT2 = PublicTokenizer("gpt2", "openai-community/gpt2", ("vocab.json", "merges.txt"))
 # Spaces in a row and at the ends, marks after a space, a line end, letters beyond ASCII, what looks special.
 _PROBE = "  Two  words , don 't \n<unk> naïve 漢字 🙂\t<|endoftext|> "
 
@@ -156,60 +148,37 @@ _PROBE = "  Two  words , don 't \n<unk> naïve 漢字 🙂\t<|endoftext|> "
 def load_language_tokenizer(
     config: LanguageDataConfig, dataset: LanguageDataset | None, data_root: Path | None
 ) -> PreTrainedTokenizerFast:
-    """Returns the tokenizer that a configuration names; it has an end-of-text token (``eos_token_id``).
-
-    Args:
-        dataset: A trained tokenizer sees its training split only; other tokenizers need none.
-
-    Raises:
-        UnavailableError: If the public files are neither in the data root nor to be had.
-    """
+    """Returns the tokenizer that a configuration names, with an end-of-text token; a trained one sees train only."""
     if config.tokenizer == TRAINED:
         if dataset is None or "train" not in dataset.splits:
             raise ConfigurationError(
                 f"tokenizer '{TRAINED}' needs the training split of '{config.name}', which is not here; "
-                f"allowed: {GPT2}, or the path of a tokenizer folder"
+                f"allowed: {GPT2.name}, or the path of a tokenizer folder"
             )
         return as_language_tokenizer(train_byte_bpe(dataset.splits["train"].texts, config.trained_vocab_size))
-    if config.tokenizer in (GPT2, _HUB_REPOSITORY):
-        return as_language_tokenizer(read_byte_bpe(*_public_files(data_root)))
+    if config.tokenizer in GPT2.names:
+        return as_language_tokenizer(read_byte_bpe(*GPT2.paths(data_root)))
     return read_language_tokenizer(config.tokenizer)
 
 
 def default_language_tokenizer(name: str, data_root: Path | None) -> str:
     """Returns the tokenizer to take where none was asked for."""
-    present = data_root is not None and (data_root / _LOCAL_FOLDER / _FILES[0]).is_file()
-    if present or ALIASES.get(name, name) in SOURCES:
-        return GPT2
-    return TRAINED
-
-
-def _public_files(data_root: Path | None) -> tuple[Path, Path]:
-    if data_root is not None and all((data_root / _LOCAL_FOLDER / name).is_file() for name in _FILES):
-        return data_root / _LOCAL_FOLDER / _FILES[0], data_root / _LOCAL_FOLDER / _FILES[1]
-    try:
-        return hub_file(_HUB_REPOSITORY, _FILES[0]), hub_file(_HUB_REPOSITORY, _FILES[1])
-    except UnavailableError as error:
-        raise UnavailableError(
-            f"the tokenizer {GPT2} cannot be had: {error}; give --data-root DIR (or RECURRA_DATA_ROOT) where "
-            f"DIR/{_LOCAL_FOLDER}/{{{','.join(_FILES)}}} lie, or tokenizer={TRAINED}, or tokenizer=FOLDER"
-        ) from error
+    return GPT2.name if GPT2.local(data_root) or ALIASES.get(name, name) in SOURCES else TRAINED
 
 
 def read_language_tokenizer(folder: Path | str) -> PreTrainedTokenizerFast:
     """Reads a tokenizer from a folder made by ``save_pretrained``, or with GPT-2's two files."""
     place = Path(folder)
     if not (place / "tokenizer.json").is_file():
-        if all((place / name).is_file() for name in _FILES):
-            return as_language_tokenizer(read_byte_bpe(place / _FILES[0], place / _FILES[1]))
-        options = [GPT2, TRAINED]
+        files = [place / name for name in GPT2.files]
+        if all(path.is_file() for path in files):
+            return as_language_tokenizer(read_byte_bpe(*files))
+        options = [GPT2.name, TRAINED]
         raise ConfigurationError(
             f"unknown tokenizer '{folder}'{did_you_mean(str(folder), options)}; allowed: {', '.join(options)}, "
-            f"or the path of a folder with tokenizer.json, or with {' and '.join(_FILES)}"
+            f"or the path of a folder with tokenizer.json, or with {' and '.join(GPT2.files)}"
         )
     tokenizer = tokenizer_from_folder(place)
-    if not getattr(tokenizer, "is_fast", False):
-        raise ConfigurationError(f"the tokenizer in '{folder}' has no tokenizer.json; save it as a fast tokenizer")
     if tokenizer.eos_token_id is None:
         raise ConfigurationError(
             f"the tokenizer in '{folder}' has no end-of-text token (eos_token); texts cannot be joined with it"

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json
-from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.data.encoding import encode_windows
+from recurra.data.vocabulary import read_tokenizer_file
 from recurra.data.windows import pool_windows
 from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, Depth, Early, Engine, padded_ids
 from recurra.deployment.onnx import (
