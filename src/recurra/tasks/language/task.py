@@ -14,11 +14,11 @@ from recurra.data.configuration import RunData
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.language.corpora import SOURCES, is_language_corpus
 from recurra.data.language.tokenization import (
-    TRAINED,
     default_language_tokenizer,
     load_language_tokenizer,
     read_language_tokenizer,
 )
+from recurra.data.tokenization import TRAINED
 from recurra.models.names import LANGUAGE_PRESET_NAMES, LANGUAGE_PRESETS, WITHOUT_CONVOLUTION
 from recurra.tasks.base import (
     Competitor,
