@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +34,7 @@ from recurra.data.reviews import (
 )
 from recurra.data.splits import length_tail, load_files, rows_of_each_label, stratified_fraction
 from recurra.data.sst2 import SST2, load_sst2, with_treebank_labels
-from recurra.data.tables import STREAM_FORMATS, TABLE_FORMATS, TableFile, stream_texts
+from recurra.data.tables import TABLE_FORMATS, stream_texts
 
 FILE_PROTOCOL = "split"
 # The name of data that lie in no file, in the record of a model that a program trained on its own rows.
@@ -203,10 +202,7 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
         if config.auxiliary is not None:
             dataset = with_treebank_labels(dataset, data_root)
     dataset = _subset(dataset, config)
-    if config.unlabelled is None:
-        return dataset
-    sources = [_unlabelled(name, config, data_root) for name in config.unlabelled_sources]
-    return _with_unlabelled(dataset, sources, sentences=config.unlabelled_unit == "sentences", clean=config.clean)
+    return dataset if config.unlabelled is None else _with_unlabelled(dataset, config, data_root)
 
 
 def _check_looks_like_file(name: str) -> None:
@@ -276,83 +272,61 @@ _REPEATED, _REPORTED = "unlabelled: repeated, or a training row", "unlabelled: e
 # The sentences that are kept of a text: shorter ones say nothing, longer ones are mostly lists or not cut.
 SENTENCE_WORDS = (3, 40)
 # The end of a sentence: its mark, perhaps a closing quote or bracket, and a blank.
-_SENTENCE_END = re.compile(r"""(?<=[.!?])\s+|(?<=[.!?]["')\]])\s+""")
-
-
-class _Unlabelled(NamedTuple):
-    """Texts of a file or a corpus, as they were written, and whether labels of the user stand beside them."""
-
-    name: str
-    texts: Iterable[str]
-    has_labels: bool = False
-
-
-def _unlabelled(name: str, config: DataConfig, data_root: Path | None) -> _Unlabelled:
-    if name in CORPORA:
-        dataset = CORPORA[name].load(next(iter(CORPORA[name].protocols)), config.split_seed, data_root)
-        return _Unlabelled(name, dataset.splits["train"].texts)
-    path, column = Path(name), config.text_column
-    columns = TableFile(path, column.split(","), encoding=config.encoding, allowed=STREAM_FORMATS).columns()
-    texts = (text for rows in stream_texts(path, column, encoding=config.encoding) for text in rows)
-    return _Unlabelled(path.name, texts, config.label_column.casefold() in map(str.casefold, columns))
+SENTENCE_END = re.compile(r"""(?<=[.!?])\s+|(?<=[.!?]["')\]])\s+""")
 
 
 def sentences_of(text: str) -> list[str]:
     """The sentences of a text that have 3 to 40 words, in their order."""
     low, high = SENTENCE_WORDS
-    return [sentence for sentence in _SENTENCE_END.split(text) if low <= len(sentence.split()) <= high]
+    return [sentence for sentence in SENTENCE_END.split(text) if low <= len(sentence.split()) <= high]
 
 
-def _with_unlabelled(
-    dataset: TextDataset, sources: Sequence[_Unlabelled], *, sentences: bool = False, clean: str = FIRST
-) -> TextDataset:
+def _unlabelled_texts(name: str, config: DataConfig, data_root: Path | None) -> Iterator[str]:
+    """Cleaned texts, or sentences of them, of a file or of a corpus's training part."""
+    texts: Iterable[str]
+    if name in CORPORA:
+        protocol = next(iter(CORPORA[name].protocols))
+        texts = CORPORA[name].load(protocol, config.split_seed, data_root).splits["train"].texts
+    else:
+        chunks = stream_texts(Path(name), config.text_column, encoding=config.encoding)
+        texts = (text for chunk in chunks for text in chunk)
+    for text in texts:
+        cleaned = clean_text(text, config.clean)
+        yield from sentences_of(cleaned) if config.unlabelled_unit == "sentences" else filter(None, [cleaned])
+
+
+def _with_unlabelled(dataset: TextDataset, config: DataConfig, data_root: Path | None) -> TextDataset:
     """Adds the texts that are new: no training row, no repeat, and nothing that chooses or is reported."""
     judged = [text for name, split in dataset.splits.items() if name != "train" for text in split.texts]
     reported = set(map(text_identity, judged))
     known = set(map(text_identity, dataset.splits["train"].texts))
     new: dict[str, str] = {}
     read = 0
-    for source in sources:
-        equal = 0
-        for text in _cleaned(source.texts, clean, sentences=sentences):
+    for name in config.unlabelled_sources:
+        for text in _unlabelled_texts(name, config, data_root):
             read += 1
             if read > MOST_ROWS:
-                raise DataError(f"'{source.name}' takes the texts beyond {MOST_ROWS:,}; give a part of them")
-            identity = text_identity(text)
-            equal += identity in reported
-            if identity not in known:
+                raise DataError(f"'{Path(name).name}' takes the texts beyond {MOST_ROWS:,}; give a part of them")
+            if (identity := text_identity(text)) not in known:
                 new.setdefault(identity, text)
-        if equal and source.has_labels:
-            raise DataError(
-                f"'{source.name}' has {equal:,} rows of the splits that models are judged on, and a column of labels: "
-                "it is labelled data; give texts that the test part is no part of"
-            )
     texts = list(new.values())
     leaking = rows_that_give_away(judged, texts)
     leaking |= {row for row, identity in enumerate(new) if identity in reported}
     new_texts = [text for row, text in enumerate(texts) if row not in leaking]
-    names = ", ".join(source.name for source in sources)
+    names = ", ".join(Path(name).name for name in config.unlabelled_sources)
     if not new_texts:
         raise DataError(f"'{names}' has {read:,} texts, none of them new; give texts that are no training rows")
-    labels = dataset.splits["train"].labels
     split = TextSplit(
         name="unlabelled",
         texts=new_texts,
-        labels=np.zeros((len(new_texts), *labels.shape[1:]), dtype=np.int64),
+        labels=np.zeros((len(new_texts), *dataset.splits["train"].labels.shape[1:]), dtype=np.int64),
         ids=[f"unlabelled-{row}" for row in range(len(new_texts))],
     )
     left_out = {_REPEATED: read - len(new), _REPORTED: len(leaking)}
-    unit = "sentences" if sentences else "texts"
-    note = f"{len(new_texts):,} {unit} without labels ({names}) are there for students of a teacher."
+    note = f"{len(new_texts):,} {config.unlabelled_unit} without labels ({names}) are there for students of a teacher."
     return replace(
         dataset,
         unlabelled=split,
         dropped={**dataset.dropped, **{reason: rows for reason, rows in left_out.items() if rows}},
         notes=[*dataset.notes, note],
     )
-
-
-def _cleaned(texts: Iterable[str], clean: str, *, sentences: bool) -> Iterator[str]:
-    for text in texts:
-        cleaned = clean_text(text, clean)
-        yield from sentences_of(cleaned) if sentences else filter(None, [cleaned])

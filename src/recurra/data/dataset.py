@@ -35,14 +35,6 @@ class TextSplit:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", np.ascontiguousarray(self.labels, dtype=np.int64))
-        sizes = {
-            len(self.texts),
-            len(self.ids),
-            len(self.labels),
-            *([] if self.groups is None else [len(self.groups)]),
-        }
-        if self.labels.ndim not in (1, 2) or len(sizes) != 1:
-            raise ValueError(f"split '{self.name}': texts, labels, ids and groups differ in length: {sorted(sizes)}")
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -108,11 +100,6 @@ class TextDataset:
     auxiliary: TextSplit | None = None
     auxiliary_label_names: list[str] = field(default_factory=list)
     unlabelled: TextSplit | None = None
-
-    def __post_init__(self) -> None:
-        missing = {"train", self.selection_split, *self.reported_splits} - set(self.splits)
-        if missing:
-            raise ValueError(f"dataset '{self.name}' lacks the splits {sorted(missing)}; it has {sorted(self.splits)}")
 
     @property
     def num_labels(self) -> int:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from recurra.core.configuration import derive_seed, parse_yaml
-from recurra.core.errors import ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import TextDataset, TextSplit
 
@@ -27,7 +26,6 @@ LABEL_NAMES = ("negative", "positive")
 LABEL_NOISE = 0.02
 # A test row shares no run of so many words with a row of train or validation.
 NGRAM_WORDS = 8
-MAXIMUM_ROWS = 50_000
 
 # The share of plain statements in train and validation, in the units of the other shares: without so many, nothing
 # tells a model trained from scratch what the adjectives mean before it has to understand the constructions.
@@ -353,11 +351,6 @@ def demo_rows(
     test row shares no `NGRAM_WORDS` words in a row with any row of train or validation.
     """
     sizes = {"train": train_rows, "validation": validation_rows, "test": test_rows}
-    for name, rows in sizes.items():
-        if not 1 <= rows <= MAXIMUM_ROWS:
-            raise ConfigurationError(
-                f"demo corpus: {name}_rows is {rows}; allowed: 1 to {MAXIMUM_ROWS}; choose a size in that range"
-            )
     judgements: set[str] = set()
     runs: set[_Words] = set()
     splits = {name: _split_rows(name, rows, seed, judgements, runs) for name, rows in sizes.items()}

@@ -22,15 +22,12 @@ from typing import NamedTuple
 import numpy as np
 
 from recurra.core.configuration import derive_seed
-from recurra.core.errors import DataError
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.reviews import joined
 
 PROTOCOL = "beyond"
 LETTERS = "abcdefghi"
 DIGITS = "0123456789"
-# Draws of one row after which its difficulty counts as used up.
-_MOST_DRAWS = 200
 
 
 class Level(NamedTuple):
@@ -171,15 +168,9 @@ def _rows(
     texts, labels = [], []
     for row in range(count):
         number = steps[row % len(steps)]
-        for _ in range(_MOST_DRAWS):
+        text, label = corpus.draw(dice, number)
+        while text in seen:
             text, label = corpus.draw(dice, number)
-            if text not in seen:
-                break
-        else:
-            raise DataError(
-                f"'{corpus.name}' has too few different texts of {corpus.unit} {number} for {count:,} rows of {name}; "
-                "ask for fewer rows"
-            )
         seen.add(text)
         texts.append(text)
         labels.append(label)

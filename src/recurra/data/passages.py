@@ -19,7 +19,7 @@ from recurra.core.progress import Reporter
 from recurra.data.batching import padded_length
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
-from recurra.data.corpora import CORPORA, load_dataset
+from recurra.data.corpora import CORPORA, SENTENCE_END, load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
 from recurra.data.formats import split_names
@@ -41,7 +41,6 @@ ROUND_PASSAGES = 4096
 # A source with a larger share of reported texts is not training text.
 _MOST_REPORTED = 0.5
 _VERSION = 1
-_SENTENCE_END = re.compile(r"""(?<=[.!?])\s+|(?<=[.!?]["')\]])\s+""")
 _TEST_NAME = re.compile(r"(?:^|[^a-z])(?:test|valid|validation|dev|eval)(?:[^a-z]|$)", re.IGNORECASE)
 
 Ids = npt.NDArray[np.int32]
@@ -258,7 +257,7 @@ def cut_passages(text: str, sizes: Iterator[int]) -> Iterator[str]:
     """
     words: list[str] = []
     size = next(sizes)
-    for sentence in _SENTENCE_END.split(text):
+    for sentence in SENTENCE_END.split(text):
         new = sentence.split()
         if words and len(words) + len(new) > size:
             yield " ".join(words)

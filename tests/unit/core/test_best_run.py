@@ -30,13 +30,6 @@ def test_a_comparison_stands_for_its_recommended_run(tmp_path: Path) -> None:
         assert found.note == f"'{comparison}' holds several runs; taking the recommended one, {run} (linear)"
 
 
-def test_one_run_is_not_several(tmp_path: Path) -> None:
-    comparison = make_comparison(tmp_path / "x", "a", best="a")
-    assert find_run(comparison).note == f"'{comparison}' holds one run; taking it, {comparison / 'runs' / 'a'} (linear)"
-    with pytest.raises(CheckpointError, match=r"holds one run, and .* recommends none; give it: "):
-        find_run(make_comparison(tmp_path / "y", "a"))
-
-
 def test_anything_else_stands_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     comparison = make_comparison(tmp_path / "x", "a", best="a")
     (tmp_path / "empty" / "runs" / "unfinished").mkdir(parents=True)

@@ -33,23 +33,6 @@ def test_text_and_json_come_back_as_written(tmp_path: Path) -> None:
     assert (tmp_path / "values.json").stat().st_mode & 0o777 == 0o644
 
 
-def test_non_finite_numbers_are_refused_and_leave_the_old_file(tmp_path: Path) -> None:
-    write_json(tmp_path / "values.json", [1])
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "values.json", [float("nan")])
-    assert read_json(tmp_path / "values.json") == [1]
-
-
-def test_an_error_in_the_middle_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_text(path, "old")
-    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-    assert path.read_text() == "old"
-    assert leftovers(tmp_path) == ["file"]
-
-
 KILLED_IN_THE_MIDDLE = """
 import os, signal, sys
 from recurra.core.files import atomic_path
@@ -154,11 +137,6 @@ def test_a_file_in_the_place_of_a_folder_is_one_clear_line(tmp_path: Path) -> No
         write_text(tmp_path / "file" / "inner", "y")
     with pytest.raises(StorageError, match="a file stands where a folder is needed"), FolderLock(tmp_path / "file"):
         pass
-
-
-def test_other_errors_pass_through(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), storage_errors(tmp_path):
-        raise KeyError("x")
 
 
 def test_what_native_writers_say_of_a_full_disk_is_understood(tmp_path: Path) -> None:

@@ -67,14 +67,6 @@ def test_an_existing_folder_is_refused_or_replaced_whole(tmp_path: Path) -> None
     assert snapshot(tmp_path) == {f"out/{name}": text for name, text in content("two").items()}
 
 
-def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("mine")
-    for replace in (False, True):
-        with pytest.raises(StorageError, match="choose another --output"):
-            write(tmp_path / "out", "one", replace=replace)
-    assert snapshot(tmp_path) == {"out": b"mine"}
-
-
 def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
     write(tmp_path / "real", "one")
     link = tmp_path / "link"

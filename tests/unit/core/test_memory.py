@@ -52,16 +52,6 @@ print(faults() - before)
 
 
 @glibc
-def test_reserved_address_space_costs_no_memory() -> None:
-    grown = answer("""
-before = peak_memory_mib()
-keep_freed_memory(), use_huge_pages()
-print(peak_memory_mib() - before)
-""")
-    assert grown < 8
-
-
-@glibc
 @pytest.mark.skipif(
     not THP.is_file() or "[never]" in THP.read_text(encoding="ascii"), reason="this kernel gives no huge pages"
 )

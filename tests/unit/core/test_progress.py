@@ -32,12 +32,3 @@ def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monk
         monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.0)
         task.advance(note="epoch 1")
     assert capsys.readouterr().err == "work: 2/3 epoch 1\n"
-
-
-def test_work_of_unknown_size_shows_what_is_done(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.0)
-    with Reporter().task("rows", None) as task:
-        task.advance(5)
-    assert capsys.readouterr().err == "rows: 5\n"

@@ -92,22 +92,12 @@ def test_collator_pads_on_the_right(rows: list[list[int]], pad: int) -> None:
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
-def test_batches_have_few_lengths_and_little_padding() -> None:
-    padded = [padded_length(length) for length in range(1, 129)]
-    assert all(0 <= wide - length < (4 if length <= 32 else 8) for length, wide in enumerate(padded, start=1))
-    assert len(set(padded)) == 20
-
-
 @given(LENGTHS, st.integers(1, 40), st.integers(0, 3))
 def test_an_epoch_starts_with_its_longest_batch(lengths: list[int], batch_size: int, epoch: int) -> None:
     sampler = LengthGroupedBatchSampler(lengths, batch_size, seed=1, drop_last=True)
     sampler.set_epoch(epoch)
     longest = [max(lengths[row] for row in batch) for batch in sampler]
     assert longest == [] or longest[0] == max(longest)
-
-
-def test_labels_are_optional() -> None:
-    assert set(Collator(0)([{"input_ids": [1, 2]}])) == {"input_ids", "attention_mask"}
 
 
 def test_impossible_batch_size() -> None:

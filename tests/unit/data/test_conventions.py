@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.data.cleaning import clean_text
-from recurra.data.domains import MARKS, bare_words, one_convention
+from recurra.data.domains import MARKS, one_convention
 
 WORDS = st.sampled_from(
     ["film", "don't", "it's", "good", "can't", "we'll", "cannot", "5", "well-made", "gonna", "café"]
@@ -53,7 +53,3 @@ def test_writing_twice_changes_nothing_and_cleaning_neither(text: str) -> None:
 )
 def test_examples(text: str, written: str) -> None:
     assert one_convention(text) == written
-
-
-def test_bare_words() -> None:
-    assert bare_words("it's good , really ( yes") == "it's good really yes"

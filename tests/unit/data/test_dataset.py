@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,23 +30,6 @@ def test_every_part_of_a_dataset_is_in_its_fingerprint() -> None:
     assert len({of(), of(auxiliary=text), of(unlabelled=text), of(auxiliary=text, unlabelled=text)}) == 4
     # Hashes are in records: they stay what they are.
     assert [of(auxiliary=text), of(unlabelled=text)] == ["55b900a5b32a83e9", "d0195c0cb5b07525"]
-
-
-def test_select_keeps_rows_together() -> None:
-    part = split(["a", "b", "c"], [0, 1, 2]).select([2, 0], name="part")
-    assert (part.name, part.texts, part.labels.tolist(), part.ids, part.groups) == (
-        "part", ["c", "a"], [2, 0], ["2", "0"], [(2,), (0,)],
-    )  # fmt: skip
-
-
-def test_lengths_that_differ_are_refused() -> None:
-    with pytest.raises(ValueError, match="differ in length"):
-        TextSplit("train", ["a"], np.array([0, 1]), ["1"])
-
-
-def test_a_dataset_needs_its_splits() -> None:
-    with pytest.raises(ValueError, match="validation"):
-        TextDataset("x", "split", ["a", "b"], {"train": split(["a"], [0])}, "validation", ["train"])
 
 
 @given(st.lists(st.integers(0, 12_000), min_size=1, max_size=50))

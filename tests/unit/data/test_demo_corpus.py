@@ -12,9 +12,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from recurra.core.errors import ConfigurationError
-from recurra.data.configuration import DataConfig
-from recurra.data.corpora import load_dataset
 from recurra.data.demo_corpus import (
     NAME_ENDINGS,
     NAME_SYLLABLES,
@@ -125,21 +122,6 @@ def test_hash_order_does_not_matter():
         for value in ("1", "2")
     }
     assert found == {generate_demo(3, 80, 20, 30).fingerprint + "\n"}
-
-
-@pytest.mark.parametrize("size", [0, -1, 50_001])
-@pytest.mark.parametrize("name", ["train_rows", "validation_rows", "test_rows"])
-def test_impossible_sizes_are_refused(name, size):
-    with pytest.raises(ConfigurationError, match=rf"{name} is {size}; allowed: 1 to 50000"):
-        generate_demo(**{"train_rows": 10, "validation_rows": 10, "test_rows": 10, name: size})
-
-
-def test_the_large_one_has_three_times_the_training_rows_and_leaks_as_little():
-    dataset = load_dataset(DataConfig(name="demo", protocol="large"))
-    sizes = {name: len(split) for name, split in dataset.splits.items()}
-    assert sizes == {"train": 24_000, "validation": 1_000, "test": 1_500} and dataset.protocol == "large"
-    train = set(dataset.splits["train"].texts)
-    assert not train & {*dataset.splits["validation"].texts, *dataset.splits["test"].texts}
 
 
 def test_held_out_words_are_in_the_test_split_only(rows):

@@ -9,7 +9,6 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from recurra.core.errors import DataError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.depth_corpora import DEPTH_CORPORA, DepthCorpus, generate_depth
@@ -105,8 +104,3 @@ def test_seeds_change_the_rows_and_nothing_else_does() -> None:
     assert {name: len(split) for name, split in whole.splits.items() if "-" not in name} == {
         "train": 32_000, "validation": 1_000, "test": 2_000, "beyond": 2_000
     }  # fmt: skip
-
-
-def test_more_rows_than_there_are_texts_are_one_clear_line() -> None:
-    with pytest.raises(DataError, match=r"'listops' has too few different texts of depth 1 for 90,000 rows of train"):
-        generate_depth(CORPORA["listops"], train_rows=90_000)

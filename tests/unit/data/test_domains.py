@@ -15,7 +15,7 @@ from recurra.data import domains
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
-from recurra.data.domains import LABEL_NAMES, cut_alike, load_domains, one_convention
+from recurra.data.domains import LABEL_NAMES, load_domains, one_convention
 from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, text_identity
 from recurra.evaluation.audits.shortcuts import audit_shortcuts
 
@@ -162,10 +162,6 @@ def test_every_way_to_write_a_bracket_or_quote_becomes_one() -> None:
     assert one_convention("-lrb- -lsb- -lcb- [ { x -rrb- -rsb- -rcb- ] }") == one_convention("( ( ( ( ( x ) ) ) ) )")
     assert one_convention("a -lcb- b -rcb- c -lsb- d -rsb- e") == "a ( b ) c ( d ) e"
     assert one_convention("`` x '' \\/ “y” & z") == one_convention('" x " / "y" and z')
-
-
-def test_cut_alike() -> None:
-    assert cut_alike(["a b c", "d e", "f g h i"]) == ["a b", "d e", "f g"]
 
 
 def format_alone(dataset: TextDataset) -> AuditResult:

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
-from recurra.data.batching import Collator, LengthGroupedBatchSampler
 from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split, encode_texts, encode_windows
@@ -117,17 +115,3 @@ def test_a_cache_that_cannot_be_written_costs_only_time(tokenizer, split, tmp_pa
     encoded = encode_split(split, tokenizer, 10, tmp_path / "file" / "cache")
     assert len(encoded) == len(split)
     assert "not cached" in caplog.text
-
-
-def test_through_a_data_loader(tokenizer, split, tmp_path: Path) -> None:
-    encoded = encode_split(split, tokenizer, 10, tmp_path)
-    sampler = LengthGroupedBatchSampler(encoded.lengths, 4, seed=0)
-    batches = list(DataLoader(encoded, batch_sampler=sampler, collate_fn=Collator(tokenizer.pad_token_id)))
-    assert sum(len(batch["labels"]) for batch in batches) == len(split)
-    assert sum(int(batch["attention_mask"].sum()) for batch in batches) == len(encoded.input_ids)
-
-
-def test_the_cache_folder_default_is_in_the_home(tokenizer, split, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    encode_split(split, tokenizer, 10)
-    assert len(list((tmp_path / ".cache" / "recurra" / "tokens").iterdir())) == 1

@@ -114,14 +114,6 @@ def test_lists_of_labels_are_read_as_several_labels(kind: Any, tmp_path: Path) -
     assert table.labels == [("late",), ("broken", "late"), (), ("broken",)]
 
 
-def test_lists_of_polars_are_read_as_several_labels(tmp_path: Path) -> None:
-    cells = [["late"], ["broken", "late"], None, ["broken"]]
-    rows = read(pl.DataFrame({"text": TEXTS, "label": cells}))
-    assert rows.parts == read((TEXTS, cells)).parts
-    labels = read_table(written(rows, tmp_path), "text", "label", labels=SeveralLabels("json")).labels
-    assert labels == [("late",), ("broken", "late"), (), ("broken",)]
-
-
 def test_splits_are_files_of_their_own_and_all_rows_are_in_every_name(tmp_path: Path) -> None:
     train, test = pd.DataFrame({"text": TEXTS, "label": WORDS}), pd.DataFrame({"text": ["x"], "label": ["pos"]})
     rows = read(train, test=test)
@@ -146,11 +138,6 @@ def test_a_file_is_written_once_and_again_if_it_was_damaged(tmp_path: Path) -> N
         path.write_bytes(damage)
         rows.write(tmp_path)
         assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("data", ["reviews.csv", Path("reviews.csv"), "sst2"])
-def test_files_and_corpora_are_not_in_memory(data: Any) -> None:
-    assert rows_in_memory(data, {"test": "test.csv", "validation": None}) is None
 
 
 @pytest.mark.parametrize(
@@ -217,15 +204,9 @@ def test_messages_name_the_frame_and_arguments(tmp_path: Path) -> None:
 
 COLUMNS: dict[str, Any] = {
     "array": np.array([["a"], ["b"]]),
-    "pandas": pd.Series(["a", "b"], index=[5, 2]),
     "pandas frame": pd.DataFrame({"text": ["a", "b"]}),
-    "pandas categories": pd.Series(["a", "b"], dtype="category"),
-    "arrow": pa.chunked_array([["a"], ["b"]]),
-    "large arrow": pa.array(["a", "b"], pa.large_string()),
     "arrow table": pa.table({"text": ["a", "b"]}),
-    "polars": pl.Series(["a", "b"]),
     "polars frame": pl.DataFrame({"text": ["a", "b"]}),
-    "dataset column": datasets.Dataset.from_dict({"text": ["a", "b"]})["text"],
 }
 
 

@@ -139,10 +139,3 @@ def test_a_repeated_header_is_told_with_its_places(tmp_path: Path) -> None:
     assert note.endswith("a.csv' repeats its header among the rows (line 12, 33), where it is taken as a text with a "
                          "label; remove it.")  # fmt: skip
     assert not read_table(write_csv(tmp_path / "b.csv", [("text", "a"), ("b", "label")]), "text", "label").notes
-
-
-def test_a_note_stays_short(tmp_path: Path) -> None:
-    labels = [word + "\u200b" * number for word in "abcdefghijklmnop" for number in range(20)]
-    (note,) = notes_on_labels(load_dataset(DataConfig(name=write(tmp_path / "a.csv", *labels, rows=700))))
-    assert len(note) < 10_000
-    assert "and 10 more" in note and note.endswith("; and 6 more.")

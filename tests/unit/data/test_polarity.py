@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recurra.core.errors import DataError, UnavailableError
+from recurra.core.errors import DataError
 from recurra.data import reviews as polarity
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
@@ -97,17 +97,6 @@ def test_other_data_under_the_name_is_refused(hub: dict[str, Any]) -> None:
     hub["train"] = {"review": ["a"], "label": [0]}
     with pytest.raises(DataError, match="has no column text"):
         load_dataset(DataConfig(name="yelp_polarity"))
-
-
-def test_without_network_one_line_says_what_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recurra.core.hub.hub_offline", lambda: False)
-    monkeypatch.setattr("recurra.core.hub.hub_reachable", lambda: False)
-    for root in (None, tmp_path):
-        with pytest.raises(
-            UnavailableError, match=r"cannot be reached for 'fancyzhx/yelp_polarity'; name DIR, the folder with DIR/"
-        ) as got:
-            load_dataset(DataConfig(name="yelp_polarity"), root)
-        assert "\n" not in str(got.value)
 
 
 def test_the_release_s_escapes() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -269,3 +270,22 @@ def test_subsets_of_a_dataset(tmp_path: Path) -> None:
 def test_impossible_configurations(values: dict, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         DataConfig.parse(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({}, ""),
+        ({"length_tail": "longest", "tail_fraction": 0.3}, "longest-30pct"),
+        ({"fraction": 0.125}, "train-12.5pct"),
+        ({"split_seed": 2}, "split-2"),
+        ({"name": "sst2", "auxiliary": "treebank"}, "treebank"),
+        ({"join_labels": True}, "joined-labels"),
+        ({"unlabelled": "more.txt"}, "more-texts"),
+        ({"windows": 4}, "4-windows"),
+        ({"fraction": 0.1, "split_seed": 1, "windows": 2}, "train-10pct-split-1-2-windows"),
+        ({"tokenizer": "trained", "max_length": 32}, ""),
+    ],
+)
+def test_a_part_is_named_by_what_sets_it_apart(values: dict[str, Any], part: str) -> None:
+    assert DataConfig.parse({"name": "rows.csv", **values}).part == part

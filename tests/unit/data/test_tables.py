@@ -205,12 +205,6 @@ def test_parquet_that_is_none_or_is_cut(tmp_path: Path) -> None:
     refused(path, "damaged")
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_missing_labels_are_counted(tmp_path: Path, suffix: str) -> None:
-    path = write(tmp_path, suffix, [("a", "1"), ("b", ""), ("c", " "), ("d", "0")])
-    refused(path, "2 rows without a label", "'label'", "(row 2, 3)" if suffix == ".parquet" else "(line ")
-
-
 def test_ids_and_groups(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id,text,label,author\nx1,a,1,ann\nx2,b,0,\n")

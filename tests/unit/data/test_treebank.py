@@ -41,10 +41,6 @@ def phrases_of(node: Nested) -> tuple[list[str], list[tuple[str, int]]]:
     return words, [*(phrase for _, found in parts for phrase in found), (" ".join(words), label)]
 
 
-def test_a_tree_is_read_as_it_stands() -> None:
-    assert read_tree(TREE)[0] == ["It", "'s", "(", "very", "lovely/fine"]
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_any_tree_is_read_as_a_recursion_reads_it(seed: int) -> None:
     tree = drawn(np.random.default_rng(seed), 5)

@@ -51,11 +51,6 @@ def test_what_is_new_is_kept_and_what_is_judged_never_is(reviews: Path, tmp_path
     assert results["leakage.unlabelled-exact.test"] == "passed"
 
 
-def test_labelled_data_that_the_test_part_was_cut_from_are_refused(reviews: Path) -> None:
-    with pytest.raises(DataError, match=r"has \d+ rows of the splits that models are judged on, and a column of"):
-        load(reviews, reviews)
-
-
 def test_what_cannot_be_used_says_why(reviews: Path, tmp_path: Path) -> None:
     more = tmp_path / "more.csv"
     more.write_text("text\n" + load(reviews).splits["train"].texts[0] + "\n", encoding="utf-8")

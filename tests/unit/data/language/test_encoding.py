@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -43,23 +42,3 @@ def test_what_a_tokenizer_adds_around_a_text_is_left_out(tokenizer, tmp_path: Pa
     finally:
         backend.post_processor = processors.Sequence([])
     np.testing.assert_array_equal(again.input_ids, plain.input_ids)
-
-
-def test_cached_by_content_whole_or_made_again(tokenizer, tmp_path: Path, monkeypatch, caplog) -> None:
-    split = RunningText("train", TEXTS)
-    first = encode_running_text(split, tokenizer, tmp_path)
-    (path,) = tmp_path.iterdir()
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-8])
-    with caplog.at_level(logging.WARNING):
-        encode_running_text(split, tokenizer, tmp_path)
-    # The names in a safetensors header are in no fixed order.
-    assert "damaged" in caplog.text and path.stat().st_size == len(whole)
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("tokenised again")
-
-    monkeypatch.setattr("recurra.data.language.tokenization.encode_texts", refuse)
-    np.testing.assert_array_equal(encode_running_text(split, tokenizer, tmp_path).joined, first.joined)
-    with pytest.raises(AssertionError, match="again"):
-        encode_running_text(RunningText("train", TEXTS[:-1]), tokenizer, tmp_path)
