@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ import torch
 
 from recurra.core.errors import DataError
 from recurra.data.batching import pad_rows
-from recurra.data.language.configuration import LINES, MINIMUM_CONTEXT, LanguageDataConfig
+from recurra.data.language.configuration import LINES, LanguageDataConfig
 from recurra.data.language.corpora import RunningText, load_language_dataset
 from recurra.data.language.tokenization import (
     EncodedText,
@@ -32,77 +30,54 @@ if TYPE_CHECKING:
 IGNORED = -100
 
 
-class _Samples(ABC):
-    """A map-style dataset of token rows; the ``DataLoader`` may ask for a whole batch at once."""
+class Samples:
+    """Rows of a stream of tokens; a map-style dataset, of which the ``DataLoader`` may ask for a whole batch at once.
 
-    def __init__(self, context: int) -> None:
-        if context < MINIMUM_CONTEXT:
-            raise ValueError(f"context {context} must be at least {MINIMUM_CONTEXT}: one token is read, one predicted")
-        self.context = context
+    ``lengths`` are the tokens of each sample, ``(samples,)``.
+    """
+
+    dropped_tokens = cut = 0
+
+    def __init__(
+        self, stream: Tokens, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], context: int
+    ) -> None:
+        self._stream, self._starts, self.lengths, self.context = stream, starts, lengths, context
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> dict[str, Tokens]:
-        return {"input_ids": self._row(range(len(self))[index])}
+        start = self._starts[range(len(self))[index]]
+        return {"input_ids": self._stream[start : start + self.lengths[index]]}
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Tokens]]:
         return [self[index] for index in indices]
 
-    @property
-    @abstractmethod
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each sample, shape ``(samples,)``."""
 
-    @abstractmethod
-    def _row(self, index: int) -> Tokens: ...
-
-
-class PackedBlocks(_Samples):
+class PackedBlocks(Samples):
     """Texts joined by end-of-text and cut in blocks of ``context`` tokens; the remainder is dropped."""
 
     def __init__(self, encoded: EncodedText, context: int) -> None:
-        super().__init__(context)
         stream = encoded.joined
-        blocks = len(stream) // context
+        blocks, self.dropped_tokens = divmod(len(stream), context)
         if not blocks:
             raise DataError(
                 f"the text has {len(stream)} tokens, which do not fill one block of {context}; "
                 f"set context to at most {len(stream)}, or give more text"
             )
-        self.dropped_tokens = len(stream) - blocks * context
-        self._blocks = stream[: blocks * context].reshape(blocks, context)
-
-    @cached_property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each block, all equal, shape ``(blocks,)``."""
-        return np.full(len(self._blocks), self.context, dtype=np.int64)
-
-    def _row(self, index: int) -> Tokens:
-        return self._blocks[index]
+        super().__init__(stream, np.arange(blocks) * context, np.full(blocks, context, dtype=np.int64), context)
 
 
-class LineSamples(_Samples):
+class LineSamples(Samples):
     """A sample a text, between two end-of-texts so that its first token is predicted too; cut at ``context``."""
 
     def __init__(self, encoded: EncodedText, context: int) -> None:
-        super().__init__(context)
         if not len(encoded):
             raise DataError("no line is long enough for a sample; lower min_characters, or give more text")
-        self._encoded = encoded
         whole = np.diff(encoded.offsets) + 2
         self.cut = int((whole > context).sum())
-        self._lengths = np.minimum(whole, context)
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each sample, shape ``(samples,)``."""
-        return self._lengths
-
-    def _row(self, index: int) -> Tokens:
-        encoded = self._encoded
-        row = np.concatenate([[np.int32(encoded.end_of_text)], encoded.text(index)])
-        return row[: self._lengths[index]]
+        stream = np.insert(encoded.joined, 0, np.int32(encoded.end_of_text))
+        super().__init__(stream, encoded.offsets[:-1] + np.arange(len(encoded)), np.minimum(whole, context), context)
 
 
 class LanguageCollator:
@@ -145,7 +120,7 @@ def encode_for(
     return encode_running_text(texts_of(split, config), tokenizer, cache_dir)
 
 
-def make_samples(encoded: EncodedText, config: LanguageDataConfig) -> PackedBlocks | LineSamples:
+def make_samples(encoded: EncodedText, config: LanguageDataConfig) -> Samples:
     """Cuts encoded texts into training samples."""
     kind = LineSamples if config.mode == LINES else PackedBlocks
     return kind(encoded, config.context)
@@ -179,6 +154,6 @@ def _describe(name: str, encoded: EncodedText, config: LanguageDataConfig) -> di
         "words": encoded.words,
         "bytes": encoded.num_bytes,
         "samples": None if samples is None else len(samples),
-        "dropped_tokens": getattr(samples, "dropped_tokens", 0),
-        "cut": getattr(samples, "cut", 0),
+        "dropped_tokens": samples.dropped_tokens if samples else 0,
+        "cut": samples.cut if samples else 0,
     }

@@ -41,8 +41,7 @@ from recurra.data.language.corpora import LanguageDataset, RunningText
 from recurra.data.language.preparation import (
     IGNORED,
     LanguageCollator,
-    LineSamples,
-    PackedBlocks,
+    Samples,
     encode_for,
     make_samples,
     texts_of,
@@ -172,9 +171,6 @@ class LanguageTrainer(RecurraTrainer):
         for name, mean in zip(names, means.tolist(), strict=True):
             metrics[f"{metric_key_prefix}_{HEAD_KEY}{name}"] = mean
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=rows)
-
-
-Samples = PackedBlocks | LineSamples
 
 
 def train_language_model(

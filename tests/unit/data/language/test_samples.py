@@ -74,12 +74,6 @@ def test_blocks_need_no_mask() -> None:
     assert batch["labels"].tolist() == [[-100, 2, 3], [-100, 5, END], [-100, 7, END]]
 
 
-@pytest.mark.parametrize("context", [-1, 0, 1])
-def test_a_context_that_predicts_nothing(context: int) -> None:
-    with pytest.raises(ValueError, match=f"context {context} must be at least 2"):
-        PackedBlocks(encoded([[1, 2]]), context)
-
-
 def test_no_lines() -> None:
     with pytest.raises(DataError, match="lower min_characters"):
         LineSamples(encoded([]), 4)
