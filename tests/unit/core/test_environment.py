@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +41,133 @@ def test_waiting_for_a_processor_is_counted() -> None:
     program += "if not child: os._exit(0)\nos.wait()\nprint(waited_s())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert float(done.stdout) > 0.1
+
+
+THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+PROLOGUE = """
+import re, resource
+import numpy as np
+from pathlib import Path
+from recurra.core.environment import keep_freed_memory, peak_memory_mib, use_huge_pages
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def resident_mib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+def huge_mib():
+    return int(re.search(r"AnonHugePages: *(\\d+)", Path("/proc/self/smaps_rollup").read_text())[1]) / 1024
+"""
+
+
+def answer(script: str) -> float:
+    done = subprocess.run([sys.executable, "-c", PROLOGUE + script], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+glibc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc's allocator")
+
+
+@glibc
+def test_freed_blocks_are_kept() -> None:
+    script = """
+assert not {setting} or keep_freed_memory()
+# Not numpy, which asks for huge pages by itself.
+for _ in range(3):
+    b"x" * 2**25
+before = faults()
+for _ in range(3):
+    b"x" * 2**25
+print(faults() - before)
+"""
+    assert answer(script.format(setting=False)) > 3 * 2**25 / 2**16
+    assert answer(script.format(setting=True)) < 100
+
+
+@glibc
+@pytest.mark.skipif(
+    not THP.is_file() or "[never]" in THP.read_text(encoding="ascii"), reason="this kernel gives no huge pages"
+)
+def test_large_arrays_lie_in_huge_pages() -> None:
+    gained = answer("""
+keep_freed_memory()
+assert use_huge_pages()
+before = huge_mib()
+kept = [np.ones(2**21) for _ in range(8)]
+print(huge_mib() - before)
+""")
+    # Of 128 MiB; a machine short of free memory gives fewer.
+    assert gained > 32
+
+
+@glibc
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_large_block_leaves_no_gap_behind(limited: bool) -> None:
+    # A first large block that is freed raises the size from which the allocator maps them by themselves.
+    kept = answer(f"""
+from recurra.core.environment import limit_fragmentation
+assert not {limited} or limit_fragmentation()
+bytearray(2**25)
+before = resident_mib()
+blocks = []
+for number in range(8):
+    large = bytearray(b"x") * 2**22
+    # What stays behind each: as large as may be without being large.
+    blocks.append(bytearray(b"x") * 100_000)
+    del large
+    blocks.append(bytearray(b"x") * 100_000)
+    larger = bytearray(b"x") * (2**22 + 2**19 * number)
+    blocks.append(bytearray(b"x") * 100_000)
+    del larger
+print(resident_mib() - before)
+""")
+    assert kept < 5 if limited else kept > 8
+
+
+@glibc
+@pytest.mark.parametrize("computes", [False, True])
+def test_what_torch_asks_for_again_and_again_is_kept(computes: bool) -> None:
+    # Several blocks at a time, the largest last, as the states of a model are.
+    found = answer(f"""
+import sys
+from recurra.core.environment import limit_fragmentation
+limit_fragmentation()
+if {computes}:
+    sys.modules["torch"] = sys
+limit_fragmentation()
+
+def forward():
+    states = [bytearray(b"x") * 2**21 for _ in range(4)]
+    states.append(bytearray(b"x") * 2**23)
+
+for _ in range(3):
+    forward()
+before = faults()
+for _ in range(3):
+    forward()
+print(faults() - before)
+""")
+    assert found < 100 if computes else found > 3 * 2**24 / 2**16
+
+
+@glibc
+@pytest.mark.parametrize("shared", [False, True])
+def test_threads_share_an_arena_where_it_is_asked_for(shared: bool) -> None:
+    script = f"""
+import ctypes, threading
+from recurra.core.environment import limit_fragmentation
+assert not {shared} or limit_fragmentation()
+barrier = threading.Barrier(4)
+def work():
+    kept = bytearray(50_000)
+    barrier.wait()
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+ctypes.CDLL("libc.so.6").malloc_stats()
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
+    arenas = sum(line.startswith("Arena ") for line in said.splitlines())
+    assert arenas == 1 if shared else arenas > 1

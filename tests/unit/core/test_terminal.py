@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from recurra.cli.main import main
 from recurra.cli.output import print_lines, print_table
+from recurra.core import progress
 from recurra.core.progress import Reporter
 from recurra.core.terminal import one_line, printable
 
@@ -57,3 +58,29 @@ def test_a_terminal_without_the_letters_of_a_label_shows_their_codes(tmp_path: P
     command = [sys.executable, "-m", "recurra", "data", "describe", str(tmp_path / "rows.csv")]
     shown = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert rb"\u05d8\u05d5\u05d1" in shown.stdout and b"Traceback" not in shown.stderr
+
+
+def test_messages_go_to_standard_error_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter().say("[bold] 'x' " + "y" * 300)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "[bold] 'x' " + "y" * 300 + "\n"
+
+
+def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.0)
+    reporter = Reporter(quiet=True)
+    reporter.say("hello")
+    with reporter.task("work", 3) as task:
+        task.advance(2)
+    assert task.done == 2
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    reporter = Reporter()
+    with reporter.task("work", 3) as task:
+        task.advance()
+        monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.0)
+        task.advance(note="epoch 1")
+    assert capsys.readouterr().err == "work: 2/3 epoch 1\n"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,14 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recurra.core.errors import DataError, UnavailableError
 from recurra.core.record import AuditResult
 from recurra.data import domains
+from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
-from recurra.data.domains import LABEL_NAMES, load_domains, one_convention
+from recurra.data.domains import LABEL_NAMES, MARKS, load_domains, one_convention
 from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, text_identity
 from recurra.evaluation.audits.shortcuts import audit_shortcuts
 
@@ -202,3 +206,49 @@ def test_the_real_shortcut_and_what_removes_it(data_root: Path, monkeypatch: pyt
     values = [audit.value or 0.0 for audit in found]
     assert values[0] > 0.88 and 0.68 < values[1] < 0.82 and 0.38 < values[2] < 0.49
     assert all(audit.details["length_alone"] <= value + 0.02 for audit, value in zip(found, values, strict=True))
+
+
+PLAIN_WORDS = st.sampled_from(
+    ["film", "don't", "it's", "good", "can't", "we'll", "cannot", "5", "well-made", "gonna", "café"]
+)
+PLAIN_TEXTS = st.lists(st.tuples(PLAIN_WORDS, st.sampled_from(["", ".", ",", "!", " (", ")", ":", ' "'])), min_size=1)
+
+
+def treebank(text: str) -> str:
+    """What the Penn Treebank's tokeniser makes of a text, in a few lines of its own."""
+    text = re.sub(r"([.,!:()\"])", r" \1 ", text)
+    text = re.sub(r"n't\b", " n't", text)
+    text = re.sub(r"(\w)('(?:s|re|ve|ll|d|m))\b", r"\1 \2", text)
+    text = text.replace("cannot", "can not").replace("gonna", "gon na")
+    text = text.replace("(", "-lrb-").replace(")", "-rrb-").replace('"', "``")
+    return " ".join(text.split())
+
+
+@given(PLAIN_TEXTS)
+def test_a_tokenised_text_comes_out_as_the_plain_one(pieces: list[tuple[str, str]]) -> None:
+    plain = " ".join(word + mark for word, mark in pieces)
+    assert one_convention(clean_text(treebank(plain))) == one_convention(clean_text(plain))
+
+
+@given(st.text() | st.text(alphabet="ab' .-n'ts`&(\"!5", max_size=40))
+def test_writing_twice_changes_nothing_and_cleaning_neither(text: str) -> None:
+    once = one_convention(clean_text(text))
+    assert one_convention(once) == once
+    assert once.isascii() and once == once.lower() == once.strip()
+    assert not once or (once[0] not in MARKS and once[-1] not in MARKS)
+    assert all(len(token) == 1 or not set(token) & set(MARKS) for token in once.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("it 's a film that 's very good . . .", "it's a film that's very good"),
+        ("do n't -lrb- ever -rrb- `` wow '' & go", 'don\'t ( ever ) " wow " and go'),
+        ("’tis a café — “yes”", 'tis a cafe - " yes'),
+        ("'s still a good yarn", "still a good yarn"),
+        ("$ 5.00 !!! [sic] *", "5 . 00 ! ( sic"),
+        ("!!!", ""),
+    ],
+)
+def test_examples(text: str, written: str) -> None:
+    assert one_convention(text) == written

@@ -1,17 +1,26 @@
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import logging
+import math
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
+from recurra.core.errors import CheckpointError
 from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split, encode_texts, encode_windows
-from recurra.data.vocabulary import SPECIAL_TOKENS, as_transformers, wordpiece
+from recurra.data.vocabulary import SPECIAL_TOKENS, as_transformers, train_wordpiece, wordpiece
+from recurra.data.windows import pool_windows, recorded_reading, share_weights, window_bounds
+from reviews import review_rows
 
 WORDS = ["good", "bad", "film", "un", "##friend", "##ly", "!"]
 TEXTS = ["good film !", "unfriendly", "bad", "nothing known", "film " * 40, "!"]
@@ -115,3 +124,118 @@ def test_a_cache_that_cannot_be_written_costs_only_time(tokenizer, split, tmp_pa
     encoded = encode_split(split, tokenizer, 10, tmp_path / "file" / "cache")
     assert len(encoded) == len(split)
     assert "not cached" in caplog.text
+
+
+REVIEWS = [text for text, _ in review_rows(30)]
+TOKENIZER = as_transformers(wordpiece(train_wordpiece(REVIEWS, 200)))
+LONG = [*REVIEWS[:6], "", "good " * 300, " ".join(REVIEWS[:3]), " ".join(REVIEWS), "fine [SEP] film " * 9]
+
+
+def naive_windows(tokens: list[int], room: int, most: int) -> list[list[int]]:
+    """The fewest windows, tried one number after the other; what does not fit in the most is cut."""
+    tokens = tokens[: most * room]
+    count = 1
+    while count * room < len(tokens):
+        count += 1
+    windows: list[list[int]] = [[] for _ in range(count)]
+    for number, token in enumerate(tokens, start=1):
+        # In the window in whose share of the text the token ends.
+        windows[math.ceil(Fraction(number * count, len(tokens))) - 1].append(token)
+    return windows
+
+
+@given(st.integers(0, 400), st.integers(1, 40))
+def test_every_token_is_in_one_window_and_windows_are_the_fewest_and_alike(tokens: int, room: int) -> None:
+    bounds = window_bounds(tokens, room)
+    lengths = np.diff(bounds)
+    assert bounds[0] == 0 and bounds[-1] == tokens
+    assert len(lengths) == max(1, -(-tokens // room))
+    assert lengths.max() <= room and np.ptp(lengths) <= 1 and (tokens == 0 or lengths.min() >= 1)
+
+
+def backend(pattern: str) -> Tokenizer:
+    copied = Tokenizer.from_str(TOKENIZER.backend_tokenizer.to_str())
+    special = [(name, copied.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    copied.post_processor = TemplateProcessing(single=pattern, special_tokens=special)
+    return copied
+
+
+@pytest.mark.parametrize("pattern", ["[CLS] $A [SEP]", "[CLS] [CLS] $A", "$A [SEP]", "$A"])
+@pytest.mark.parametrize(("max_length", "most"), [(8, 2), (8, 64), (3, 5), (24, 3)])
+def test_rows_are_the_windows_written_out(pattern: str, max_length: int, most: int) -> None:
+    tokenizer = backend(pattern)
+    ids, offsets, counts = encode_windows(LONG, tokenizer, max_length, most)
+    assert counts is not None
+    rows = [ids[start:end].tolist() for start, end in itertools.pairwise(offsets)]
+    empty = tokenizer.encode("").ids
+    before = pattern.partition("$A")[0].count("[CLS]")
+    wanted: list[list[int]] = []
+    for text, count in zip(LONG, counts.tolist(), strict=True):
+        whole = tokenizer.encode(text).ids
+        body = whole[before : len(whole) - (len(empty) - before)]
+        windows = naive_windows(body, max_length - len(empty), most)
+        assert len(windows) == count
+        wanted += [[*empty[:before], *window, *empty[before:]] for window in windows]
+    assert rows == wanted
+
+
+def test_texts_that_fit_are_read_as_without_windows() -> None:
+    ids, offsets, counts = encode_windows(REVIEWS, TOKENIZER, 200, 8)
+    whole_ids, whole_offsets = encode_texts(REVIEWS, TOKENIZER, 200)
+    assert counts is None
+    assert np.array_equal(ids, whole_ids) and np.array_equal(offsets, whole_offsets)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.data())
+def test_pooling_and_weights_are_the_loops_written_out(counts: list[int], data: st.DataObject) -> None:
+    dice = np.random.default_rng(data.draw(st.integers(0, 99)))
+    values = dice.normal(size=(sum(counts), 3)).astype(np.float32)
+    weights = dice.random(len(counts)).astype(np.float32) + 0.1
+    weights /= weights.mean()
+    pooled = pool_windows(values, np.array(counts))
+    shared = share_weights(np.array(counts), weights)
+    assert shared is not None
+    at = 0
+    for text, count in enumerate(counts):
+        np.testing.assert_allclose(
+            pooled[text], sum(values[at + i].astype(float) for i in range(count)) / count, rtol=1e-6
+        )
+        # All windows of a text alike, and together what the text counts.
+        scale = len(shared) / len(counts)
+        np.testing.assert_allclose(shared[at : at + count], weights[text] / count * scale, rtol=1e-5)
+        at += count
+    assert shared.mean() == pytest.approx(1, rel=1e-5)
+    assert share_weights(None, None) is None and pool_windows(values, None) is values
+
+
+def test_a_split_in_windows_is_cached_apart_and_keeps_its_labels(tmp_path: Path) -> None:
+    labels = np.arange(len(LONG)) % 2
+    split = TextSplit("train", LONG, labels, ids=[str(i) for i in range(len(LONG))])
+    cut = encode_split(split, TOKENIZER, 8, tmp_path)
+    first, again = (encode_split(split, TOKENIZER, 8, tmp_path, windows=4) for _ in range(2))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert cut.window_counts is None and first.window_counts is not None
+    for field in dataclasses.fields(first):
+        one, other = getattr(first, field.name), getattr(again, field.name)
+        assert one is other is None or np.array_equal(one, other), field.name
+    assert np.array_equal(first.labels, np.repeat(labels, first.window_counts))
+    assert np.array_equal(first.labels[first.text_rows], labels)
+    both = first.followed_by(cut)
+    assert np.array_equal(both.windows_of_texts, [*first.window_counts, *[1] * len(LONG)])
+    short = encode_split(split.select(range(3)), TOKENIZER, 100, tmp_path, windows=4)
+    assert short.window_counts is None
+
+
+def test_a_recorded_run_reads_what_its_configuration_says() -> None:
+    assert recorded_reading({"data": {"max_length": 64, "windows": 4}}) == {"max_length": 64, "windows": 4}
+    # Records from before there were windows do not name them.
+    assert recorded_reading({"data": {"max_length": 128}}) == {"max_length": 128, "windows": 1}
+
+
+@pytest.mark.parametrize(
+    "data", [7, None, [], {}, {"max_length": "64"}, {"max_length": 0}, {"max_length": 64, "windows": None}]
+)
+def test_a_configuration_that_does_not_say_is_one_line(data: object) -> None:
+    with pytest.raises(CheckpointError, match="does not say how much of a text the model reads"):
+        recorded_reading({"data": data})

@@ -1,17 +1,31 @@
 from __future__ import annotations
 
+import re
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recurra.core.errors import DataError, UnavailableError
+from recurra.data import reviews as polarity
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.dataset import TextDataset
-from recurra.data.reviews import text_identity
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.reviews import (
+    balanced,
+    cut_by_label,
+    joined,
+    text_identity,
+    unescaped,
+    without_empty,
+    without_repeats,
+)
 
 
 def write(root: Path, folder: str, part: str, rows: list[tuple[str, int]], column: str = "text") -> None:
@@ -124,3 +138,172 @@ def test_real_reviews(data_root: Path, name: str, sizes: list[int], fingerprint:
     assert {reason: count for reason, count in dataset.dropped.items() if "repeats" in reason} == repeats
     assert splits_share_no_text(dataset)
     assert dataset.fingerprint == fingerprint
+
+
+def public_part(name: str, rows: int) -> dict[str, list[Any]]:
+    return {"text": [f"{name} review {row}, so\\nso" for row in range(rows)], "label": [row % 2 for row in range(rows)]}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A stand-in for the hub: real data sets of the library, by public name; what was asked for is noted."""
+    from datasets import Dataset, DatasetDict
+
+    asked: dict[str, Any] = {"train": public_part("train", 2000), "test": public_part("test", 400)}
+
+    def load(name: str) -> DatasetDict:
+        asked["name"] = name
+        return DatasetDict({key: Dataset.from_dict(asked[key]) for key in ("train", "test")})
+
+    monkeypatch.setattr("datasets.load_dataset", load)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("name", "public"), [("yelp_polarity", "fancyzhx/yelp_polarity"), ("amazon_polarity", "mteb/amazon_polarity")]
+)
+def test_the_paper_s_sizes_are_drawn_from_the_public_release(
+    name: str, public: str, hub: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polarity, "PAPER_SIZES", {"train": 800, "validation": 100, "test": 101})
+    dataset = load_dataset(DataConfig(name=name))
+    assert hub["name"] == public
+    assert (dataset.name, dataset.protocol) == (name, "sst2-size")
+    assert {key: len(split) for key, split in dataset.splits.items()} == {"train": 800, "validation": 100, "test": 101}
+    for key, split in dataset.splits.items():
+        assert all(identity.startswith("test-" if key == "test" else "train-") for identity in split.ids)
+        assert abs(np.bincount(split.labels)[0] - len(split) / 2) <= 1
+        for identity, text, label in zip(split.ids, split.texts, split.labels.tolist(), strict=True):
+            source, row = identity.split("-")
+            assert (text, label) == (f"{source} review {row}, so so", int(row) % 2)
+    assert not set(dataset.splits["train"].ids) & set(dataset.splits["validation"].ids)
+    assert load_dataset(DataConfig(name=name)).fingerprint == dataset.fingerprint
+    assert load_dataset(DataConfig(name=name, split_seed=1)).fingerprint != dataset.fingerprint
+
+
+def test_a_smaller_release_is_said_to_be_so_and_repeats_are_passed_over(hub: dict[str, Any]) -> None:
+    hub["train"]["text"][10] = "Test review 4 so so!"
+    hub["train"]["text"][12] = "train review 14, so\\nso"
+    hub["train"]["text"][16] = " "
+    dataset = load_dataset(DataConfig(name="yelp_polarity"))
+    sizes = {key: len(split) for key, split in dataset.splits.items()}
+    assert sizes["test"] == 400
+    assert sizes["validation"] == 6_822 * 2000 // 61_398
+    assert dataset.dropped == {"train: repeats a row drawn before": 2, "train: empty after cleaning": 1}
+    assert sizes["train"] + sizes["validation"] == 2000 - 3
+    assert any("too few rows for 54,576 / 6,822 / 6,823" in note for note in dataset.notes)
+
+
+def test_official_takes_every_row(hub: dict[str, Any]) -> None:
+    dataset = load_dataset(DataConfig(name="yelp_polarity", protocol="official"))
+    assert {key: len(split) for key, split in dataset.splits.items()} == {"train": 1900, "validation": 100, "test": 400}
+    assert hub["name"] == "fancyzhx/yelp_polarity"
+
+
+def test_a_local_copy_is_preferred_and_title_and_content_are_joined(tmp_path: Path) -> None:
+    folder = tmp_path / "amazon_polarity"
+    folder.mkdir()
+    for name, rows in (("train", 100), ("test", 20)):
+        columns = {
+            "title": [f"{name} title {row}" if row % 3 else None for row in range(rows)],
+            "content": [f"content {row}" for row in range(rows)],
+            "label": [row % 2 for row in range(rows)],
+        }
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    dataset = load_dataset(DataConfig(name="amazon_polarity"), tmp_path)
+    texts = dict(zip(dataset.splits["test"].ids, dataset.splits["test"].texts, strict=True))
+    assert (texts["test-1"], texts["test-3"]) == ("test title 1 content 1", "content 3")
+
+
+def test_other_data_under_the_name_is_refused(hub: dict[str, Any]) -> None:
+    hub["train"]["label"] = [1 + row % 5 for row in range(2000)]
+    with pytest.raises(DataError, match=r"fancyzhx/yelp_polarity\) is something else: label must be 0 or 1"):
+        load_dataset(DataConfig(name="yelp_polarity"))
+    hub["train"] = {"review": ["a"], "label": [0]}
+    with pytest.raises(DataError, match="has no column text"):
+        load_dataset(DataConfig(name="yelp_polarity"))
+
+
+def test_the_release_s_escapes() -> None:
+    assert unescaped(r"one\n\ntwo \"quoted\" back\slash") == 'one  two "quoted" back\\slash'
+
+
+ROWS = st.lists(st.tuples(st.sampled_from(["a b", "A, b!", "c", "c d", "C  D.", "...", "é", "É"]), st.integers(0, 1)))
+
+
+def pool(rows: list[tuple[str, int]]) -> TextSplit:
+    return TextSplit("pool", [text for text, _ in rows], np.array([label for _, label in rows], dtype=np.int64),
+                     [f"train-{row}" for row in range(len(rows))])  # fmt: skip
+
+
+@given(st.text())
+def test_the_identity_of_a_text_is_its_words(text: str) -> None:
+    expected = re.sub(r"[\W_]+", " ", text.casefold()).strip() or text.strip()
+    assert text_identity(text) == expected
+
+
+@given(ROWS, st.data())
+def test_one_row_of_each_text_and_none_of_an_opposed_one(rows: list[tuple[str, int]], data: st.DataObject) -> None:
+    parts = data.draw(st.lists(st.sampled_from(["train", "test"]), min_size=len(rows), max_size=len(rows)))
+    labels_of: defaultdict[str, set[int]] = defaultdict(set)
+    for text, label in rows:
+        labels_of[text_identity(text)].add(label)
+    kept, counts = without_repeats(pool(rows), parts)
+    identities = [text_identity(text) for text in kept.texts]
+    assert Counter(identities) == Counter(identity for identity, labels in labels_of.items() if len(labels) == 1)
+    first = [row for row, (text, _) in enumerate(rows) if text_identity(text) in set(identities)]
+    assert set(kept.ids) == {
+        f"train-{row}" for row in first
+        if text_identity(rows[row][0]) not in {text_identity(text) for text, _ in rows[:row]}
+    }  # fmt: skip
+    assert len(kept) + sum(counts.values()) == len(rows)
+
+
+def test_repeats_are_counted_by_where_the_first_one_stands() -> None:
+    rows = [("one", 0), ("two", 1), ("One!", 0), ("two", 0), ("three", 1), ("ONE", 0), ("three .", 1)]
+    kept, counts = without_repeats(pool(rows), ["train", "train", "train", "train", "test", "test", "test"])
+    assert kept.texts == ["one", "three"]
+    assert counts == {
+        "train: repeats another of its rows": 1,
+        "text stands with several labels": 2,
+        "test: repeats a row of train": 1,
+        "test: repeats another of its rows": 1,
+    }
+
+
+@given(st.lists(st.integers(3, 120), min_size=2, max_size=4), st.integers(0, 3))
+def test_a_cut_keeps_every_row_once_and_proportions(counts: list[int], seed: int) -> None:
+    rows = pool([(f"{label} {row}", label) for label, count in enumerate(counts) for row in range(count)])
+    splits = cut_by_label(rows, seed, source="toy")
+    assert sorted(identity for split in splits.values() for identity in split.ids) == sorted(rows.ids)
+    for label, count in enumerate(counts):
+        for name in ("validation", "test"):
+            assert abs((splits[name].labels == label).sum() - count / 10) <= 1
+            assert (splits[name].labels == label).sum() >= 1
+        assert (splits["train"].labels == label).sum() >= 1
+    again = cut_by_label(rows, seed, source="toy")
+    assert all(split.fingerprint == again[name].fingerprint for name, split in splits.items())
+
+
+def test_a_class_too_small_to_cut_is_refused() -> None:
+    with pytest.raises(DataError, match="toy: a class has 2 different texts, at least 3"):
+        cut_by_label(pool([("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 1)]), 0, source="toy")
+
+
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=3), st.integers(0, 3))
+def test_balanced_takes_what_the_rarest_class_has(counts: list[int], seed: int) -> None:
+    rows = pool([(f"{label} {row}", label) for label, count in enumerate(counts) for row in range(count)])
+    kept, left_out = balanced(rows, seed)
+    assert np.bincount(kept.labels).tolist() == [min(counts)] * len(counts)
+    assert sum(left_out.values()) == len(rows) - len(kept)
+    assert kept.ids == [identity for identity in rows.ids if identity in set(kept.ids)]
+
+
+def test_empty_rows_and_joining() -> None:
+    kept, counts = without_empty(pool([("a", 0), ("", 1), ("b", 1)]))
+    assert (kept.texts, counts) == (["a", "b"], {"empty after cleaning": 1})
+    grouped = TextSplit("x", ["c"], np.array([1]), ["x-0"], [(7,)])
+    both = joined("both", [kept, grouped])
+    assert both.texts == ["a", "b", "c"]
+    assert both.groups == [(), (), (7,)]
+    assert joined("plain", [kept]).groups is None

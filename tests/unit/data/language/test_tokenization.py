@@ -5,20 +5,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from recurra.core.errors import ConfigurationError, UnavailableError
+from recurra.core.errors import ConfigurationError, DataError, UnavailableError
 from recurra.data import tokenization
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.corpora import LanguageDataset, RunningText
+from recurra.data.language.preparation import IGNORED, LanguageCollator, LineSamples, PackedBlocks
 from recurra.data.language.tokenization import (
     END_OF_TEXT,
+    EncodedText,
     as_language_tokenizer,
     default_language_tokenizer,
+    encode_running_text,
     is_lossless,
     load_language_tokenizer,
     read_byte_bpe,
@@ -174,3 +179,107 @@ def test_the_released_one(data_root: Path) -> None:
     # "  naïve" and the like as GPT-2's own code encodes them: two spaces, bytes beyond ASCII, a clitic, digits.
     assert released.decode(released("It's  naïve, 漢字 1234!\n")["input_ids"]) == "It's  naïve, 漢字 1234!\n"
     assert is_lossless(released)
+
+
+LINES_OF_TEXT = ["", "the film is good", "", "", f"the {END_OF_TEXT} film", "naïve 漢字\nsecond line", ""]
+
+
+@pytest.fixture(scope="module")
+def small_tokenizer():
+    return as_language_tokenizer(train_byte_bpe(["the film is good , the best film"] * 4, 280))
+
+
+def test_the_joined_tokens_are_the_texts_each_with_its_end(small_tokenizer, tmp_path: Path) -> None:
+    split = RunningText("train", LINES_OF_TEXT)
+    encoded = encode_running_text(split, small_tokenizer, tmp_path)
+    ends = np.flatnonzero(encoded.joined == encoded.end_of_text)
+    # As many ends as texts, though one text spells the token out.
+    assert len(ends) == len(LINES_OF_TEXT) == len(encoded)
+    backend = small_tokenizer.backend_tokenizer
+    parts = np.split(encoded.joined, ends + 1)[:-1]
+    assert [backend.decode(part[:-1].tolist(), skip_special_tokens=False) for part in parts] == LINES_OF_TEXT
+    for index, part in enumerate(parts):
+        np.testing.assert_array_equal(encoded.text(index), part)
+    assert (encoded.words, encoded.num_bytes) == (split.words, split.num_bytes)
+
+
+def test_what_a_tokenizer_adds_around_a_text_is_left_out(small_tokenizer, tmp_path: Path) -> None:
+    plain = encode_running_text(RunningText("a", LINES_OF_TEXT), small_tokenizer, tmp_path / "a")
+    backend = small_tokenizer.backend_tokenizer
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, 0)]
+    )
+    try:
+        again = encode_running_text(RunningText("a", LINES_OF_TEXT), small_tokenizer, tmp_path / "b")
+    finally:
+        backend.post_processor = processors.Sequence([])
+    np.testing.assert_array_equal(again.input_ids, plain.input_ids)
+
+
+END = 0
+
+
+def encoded_text(texts: list[list[int]]) -> EncodedText:
+    lengths = [len(text) for text in texts]
+    return EncodedText(
+        input_ids=np.array([token for text in texts for token in text], dtype=np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        end_of_text=END,
+        words=1,
+        num_bytes=1,
+    )
+
+
+TOKEN_LISTS = st.lists(st.lists(st.integers(1, 9), max_size=9), min_size=1, max_size=9)
+
+
+@given(texts=TOKEN_LISTS, context=st.integers(2, 7))
+def test_blocks_are_the_joined_texts_without_the_remainder(texts: list[list[int]], context: int) -> None:
+    stream = [token for text in texts for token in [*text, END]]
+    if len(stream) < context:
+        with pytest.raises(DataError, match=f"has {len(stream)} tokens, which do not fill one block of {context}"):
+            PackedBlocks(encoded_text(texts), context)
+        return
+    blocks = PackedBlocks(encoded_text(texts), context)
+    rows = [row["input_ids"].tolist() for row in blocks.__getitems__(range(len(blocks)))]
+    assert [token for row in rows for token in row] == stream[: len(rows) * context]
+    assert blocks.dropped_tokens == len(stream) - len(rows) * context < context
+    assert blocks.lengths.tolist() == [context] * len(rows)
+
+
+@given(texts=TOKEN_LISTS, context=st.integers(2, 7))
+def test_lines_begin_and_end_with_end_of_text_and_are_cut(texts: list[list[int]], context: int) -> None:
+    lines = LineSamples(encoded_text(texts), context)
+    expected = [[END, *text, END][:context] for text in texts]
+    assert [row["input_ids"].tolist() for row in lines.__getitems__(range(len(lines)))] == expected
+    assert lines.lengths.tolist() == [len(row) for row in expected]
+    assert lines.cut == sum(len(text) + 2 > context for text in texts)
+
+
+@given(texts=TOKEN_LISTS, context=st.integers(2, 13))
+def test_labels_count_what_is_predicted_and_nothing_else(texts: list[list[int]], context: int) -> None:
+    lines = LineSamples(encoded_text(texts), context)
+    batch = LanguageCollator(END, context)(list(lines))
+    width = batch["input_ids"].shape[1]
+    assert width <= context
+    mask = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
+    for row, length in enumerate(lines.lengths.tolist()):
+        # End-of-text is both padding and a token to predict: only the length tells them apart.
+        assert batch["input_ids"][row].tolist() == lines[row]["input_ids"].tolist() + [END] * (width - length)
+        assert batch["labels"][row].tolist() == (
+            [IGNORED, *lines[row]["input_ids"].tolist()[1:]] + [IGNORED] * (width - length)
+        )
+        assert mask[row].tolist() == [1] * length + [0] * (width - length)
+    assert int((batch["labels"] != IGNORED).sum()) == int((lines.lengths - 1).sum())
+
+
+def test_blocks_need_no_mask() -> None:
+    blocks = PackedBlocks(encoded_text([[1, 2, 3, 4, 5], [6, 7]]), 3)
+    batch = LanguageCollator(END, 3)(list(blocks))
+    assert set(batch) == {"input_ids", "labels"}
+    assert batch["labels"].tolist() == [[-100, 2, 3], [-100, 5, END], [-100, 7, END]]
+
+
+def test_no_lines() -> None:
+    with pytest.raises(DataError, match="lower min_characters"):
+        LineSamples(encoded_text([]), 4)
