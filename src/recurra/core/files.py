@@ -225,26 +225,22 @@ def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
     staging = target.parent / f".{target.name}.part"
     fresh, old = staging / "new", staging / "old"
     try:
-        with FolderLock(staging), _without_leftovers(fresh, old), storage_errors(target):
-            _recover(target, fresh, old)
-            fresh.mkdir()
-            yield fresh
-            _flush(fresh)
-            refuse_present(target, replace=replace)
-            _place(fresh, target, old)
+        with FolderLock(staging):
+            try:
+                with storage_errors(target):
+                    _recover(target, fresh, old)
+                    fresh.mkdir()
+                    yield fresh
+                    _flush(fresh)
+                    refuse_present(target, replace=replace)
+                    _place(fresh, target, old)
+            finally:
+                for leftover in (fresh, old):
+                    shutil.rmtree(leftover, ignore_errors=True)
     finally:
         # Not empty while another process holds it.
         with contextlib.suppress(OSError):
             staging.rmdir()
-
-
-@contextlib.contextmanager
-def _without_leftovers(*leftovers: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for leftover in leftovers:
-            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def refuse_present(target: Path, *, replace: bool) -> None:

@@ -72,7 +72,7 @@ def vocabulary() -> Any:
     return parse_yaml((Path(__file__).parent / "demo_corpus.yaml").read_text(encoding="utf-8"))
 
 
-class Pattern(NamedTuple):
+class _Pattern(NamedTuple):
     """One sentence pattern; ``signs`` are those of its adjectives in a positive review, such as ``-+``."""
 
     pattern_id: str
@@ -84,40 +84,37 @@ class Pattern(NamedTuple):
     operator: str = ""
 
     def has(self, *slots: str) -> bool:
-        """Whether one of the slots is in the template."""
         return any(f"{{{slot}}}" in self.template for slot in slots)
 
     @property
     def one_noun(self) -> bool:
-        """Whether both adjectives speak of the same noun."""
+        # Both adjectives speak of it.
         return self.has("a2") and not self.has("n2")
 
     @property
     def two_units(self) -> bool:
-        """Whether it speaks of a second adjective."""
         return self.has("a2", "c2", "o2")
 
 
 @cache
-def patterns() -> tuple[Pattern, ...]:
-    """Every pattern, with every operator that fills it."""
+def _patterns() -> tuple[_Pattern, ...]:
     tables = vocabulary()
     operators: Mapping[str, str] = tables["operators"]
     made = []
     for name, frames in tables["frames"].items():
         both = [(frame, False) for frame in frames["all"]] + [(frame, True) for frame in frames["test"]]
         for number, ((template, signs, *twin), held_out) in enumerate(both, start=1):
-            made.append(Pattern(f"{name}.{number}", name, template, signs, held_out, *twin))
+            made.append(_Pattern(f"{name}.{number}", name, template, signs, held_out, *twin))
     for row, (name, operator) in enumerate(operators.items()):
         for column, (template, signs) in enumerate(tables["operator_frames"]):
             identity = f"{name}.{column + 1}"
-            made.append(Pattern(identity, name, template, signs, row == column, operator=operator))
+            made.append(_Pattern(identity, name, template, signs, row == column, operator=operator))
     template, twin = "{moment}, and {n1} {be1} hardly {a1}{t1}.", "{hardly}, and {n1} {be1} {a1}{t1}."
-    made.append(Pattern("hardly.6", "hardly", template, "--", held_out=False, twin=twin))
+    made.append(_Pattern("hardly.6", "hardly", template, "--", held_out=False, twin=twin))
     for number, (name, template, signs, twin, in_all_splits) in enumerate(tables["composed"], start=1):
         for key, operator in operators.items():
             identity = f"{name}.composed-{number}.{key}"
-            made.append(Pattern(identity, name, template, signs, key not in in_all_splits, twin, operator))
+            made.append(_Pattern(identity, name, template, signs, key not in in_all_splits, twin, operator))
     return tuple(made)
 
 
@@ -135,22 +132,19 @@ class _Unit:
         return self.style.format(n=self.phrase, be="were" if self.plural else "was", p=predicate)
 
 
-class Dice:
+class _Dice:
     """Choices from ``random()`` alone: the other methods of `random.Random` may change between Python versions."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed).random
 
     def chance(self, probability: float) -> bool:
-        """Is true with this probability."""
         return self._random() < probability
 
     def below(self, bound: int) -> int:
-        """Returns a whole number of at least 0 and below ``bound``."""
         return int(self._random() * bound)
 
     def pick(self, options: Sequence[T]) -> T:
-        """Returns one of the options, each as likely."""
         return options[self.below(len(options))]
 
     def pick_by(self, options: Sequence[T], cumulative: Sequence[float]) -> T:
@@ -159,33 +153,32 @@ class Dice:
         return next(option for option, limit in zip(options, cumulative, strict=True) if point < limit)
 
     def shuffle(self, items: list[T]) -> None:
-        """Shuffles in place."""
         for last in range(len(items) - 1, 0, -1):
             other = self.below(last + 1)
             items[last], items[other] = items[other], items[last]
 
 
-class ReviewWriter:
+class _ReviewWriter:
     """Writes the reviews of one split."""
 
     def __init__(self, seed: int, *, test: bool) -> None:
-        self.dice = Dice(seed)
+        self.dice = _Dice(seed)
         self.test = test
         self._tables = vocabulary()
         shares: Mapping[str, float] = self._tables["shares"]
         self._constructions = tuple(shares)
         self._shares = tuple(accumulate((shares if test else {**shares, "plain": _PLAIN_OUTSIDE_TEST}).values()))
-        self._patterns: dict[tuple[str, bool], list[Pattern]] = {}
-        for pattern in patterns():
+        self._patterns: dict[tuple[str, bool], list[_Pattern]] = {}
+        for pattern in _patterns():
             self._patterns.setdefault((pattern.construction, pattern.held_out), []).append(pattern)
 
-    def pattern(self) -> Pattern:
+    def pattern(self) -> _Pattern:
         """Draws a construction by its share, then one of its patterns."""
         construction = self.dice.pick_by(self._constructions, self._shares)
         held_out = self.test and self.dice.chance(_HELD_OUT_PATTERNS)
         return self.dice.pick(self._patterns[construction, held_out])
 
-    def reviews(self, pattern: Pattern, label: int, domain: str) -> list[tuple[str, str]]:
+    def reviews(self, pattern: _Pattern, label: int, domain: str) -> list[tuple[str, str]]:
         """A review with the label and, if the pattern has pairs, its twin: of each the judgement and the whole text."""
         first, second = self._judgements(pattern, domain, positive=label == 1)
         slots = self._surroundings(pattern, domain)
@@ -203,7 +196,7 @@ class ReviewWriter:
     def _word(self, lists: Mapping[str, Sequence[str]]) -> str:
         return self.dice.pick(lists["test" if self.test and self.dice.chance(_HELD_OUT_WORDS) else "all"])
 
-    def _judgements(self, pattern: Pattern, domain: str, *, positive: bool) -> tuple[_Unit, _Unit]:
+    def _judgements(self, pattern: _Pattern, domain: str, *, positive: bool) -> tuple[_Unit, _Unit]:
         kinds = [kind for kind in self._tables["word_classes"] if kind["domain"] == domain]
         if pattern.has("it1", "them1"):
             # No "it" takes up people.
@@ -229,7 +222,7 @@ class ReviewWriter:
     def _noun(self, kind: Mapping[str, Any], unknown: bool, taken: str = "") -> str:
         return self.dice.pick([noun for noun in kind["test_nouns" if unknown else "nouns"] if noun != taken])
 
-    def _adjective(self, pattern: Pattern, kind: Mapping[str, Any], good: bool, taken: str = "") -> str:
+    def _adjective(self, pattern: _Pattern, kind: Mapping[str, Any], good: bool, taken: str = "") -> str:
         allowed = self.test or pattern.construction in self._tables["open_constructions"]
         reserved = allowed and self.dice.chance(_RESERVED)
         name = f"{'reserved_' if reserved else ''}{'good' if good else 'bad'}"
@@ -261,7 +254,7 @@ class ReviewWriter:
         modifier = self.dice.pick(self._tables["domains"][domain]["modifiers"])
         return f"the {noun} {modifier}".format(title=self._title(domain), name=self._name())
 
-    def _surroundings(self, pattern: Pattern, domain: str) -> dict[str, str]:
+    def _surroundings(self, pattern: _Pattern, domain: str) -> dict[str, str]:
         tables, setting, dice = self._tables, self._tables["domains"][domain], self.dice
         who = self._companion()
         fact, no_fact = dice.pick(setting["facts"])
@@ -354,13 +347,13 @@ def demo_rows(
     judgements: set[str] = set()
     runs: set[_Words] = set()
     splits = {name: _split_rows(name, rows, seed, judgements, runs) for name, rows in sizes.items()}
-    splits["train"] = _with_noise(splits["train"], Dice(derive_seed(seed, "demo", "noise")))
+    splits["train"] = _with_noise(splits["train"], _Dice(derive_seed(seed, "demo", "noise")))
     return splits
 
 
 def _split_rows(name: str, size: int, seed: int, judgements: set[str], runs: set[_Words]) -> list[DemoRow]:
     """Rows of one split that are new beside the judgements so far, and the runs of words of earlier splits."""
-    writer = ReviewWriter(derive_seed(seed, "demo", name), test=name == "test")
+    writer = _ReviewWriter(derive_seed(seed, "demo", name), test=name == "test")
     dice = writer.dice
     domains = tuple(vocabulary()["domains"])
     rows: list[DemoRow] = []
@@ -404,7 +397,7 @@ def _runs(words: _Words) -> Iterator[_Words]:
     return (words[start : start + NGRAM_WORDS] for start in range(len(words) - NGRAM_WORDS + 1))
 
 
-def _with_noise(rows: list[DemoRow], dice: Dice) -> list[DemoRow]:
+def _with_noise(rows: list[DemoRow], dice: _Dice) -> list[DemoRow]:
     for label in (0, 1):
         places = [place for place, row in enumerate(rows) if row.label == label and not row.flipped]
         dice.shuffle(places)

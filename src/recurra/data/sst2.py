@@ -121,7 +121,7 @@ def load_sst2(protocol: str, split_seed: int, data_root: Path | None) -> TextDat
             "is not there; give --data-root DIR with sst2/ and sst/, or take protocol=pooled"
         )
     train = parts["train"]
-    groups = _groups(train)
+    groups = train.groups or []
     # A sentence that is also a part of another is never held out.
     whole = [row for row, group in enumerate(groups) if set(group) == whole_of[train.ids[row]]]
     order = np.random.default_rng(derive_seed(split_seed, "sst2", "held out")).permutation(len(whole))
@@ -173,12 +173,6 @@ def _pooled(parts: dict[str, TextSplit], seed: int, dropped: dict[str, int]) -> 
             "Protocol 'pooled' is the published one and leaks: phrases of one sentence lie on both sides of the split."
         ],
     )
-
-
-def _groups(split: TextSplit) -> list[Group]:
-    if split.groups is None:
-        raise ValueError(f"split '{split.name}' has no source sentences")
-    return split.groups
 
 
 # The five-class labels of every phrase of the Stanford Sentiment Treebank's training sentences.
@@ -257,7 +251,7 @@ def _read_trees(path: Path) -> Iterator[tuple[list[str], list[Phrase]]]:
 
 def with_treebank_labels(dataset: TextDataset, data_root: Path | None) -> TextDataset:
     """Adds the treebank's five-class phrases to ``official`` SST-2, but those that training must not see."""
-    held_out = {sentence for group in _groups(dataset.splits["held_out"]) for sentence in group}
+    held_out = {sentence for group in dataset.splits["held_out"].groups or () for sentence in group}
     texts, labels = read_phrases(data_root, held_out)
     queries = (text for name in dataset.reported_splits for text in dataset.splits[name].texts)
     leaking = rows_that_give_away(queries, texts)
