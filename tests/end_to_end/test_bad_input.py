@@ -25,17 +25,6 @@ def _no_data_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
 
 
-def csv_with(path: Path, extra: bytes) -> Path:
-    """A good file with something at its end."""
-    write_csv(path, REVIEWS)
-    path.write_bytes(path.read_bytes() + extra)
-    return path
-
-
-def _columns(path: Path) -> list[object]:
-    return [write_csv(path, REVIEWS, ("txet", "label"))]
-
-
 def _two_labels_in_test(path: Path) -> list[object]:
     other = write_csv(path.with_name("test.csv"), [*REVIEWS[:4], ("so so", "neutrall")])
     return [write_csv(path, [*REVIEWS, *[(f"so so {i}", "neutral") for i in range(9)]]), "--test", other]
@@ -50,32 +39,20 @@ def _unfolding(path: Path) -> list[object]:
     return [path]
 
 
-def _long_name_as(option: str) -> Callable[[Path], list[object]]:
-    return lambda path: [write_csv(path, REVIEWS), option, path.with_name("x" * 300 + ".csv")]
-
-
 BAD_FILES: dict[str, tuple[Callable[[Path], list[object]], str]] = {
-    "misspelt column": (_columns, "has no column 'text' (did you mean 'txet'?); its columns are 'txet', 'label'"),
     "missing column": (
         lambda path: [write_csv(path, REVIEWS), "--text-column", "body"],
         "has no column 'body'; its columns are 'text', 'label'; name the right one with --text-column",
-    ),
-    "one class only": (
-        lambda path: [write_csv(path, [(text, "positive") for text, _ in REVIEWS])],
-        "has one class only: all 30 rows have the label 'positive' in column 'label'",
     ),
     "a label in test that train lacks": (
         _two_labels_in_test,
         "test.csv' line 6 has the label 'neutrall' (did you mean 'neutral'?), which the training data lacks",
     ),
-    "broken UTF-8": (
-        lambda path: [csv_with(path, b"caf\xe9,positive\n")],
-        "line 32, byte 4",
-    ),
-    "no such file": (lambda path: [write_csv(path, REVIEWS).with_name("r.cvs")], "did you mean 'r.csv'"),
     "gigabytes in a kilobyte": (_unfolding, "unfolds to more than 4,000,000,000 bytes of text in the first"),
-    "a test file of 300 characters": (_long_name_as("--test"), ".csv': File name too long; give"),
-    "a validation file of 300 characters": (_long_name_as("--validation"), ".csv': File name too long; give"),
+    "a test file of 300 characters": (
+        lambda path: [write_csv(path, REVIEWS), "--test", path.with_name("x" * 300 + ".csv")],
+        ".csv': File name too long; give",
+    ),
 }
 
 
@@ -99,20 +76,14 @@ def test_a_bad_file_is_refused_before_anything_is_written(
     [
         (["--model", "recurent"], "unknown model 'recurent' (did you mean 'recurrent'?); allowed: linear"),
         (["--protocol", "papr"], "unknown protocol 'papr' (did you mean 'paper'?)"),
-        (["max_epoch=3"], "unknown key 'max_epoch' (did you mean 'max_epochs'?)"),
         (["data.max_lenght=3"], "unknown key 'data.max_lenght' (did you mean 'data.max_length'?)"),
         (["model.hiden_size=8"], "'hiden_size' (did you mean 'hidden_size'?)"),
         (["model.hidden_size=7"], "'num_attention_heads' is 4"),
-        (["max_epochs=many"], "'max_epochs' is \"many\""),
-        (["learning_rate=0"], "'learning_rate' is 0: input should be greater than 0"),
-        (["max_epochs"], "write key=value"),
         (["--precision", "fp8"], "'precision' is \"fp8\""),
         (["--tokenizer", "bert-base-cased"], "unknown tokenizer 'bert-base-cased' (did you mean 'bert-base-uncased'?)"),
         (["--data-protocol", "pooled"], "unknown protocol of"),
         (["--data-root", "nowhere"], "the data root 'nowhere' is not a folder"),
         (["--model", "missing.yaml"], "cannot read 'missing.yaml': No such file or directory"),
-        (["--model", "list.yaml"], "holds a list; a mapping of keys to values is needed"),
-        (["--protocol", "keys.yaml"], "unknown key 'epochs'"),
     ],
 )
 def test_unknown_names_and_impossible_values_are_refused(
@@ -124,8 +95,6 @@ def test_unknown_names_and_impossible_values_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "r.csv", REVIEWS)
-    (tmp_path / "list.yaml").write_text("- a\n")
-    (tmp_path / "keys.yaml").write_text("name: x\nlearning_rate: 1e-3\nbatch_size: 8\nmax_epochs: 1\nepochs: 1\n")
     base = ["--model", "recurrent", "--data", "r.csv", "--output", "out"]
     assert said in refused("train", *base, *arguments)
     assert not (tmp_path / "out").exists()
@@ -133,12 +102,10 @@ def test_unknown_names_and_impossible_values_are_refused(
 
 HOSTILE_YAML = {
     "an anchor that holds itself": ("name: &a [*a]\n", "it holds what is no plain value (Circular reference detected)"),
-    "brackets": ("name: " + "[" * 100_000, "more than 50 levels lie inside each other"),
     "laughs": (
         "a: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 20)),
         "each alias counted as what it names",
     ),
-    "a number without end": ("name: " + "9" * 5000, "it holds what is no plain value (Exceeds the limit (4300 digits)"),
 }
 
 
