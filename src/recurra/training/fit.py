@@ -135,6 +135,8 @@ def train_transformer(
     target_smoothing = protocol.label_smoothing if train.labels.ndim == 2 else 0.0
     own = protocol.model_copy(update={"label_smoothing": 0.0}) if target_smoothing else protocol
     arguments = training_arguments(own, checkpoints, seed=seed, precision=precision)
+    # Before anything is derived from the weights: averages and the whole token table lie where the model does.
+    model.to(arguments.device)
     distillation = None
     if isinstance(train, TaughtSplit):
         distillation = Distillation(

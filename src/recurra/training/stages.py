@@ -69,7 +69,7 @@ def classifier_beside(
     config.vocab_size = 1 + (config.pad_token_id or 0)
     beside = RecurraForSequenceClassification(config)
     beside.model = classifier.model
-    return beside.to(next(classifier.parameters()).device)
+    return beside
 
 
 def train_auxiliary(
@@ -88,6 +88,8 @@ def train_auxiliary(
     Raises:
         RunError: If the loss is not finite.
     """
+    # The Trainer would move the shared encoder alone.
+    classifier.to(arguments.device)
     torch.manual_seed(derive_seed(seed, "auxiliary weights"))
     beside = classifier_beside(classifier, int(rows.labels.max()) + 1)
     checkpoint = latest_checkpoint(Path(arguments.output_dir))

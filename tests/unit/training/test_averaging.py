@@ -43,10 +43,10 @@ class Watch(TrainerCallback):
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.seen = [model.classifier.weight.detach().clone()]
+        self.seen = [model.classifier.weight.detach().clone().cpu()]
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.seen.append(self.model.classifier.weight.detach().clone())
+        self.seen.append(self.model.classifier.weight.detach().clone().cpu())
 
 
 def test_the_average_of_a_training_is_its_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_the_averages_are_what_is_evaluated_and_left_in_the_model(tmp_path: Path
         folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(quiet=True),
     )  # fmt: skip
     best = load_file(tmp_path / "checkpoints" / f"checkpoint-{3 * record.best_epoch}" / "model.safetensors")
-    assert torch.equal(model.state_dict()["classifier.weight"], best["classifier.weight"])
+    assert torch.equal(model.cpu().state_dict()["classifier.weight"], best["classifier.weight"])
     losses = []
     with torch.no_grad():
         for row in (selection[index] for index in range(len(selection))):

@@ -59,7 +59,7 @@ def fit(
         network, tiny_split(rows=48, seed=1), tiny_split(rows=32, seed=2), chosen,
         folder=folder, seed=seed, precision=precision, reporter=Reporter(quiet=True),
     )  # fmt: skip
-    return network, record
+    return network.cpu(), record
 
 
 def history(folder: Path) -> list[dict[str, float]]:

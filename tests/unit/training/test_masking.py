@@ -88,7 +88,7 @@ def test_a_word_that_training_lacks_reads_as_the_mask(vocab_size: int, tmp_path:
         model, train, lacking, protocol(token_dropout=0.2),
         folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(quiet=True), mask_tokens=TOKENS,
     )  # fmt: skip
-    table = model.eval().get_input_embeddings().weight
+    table = model.cpu().eval().get_input_embeddings().weight
     seen = np.union1d(train.input_ids, TOKENS.kept)
     unseen = np.setdiff1d(np.arange(vocab_size), seen)
     assert 55 in unseen

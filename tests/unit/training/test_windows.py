@@ -137,7 +137,7 @@ def test_the_epoch_is_chosen_by_pooled_logits(labels: int | None, tmp_path: Path
     record = fit(model, windows(labels=labels), selection, tmp_path, protocol(learning_rate=1e-12, max_epochs=1))
     losses, right = [], []
     with torch.inference_mode():
-        said_alone = plain_logits(model.eval(), selection)
+        said_alone = plain_logits(model.cpu().eval(), selection)
     for first, outputs in zip(selection.text_rows, said_alone, strict=True):
         label = selection.labels[first]
         logits = torch.stack([output.logits for output in outputs]).mean(dim=0)
@@ -161,7 +161,7 @@ def test_labels_of_another_task_are_learned_from_each_window_of_a_text(tmp_path:
     train_auxiliary(model, rows, arguments, change_inputs=None, seed=0, reporter=reporter)
     torch.manual_seed(derive_seed(0, "auxiliary weights"))
     with torch.inference_mode():
-        outputs = plain_logits(classifier_beside(model, 2).eval(), rows)
+        outputs = plain_logits(classifier_beside(model.cpu(), 2).eval(), rows)
     labels = rows.labels[rows.text_rows]
     each = [
         float(torch.stack([loss_of(output.logits, label) for output in windows_of]).mean())

@@ -24,7 +24,6 @@ from recurra.models.adaptation.convert import load_encoder_weights
 from recurra.models.adaptation.source import EncoderSource
 from recurra.models.configuration import RecurraConfig
 from recurra.models.foreign import ForeignForSequenceClassification
-from recurra.models.inference import default_device
 from recurra.models.loading import load_foreign_weights
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
@@ -104,7 +103,7 @@ def train_model(
         keep_trained(folder, model, tokenizer, labelled(config.data).max_length, training)
     else:
         training = train_transformer(
-            model.to(default_device()),
+            model,
             rows,
             _encode(_selection(dataset, config), tokenizer, config, machine),
             config.protocol,
