@@ -42,13 +42,7 @@ _ROUNDS = 15
 
 
 class PlanCosts:
-    """Costs of plans of one encoder.
-
-    Args:
-        source: The encoder.
-        changes: Keys of the model's configuration in place of the encoder's; those of relaxations are left out of a
-            stack, which shares nothing.
-    """
+    """Costs of plans of one encoder."""
 
     def __init__(self, source: EncoderSource, changes: Mapping[str, Any]) -> None:
         self._source, self._changes = source, changes
@@ -59,11 +53,7 @@ class PlanCosts:
         return {key: value for key, value in self._changes.items() if not (stack and key in RELAXATIONS)}
 
     def config(self, plan: SharingPlan) -> RecurraConfig:
-        """Configuration of the model of a plan.
-
-        Raises:
-            ConfigurationError: If a key is wrong.
-        """
+        """Configuration of the model of a plan."""
         return RecurraConfig(**self._source.shape(str(plan), self.changes(plan)))
 
     def parameters(self, plan: SharingPlan) -> int:
@@ -110,18 +100,12 @@ class PlanScores:
     """Scores plans of one encoder on texts.
 
     Args:
-        rows: The texts, in pieces.
         relaxed: What recurrences have of their own, as the configuration of a plan with shared layers says, and how
             wide the token table is.
-        cache_dir: Where scores are kept.
 
     Attributes:
-        texts: Number of texts that plans are scored on.
         pieces: Numbers of the pieces that a narrow token table is fitted to, ``(tokens,)``, those of texts that no plan
             is scored on as far as there are any; none without such a table.
-
-    Raises:
-        DataError: If the texts cannot be read.
     """
 
     def __init__(
@@ -174,11 +158,7 @@ class PlanScores:
         return KeptFunction(load_encoder(name), *self._rows, table)
 
     def score(self, plan: SharingPlan) -> ScoredPlan:
-        """What a plan keeps.
-
-        Raises:
-            ConfigurationError: If there are not two texts at least.
-        """
+        """What a plan keeps."""
         name = str(plan)
         if name not in self._known:
             self._known[name] = self._function.score(plan).kept
@@ -220,21 +200,12 @@ class AdaptationOptions:
         plan: Which layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it, or ``auto``.
         stored: Layers with weights of their own, for ``auto``; none takes two thirds of the encoder's.
         applied: Layer applications at most, for ``auto``; none takes as many as the encoder has layers.
-        texts: File with texts that plans are scored on.
-        text_column: Column of the texts.
-        encoding: Encoding of a text file without a mark; none takes UTF-8.
-        max_parameters: Parameters without a head at most, for ``auto``; none has no bound.
-        max_ms: Estimated milliseconds of a text by itself at most, for ``auto``; none has no bound.
         changes: Keys of the model's configuration in place of the encoder's. What they say recurrences have of their
             own holds for every plan with shared layers.
-        cache_dir: Where scores and tokenised passages are kept.
-        overwrite: Whether a folder that lies there is replaced.
         teach: Files and named corpora whose texts the encoder's states are taught on; none leaves the layers as they
             are taken out.
         apart: Files and named corpora with texts that models are reported on, which teach nothing.
         minutes: Of teaching, over all restarts; or ``tokens``.
-        tokens: Of teaching.
-        data_root: Local copies of public corpora.
         int8: Whether matrices are stored as whole numbers, in a quarter of the size.
     """
 
@@ -259,13 +230,7 @@ class AdaptationOptions:
 
 @dataclass(frozen=True)
 class PlanPoint:
-    """A plan that was scored, and what its model costs.
-
-    Attributes:
-        scored: The plan and what it keeps.
-        parameters: That are stored, without a head.
-        ms: Estimated time of a text by itself; none if it was not asked for.
-    """
+    """A plan that was scored, and what its model costs."""
 
     scored: ScoredPlan
     parameters: int
@@ -277,13 +242,7 @@ class Adaptation:
     """What was made.
 
     Attributes:
-        folder: Where it lies.
-        source: The encoder that it was made of.
-        plan: Its layers.
-        parameters: That are stored, without a head.
-        changes: Keys of the model's configuration in place of the encoder's.
         scores: Plans that were compared, best first; of a plan that was given its own, if there were texts.
-        texts: Number of texts that plans were scored on.
         taught: Which texts taught it, and what was measured on held-out ones on the way; empty if none did.
     """
 
@@ -333,21 +292,7 @@ class Adaptation:
 
 
 def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter: Reporter) -> Adaptation:
-    """Writes a folder with an encoder whose layers are shared as a plan says; trainings start from it by its path.
-
-    Args:
-        name: As `recurra.models.adaptation.source.find_encoder` takes it.
-        output: The folder to write.
-        options: How.
-        reporter: For progress.
-
-    Raises:
-        ConfigurationError: If the plan or a key is wrong, or ``auto`` has no texts.
-        DataError: If the texts cannot be read.
-        CheckpointError: If the encoder cannot be used.
-        UnavailableError: If it cannot be had.
-        StorageError: If the folder cannot be written.
-    """
+    """Writes a folder with an encoder whose layers are shared as a plan says; trainings start from it by its path."""
     quieten_libraries()
     source = find_encoder(name)
     if source.is_adapted:

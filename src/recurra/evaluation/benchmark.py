@@ -79,9 +79,6 @@ def benchmark(
     Args:
         names: Run folders, presets, or ``bert``: that of the first model's width and depth, with fresh weights.
         data: Corpus or labelled file whose last reported split gives the lengths; none takes ``lengths``.
-
-    Raises:
-        ConfigurationError: For an unknown name, a first model that is ``bert``, or rows longer than a model allows.
     """
     check_precision(precision)
     with torch_threads(threads):
@@ -189,11 +186,7 @@ def inputs_of_lengths(lengths: Sequence[int], batch_size: int, *, vocab_size: in
 def time_models(
     models: Mapping[str, torch.nn.Module], lengths: Sequence[int], *, batch_size: int, precision: str, vocab_size: int
 ) -> dict[str, LatencyRecord]:
-    """Times forward passes of several classifiers over the same rows, batch by batch in turns.
-
-    Args:
-        models: By name; each takes ``input_ids`` and ``attention_mask``. Converted in place to ``precision``.
-    """
+    """Times forward passes of several classifiers over the same rows, batch by batch in turns."""
     device = default_device()
     batches = [
         {name: tensor.to(device) for name, tensor in batch.items()}

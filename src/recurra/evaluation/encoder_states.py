@@ -40,7 +40,6 @@ def cached_states(
     There is one file for an encoder, a precision and the data, with all texts of it that were asked for.
 
     Args:
-        data: File or name that the texts are from; of rows in memory nothing is kept.
         precision: Of the matrix products; none takes bf16 where this machine has instructions for it, else FP32.
     """
     precision = precision or ("bf16" if has_bf16(default_device()) else "fp32")
@@ -73,12 +72,6 @@ def mean_states(source: EncoderSource, texts: Sequence[str], reporter: Reporter,
     """The mean of the states that an encoder gives the tokens of a text, special ones among them; summed in FP32.
 
     Sentence-BERT's mean pooling (Reimers and Gurevych 2019, section 3).
-
-    Returns:
-        ``(texts, hidden_size)``.
-
-    Raises:
-        CheckpointError: If the encoder cannot be used.
     """
     device = default_device()
     model = load_encoder(source.name).to(device=device, dtype=PRECISIONS[precision])

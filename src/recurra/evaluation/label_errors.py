@@ -52,9 +52,6 @@ class DoubtedLabel:
 
     Attributes:
         place: Where it stands in the file, from 1: the line, of Parquet the row.
-        text: As it stands in the file.
-        wrong_probability: That the label is wrong, from 0 to 1.
-        suspect: Whether that is above a half.
     """
 
     place: int
@@ -69,14 +66,7 @@ class DoubtedLabel:
 
 @dataclass(frozen=True, eq=False)
 class LabelErrors:
-    """All rows of a file, the most doubtful label first.
-
-    Attributes:
-        texts: As they stand in the file.
-        probabilities: Out of fold, calibrated, ``(rows, labels)``.
-        wrong: Probability that a row's label is wrong, ``(rows,)``; see `wrong_labels`.
-        share: Of all labels that are replaced at random, estimated.
-    """
+    """All rows of a file, the most doubtful label first."""
 
     table: FileTable
     texts: list[str]
@@ -177,10 +167,6 @@ def wrong_labels(probabilities: Floats, labels: npt.NDArray[np.int64]) -> tuple[
     """The probability of each row that its label is wrong, ``(rows,)``, and the share of labels replaced at random.
 
     Both are means over the posterior of that share and of the judge's temperature, on a grid.
-
-    Args:
-        probabilities: Of a judge that did not see the labels, ``(rows, labels)``.
-        labels: Of the file, ``(rows,)``.
     """
     logs, others = np.log(probabilities.clip(_TINY)), probabilities.shape[1] - 1
     sample = np.random.default_rng(0).permutation(len(labels))[:_MOST_WEIGHED]

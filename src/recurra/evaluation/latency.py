@@ -65,8 +65,6 @@ def measure_side_by_side(
     Args:
         batches: The whole set in batches of real lengths (padding is the caller's and is timed as it is), or one such
             list a competitor, with the same samples in the same batches (a linear model takes texts, not tokens).
-        warmup: Untimed calls of each competitor before, on batches spread over the set so that many lengths are seen.
-        scope: ``model`` (tokenised input to logits) or ``text`` (text to label), for the record.
     """
     names = list(calls)
     inputs = batches if isinstance(batches, Mapping) else dict.fromkeys(names, batches)

@@ -30,14 +30,7 @@ class RankedLabel:
         self._ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
 
     def average_precision(self, weights: npt.ArrayLike | None = None) -> Floats:
-        """Precision times gain in recall, summed over thresholds (Manning et al. 2008, section 8.4); 0 without rows.
-
-        Args:
-            weights: How often each row counts, ``(..., rows)``; once if absent.
-
-        Returns:
-            ``(...)``.
-        """
+        """Precision times gain in recall, summed over thresholds (Manning et al. 2008, section 8.4); 0 without rows."""
         counted = np.ones(len(self._order)) if weights is None else np.asarray(weights, dtype=np.float64)
         ordered = counted[..., self._order]
         found = np.cumsum(ordered * self._relevant, axis=-1)[..., self._ends]
@@ -94,9 +87,6 @@ def fit_temperature(logits: npt.ArrayLike, labels: npt.ArrayLike) -> float:
     Few rows would give logits that are calibrated already a temperature of chance. So 1 stays where another gains at
     most one nat over all rows: Akaike's criterion, which chooses as cross-validation by single rows does (Stone 1977,
     "An Asymptotic Equivalence of Choice of Model by Cross-Validation and Akaike's Criterion").
-
-    Args:
-        logits: Of rows that nothing was fitted on and nothing is reported on, ``(rows, classes)``.
     """
     scores, truth = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     rows, classes = scores.shape
@@ -136,11 +126,7 @@ SHARES = 20
 
 @dataclass(frozen=True)
 class PrecisionThreshold:
-    """A threshold and what shows it.
-
-    Attributes:
-        threshold: Probability from which on a row keeps the label; 0 keeps every row.
-    """
+    """A threshold and what shows it."""
 
     threshold: float
     rows: int
@@ -202,9 +188,6 @@ def evaluate_logits(
     that occur among labels or predictions (scikit-learn's convention: a class that never occurs counts for nothing).
     A ratio without a denominator is 0. The loss is computed in float64 whatever the type of the logits; of equal
     logits the lowest label is the prediction.
-
-    Args:
-        logits: Scores, shape ``(rows, classes)``; their softmax gives the probabilities.
     """
     scores = np.asarray(logits, dtype=np.float64)
     truth = np.asarray(labels)

@@ -64,9 +64,6 @@ class PositionLoss:
 
     An honest model's falls with the position, because it has more to read. A model that reads ahead is lost where
     nothing is ahead: at the last one, whose token lies behind the window.
-
-    Attributes:
-        loss: Nats a token; none at a position where no token is scored, as with a stride.
     """
 
     loss: tuple[float | None, ...]
@@ -131,18 +128,12 @@ def score_texts(
     """Scores each token of each text once.
 
     Args:
-        model: Any module that is called like a causal language model of transformers; put into evaluation mode.
         texts: Token ids of each text, shape ``(tokens,)``. Nothing is read across texts.
         first_read: Token that is read before the first of a text, so that this one is scored too: end-of-text.
-        exits: Also score the heads on the way, if the model's output has ``exit_logits``, a mapping or a tuple.
 
     Returns:
         Nats of all tokens, in order, shape ``(tokens of all texts,)``, by head: ``final``, and ``exit-1`` and so on
         (or the mapping's keys).
-
-    Raises:
-        ConfigurationError: For a context that the model cannot read, an impossible stride, or tokens that the model
-            does not know.
     """
     _check_context(model, context)
     windows = list(scoring_windows([len(text) for text in texts], context, stride))

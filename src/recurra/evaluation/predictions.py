@@ -114,10 +114,6 @@ def read_correctness(
     Args:
         known: Identifiers and labels that were read before, filled by this function. Most runs of a study were judged
             on the same rows and hold the same bytes for them, which are then not decoded again.
-
-    Returns:
-        A hash of identifiers and true labels, in order, equal for runs that were judged on the same rows; and whether
-        each row is right, shape ``(rows,)``.
     """
     path = predictions_path(folder, split_name)
     with _opened(path) as stored:

@@ -98,9 +98,6 @@ def mcnemar(correct_a: npt.ArrayLike, correct_b: npt.ArrayLike) -> McNemarTest:
     """McNemar's test of two models on the same rows.
 
     Exact binomial up to 50 discordant rows, above that chi-squared with Edwards' continuity correction.
-
-    Args:
-        correct_a: Whether A is right on each row, shape ``(rows,)``, boolean.
     """
     a, b = np.asarray(correct_a), np.asarray(correct_b)
     if a.dtype != bool or b.dtype != bool or a.ndim != 1 or a.shape != b.shape or not a.size:
@@ -149,10 +146,6 @@ def paired_bootstrap(
     a sum of independent draws from a few values: its distribution is computed exactly (the characteristic function of
     one row to the power of the rows), which is what ever more resamples would approach. For other scores the counts of
     each distinct difference are drawn from their multinomial, the same distribution as drawing rows.
-
-    Args:
-        correct_a: Score of A on each row, shape ``(rows,)``; right or wrong, or the share of seeds that are right.
-        steps: Steps from 0 to 1 on which all scores lie; none finds out.
 
     Returns:
         The difference, its interval, and the two-sided p-value of "no difference": the share of resamples that lie
@@ -218,12 +211,7 @@ def weighted_bootstrap(
     samples: int = 2_000,
     seed: int = 0,
 ) -> BootstrapDifference:
-    """Bootstrap of a difference that is known for any number of times that each row, or kind of row, occurs.
-
-    Args:
-        gap: The difference, ``(...)``, from those numbers, ``(..., kinds)``.
-        counts: Of the rows as they are, ``(kinds,)``.
-    """
+    """Bootstrap of a difference that is known for any number of times that each row, or kind of row, occurs."""
     seen = np.asarray(counts, dtype=np.float64)
     rows = int(seen.sum())
     if rows == 0:

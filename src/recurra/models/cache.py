@@ -104,9 +104,6 @@ class RecurraCache(Cache):
 
     Args:
         serving: Recurrence, from 1, whose keys and values serve the later ones; none keeps each its own.
-
-    Attributes:
-        exit_counts: Single tokens by the recurrences after which they stopped, under an exit rule.
     """
 
     is_croppable = False
@@ -131,11 +128,7 @@ class RecurraCache(Cache):
         rows: Tensor | None = None,
         skipped: Sequence[SkippedEntries] = (),
     ) -> tuple[Tensor, Tensor]:
-        """Keeps the new keys and values of a layer application; returns all that its queries see.
-
-        Args:
-            rows: Rows that are still computed, by their numbers; none means all.
-        """
+        """Keeps the new keys and values of a layer application; returns all that its queries see."""
         layer = self.layers[self._slot(number)]
         if not self._is_shared(number):
             check_length(number, layer.get_seq_length(), past)
@@ -162,9 +155,6 @@ class RecurraCache(Cache):
 
         Args:
             rows: Rows that are still computed; for the others what the recurrence before has is kept.
-
-        Returns:
-            ``(rows, span + new tokens, channels)``; zeros before the first token.
         """
         if number == len(self.histories):
             batch = len(states) if rows is None else len(self.histories[number - self._convolutions])

@@ -47,52 +47,36 @@ class RecurraConfig(PreTrainedConfig):
     "CRT-Deep", section 3.1, whose loops are our recurrences and whose loop encoding is our recurrence embedding.
 
     Args:
-        vocab_size: Rows of the token table.
-        hidden_size: Width d of the hidden states.
         embedding_size: Width of the token table; narrower than ``hidden_size`` means a factorised embedding with one
             linear map up to it (Lan et al. 2020, ALBERT, section 3.1), which in a model that is made of a pretrained
             encoder starts from the truncated SVD of its table. ``None`` means ``hidden_size``.
         num_attention_heads: Heads; must divide ``hidden_size`` into heads of even width (rotary pairs).
-        intermediate_size: Inner width of the feed-forward network, or of a cycle's MLP.
         feed_forward: ``swiglu``, ``gelu`` (two linear maps with GELU between them, as in BERT), or what a cycle of
             refinement (TRM; CRT-Deep, equation 2) is made of: ``conv+linear``, ``conv`` (without its MLP), ``linear``
             (without its convolution), ``depthwise`` (without the pointwise map).
         num_cycles: Cycles of the feed-forward network, each with weights of its own; 1 where there are none.
-        kernel_size: Positions that a depthwise convolution reads.
         dilations: Distances between those positions, cycle by cycle in turn.
         causal_convolution: Whether convolutions read earlier positions only. Off, they read as many later ones: right
             for an encoder; in a ``causal`` model it leaks the future, for the experiment that shows it (`leaks`).
-        num_prelude_layers: Layers before the core, applied once.
-        num_core_layers: Layers of the core.
-        num_recurrences: How often the core is applied.
         tokens_without_recurrence: If given, a classifier applies the core to each row once for every token beyond so
             many, at least once and at most ``num_recurrences`` times: as many as the text needs, where its length says
             it (Fan et al. 2024, "Looped Transformers for Length Generalization", section 4).
-        num_coda_layers: Layers after the core, applied once.
         residual_scale: alpha of the recurrence, or its initial value if learned. 0 for stacked models.
-        learned_residual_scale: Whether alpha is a parameter.
         recurrence_embedding: Whether a learned vector for each recurrence is added to the core's input.
         recurrence_norms: Whether each recurrence has norms and biases of its own in the core's layers, whose matrices
             stay shared. With several recurrences only, and so the next.
         low_rank: Rank, at most ``hidden_size``, of the update ``B A`` that each recurrence has for each of the core's
             matrices (Bae et al. 2024, "Relaxed Recursive Transformers"); 0 leaves them out. Queries, keys and values
             are one matrix here.
-        low_rank_where: Which matrices have one: ``all``, ``attention`` or ``feed-forward``.
-        relaxation_start: ``shared``, the only start: in a model made of a pretrained encoder, norms, biases and updates
-            change nothing at first.
         input_injection: How the core sees its first input again at every recurrence: ``none``, ``add``, or ``concat``
             (a linear map of both, as in Geiping et al. 2025).
-        final_norm: Whether a norm stands after the last layer, and before each exit's head.
         norm: Kind of all norms: ``rms``, ``layer``, ``batch`` (mixes positions and rows in training, so that a decoder
             reads the future: for the study of the published code), or ``none``.
         norm_placement: ``pre`` (inside the residual branch) or ``post`` (after the sum).
         position: ``rotary`` (queries and keys turn), ``learned`` (a table that is added to the embedding) or ``none``
             (an encoder then reads a set, a decoder knows what is earlier).
-        attention_bias: Whether the linear maps of attention have biases.
         embedding_cycles: Cycles that refine the token embedding before positions are added (CRT-Deep, equation 1).
-        embedding_norm: Whether a norm stands after the embedding.
         embedding_dropout: Dropout of the embedding; ``None`` means ``hidden_dropout``.
-        exits: Recurrences after which an intermediate head stands, in rising order.
         heads: ``shared`` (the final head, and one that all exits share), ``separate`` (one for each), or ``tied`` (each
             is the token table, behind one linear map down to its width; language models only).
         exit_loss_weight: Weight of the exits' mean loss; the final loss has the rest (CRT-Deep, equation 5).
@@ -102,15 +86,10 @@ class RecurraConfig(PreTrainedConfig):
             real tokens; Collobert and Weston 2008, "A Unified Architecture for Natural Language Processing"), or
             ``mean`` (over the real tokens; Reimers and Gurevych 2019, "Sentence-BERT", section 3).
         type_vocab_size: Token types; 0 leaves the table out.
-        max_position_embeddings: Longest input in tokens.
-        rope_theta: Base of the rotary frequencies.
         rms_norm_eps: Epsilon of all norms; 1e-6 does not underflow in bf16, and half precision computes it in FP32. A
             large one, such as 0.1, leaves small states small: a rarely trained word stays quiet.
-        hidden_dropout: Dropout after attention and feed-forward network, or in its cycles.
         attention_dropout: Dropout of attention weights; above 0 leaves the fused attention kernels on a CPU.
-        initializer_range: Standard deviation of initial weights.
         pad_token_id: Id of the padding token, whose row of the table stays zero.
-        bos_token_id: Id of the token that begins a text, if there is one.
         eos_token_id: Id of the token that ends a text: generation stops there.
 
     Raises:

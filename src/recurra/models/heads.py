@@ -187,7 +187,6 @@ def next_token_targets(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
 
     Args:
         labels: ``(batch, tokens)`` token ids, not shifted; `IGNORED` where nothing is to be predicted.
-        attention_mask: ``(batch, tokens)``, non-zero at real tokens; none means no padding.
     """
     targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     if attention_mask is None:

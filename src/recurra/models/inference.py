@@ -90,7 +90,6 @@ def compute_rows(
 
     Args:
         batches: Pairs of the batch's row numbers and the model's inputs; rows beyond those numbered are fillers.
-        compute: Given a batch's inputs, returns values whose first axis is the batch's rows.
     """
     device = next(model.parameters()).device
     was_training = model.training

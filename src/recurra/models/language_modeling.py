@@ -102,27 +102,19 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         output_hidden_states: bool | None = None,
     ) -> RecurraCausalLMOutput:
-        """Predicts the next token at every position.
+        """Predicts the next token at every position of ids ``(batch, tokens)``; padding may stand on either side.
 
         Args:
-            input_ids: ``(batch, tokens)``.
-            attention_mask: ``(batch, tokens)``, non-zero at real tokens; padding may stand on either side.
             labels: ``(batch, tokens)`` token ids, not shifted, -100 where nothing is to be predicted. Padding is not
                 counted whatever stands there.
-            token_type_ids: ``(batch, tokens)``; none means type 0 everywhere.
-            row_lengths: Lengths of packed rows, see `RecurraModel`; no row predicts the next one's first token.
-            exit_after: Recurrence after which the model stops and whose head is read; none means the last.
             exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that
                 exit's. The positions of ``logits_to_keep`` decide, padding aside. The rows that remain are computed as
                 a smaller batch. With a cache the rule holds for single tokens; a prompt is read through all
                 recurrences. For inference: no labels.
-            past_key_values: Cache behind whose tokens ``input_ids`` go on; ``attention_mask`` then covers both.
             logits_to_keep: Number of last positions whose logits are wanted, 0 for all, or their indices. None means
                 all without labels and none with labels: training never holds all logits.
             num_items_in_batch: What the sum of losses is divided by, if not the number of predicted tokens: the
                 Trainer's count over all batches of an accumulated step.
-            output_hidden_states: Whether ``hidden_states`` are wanted too, as `RecurraModel` returns them; none means
-                as the configuration says. Not with an exit rule that looks at the rows.
 
         Returns:
             ``loss``, the weighed mean of the heads' (CRT-Deep, equation 5), if there are labels; ``logits``
@@ -185,10 +177,6 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
 
         ``exit_after`` reads an exit's head; with ``exit_rule`` each token stops as early as the rule says, and the
         recurrences that it skips are filled in (`docs/decisions/0013-skipped-recurrences.md`).
-
-        Raises:
-            ConfigurationError: For a model that leaks, a prompt without tokens or longer than the context, an exit
-                that does not exist, or a rule that cannot decide.
         """
         self.check_generates()
         if (rule := kwargs.get("exit_rule")) is not None:

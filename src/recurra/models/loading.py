@@ -24,11 +24,7 @@ _INDEXED = "model.safetensors.index.json"
 
 
 def load_classifier_model(folder: Path | str) -> Any:
-    """Loads the classifier of a model folder, ours or over an encoder of another family, in evaluation mode.
-
-    Raises:
-        CheckpointError: If the folder is missing, not ours, truncated, or holds pickled files instead of safetensors.
-    """
+    """Loads the classifier of a model folder, ours or over an encoder of another family, in evaluation mode."""
     folder = Path(folder)
     model_class = _check_configuration(folder)
     weights = folder / WEIGHTS_NAME

@@ -193,20 +193,15 @@ class RecurraModel(RecurraPreTrainedModel):
         past_key_values: Cache | None = None,
         output_hidden_states: bool | None = None,
     ) -> RecurraModelOutput:
-        """Computes the last hidden states.
+        """Computes the last hidden states of ids ``(batch, tokens)``; their mask is non-zero at real tokens.
 
         Args:
-            input_ids: ``(batch, tokens)``, at most ``max_position_embeddings`` tokens.
-            attention_mask: ``(batch, tokens)``, non-zero at real tokens; none means no padding.
-            token_type_ids: ``(batch, tokens)``; none means type 0 everywhere.
             num_positions: If given, only that many leading positions are returned, and the last layer computes no
                 others. The values are those of the full computation.
             row_lengths: ``(rows,)`` if ``input_ids`` is ``(1, tokens)`` and holds rows of these lengths end to end,
                 without padding; ``num_positions`` is then 1 or none. A length of 0 is allowed: its states mean nothing.
-            exit_after: If given, the recurrence, an exit or the last one, after which the model stops computing.
             past_key_values: If given, ``input_ids`` go on behind the tokens in this cache, and are added to it.
                 ``attention_mask`` then covers those in the cache as well.
-            output_hidden_states: Whether the states on the way are wanted too; none means as the configuration says.
 
         Returns:
             ``last_hidden_state`` of shape ``(batch, tokens or num_positions, hidden)``; ``(1, tokens or rows, hidden)``
@@ -214,10 +209,6 @@ class RecurraModel(RecurraPreTrainedModel):
             those after each layer application, ``(batch, tokens, hidden)`` each and of all positions; after the last
             layer of a recurrence with what it carries on (``residual_scale``), and after the last layer of all normed
             by the final norm, if there is one, as ``last_hidden_state`` is.
-
-        Raises:
-            ConfigurationError: If a row is longer than the model allows, packed rows do not fill ``input_ids``, or
-                there is no exit where the model is to stop.
         """
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.embeddings(input_ids, token_type_ids, layout)
@@ -287,13 +278,7 @@ class RecurraModel(RecurraPreTrainedModel):
         counted: CountedPositions | None = None,
         past_key_values: Cache | None = None,
     ) -> Exited:
-        """Computes recurrence by recurrence, and after each exit only the rows that the rule does not stop there.
-
-        Args:
-            read_head: Logits of the head at a stop, whose states come normed and laid out as `forward` returns them.
-            past_key_values: A `RecurraCache`. What rows that stop do not compute is filled in
-                (`docs/decisions/0013-skipped-recurrences.md`).
-        """
+        """Computes recurrence by recurrence, and after each exit only the rows that the rule does not stop there."""
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
         return exit_early(
@@ -408,18 +393,13 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         exit_rule: ExitRule | None = None,
         output_hidden_states: bool | None = None,
     ) -> RecurraClassifierOutput:
-        """Classifies.
+        """Classifies ids ``(batch, tokens)``; their mask is non-zero at real tokens, their types 0 if not given.
 
         Args:
-            input_ids: ``(batch, tokens)``.
-            attention_mask: ``(batch, tokens)``, non-zero at real tokens.
-            token_type_ids: ``(batch, tokens)``.
             labels: ``(batch,)`` class indices; with the configuration's ``problem_type`` ``multi_label_classification``
                 0 and 1 a label, ``(batch, labels)``.
             exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that
                 exit's. The rows that remain are computed as a smaller batch. For inference: no labels.
-            output_hidden_states: Whether ``hidden_states`` are wanted too, as `RecurraModel` returns them; none means
-                as the configuration says. Not with an exit rule.
 
         Returns:
             ``logits`` of shape ``(batch or packed rows, labels)`` in FP32, and the mean cross-entropy (binary, also
@@ -467,9 +447,6 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
 
         With exits these are the recurrences with a head of their own, and the last one. Without, they are all, and the
         final head reads each, which was trained on the last one alone.
-
-        Returns:
-            Logits ``(batch or packed rows, labels)`` in FP32 by recurrence.
         """
         if self.config.exits:
             output = self(input_ids, attention_mask, row_lengths=row_lengths, return_dict=True)

@@ -86,11 +86,7 @@ class LayerStack(nn.Module):
         queries: int | None = None,
         all_states: list[Tensor] | None = None,
     ) -> Tensor:
-        """Maps ``(batch, tokens, hidden)`` to the same; only the last layer is narrowed to ``queries`` positions.
-
-        Args:
-            all_states: If given, what every layer returns is put behind what is there.
-        """
+        """Maps ``(batch, tokens, hidden)`` to the same; only the last layer is narrowed to ``queries`` positions."""
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             narrowed = queries if index == last else None
@@ -149,7 +145,6 @@ class RecurrentCore(nn.Module):
         """Applies the core once, ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions.
 
         Args:
-            queries: Leading positions that are asked for, if not all are; only where no recurrence follows.
             all_states: If given, the states after every layer are put behind what is there; after the last layer they
                 are those that are returned.
         """

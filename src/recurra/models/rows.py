@@ -63,11 +63,6 @@ class RowLayout(ABC):
 
         Args:
             query: ``(batch, tokens, heads, head_dim)``, or as many tokens as `leading` returned.
-            key: ``(batch, tokens, heads, head_dim)``.
-            value: ``(batch, tokens, heads, head_dim)``.
-
-        Returns:
-            ``(batch, tokens of the query, heads * head_dim)``.
         """
 
     @abstractmethod
@@ -79,11 +74,7 @@ class RowLayout(ABC):
         """Returns the states of those rows, as `select`'s layout has them."""
 
     def drop(self, states: Tensor, first: Tensor, dropped: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Self]:  # noqa: ARG002
-        """Takes rows out that are not computed any further.
-
-        Args:
-            states: ``(batch, tokens, hidden)``.
-        """
+        """Takes rows out that are not computed any further."""
         return self.take(states, kept), self.take(first, kept), self.select(kept)
 
     @property
@@ -153,7 +144,6 @@ class PaddedRows(RowLayout):
     """Rows side by side, padded to one length.
 
     Attributes:
-        mask: Boolean mask of keys or none, see `recurra.models.rows.attention_mask`.
         real: ``(batch, tokens)``, true at real tokens; none if all are.
     """
 
@@ -200,12 +190,7 @@ class PaddedRows(RowLayout):
 
 @dataclass(frozen=True)
 class PackedRows(RowLayout):
-    """Rows end to end in a batch of one: no padding, no mask. Attention takes rows of equal length together.
-
-    Attributes:
-        starts: First token of every row, ``(rows,)``.
-        numbers: Each token's number in its row, ``(tokens,)``.
-    """
+    """Rows end to end in a batch of one: no padding, no mask. Attention takes rows of equal length together."""
 
     starts: Tensor
     groups: tuple[tuple[int, int], ...]
@@ -289,7 +274,6 @@ class CachedRows(PaddedRows):
 
     Attributes:
         numbers: Each token's number in its row without padding, broadcastable to ``(batch, tokens)``.
-        rows: Numbers in the cache of the rows that are still computed; none means all.
     """
 
     cache: Cache

@@ -36,7 +36,6 @@ class RowLoss:
         """The loss of each row, ``(batch,)``.
 
         Args:
-            logits: ``(batch, labels)``.
             labels: ``(batch,)``, or 0 and 1 a label, ``(batch, labels)``, whose logistic loss is averaged.
         """
         if labels.ndim == 2:
@@ -49,9 +48,6 @@ class RowLoss:
 
         Divided by the number of rows and not by their weights: with weights of mean 1 over all rows, the mean over
         batches is then that of the whole, whatever weights meet in a batch.
-
-        Args:
-            inputs: With ``labels`` and perhaps ``row_weights``, ``(batch,)``.
         """
         given = {name: values for name, values in inputs.items() if name not in ("labels", WEIGHTS)}
         output = model(**given, return_dict=True)
@@ -62,7 +58,6 @@ class RowLoss:
 
         Args:
             heads: Logits ``(batch, labels)`` of the exits, and of the final head last.
-            weights: What each row counts, ``(batch,)``; none counts all alike.
         """
         losses = [_mean(self.of_rows(logits, labels), weights) for logits in heads]
         return weigh_losses(losses, self.exit_loss_weight)
@@ -81,10 +76,8 @@ class TaughtSplit(EncodedSplit):
     """Training rows with what a teacher says of each.
 
     Attributes:
-        teacher_logits: ``(rows, labels)``, in the order of the student's labels.
         teacher_states: Mean state of each row after each of the student's layer applications,
             ``(rows, applications, hidden)``; none if states are not compared.
-        labelled: Which rows have a label, ``(rows,)``; none if all have one.
     """
 
     teacher_logits: npt.NDArray[np.float32]
@@ -152,9 +145,7 @@ class Distillation:
         """How far softened answers are apart, in nats, times the square of the temperature.
 
         Args:
-            student: Logits ``(batch, labels)``.
             several: Whether each label is decided for itself; the mean is then over labels too.
-            weights: What each row counts, ``(batch,)``; none counts all alike.
         """
         student, teacher = student / self.temperature, teacher / self.temperature
         if several:

@@ -126,9 +126,6 @@ def train_transformer(
 
     If the folder holds a complete checkpoint, training goes on from there. In FP32 on one machine the result is then
     the same, bit for bit, as without the interruption.
-
-    Args:
-        precision: ``fp32`` or ``bf16`` (autocast), or ``fp16`` (with loss scaling; accelerator only).
     """
     tune_allocator()
     checkpoints = folder / CHECKPOINTS_NAME

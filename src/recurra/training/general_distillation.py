@@ -59,18 +59,7 @@ class GeneralDistillation:
     """One training of a student's states.
 
     Args:
-        student: Made of the teacher's layers; trained in place.
-        teacher: All its layers as a stack.
         matched: For each layer application of the student, after which of the teacher's layers it stands, from 1.
-        passages: What both read.
-        budget: Seconds of training, or tokens.
-        in_tokens: Whether the budget is in tokens.
-        clock: Seconds of any beginning.
-
-    Attributes:
-        tokens: Real tokens that were learned from.
-        seconds: Time that it took, over all restarts.
-        history: What was measured on held-out passages on the way.
     """
 
     def __init__(
@@ -107,14 +96,7 @@ class GeneralDistillation:
     def run(self, folder: Path, task: dict[str, Any], tokenizer: Any, reporter: Reporter) -> None:
         """Trains, from the last checkpoint in a folder if there is one, until the budget is spent.
 
-        Args:
-            folder: For checkpoints, each of which is an encoder that trainings can start from.
-            task: What is being done, in plain JSON values: a folder of another task is refused.
-            tokenizer: The encoder's.
-            reporter: For progress.
-
         Raises:
-            ConfigurationError: If the folder is of another task.
             KeyboardInterrupt: After SIGTERM or SIGINT, once a checkpoint is written.
         """
         with FolderLock(folder), _stop_signals() as stopped:

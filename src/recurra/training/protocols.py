@@ -21,14 +21,10 @@ class ProtocolConfig(HashedSettings):
     """A training protocol. The same protocol is used for every model of a comparison.
 
     Attributes:
-        weight_decay: Decoupled weight decay of all weights but biases and norms.
-        adam_betas: Decays of AdamW's two moments.
         schedule: ``plateau`` halves after epochs without improvement; the others run over all steps. ``onecycle`` rises
             from a 25th for 30 % of the steps and falls to almost nothing, both along a cosine (Smith and Topin 2018, as
             PyTorch has it; the moments' decays stay as they are).
         warmup_ratio: Share of all steps with a rising learning rate (not for ``plateau`` and ``onecycle``).
-        plateau_factor: Factor of the plateau schedule.
-        early_stopping_patience: Epochs without improvement after which training stops; 0 never stops early.
         selection: What chooses the epoch, early stopping too: ``loss`` (the lowest) or ``accuracy`` (the highest) of
             the selection split.
         token_dropout: Share of the tokens that read as ``[MASK]`` in training, anew at every step; never special tokens
@@ -36,17 +32,14 @@ class ProtocolConfig(HashedSettings):
             vocabulary`).
         weight_averaging: Decay of a moving average of the weights, a step; what is evaluated, chosen and saved is then
             the average (`recurra.training.trainer`). 0 averages nothing.
-        pretraining_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
         activation_checkpointing: Whether what a layer computes is computed again in the backward pass instead of kept:
             less memory, about a third more time, the same result.
         auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, before the classifier
             (`recurra.training.stages`); without such rows nothing is done.
-        auxiliary_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
         teacher: Whom the models learn from (`recurra.training.distillation`): in a study the name of one of its models,
             which is trained first, under the study's first protocol without a teacher; else the folder of a run, of an
             export, or of a Hugging Face classifier. Several, separated by commas, are averaged. Empty: labels alone.
         distillation_weight: Share of the loss that the teacher's softened answers have; the labels have the rest.
-        distillation_temperature: What logits are divided by before they are compared.
         state_weight: Factor of the mean squared error of states after each layer application, for students that are
             made of the layers of the teacher's own encoder; others are compared by their answers alone.
         student_factor: How many times as many passes a model may take that learns from a teacher. Few rows are few
@@ -234,14 +227,7 @@ LANGUAGE_PROTOCOLS: dict[str, ProtocolConfig] = {
 def load_protocol(
     name: str, overrides: Iterable[str] = (), *, known: Mapping[str, ProtocolConfig] = PROTOCOLS
 ) -> ProtocolConfig:
-    """Returns a protocol by name or from a YAML file, with ``key=value`` overrides applied.
-
-    Args:
-        known: Protocols of the task by name: those of another may have the same names and other values.
-
-    Raises:
-        ConfigurationError: If there is no such protocol or file, or a value is impossible.
-    """
+    """Returns a protocol by name or from a YAML file, with ``key=value`` overrides applied."""
     overrides = list(overrides)
     if name in known:
         if not overrides:
@@ -268,11 +254,7 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
 
 
 def check_language_protocol(protocol: ProtocolConfig) -> None:
-    """Refuses what a protocol asks for and the training of a language model does not do.
-
-    Raises:
-        ConfigurationError: For a key that is for classifiers alone.
-    """
+    """Refuses what a protocol asks for and the training of a language model does not do."""
     for key, none in _NOT_FOR_LANGUAGE.items():
         if (value := getattr(protocol, key)) != none:
             raise ConfigurationError(

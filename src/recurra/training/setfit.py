@@ -84,13 +84,7 @@ def train_by_setfit(
     protocol: str,
     reporter: Reporter,
 ) -> TrainingRecord:
-    """Trains a copy of an encoder by SetFit and gives a model what came of it.
-
-    Args:
-        model: Of the encoder's shape, every layer applied once, read by its mean; its weights are replaced.
-        labels: Theirs, ``(rows,)``.
-        protocol: What the record calls the training: runs of one protocol stand in one table.
-    """
+    """Trains a copy of an encoder by SetFit and gives a model what came of it."""
     start = time.perf_counter()
     steps = steps_for(len(texts))
     with tempfile.TemporaryDirectory() as folder, reporter.task("contrastive training", steps) as task, _quiet():

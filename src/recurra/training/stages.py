@@ -84,9 +84,6 @@ def train_auxiliary(
     """Trains the classifier's encoder in place on labels of another task; its own head is not touched.
 
     It goes on from its last epoch, or takes up what is done; returns whether some of it had been.
-
-    Raises:
-        RunError: If the loss is not finite.
     """
     # The Trainer would move the shared encoder alone.
     classifier.to(arguments.device)

@@ -140,12 +140,7 @@ class WholeTextsCollator:
 
 
 def pool_logits(logits: Tensor, counts: Tensor) -> Tensor:
-    """The mean over the windows of each text, ``(texts, labels)`` in FP32; see `recurra.data.windows`.
-
-    Args:
-        logits: Of windows, those of a text together, ``(windows, labels)``.
-        counts: Windows of each text, ``(texts,)``.
-    """
+    """The mean over the windows of each text, ``(texts, labels)`` in FP32; see `recurra.data.windows`."""
     texts = torch.arange(len(counts), device=logits.device).repeat_interleave(counts)
     sums = torch.zeros(len(counts), logits.shape[1], device=logits.device).index_add(0, texts, logits.float())
     return sums / counts[:, None]
@@ -179,11 +174,7 @@ class RecurraTrainer(Trainer):
     """Trains on rows with ``lengths`` in length-grouped batches; checkpoints hold no pickle.
 
     Args:
-        one_cycle: Whether the learning rate follows PyTorch's one-cycle schedule, which transformers does not have.
         change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
-        distillation: How training learns from a teacher, whose answers come with the rows; none if it has none.
-        row_loss: The loss of training, where it is not the plain cross-entropy with smoothed labels.
-        curriculum_epochs: Epochs over which rows are let in by length.
     """
 
     def __init__(
@@ -402,12 +393,7 @@ class TimedCheckpoints(TrainerCallback):
 
 
 class HistoryCallback(TrainerCallback):
-    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite.
-
-    Args:
-        read: Makes an entry an epoch of the Trainer's state; none takes that of a classifier.
-        tell: Says what an entry shows besides the losses; none takes the accuracy.
-    """
+    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite."""
 
     def __init__(
         self, path: Path, task: ProgressTask, *, read: History | None = None, tell: Callable[[Entry], str] | None = None

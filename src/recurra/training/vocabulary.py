@@ -40,11 +40,7 @@ class MaskTokens:
 
 
 def drop_tokens(input_ids: Tensor, share: float, tokens: MaskTokens) -> Tensor:
-    """Hides each word with probability ``share``, with torch's default generator.
-
-    Args:
-        input_ids: ``(batch, tokens)``.
-    """
+    """Hides each word with probability ``share``, with torch's default generator."""
     hidden = torch.rand(input_ids.shape, device=input_ids.device) < share
     return input_ids.masked_fill(hidden & tokens.may_be_hidden(input_ids), tokens.mask)
 
@@ -93,9 +89,6 @@ def known_vocabulary(
 
     With ``tokens``, what the training split lacks reads as ``[MASK]``: in the selection rows meanwhile, and in the
     whole table at the end, so that the model that is saved answers as the one that was chosen.
-
-    Args:
-        tokens: What hides tokens and is never hidden; none if training hides nothing.
     """
     trained = [train] if auxiliary is None else [train, auxiliary]
     if tokens is None:

@@ -33,12 +33,7 @@ from recurra.models.language_modeling import RecurraForCausalLM
 
 
 class LanguageProbe:
-    """Asks a model for the logits of all its heads, and for its loss.
-
-    Args:
-        model: Ours, or any module that is called like a causal language model of transformers: with ``input_ids``,
-            ``attention_mask`` and ``labels``, giving ``.logits`` ``(batch, tokens, vocabulary)`` and ``.loss``.
-    """
+    """Asks a model for the logits of all its heads, and for its loss."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -214,9 +209,6 @@ def audit_causality(
     Args:
         model: A causal language model, ours or of transformers (`LanguageProbe`). Left as it was found, also its mode;
             a model of another precision is judged on a copy in FP32.
-        rows: Short rows in which every token but the first is exchanged in turn.
-        long_tokens: Length of one more row, in which the last token and one in the middle are exchanged, to measure how
-            far a leak reaches; by default 128, or more if the model's shape could read further.
 
     Returns:
         For each head (``causality.final``, ``causality.exit-2``) whether it is causal; if not, which position reads

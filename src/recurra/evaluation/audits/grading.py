@@ -63,11 +63,7 @@ def effect_of(audit: AuditResult) -> dict[str, Any]:
 def grade(
     audits: Sequence[AuditResult], right: Mapping[str, Mask], who: str, *, form_must_not_predict: bool = False
 ) -> list[AuditResult]:
-    """Grades findings by a model's predictions.
-
-    Args:
-        right: By split, whether the model is right on each row, ``(rows,)``; empty if no predictions are at hand.
-    """
+    """Grades findings by a model's predictions."""
     graded = []
     for audit in audits:
         split = next((name for name in right if audit.name.endswith(f".{name}")), None)

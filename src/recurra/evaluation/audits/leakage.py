@@ -59,11 +59,7 @@ class Vocabulary:
         self._index: dict[str, int] = {}
 
     def encode(self, texts: Sequence[str]) -> tuple[Words, Indices]:
-        """Encodes texts, split at white space.
-
-        Returns:
-            The words' numbers of all texts one after the other, and the offsets of the texts, shape ``(texts + 1,)``.
-        """
+        """Encodes texts, split at white space."""
         index = self._index
         numbers: list[int] = []
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
@@ -113,8 +109,6 @@ class Overlap:
     Attributes:
         container: Row of a training text that holds the whole word sequence; -1 if there is none or the sequence is
             shorter than asked for. Shape ``(texts,)``.
-        ngrams: Number of n-grams of each text, shape ``(texts,)``; 0 if it is shorter than one.
-        ngrams_found: Number of those that stand in some training text, shape ``(texts,)``.
     """
 
     container: Indices
@@ -391,10 +385,6 @@ def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None)
     """Looks for reported rows among those that a teacher was trained on, and the student was not.
 
     Rows that both were trained on are a matter of the leakage audit.
-
-    Returns:
-        ``teacher.<split>`` for each reported split: ``failed`` if there is such a row, and it may be graded
-        (`recurra.evaluation.audits.grading`); ``skipped`` if nobody knows.
     """
     unknown = f"skipped: nobody knows what the teacher {name} was trained on, rows of this split may be among it"
     own = set(dataset.splits["train"].texts)
@@ -510,11 +500,7 @@ def difference_interval(successes_a: int, total_a: int, successes_b: int, total_
 def difference_at_equal_length(
     right: Mask, seen: Mask, unseen: Mask, words: npt.NDArray[np.int64]
 ) -> tuple[float, float, float] | None:
-    """Mantel-Haenszel difference in accuracy over strata of equal numbers of words, and its 95 % interval.
-
-    Args:
-        right: Whether each row is right, shape ``(rows,)``.
-    """
+    """Mantel-Haenszel difference in accuracy over strata of equal numbers of words, and its 95 % interval."""
     size = int(words.max()) + 1 if len(words) else 1
 
     def per_length(rows: Mask) -> npt.NDArray[np.float64]:

@@ -49,7 +49,6 @@ class Audit:
     Attributes:
         home: Module of this package and function that makes it: ``leakage:audit_leakage``; the function gives one
             result or a list.
-        meanings: What a failure means for a reader, by the first part of a result's name; the longest that fits counts.
     """
 
     name: str

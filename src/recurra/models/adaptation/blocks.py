@@ -53,12 +53,7 @@ _WAVE, _STANDS_FOR_WAVE = "\uff5e", "\ufdd0"
 
 
 def unpack_encoder(path: Path, folder: Path) -> None:
-    """Writes a file of blocks as ``config.json``, ``model.safetensors`` with matrices in FP16, and ``tokenizer.json``.
-
-    Raises:
-        CheckpointError: If it is no such file.
-        StorageError: If the folder cannot be written.
-    """
+    """Writes a file of blocks as a folder: configuration, weights with matrices in FP16, tokenizer."""
     try:
         values, pieces, scores, arrays = _read(memoryview(path.read_bytes()))
         tokenizer = unigram(pieces, scores, values)

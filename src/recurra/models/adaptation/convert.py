@@ -44,7 +44,6 @@ class KeptFunction:
     """Scores plans of one encoder on some texts.
 
     Args:
-        encoder: All its layers as a stack, as `recurra.models.adaptation.convert.load_encoder` gives it.
         embeddings: What plans begin with; none means what the encoder begins with.
     """
 
@@ -107,14 +106,7 @@ class PlanScorer(Protocol):
 def candidate_plans(
     function: PlanScorer, stored: int, applied: int, *, fits: Callable[[SharingPlan], bool] = lambda _: True
 ) -> list[SharingPlan]:
-    """Plans that store so many layers and apply at most so many; the stack of them is among them.
-
-    Args:
-        function: What scores the stacks that lead to a deep encoder's choices of layers; others are not scored.
-
-    Returns:
-        In the order of their layers: neighbours share much of their way, so scored so they cost least.
-    """
+    """Plans that store so many layers and apply at most so many; the stack of them is among them."""
     layers = function.num_layers
     if not 1 <= stored <= layers:
         raise ConfigurationError(f"{stored} of {layers} layers are to be stored; allowed: 1 to {layers}")
@@ -174,7 +166,6 @@ def factorise_table(table: Tensor, width: int, frequencies: Tensor) -> TableFact
     come from the Gram matrix, in FP64.
 
     Args:
-        table: ``(pieces, hidden)``.
         frequencies: What each row's error counts, ``(pieces,)``, at least 0 and not all 0.
     """
     weights = (frequencies.double() / frequencies.double().sum())[:, None]
@@ -194,9 +185,6 @@ def expected_frequencies(vocabulary: int, pieces: Tensor | None = None) -> Tenso
     """Returns how often pieces are expected, ``(vocabulary,)``, in no unit: by their numbers, and by texts if given.
 
     Vocabularies are sorted by frequency, so numbers say something of texts that nobody has seen. Both count as much.
-
-    Args:
-        pieces: Numbers of the pieces of some texts, one after the other; at least one, if given.
     """
     by_number = (_FLAT + torch.arange(vocabulary, dtype=torch.float64)) ** -_EXPONENT
     by_number /= by_number.sum()
@@ -213,9 +201,6 @@ def save_int8(model: RecurraModel, folder: Path) -> None:
 
     Each row of a matrix is divided by a scale of its own, so that its largest number is 127; vectors stay in FP32.
     `load_encoder_weights` reads them back as floats.
-
-    Raises:
-        StorageError: If they cannot be written.
     """
     tensors: dict[str, Tensor] = {}
     for name, values in model.state_dict().items():

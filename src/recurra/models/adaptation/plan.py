@@ -20,9 +20,6 @@ class SharingPlan:
 
     A plan without a group in brackets is a stack: every layer once. A number may stand twice; each place then has
     weights of its own, which begin alike.
-
-    Attributes:
-        core: Layers that are applied ``recurrences`` times, one after the other.
     """
 
     prelude: tuple[int, ...]

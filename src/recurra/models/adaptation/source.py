@@ -37,7 +37,6 @@ class PackagedEncoder:
     Attributes:
         place: In the package: a folder with the files of transformers, or a file of 4-bit blocks, which
             `recurra.models.adaptation.blocks` makes such a folder in the cache.
-        sha256: Of its weights as the package has them.
     """
 
     module: str

@@ -175,8 +175,6 @@ class Choice:
     Attributes:
         factor: Of all scores, with which probabilities fit the rows that were left out (temperature scaling: Guo et al.
             2017, "On Calibration of Modern Neural Networks"); it changes no decision.
-        loss: Cross-entropy with the factor; of equal figures the lower one wins.
-        logits: Of the rows that it was chosen on, each left out of its fit, without the factor, ``(rows, labels)``.
     """
 
     candidate: Candidate
@@ -349,9 +347,6 @@ def out_of_fold_probabilities(
 
     With ``states``, what an encoder makes of each text, ``(texts, width)``, a logistic regression on them judges too,
     and the mean of the two's log-probabilities is calibrated anew.
-
-    Returns:
-        Calibrated probabilities ``(texts, num_labels)``, and what gave them in a line.
     """
     vectorizers, problem, candidates = tuned_problem(texts, labels, num_labels, seed)
     logits, candidate = _out_of_fold(problem, candidates)
@@ -416,11 +411,7 @@ def tuned_problem(
 def checked_targets(
     texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, *, independent: bool = False
 ) -> tuple[npt.NDArray[Any], bool]:
-    """Targets as the module has them, and whether a text may have any number of labels.
-
-    Raises:
-        DataError: If they are of one class alone, beyond the number of labels, or the answers to fewer than two texts.
-    """
+    """Targets as the module has them, and whether a text may have any number of labels."""
     truth = np.asarray(targets)
     if truth.dtype.kind == "f":
         if len(texts) < 2:

@@ -38,13 +38,7 @@ _MOST_ROWS_TOGETHER = 20_000
 
 @dataclass(frozen=True)
 class JoinedFit:
-    """What was fitted.
-
-    Attributes:
-        words: Its share of the logits from n-grams; it describes the whole.
-        weight: Of mean states as the encoder gives them, ``(labels, width)``.
-        bias: ``(labels,)``.
-    """
+    """What was fitted."""
 
     words: LinearModel
     weight: npt.NDArray[np.float32]
@@ -71,14 +65,6 @@ def fit_joined(
     The two are the tuned control of `recurra.models.controls.fitting.fit_tuned` and a logistic regression on the
     states, each calibrated. For independent labels, for more than `FEW_LABELS`, and beyond
     `_MOST_ROWS_TOGETHER`, the mean alone is fitted.
-
-    Args:
-        states: Mean states of the texts' tokens, ``(texts, width)``.
-        weights: What each text counts, ``(texts,)``; none lets all count alike.
-
-    Raises:
-        DataError: If there is one class only, or no text has a word.
-        ValueError: If texts and labels differ in number.
     """
     vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, weights, independent=independent)
     centre, spread = scale_of(states.astype(np.float64))

@@ -34,11 +34,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Exited:
-    """What rows that may stop early end with.
-
-    Attributes:
-        exited_after: Recurrences that were computed of each row, ``(rows,)``.
-    """
+    """What rows that may stop early end with."""
 
     logits: Tensor
     exited_after: Tensor
@@ -63,13 +59,7 @@ def run_recurrences(
     queries: int | None = None,
     all_states: list[Tensor] | None = None,
 ) -> None:
-    """Applies the core; rows that are dropped at a stop cost nothing any more.
-
-    Args:
-        states: ``(batch, tokens, hidden)``, what the core reads first.
-        at_stop: Called after each stop, and in any case after ``last``, where its answer changes nothing.
-        all_states: If given, the states after every layer are put behind what is there.
-    """
+    """Applies the core; rows that are dropped at a stop cost nothing any more."""
     first = states
     for done in range(1, last + 1):
         final = done == last
@@ -108,12 +98,7 @@ def exit_early(
     counted: CountedPositions | None = None,
     queries: int | None = None,
 ) -> Exited:
-    """Runs the recurrences and lets each row stop after the first exit at which the rule says so.
-
-    Args:
-        read_head: Gives the logits at a stop. Not called at an exit that the rule does not ask for.
-        counted: Says which positions decide, for heads that say something at several.
-    """
+    """Runs the recurrences and lets each row stop after the first exit at which the rule says so."""
     remaining = torch.arange(rows, device=states.device)
     exited_after = torch.full((rows,), last, device=states.device)
     logits: Tensor | None = None

@@ -131,7 +131,6 @@ class ExitRule(ABC):
         Args:
             logits: What the head after ``recurrence`` says, ``(rows, classes)`` or ``(rows, positions, classes)``; a
                 tensor or an array.
-            counted: ``(rows, positions)``, true at the positions that decide; none means all.
         """
 
     def asks(self, recurrence: int) -> bool:  # noqa: ARG002 - a rule's
@@ -246,14 +245,7 @@ def threshold_rule(name: str) -> type[ThresholdRule]:
 def make_rule(
     name: str | None, *, threshold: float | None = None, after: int | None = None, known: Sequence[str] = ()
 ) -> ExitRule | None:
-    """Returns the rule that a user names.
-
-    Args:
-        name: As it was registered; none means no rule, or the one that takes ``after`` if that is given.
-
-    Raises:
-        ConfigurationError: For an unknown name, a value out of range, or one that the rule has no use for.
-    """
+    """Returns the rule that a user names."""
     if name is not None and name not in _RULES:
         raise ConfigurationError(unknown("exit rule", name, (*_RULES, *known)))
     if name is None and after is not None:
@@ -420,11 +412,7 @@ class FixedExit(ExitRule):
 
 @dataclass(frozen=True)
 class CountedRecurrences(ExitRule):
-    """Gives each row a number of recurrences of its own. Of a batch, so no rule that a user names.
-
-    Attributes:
-        recurrences: Of each row, at least 1, ``(rows,)``.
-    """
+    """Gives each row a number of recurrences of its own. Of a batch, so no rule that a user names."""
 
     name: ClassVar[str] = "counted"
     summary: ClassVar[str] = "counted"

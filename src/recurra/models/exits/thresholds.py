@@ -34,7 +34,6 @@ class CalibratedExits:
     """A rule with the threshold that was chosen, and what it does on the rows that chose it.
 
     Attributes:
-        rule: None if no threshold keeps what is asked for: then no row may stop early.
         quality: What is kept: nats a token of a language model, share of equal labels of a classifier.
     """
 
@@ -65,12 +64,8 @@ def calibrate_classifier(
     """Chooses the threshold that lets most rows stop early while enough labels stay those of the full model.
 
     Args:
-        exit_logits: Logits ``(rows, labels)`` by recurrence, of all exits and of the last recurrence.
         confidence: Probability, over the draw of the rows, that the agreement holds for texts like them; none promises
             nothing beyond these rows.
-
-    Raises:
-        ConfigurationError: If there is nothing to choose on, or too few rows for the promise.
     """
     chosen = threshold_rule(kind)
     check_agreement(agreement, confidence)
