@@ -127,12 +127,12 @@ def adapt(
     made = make(encoder, output, settings, reporter=Reporter(quiet=quiet))
     rows = [
         {
-            "Plan": str(each.scored.plan),
-            "Stored": f"{each.scored.plan.stored}",
-            "Applied": f"{each.scored.plan.applied}",
+            "Plan": str(each.plan),
+            "Stored": f"{each.plan.stored}",
+            "Applied": f"{each.plan.applied}",
             "Parameters": f"{each.parameters:,}",
             "About ms": "" if each.ms is None else f"{each.ms:.1f}",
-            "Kept": f"{each.scored.kept:.3f}",
+            "Kept": f"{each.kept:.3f}",
         }
         for each in made.scores[:SHOWN_PLANS]
     ]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+import torch
+
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.configuration import RecurraConfig
+from recurra.models.language_modeling import RecurraForCausalLM
+from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import GELU, LANGUAGE_PRESETS, PRESETS
 
 
@@ -55,20 +61,56 @@ class Parameters:
         return self.total * bytes_each / MIB
 
 
-def _linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
-    return inputs * outputs + (outputs if bias else 0)
+# What the names of parameters begin with, the item that they are counted under, and the part that it is of.
+_ITEMS = (
+    ("model.embeddings.token.", "token table", "embeddings"),
+    ("model.embeddings.projection.", "embedding projection", "embeddings"),
+    ("model.embeddings.refinement.", "embedding refinement", "embeddings"),
+    ("model.embeddings.position.", "positions", "embeddings"),
+    ("model.embeddings.token_type.", "token types", "embeddings"),
+    ("model.embeddings.norm.", "embedding norm", "embeddings"),
+    ("model.prelude.", "prelude", "prelude"),
+    (r"model.core.block.layers.\d+.attention\.", "core attention", "core"),
+    (r"model.core.block.layers.\d+.feed_forward\.", "core feed-forward", "core"),
+    (r"model.core.block.layers.\d+.\w+_norm\.", "core layer norms", "core"),
+    ("model.core.recurrence_embedding.", "recurrence embedding", "core"),
+    (r"model.core.recurrences.\S+.(down|up)$", "low-rank updates", "core"),
+    ("model.core.recurrences.", "recurrence norms and biases", "core"),
+    ("model.core.adapter.", "input injection", "core"),
+    ("model.core.residual_scale", "residual scale", "core"),
+    ("model.coda.", "coda", "coda"),
+    ("model.final_norm.", "final norm", "final_norm"),
+    (r"classifier.|heads.final.", "final head", "head"),
+    (r"exit_classifiers.|heads.exits.", "exit heads", "head"),
+    ("heads.projection.", "head projection", "head"),
+)
 
 
-def _norm(config: RecurraConfig) -> int:
-    return {"none": 0, "rms": 1, "layer": 2, "batch": 2}[config.norm] * config.hidden_size
+def _count_items(config: RecurraConfig, task: HeadKind) -> Counter[tuple[str, str]]:
+    """Parameters by item and its part, of a model that is built without memory."""
+    kind = RecurraForCausalLM if task == HeadKind.LANGUAGE_MODELLING else RecurraForSequenceClassification
+    with torch.device("meta"):
+        model = kind(config)
+    counts: Counter[tuple[str, str]] = Counter()
+    for name, weight in model.named_parameters():
+        counts[next((item, part) for start, item, part in _ITEMS if re.match(start, name))] += weight.numel()
+    return counts
 
 
-def _cycle(config: RecurraConfig) -> int:
-    width, inner = config.hidden_size, config.intermediate_size
-    depthwise = config.kernel_size * width if config.has_convolution else 0
-    pointwise = _linear(width, width) if _has_pointwise(config) else 0
-    perceptron = _linear(width, inner) + _linear(inner, width) if config.feed_forward != "conv" else 0
-    return depthwise + pointwise + _norm(config) + perceptron
+def itemise_parameters(config: RecurraConfig, task: HeadKind = HeadKind.CLASSIFICATION) -> dict[str, int]:
+    """Counts the parameters of every kind of module; those that the model has none of are left out."""
+    counts = _count_items(config, task)
+    return {item: counts[item, part] for _, item, part in _ITEMS if (item, part) in counts}
+
+
+def count_parameters(config: Any, task: HeadKind = HeadKind.CLASSIFICATION) -> Parameters:
+    """Counts the parameters of a configuration's model by part."""
+    if not isinstance(config, RecurraConfig):
+        return config.count_parameters()
+    parts = dict.fromkeys((field.name for field in fields(Parameters)), 0)
+    for (_, part), count in _count_items(config, task).items():
+        parts[part] += count
+    return Parameters(**parts)
 
 
 def _has_pointwise(config: RecurraConfig) -> bool:
@@ -78,32 +120,6 @@ def _has_pointwise(config: RecurraConfig) -> bool:
 def _ways_up(config: RecurraConfig) -> int:
     """Linear maps to the inner width: SwiGLU has a gate beside the other."""
     return 1 if config.feed_forward == GELU else 2
-
-
-def _layer_items(config: RecurraConfig) -> dict[str, int]:
-    width, inner = config.hidden_size, config.intermediate_size
-    biased = config.attention_bias
-    if config.has_cycles:
-        feed_forward = config.num_cycles * _cycle(config)
-    else:
-        feed_forward = _linear(width, _ways_up(config) * inner) + _linear(inner, width)
-    return {
-        "attention": _linear(width, 3 * width, bias=biased) + _linear(width, width, bias=biased),
-        "feed-forward": feed_forward,
-        "layer norms": 2 * _norm(config),
-    }
-
-
-def _layer_vectors(config: RecurraConfig) -> int:
-    """Parameters of a layer's norms and biases that a recurrence may have of its own; batch norms stay shared."""
-    width, inner = config.hidden_size, config.intermediate_size
-    norm = 0 if config.norm == "batch" else _norm(config)
-    attention = 4 * width if config.attention_bias else 0
-    if config.has_cycles:
-        perceptron = inner + width if config.feed_forward != "conv" else 0
-        each = norm + (width if _has_pointwise(config) else 0) + perceptron
-        return 2 * norm + attention + config.num_cycles * each
-    return 2 * norm + attention + _ways_up(config) * inner + width
 
 
 def _updates(config: RecurraConfig) -> tuple[int, int]:
@@ -117,74 +133,6 @@ def _updates(config: RecurraConfig) -> tuple[int, int]:
         feed_forward = width + _ways_up(config) * inner + inner + width
     where = config.low_rank_where
     return (0 if where == "feed-forward" else 6 * width), (0 if where == "attention" else feed_forward)
-
-
-def _embedding_items(config: RecurraConfig) -> dict[str, int]:
-    width, table = config.hidden_size, config.token_embedding_size
-    return {
-        "token table": config.vocab_size * table,
-        "embedding projection": _linear(table, width) if table != width else 0,
-        "embedding refinement": config.embedding_cycles * _cycle(config),
-        "positions": config.max_position_embeddings * width if config.position == "learned" else 0,
-        "token types": config.type_vocab_size * width,
-        "embedding norm": _norm(config) if config.embedding_norm else 0,
-    }
-
-
-def _core_items(config: RecurraConfig) -> dict[str, int]:
-    width = config.hidden_size
-    # One set of norms and biases is counted with the core's layers.
-    own = (config.num_recurrences - 1) * config.num_core_layers if config.recurrence_norms else 0
-    layers = {f"core {name}": config.num_core_layers * count for name, count in _layer_items(config).items()}
-    return {
-        **layers,
-        "recurrence embedding": config.num_recurrences * width if config.recurrence_embedding else 0,
-        "recurrence norms and biases": own * _layer_vectors(config),
-        "low-rank updates": config.num_recurrences * config.num_core_layers * config.low_rank * sum(_updates(config)),
-        "input injection": _linear(2 * width, width) if config.input_injection == "concat" else 0,
-        "residual scale": int(config.learned_residual_scale),
-    }
-
-
-def _head_items(config: RecurraConfig, task: HeadKind) -> dict[str, int]:
-    width, table = config.hidden_size, config.token_embedding_size
-    exits = len(config.exits) if config.heads == "separate" else min(1, len(config.exits))
-    if task == HeadKind.CLASSIFICATION:
-        each = _linear(width, config.num_labels)
-    elif config.heads == "tied":
-        return {"head projection": _linear(width, table, bias=False) if table != width else 0}
-    else:
-        each = _linear(width, config.vocab_size, bias=False)
-    return {"final head": each, "exit heads": exits * each}
-
-
-def itemise_parameters(config: RecurraConfig, task: HeadKind = HeadKind.CLASSIFICATION) -> dict[str, int]:
-    """Counts the parameters of every kind of module; those that the model has none of are left out."""
-    layer = sum(_layer_items(config).values())
-    items = {
-        **_embedding_items(config),
-        "prelude": config.num_prelude_layers * layer,
-        **_core_items(config),
-        "coda": config.num_coda_layers * layer,
-        "final norm": _norm(config) if config.final_norm else 0,
-        **_head_items(config, task),
-    }
-    return {name: count for name, count in items.items() if count}
-
-
-def count_parameters(config: Any, task: HeadKind = HeadKind.CLASSIFICATION) -> Parameters:
-    """Counts the parameters from the configuration alone (a test compares with the built model)."""
-    if not isinstance(config, RecurraConfig):
-        return config.count_parameters()
-    layer = sum(_layer_items(config).values())
-    return Parameters(
-        embeddings=sum(_embedding_items(config).values()),
-        prelude=config.num_prelude_layers * layer,
-        core=sum(_core_items(config).values()),
-        coda=config.num_coda_layers * layer,
-        final_norm=_norm(config) if config.final_norm else 0,
-        head=sum(_head_items(config, task).values()),
-    )
 
 
 def _cycle_flops(config: RecurraConfig) -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,83 +13,6 @@ from torch.nn import functional
 from transformers.cache_utils import Cache
 
 from recurra.models.cache import RecurraCache, SkippedEntries, check_length
-
-
-class Convolution(Protocol):
-    """What a layout must know of a convolution over tokens (`recurra.models.layers.DepthwiseConvolution`)."""
-
-    @property
-    def span(self) -> int:
-        """Earlier positions that it reads."""
-
-    def __call__(self, states: Tensor, /) -> Tensor:
-        """Maps ``(rows, tokens, channels)`` to the same."""
-
-    def last(self, window: Tensor, /) -> Tensor:
-        """Maps ``(rows, span + 1, channels)`` to the last position's ``(rows, 1, channels)``."""
-
-
-@dataclass(frozen=True)
-class RowLayout(ABC):
-    """What every layer needs besides the states.
-
-    Attributes:
-        rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; none if positions are learned.
-    """
-
-    rotary: Tensor | None
-    causal: bool
-
-    @abstractmethod
-    def positions(self, device: torch.device) -> Tensor:
-        """Returns each token's number in its row, broadcastable to ``(batch, tokens)``."""
-
-    @abstractmethod
-    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
-        """Convolves ``(batch, tokens, channels)`` within each row; zeros are read in place of padding."""
-
-    @abstractmethod
-    def leading(self, states: Tensor, queries: int) -> Tensor:
-        """Returns the first ``queries`` positions of every row of ``(batch, tokens, hidden)``."""
-
-    @abstractmethod
-    def leading_rotary(self, queries: int) -> Tensor | None:
-        """Returns the part of `rotary` that belongs to `leading`."""
-
-    @abstractmethod
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
-        """Attends within each row.
-
-        Args:
-            query: ``(batch, tokens, heads, head_dim)``, or as many tokens as `leading` returned.
-        """
-
-    @abstractmethod
-    def select(self, rows: Tensor) -> Self:
-        """Returns the layout of some of the rows, by their numbers ``(rows kept,)``, in that order."""
-
-    @abstractmethod
-    def take(self, states: Tensor, rows: Tensor) -> Tensor:
-        """Returns the states of those rows, as `select`'s layout has them."""
-
-    def drop(self, states: Tensor, first: Tensor, dropped: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Self]:  # noqa: ARG002
-        """Takes rows out that are not computed any further."""
-        return self.take(states, kept), self.take(first, kept), self.select(kept)
-
-    @property
-    def has_cache(self) -> bool:
-        """Whether later tokens will read what is kept of these."""
-        return False
-
-    def note_skipped(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:  # noqa: B027 - most have no cache
-        """Notes what is put into the cache for rows that stop, in the recurrences that they skip.
-
-        Args:
-            keys: ``(rows, recurrences skipped, heads, head_dim)``, for the core's first layer.
-        """
-
-    def skip_recurrences(self, count: int) -> None:  # noqa: B027
-        """Fills the cache for the next ``count`` recurrences, which no row computes."""
 
 
 def attend(
@@ -140,13 +62,17 @@ def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch
 
 
 @dataclass(frozen=True)
-class PaddedRows(RowLayout):
-    """Rows side by side, padded to one length.
+class PaddedRows:
+    """Rows side by side, padded to one length: what every layer needs besides their states.
 
     Attributes:
+        rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; none if positions are learned.
+        mask: Boolean mask of keys or none, see `attention_mask`.
         real: ``(batch, tokens)``, true at real tokens; none if all are.
     """
 
+    rotary: Tensor | None
+    causal: bool
     mask: Tensor | None
     real: Tensor | None
     tokens: int
@@ -161,37 +87,45 @@ class PaddedRows(RowLayout):
         return cls(None if table is None else table[:tokens], causal, mask, real, tokens)
 
     def positions(self, device: torch.device) -> Tensor:
-        """Counts real tokens, so that padding on the left moves nothing."""
+        """Each token's number in its row, broadcastable to ``(batch, tokens)``; padding on the left is not counted."""
         if self.real is None:
             return torch.arange(self.tokens, device=device)
         return (self.real.cumsum(1) - 1).clamp(min=0)
 
-    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
+    def convolve(self, states: Tensor, convolution: Any) -> Tensor:
+        """Convolves ``(batch, tokens, channels)`` within each row; zeros are read in place of padding."""
         return convolution(states if self.real is None else states.masked_fill(~self.real[:, :, None], 0))
 
     def leading(self, states: Tensor, queries: int) -> Tensor:
+        """The first ``queries`` positions of every row of ``(batch, tokens, hidden)``."""
         return states[:, :queries]
 
     def leading_rotary(self, queries: int) -> Tensor | None:
+        """The part of `rotary` that belongs to `leading`."""
         return None if self.rotary is None else self.rotary[:queries]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
+        """Attends within each row of ``(batch, tokens, heads, head_dim)``; a query may have `leading` tokens alone."""
         mask = self.mask if self.mask is None or self.mask.shape[-2] == 1 else self.mask[:, :, :queries]
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         return attend(query, key, value, mask, self.causal, dropout=dropout).transpose(1, 2).flatten(2)
 
     def select(self, rows: Tensor) -> Self:
+        """The layout of some rows, by their numbers ``(rows kept,)``, in that order."""
         mask, real = (None if part is None else part[rows] for part in (self.mask, self.real))
         return replace(self, mask=mask, real=real)
 
     def take(self, states: Tensor, rows: Tensor) -> Tensor:
+        """The states of those rows, as `select`'s layout has them."""
         return states[rows]
 
 
 @dataclass(frozen=True)
-class PackedRows(RowLayout):
+class PackedRows:
     """Rows end to end in a batch of one: no padding, no mask. Attention takes rows of equal length together."""
 
+    rotary: Tensor | None
+    causal: bool
     starts: Tensor
     groups: tuple[tuple[int, int], ...]
     numbers: Tensor
@@ -208,7 +142,7 @@ class PackedRows(RowLayout):
     def positions(self, device: torch.device) -> Tensor:  # noqa: ARG002 - a layout's
         return self.numbers
 
-    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
+    def convolve(self, states: Tensor, convolution: Any) -> Tensor:
         parts = states[0].split([rows * length for rows, length in self.groups])
         convolved = [
             convolution(part.unflatten(0, (rows, length))).flatten(0, 1) if length else part
@@ -321,7 +255,7 @@ class CachedRows(PaddedRows):
             key, value = self.cache.update(key, value, number)
         return attend(query, key, value, self.mask, self.causal, dropout=dropout).transpose(1, 2).flatten(2)
 
-    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
+    def convolve(self, states: Tensor, convolution: Any) -> Tensor:
         assert isinstance(self.cache, RecurraCache)
         own = states if self.real is None else states.masked_fill(~self.real[:, :, None], 0)
         window = self.cache.update_convolution(next(self.convolutions), own, convolution.span, self.rows)
@@ -333,15 +267,13 @@ class CachedRows(PaddedRows):
         numbers = self.numbers[rows] if self.numbers.dim() > 1 else self.numbers
         return replace(chosen, numbers=numbers, rows=rows if self.rows is None else self.rows[rows])
 
-    @property
-    def has_cache(self) -> bool:
-        return True
-
     def note_skipped(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:
+        """Notes what rows that stop put into the cache for the first core layer, in the recurrences that they skip."""
         numbers = rows if self.rows is None else self.rows[rows]
         self.skipped.append(SkippedEntries(numbers, done, keys.transpose(1, 2), values.transpose(1, 2)))
 
     def skip_recurrences(self, count: int) -> None:
+        """Fills the cache for the next ``count`` recurrences, which no row computes."""
         assert isinstance(self.cache, RecurraCache) and self.tokens == 1
         self.cache.fill_recurrences(count, next(self.attentions), next(self.convolutions), self.past, self.skipped)
 
@@ -349,3 +281,6 @@ class CachedRows(PaddedRows):
 def _visible(past: int, tokens: int, device: torch.device) -> Tensor:
     """Which of ``past + tokens`` keys each new token sees, ``(tokens, past + tokens)``."""
     return torch.ones(tokens, past + tokens, dtype=torch.bool, device=device).tril(past)
+
+
+RowLayout = PaddedRows | PackedRows

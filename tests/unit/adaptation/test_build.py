@@ -52,7 +52,7 @@ def test_scores_are_computed_once_and_by_content(
     monkeypatch.setattr(KeptFunction, "score", counted)
     own = replace(options, cache_dir=tmp_path / "cache")
     first = adapt(str(root / "encoder"), tmp_path / "one", own, reporter=QUIET)
-    assert sorted(computed) == sorted(str(each.scored.plan) for each in first.scores) and len(computed) > 10
+    assert sorted(computed) == sorted(str(each.plan) for each in first.scores) and len(computed) > 10
     computed.clear()
     again = adapt(str(root / "encoder"), tmp_path / "two", own, reporter=QUIET)
     assert computed == [] and again.scores == first.scores
@@ -71,8 +71,8 @@ def test_scores_are_computed_once_and_by_content(
 def test_plans_are_counted_as_they_are_built(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
     made = adapt(str(root / "encoder"), tmp_path / "small", replace(options, changes=RELAXED), reporter=QUIET)
     for each in (made.scores[0], made.scores[-1], *made.scores[1:40:8]):
-        looped = each.scored.plan.recurrences > 1
-        model = load_encoder(str(root / "encoder"), str(each.scored.plan), **(RELAXED if looped else {}))
+        looped = each.plan.recurrences > 1
+        model = load_encoder(str(root / "encoder"), str(each.plan), **(RELAXED if looped else {}))
         assert each.parameters == sum(part.numel() for part in model.parameters())
     assert plans_of(tmp_path / "small")[0]["parameters"] == made.parameters
 
@@ -97,7 +97,7 @@ def test_a_narrow_table_is_scored_counted_and_written(root: Path, options: Adapt
     model = load_encoder(str(made.folder))
     assert model.embeddings.token.weight.shape[1] == 6
     assert made.parameters == sum(part.numel() for part in model.parameters()) < plain.parameters
-    assert made.scores[0].scored.kept < plain.scores[0].scored.kept - 0.001
+    assert made.scores[0].kept < plain.scores[0].kept - 0.001
     assert plain.scores == adapt(encoder, tmp_path / "none", asked, reporter=QUIET).scores
 
 
@@ -106,17 +106,17 @@ def test_budgets_choose_among_plans(root: Path, options: AdaptationOptions, tmp_
     three = sum(part.numel() for part in load_encoder(encoder, "0 1 2").parameters())
     asked = replace(options, stored=None, max_parameters=three)
     made = adapt(encoder, tmp_path / "small", asked, reporter=QUIET)
-    assert {each.scored.plan.stored for each in made.scores} == {2, 3}
+    assert {each.plan.stored for each in made.scores} == {2, 3}
     assert max(each.parameters for each in made.scores) == three
     # Updates cost parameters too: a loop over three layers has no room for them.
     relaxed = adapt(encoder, tmp_path / "relaxed", replace(asked, changes=RELAXED), reporter=QUIET)
     assert all(each.parameters <= three for each in relaxed.scores)
-    assert {each.scored.plan.recurrences for each in relaxed.scores if each.scored.plan.stored == 3} == {1}
+    assert {each.plan.recurrences for each in relaxed.scores if each.plan.stored == 3} == {1}
     only = replace(asked, stored=3, changes={**RELAXED, "hidden_dropout": 0.2})
     stack = adapt(encoder, tmp_path / "stack", only, reporter=QUIET)
     assert stack.plan.recurrences == 1 and stack.changes == {"hidden_dropout": 0.2}
     timed = adapt(encoder, tmp_path / "timed", replace(options, max_ms=1e6), reporter=QUIET)
-    times = {each.scored.plan.applied: each.ms for each in timed.scores}
+    times = {each.plan.applied: each.ms for each in timed.scores}
     assert sorted(times) == [2, 3, 4] and None not in times.values()
     assert plans_of(tmp_path / "timed")[0]["estimated_ms"] > 0
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -32,27 +31,11 @@ _MOST_APPLICATIONS = 4
 _BEST_CHOICES = 6
 
 
-@dataclass(frozen=True)
-class ScoredPlan:
-    """A plan and what it keeps: 1 is all of the encoder's function, 0 nothing."""
-
-    plan: SharingPlan
-    kept: float
-
-
 class KeptFunction:
-    """Scores plans of one encoder on some texts.
-
-    Args:
-        embeddings: What plans begin with; none means what the encoder begins with.
-    """
+    """Scores plans of an encoder, all its layers as a stack, on some texts; ``embeddings`` are those of plans."""
 
     def __init__(
-        self,
-        encoder: RecurraModel,
-        input_ids: Tensor,
-        row_lengths: Tensor,
-        embeddings: Embeddings | None = None,
+        self, encoder: RecurraModel, input_ids: Tensor, row_lengths: Tensor, embeddings: Embeddings | None = None
     ) -> None:
         if len(row_lengths) < 2:
             raise ConfigurationError(f"plans are compared on {len(row_lengths)} texts; give two at least, better 200")
@@ -70,15 +53,9 @@ class KeptFunction:
         self._way: list[int] = []
         self._states = [embeddings(input_ids[None], None, self._layout)]
 
-    @property
-    def num_layers(self) -> int:
-        """Layers of the encoder."""
-        return len(self._layers)
-
-    def score(self, plan: SharingPlan) -> ScoredPlan:
-        """What a plan keeps."""
-        found = self._read(plan.order)
-        return ScoredPlan(plan, functional.cosine_similarity(found, self._whole).mean().item())
+    def score(self, plan: SharingPlan) -> float:
+        """What a plan keeps: 1 is all of the encoder's function, 0 nothing."""
+        return functional.cosine_similarity(self._read(plan.order), self._whole).mean().item()
 
     @torch.inference_mode()
     def _read(self, wanted: Sequence[int]) -> Tensor:
@@ -92,27 +69,24 @@ class KeptFunction:
         return found - found.mean(dim=0)
 
 
-class PlanScorer(Protocol):
-    """What scores plans: `KeptFunction`, or who remembers what it said."""
-
-    @property
-    def num_layers(self) -> int:
-        """Layers of the encoder."""
-
-    def score(self, plan: SharingPlan, /) -> ScoredPlan:
-        """What a plan keeps."""
-
-
 def candidate_plans(
-    function: PlanScorer, stored: int, applied: int, *, fits: Callable[[SharingPlan], bool] = lambda _: True
+    layers: int,
+    score: Callable[[SharingPlan], float],
+    stored: int,
+    applied: int,
+    *,
+    fits: Callable[[SharingPlan], bool] = lambda _: True,
 ) -> list[SharingPlan]:
-    """Plans that store so many layers and apply at most so many; the stack of them is among them."""
-    layers = function.num_layers
+    """Plans that store so many layers and apply at most so many; the stack of them is among them.
+
+    They come in the order of their layers: neighbours share much of their way, and cost least when scored so. Of a deep
+    encoder the stacks that lead to its choices of layers are scored.
+    """
     if not 1 <= stored <= layers:
         raise ConfigurationError(f"{stored} of {layers} layers are to be stored; allowed: 1 to {layers}")
     if applied < stored:
         raise ConfigurationError(f"{stored} layers are stored and {applied} applied; each is applied at least once")
-    choices = _choices(layers, stored, lambda chosen: function.score(SharingPlan((), chosen, (), 1)).kept)
+    choices = _choices(layers, stored, lambda chosen: score(SharingPlan((), chosen, (), 1)))
     candidates = [plan for chosen in choices for plan in loops(chosen, applied) if fits(plan)]
     return sorted(candidates, key=lambda plan: plan.order)
 
@@ -145,13 +119,8 @@ _ROWS = 8192
 _FLAT, _EXPONENT = 1000, 2.0
 
 
-@dataclass(frozen=True)
-class TableFactors:
-    """``table[i] = weight @ pieces[i] + bias``, as near as the width allows.
-
-    Attributes:
-        weight: ``(hidden, width)``; its columns are orthonormal, so that the vectors keep the table's scale.
-    """
+class TableFactors(NamedTuple):
+    """``table[i] = weight @ pieces[i] + bias``; ``weight`` is ``(hidden, width)``, its columns orthonormal."""
 
     pieces: Tensor
     weight: Tensor
@@ -308,9 +277,7 @@ def _with_narrow_table(
             yield name, values
             continue
         factors = factorise_table(values, width, expected_frequencies(len(values), pieces))
-        yield _TABLE, factors.pieces
-        yield f"{_PROJECTION}weight", factors.weight
-        yield f"{_PROJECTION}bias", factors.bias
+        yield from zip((_TABLE, f"{_PROJECTION}weight", f"{_PROJECTION}bias"), factors, strict=True)
 
 
 def _start_recurrences(model: RecurraModel, reader: _Reader, plan: SharingPlan) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recurra.models.exits.rules import ExitRule
 from recurra.models.recurrence import RecurrentCore
-from recurra.models.rows import RowLayout
+from recurra.models.rows import CachedRows, RowLayout
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,14 @@ def run_recurrences(
         if len(kept) == len(stopping):
             continue
         dropped = stopping.nonzero()[:, 0]
-        if layout.has_cache:
+        if isinstance(layout, CachedRows):
             skipped = layout.take(states, dropped), layout.take(first, dropped)
             layout.note_skipped(dropped, done, *core.skipped_keys_and_values(*skipped, done, layout.rotary))
         if not len(kept):
-            layout.skip_recurrences(core.num_recurrences - done)
+            if isinstance(layout, CachedRows):
+                layout.skip_recurrences(core.num_recurrences - done)
             break
-        states, first, layout = layout.drop(states, first, dropped, kept)
+        states, first, layout = layout.take(states, kept), layout.take(first, kept), layout.select(kept)
         if not states.numel():
             break  # Only rows without tokens remain, which fill a packed batch up and whose logits mean nothing.
 

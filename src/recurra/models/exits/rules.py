@@ -7,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from recurra.core.errors import ConfigurationError, unknown
 
@@ -16,11 +16,7 @@ CONFIDENCE, ENTROPY = "confidence", "entropy"
 
 @dataclass(frozen=True)
 class ExitMeasure:
-    """How sure a head is, as a number that is never negative.
-
-    Attributes:
-        of: Maps logits ``(..., classes)`` to ``(...)``, as a tensor or an array as they came.
-    """
+    """How sure a head is: ``of`` maps logits ``(..., classes)`` to numbers ``(...)`` that are never negative."""
 
     name: str
     of: Callable[[Any], Any]
@@ -50,11 +46,7 @@ def entropy(logits: Any) -> Any:
 
 
 def mean_of_rows(values: Any, counted: Any = None) -> Any:
-    """Returns means ``(rows,)`` of ``(rows, positions)``; ``(rows,)`` as it is.
-
-    Args:
-        counted: ``(rows, positions)``, true at the positions that count; none means all.
-    """
+    """Means ``(rows,)`` of ``(rows, positions)``, of all or the ``counted`` ones; ``(rows,)`` as it is."""
     if values.ndim == 1:
         return values
     if counted is None:
@@ -72,35 +64,17 @@ def _library_of(values: Any) -> Any:
     return sys.modules[type(values).__module__.partition(".")[0]]
 
 
-class HasExits(Protocol):
-    """What a rule has to know of a model."""
+class Decision(NamedTuple):
+    """What a rule decides after one exit: which rows stop, ``(rows,)``.
 
-    @property
-    def exits(self) -> Sequence[int]:
-        """Recurrences after which an intermediate head stands, in rising order."""
-        ...
-
-    @property
-    def num_recurrences(self) -> int:
-        """How often the core is applied."""
-        ...
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a rule decides after one exit.
-
-    Attributes:
-        state: What the rule wants to be handed with its next decision, the rows along the first axis; the loop hands
-            on the part of the rows that remain. None for a rule that remembers nothing.
+    ``state``, rows along the first axis, is what it wants to be handed with its next decision, of the rows that remain.
     """
 
     exits: Any
     state: Any = None
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """A decision as a comparison of one number with another: for graphs that can do no more."""
 
     measure: str
@@ -111,8 +85,7 @@ class Bound:
 class ExitRule(ABC):
     """Decides after an exit which rows stop there. That exit's logits are then the row's output.
 
-    A rule holds its numbers and nothing else, and never changes: one rule may serve many batches at a time. A subclass
-    is a frozen dataclass.
+    A subclass is a frozen dataclass of its numbers: one rule may serve many batches at a time.
     """
 
     name: ClassVar[str]
@@ -126,35 +99,30 @@ class ExitRule(ABC):
 
     @abstractmethod
     def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:
-        """Decides for each row.
-
-        Args:
-            logits: What the head after ``recurrence`` says, ``(rows, classes)`` or ``(rows, positions, classes)``; a
-                tensor or an array.
-        """
+        """Decides for each row by logits ``(rows, classes)``, or ``(rows, positions, classes)`` of which some count."""
 
     def asks(self, recurrence: int) -> bool:  # noqa: ARG002 - a rule's
         """Whether the head after ``recurrence`` has to be computed to decide."""
         return True
 
-    def last(self, config: HasExits) -> int:
+    def last(self, config: Any) -> int:
         """Recurrence after which no row goes on, whatever the logits."""
         return int(config.num_recurrences)
 
-    def stops(self, config: HasExits) -> Collection[int]:
+    def stops(self, config: Any) -> Collection[int]:
         """Recurrences after which rows may stop."""
         return config.exits
 
     @property
     def always_after(self) -> int | None:
-        """Recurrence after which every row stops, if the rule looks at nothing; else none."""
+        """Recurrence after which every row stops, if the rule looks at nothing."""
         return None
 
     def as_bound(self, recurrence: int) -> Bound | None:  # noqa: ARG002 - a rule's
-        """The decision after ``recurrence`` as a comparison; none if it is more than that."""
+        """The decision after ``recurrence``, if it is a comparison."""
         return None
 
-    def check(self, config: HasExits, classes: int) -> None:  # noqa: ARG002 - a rule's
+    def check(self, config: Any, classes: int) -> None:  # noqa: ARG002 - a rule's
         """Holds the rule against a model with heads over ``classes`` classes."""
         check_has_exits(config)
 
@@ -169,10 +137,7 @@ class ExitRule(ABC):
 
 @dataclass(frozen=True)
 class ThresholdRule(ExitRule):
-    """Stops a row whose head is sure enough; what several positions say is averaged.
-
-    Its threshold can be chosen on validation rows (`recurra.models.exits.thresholds`).
-    """
+    """Stops a row whose head is sure enough, at a threshold that validation rows can choose (`thresholds.py`)."""
 
     options: ClassVar[frozenset[str]] = frozenset({"threshold"})
     measure: ClassVar[ExitMeasure]
@@ -189,7 +154,7 @@ class ThresholdRule(ExitRule):
         return Bound(self.measure.name, self.bound(recurrence))
 
 
-def check_has_exits(config: HasExits) -> None:
+def check_has_exits(config: Any) -> None:
     """Checks that a model has intermediate heads."""
     if not config.exits:
         raise ConfigurationError(
@@ -198,7 +163,7 @@ def check_has_exits(config: HasExits) -> None:
         )
 
 
-def check_exit(config: HasExits, exit_after: int | None) -> int:
+def check_exit(config: Any, exit_after: int | None) -> int:
     """Returns the recurrence after which a model is to stop; none means the last one."""
     if exit_after is None or exit_after == config.num_recurrences:
         return config.num_recurrences
@@ -217,8 +182,6 @@ _RULES: dict[str, type[ExitRule]] = {}
 
 def register_rule(rule: Rule) -> Rule:
     """Makes a rule known by its name, everywhere: commands, records, calibration."""
-    if rule.name in _RULES:
-        raise ValueError(f"there are two exit rules of name '{rule.name}'")
     _RULES[rule.name] = rule
     return rule
 
@@ -257,8 +220,8 @@ def make_rule(
         raise ConfigurationError(f"an exit is for rule {allowed}, not for '{name}'; give one or the other")
     if threshold is not None and "threshold" not in options:
         raise ConfigurationError(f"a threshold is for rule {_quoted(_rules_with('threshold'))}; name one of them")
-    given = {"threshold": threshold, "after": after}
-    return None if rule is None else rule.make(**{key: value for key, value in given.items() if value is not None})
+    given = {key: value for key, value in (("threshold", threshold), ("after", after)) if value is not None}
+    return None if rule is None else rule.make(**given)
 
 
 def read_rule(values: Mapping[str, Any]) -> ExitRule:
@@ -283,10 +246,7 @@ def _quoted(names: Sequence[str]) -> str:
 @register_rule
 @dataclass(frozen=True)
 class ConfidenceRule(ThresholdRule):
-    """Stops when the largest probability is at least ``max(floor, start * decay ** recurrence)``.
-
-    The defaults are the schedule of "CRT-Deep", section 3.3; what several positions say is averaged.
-    """
+    """Largest probability of at least ``max(floor, start * decay ** recurrence)``, by default as in CRT-Deep, 3.3."""
 
     name: ClassVar[str] = "confidence"
     summary: ClassVar[str] = "confidence (the papers' schedule)"
@@ -311,15 +271,10 @@ class ConfidenceRule(ThresholdRule):
 
     @classmethod
     def constant(cls, threshold: float) -> Self:
-        """The same threshold after every recurrence."""
         return cls(start=threshold, decay=1.0, floor=threshold)
 
-    def threshold(self, recurrence: int) -> float:
-        """Least confidence with which a row stops after ``recurrence`` recurrences."""
-        return max(self.floor, self.start * self.decay**recurrence)
-
     def bound(self, recurrence: int) -> float:
-        return self.threshold(recurrence)
+        return max(self.floor, self.start * self.decay**recurrence)
 
     def describe(self) -> str:
         if self.decay == 1:
@@ -354,7 +309,7 @@ class EntropyRule(ThresholdRule):
     def bound(self, recurrence: int) -> float:  # noqa: ARG002 - a rule's
         return self.threshold
 
-    def check(self, config: HasExits, classes: int) -> None:
+    def check(self, config: Any, classes: int) -> None:
         """Also refuses a threshold that every row meets."""
         super().check(config, classes)
         if self.threshold >= math.log(classes):
@@ -391,7 +346,7 @@ class FixedExit(ExitRule):
     def asks(self, recurrence: int) -> bool:
         return recurrence >= self.after
 
-    def last(self, config: HasExits) -> int:  # noqa: ARG002 - a rule's
+    def last(self, config: Any) -> int:  # noqa: ARG002 - a rule's
         return self.after
 
     @property
@@ -402,7 +357,7 @@ class FixedExit(ExitRule):
         """Any confidence will do from the exit on, and none before."""
         return Bound(CONFIDENCE, 0.0 if recurrence >= self.after else math.inf)
 
-    def check(self, config: HasExits, classes: int) -> None:  # noqa: ARG002 - a rule's
+    def check(self, config: Any, classes: int) -> None:  # noqa: ARG002 - a rule's
         """Holds it against the heads that were trained."""
         check_exit(config, self.after)
 
@@ -426,10 +381,10 @@ class CountedRecurrences(ExitRule):
     def asks(self, recurrence: int) -> bool:
         return bool((self.recurrences == recurrence).any())
 
-    def last(self, config: HasExits) -> int:  # noqa: ARG002 - a rule's
+    def last(self, config: Any) -> int:  # noqa: ARG002 - a rule's
         return int(self.recurrences.max())
 
-    def stops(self, config: HasExits) -> Collection[int]:
+    def stops(self, config: Any) -> Collection[int]:
         return range(1, self.last(config))
 
     def describe(self) -> str:

@@ -150,7 +150,7 @@ def test_the_rules_of_torch_can_be_said_as_bounds(rule: ExitRule, pooling: str) 
         if isinstance(rule, EntropyRule):
             bounds["exit_confidences"][number], bounds["exit_entropies"][number] = 2.0, rule.threshold
         elif isinstance(rule, ConfidenceRule):
-            bounds["exit_confidences"][number] = rule.threshold(place)
+            bounds["exit_confidences"][number] = rule.bound(place)
         elif place >= rule.after:  # type: ignore[attr-defined]
             bounds["exit_confidences"][number] = 0.0
     found, taken = session_of(model).run(["logits", "exited_after"], {**inputs, **bounds})

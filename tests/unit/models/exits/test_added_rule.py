@@ -148,8 +148,6 @@ def test_names_records_and_help_know_it() -> None:
         make_rule("patience", after=1)
     with pytest.raises(ConfigurationError, match="unknown exit rule to calibrate 'patience'; allowed: confidence, en"):
         calibrate_classifier({}, 0.5, kind="patience")
-    with pytest.raises(ValueError, match="two exit rules of name 'spread'"):
-        register_rule(SpreadRule)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -147,7 +147,7 @@ def test_rows_without_tokens_keep_nobody_waiting() -> None:
             rule = ConfidenceRule.constant(float(sure[: len(rows)].min()) - 1e-5)
             output = model(**filled, exit_rule=rule)
             wanted = model(**batch, exit_rule=rule)
-        stayed += bool((sure[len(rows) :] < rule.threshold(1)).any())
+        stayed += bool((sure[len(rows) :] < rule.bound(1)).any())
         assert output.exited_after[: len(rows)].tolist() == [1] * len(rows) == wanted.exited_after.tolist()
         torch.testing.assert_close(output.logits[: len(rows)], wanted.logits, **TOLERANCE)
     assert stayed

@@ -18,10 +18,10 @@ ENTROPY_OF_SURE = 0.75 * math.log(4 / 3) + 0.25 * math.log(4)
 
 def test_the_papers_schedule_falls_to_its_floor() -> None:
     rule = ConfidenceRule()
-    assert [round(rule.threshold(number), 6) for number in (2, 4, 6)] == [0.883568, 0.848579, 0.814975]
+    assert [round(rule.bound(number), 6) for number in (2, 4, 6)] == [0.883568, 0.848579, 0.814975]
     # 0.92 * 0.98^7 is 0.799.
-    assert [rule.threshold(number) for number in (7, 8)] == [0.80, 0.80]
-    assert [ConfidenceRule.constant(0.7).threshold(number) for number in (1, 50)] == [0.7, 0.7]
+    assert [rule.bound(number) for number in (7, 8)] == [0.80, 0.80]
+    assert [ConfidenceRule.constant(0.7).bound(number) for number in (1, 50)] == [0.7, 0.7]
 
 
 @pytest.mark.parametrize(

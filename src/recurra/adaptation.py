@@ -25,7 +25,7 @@ from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_a
 from recurra.data.passages import Passages, PassageSource, read_passages, short_name
 from recurra.data.tables import stream_texts
 from recurra.data.tokenization import read_tokenizer
-from recurra.models.adaptation.convert import KeptFunction, ScoredPlan, candidate_plans, load_encoder, save_int8
+from recurra.models.adaptation.convert import KeptFunction, candidate_plans, load_encoder, save_int8
 from recurra.models.adaptation.plan import SharingPlan, align
 from recurra.models.adaptation.source import ADAPTATION_NAME, EncoderSource, find_encoder
 from recurra.models.configuration import RecurraConfig
@@ -42,13 +42,13 @@ _ROUNDS = 15
 
 
 class PlanCosts:
-    """Costs of plans of one encoder."""
+    """Costs of plans of one encoder, with keys of the configuration in place of the encoder's."""
 
     def __init__(self, source: EncoderSource, changes: Mapping[str, Any]) -> None:
-        self._source, self._changes = source, changes
+        self._source, self._changes, self.num_layers = source, changes, source.num_layers
 
     def changes(self, plan: SharingPlan) -> dict[str, Any]:
-        """Keys of the model of a plan."""
+        """Keys of the model of a plan; a stack shares nothing, and has no relaxations."""
         stack = plan.recurrences == 1
         return {key: value for key, value in self._changes.items() if not (stack and key in RELAXATIONS)}
 
@@ -97,7 +97,7 @@ _SCORE_VERSION = 1
 
 
 class PlanScores:
-    """Scores plans of one encoder on texts.
+    """Scores plans of one encoder on texts, and keeps the scores in a cache.
 
     Args:
         relaxed: What recurrences have of their own, as the configuration of a plan with shared layers says, and how
@@ -126,23 +126,17 @@ class PlanScores:
             self.pieces = torch.from_numpy(encode_texts(others or scored, tokenizer, MOST_TOKENS)[0])
             digest = hashlib.sha256(self.pieces.numpy().tobytes()).hexdigest()
             fitted = {"table": [relaxed.embedding_size, digest]}
-        self._key = content_hash(
-            {
-                "version": _SCORE_VERSION,
-                "encoder": source.sha256,
-                "rows": hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest(),
-                "relaxations": {},
-                **fitted,
-            }
-        )
+        rows_hash = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
+        content = {"version": _SCORE_VERSION, "encoder": source.sha256, "rows": rows_hash, "relaxations": {}, **fitted}
+        self._key = content_hash(content)
         self._path = cache_path(f"plans-{self._key}", cache_dir)
-        self._known = self._read()
-        self._before = len(self._known)
-
-    @property
-    def num_layers(self) -> int:
-        """Layers of the encoder."""
-        return self._source.num_layers
+        stored = read_arrays(self._path, self._key, ("plans", "kept"))
+        self._known: dict[str, float] = {}
+        if stored is not None:
+            self._known.update(
+                zip(stored["plans"].tobytes().decode().split("\n"), stored["kept"].tolist(), strict=True)
+            )
+        self._stored = len(self._known)
 
     @property
     def mean_tokens(self) -> int:
@@ -157,32 +151,20 @@ class PlanScores:
             table = load_encoder(name, pieces=self.pieces, embedding_size=width).embeddings
         return KeptFunction(load_encoder(name), *self._rows, table)
 
-    def score(self, plan: SharingPlan) -> ScoredPlan:
+    def score(self, plan: SharingPlan) -> float:
         """What a plan keeps."""
         name = str(plan)
         if name not in self._known:
-            self._known[name] = self._function.score(plan).kept
-        return ScoredPlan(plan, self._known[name])
+            self._known[name] = self._function.score(plan)
+        return self._known[name]
 
     def keep(self) -> None:
         """Writes what was computed, if anything was."""
-        if len(self._known) > self._before:
-            write_arrays(self._path, self._key, _packed(self._known))
-            self._before = len(self._known)
-
-    def _read(self) -> dict[str, float]:
-        found = read_arrays(self._path, self._key, ("plans", "kept"))
-        if found is None:
-            return {}
-        names = found["plans"].tobytes().decode().split("\n")
-        return dict(zip(names, found["kept"].tolist(), strict=True))
-
-
-def _packed(scores: Mapping[str, float]) -> dict[str, np.ndarray[tuple[int], np.dtype[np.generic]]]:
-    return {
-        "plans": np.frombuffer("\n".join(scores).encode(), dtype=np.uint8),
-        "kept": np.array(list(scores.values()), dtype=np.float64),
-    }
+        if len(self._known) > self._stored:
+            names = np.frombuffer("\n".join(self._known).encode(), dtype=np.uint8)
+            kept = np.array(list(self._known.values()), dtype=np.float64)
+            write_arrays(self._path, self._key, {"plans": names, "kept": kept})
+            self._stored = len(self._known)
 
 
 AUTO = "auto"
@@ -230,9 +212,10 @@ class AdaptationOptions:
 
 @dataclass(frozen=True)
 class PlanPoint:
-    """A plan that was scored, and what its model costs."""
+    """A plan, what it keeps, and what its model costs."""
 
-    scored: ScoredPlan
+    plan: SharingPlan
+    kept: float
     parameters: int
     ms: float | None = None
 
@@ -279,12 +262,12 @@ class Adaptation:
             "texts": self.texts,
             "scores": [
                 {
-                    "plan": str(each.scored.plan),
-                    "stored_layers": each.scored.plan.stored,
-                    "applied_layers": each.scored.plan.applied,
+                    "plan": str(each.plan),
+                    "stored_layers": each.plan.stored,
+                    "applied_layers": each.plan.applied,
                     "parameters": each.parameters,
                     **({} if each.ms is None else {"estimated_ms": round(each.ms, 3)}),
-                    "kept": round(each.scored.kept, 6),
+                    "kept": round(each.kept, 6),
                 }
                 for each in self.scores
             ],
@@ -311,13 +294,13 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
         reporter.say(f"comparing plans on {scores.texts} texts of '{options.texts}'")
     if auto:
         points = _search(scores, costs, options, reporter)
-        plan = points[0].scored.plan
+        plan = points[0].plan
         if (kept := costs.changes(plan)) != given:
             reporter.say(f"the best plan, {plan}, is a stack: it shares nothing, so there is nothing to relax")
         given = kept
     else:
         plan = source.plan(options.plan)
-        points = [] if scores is None else _score_one(scores, costs, plan)
+        points = [] if scores is None else [PlanPoint(plan, scores.score(plan), costs.parameters(plan))]
     tokenizer = read_tokenizer(source.folder)
     pieces = None if scores is None else scores.pieces
     lessons: list[PassageSource] = []
@@ -409,48 +392,42 @@ def _check_budgets(options: AdaptationOptions) -> None:
             raise ConfigurationError(f"{name} is {value:,} beside the plan '{options.plan}'; it is for --plan auto")
 
 
-def _score_one(scores: PlanScores, costs: PlanCosts, plan: SharingPlan) -> list[PlanPoint]:
-    point = PlanPoint(scores.score(plan), costs.parameters(plan))
-    scores.keep()
-    return [point]
-
-
 def _search(
     scores: PlanScores | None, costs: PlanCosts, options: AdaptationOptions, reporter: Reporter
 ) -> list[PlanPoint]:
     """Scores the plans that keep the budgets, best first."""
     if scores is None:
         raise ConfigurationError("--plan auto compares plans on your texts; give --texts FILE, or a plan")
-    layers = scores.num_layers
+    layers = costs.num_layers
     time_of = costs.timer(scores.mean_tokens) if options.max_ms is not None else None
 
     def fits(plan: SharingPlan) -> bool:
         small = options.max_parameters is None or costs.parameters(plan) <= options.max_parameters
         return small and (time_of is None or options.max_ms is None or time_of(plan) <= options.max_ms)
 
-    found: list[ScoredPlan] = []
+    kept: dict[SharingPlan, float] = {}
     try:
         plans = [
             plan
             for stored in _stored(layers, options, fits)
-            for plan in candidate_plans(scores, stored, options.applied or max(layers, stored), fits=fits)
+            for plan in candidate_plans(layers, scores.score, stored, options.applied or max(layers, stored), fits=fits)
         ]
         with reporter.task("plans", len(plans)) as task:
             for plan in plans:
-                found.append(scores.score(plan))
+                kept[plan] = scores.score(plan)
                 task.advance()
     finally:
         scores.keep()
-    if not found:
+    if not kept:
         least = SharingPlan((), (0,), (), 1)
         took = "" if time_of is None else f" and takes about {time_of(least):.1f} ms"
         raise ConfigurationError(
             f"no plan keeps the budget; one layer applied once has {costs.parameters(least):,} parameters{took}: "
             "raise --max-parameters or --max-ms, or store and apply fewer layers"
         )
-    found.sort(key=lambda each: (-each.kept, each.plan.applied, str(each.plan)))
     return [
-        PlanPoint(each, costs.parameters(each.plan), None if time_of is None else time_of(each.plan)) for each in found
+        PlanPoint(plan, kept[plan], costs.parameters(plan), None if time_of is None else time_of(plan))
+        for plan in sorted(kept, key=lambda plan: (-kept[plan], plan.applied, str(plan)))
     ]
 
 
@@ -469,7 +446,7 @@ def _card(made: Adaptation) -> str:
     measured = ""
     if made.scores:
         measured = (
-            f"Before any training it keeps {made.scores[0].scored.kept:.2f} of the encoder's function, the centred "
+            f"Before any training it keeps {made.scores[0].kept:.2f} of the encoder's function, the centred "
             f"cosine of its output on {made.texts} texts.\n\n"
         )
     if made.taught:
