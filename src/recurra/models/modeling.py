@@ -14,6 +14,7 @@ from torch.nn import functional
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, SequenceClassifierOutput
+from transformers.utils import can_return_tuple
 
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.cache import RecurraCache
@@ -35,13 +36,8 @@ from recurra.models.rows import CachedRows, PackedRows, PaddedRows, RowLayout
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Passed by transformers' Trainer, generate and pipelines, and by programs written for many of its models; what a model
-# of ours computes does not depend on it. A model that does look at one names it in its signature.
-WITHOUT_EFFECT = {
-    "cache_position": "a cache knows how many tokens it holds",
-    "num_items_in_batch": "a classifier's loss is a mean over the batch, which the Trainer scales itself",
-    "use_cache": "only a language model begins a cache by itself",
-}
+# Passed by transformers' Trainer, generate and pipelines, and without effect on a model that does not name them.
+WITHOUT_EFFECT = ("cache_position", "num_items_in_batch", "use_cache")
 # Of many models of transformers and none of ours: their wrappers pass them as None.
 ABSENT = {
     "head_mask": "heads cannot be switched off",
@@ -51,38 +47,26 @@ ABSENT = {
 
 
 def called_by_transformers(forward: Callable[P, R]) -> Callable[P, R]:
-    """Lets a model's ``forward`` be called as transformers calls its own, and refuses what neither knows.
-
-    ``return_dict`` (by default the configuration's) is honoured: false gives a tuple. ``output_attentions`` is refused.
-    """
+    """Lets a model's ``forward`` be called as transformers calls its own, and refuses what neither knows."""
     known = [name for name in inspect.signature(forward).parameters if name != "self"]
 
+    @can_return_tuple
     @functools.wraps(forward)
-    def checked(self: Any, *args: Any, return_dict: bool | None = None, **keywords: Any) -> Any:
-        _refuse_attentions(keywords.pop("output_attentions", None) or self.config.output_attentions)
+    def checked(self: Any, *args: Any, **keywords: Any) -> Any:
+        if keywords.pop("output_attentions", None) or self.config.output_attentions:
+            raise ConfigurationError(
+                "'output_attentions' is true; allowed: false: attention is computed in one kernel, which keeps no "
+                "weights; leave it out"
+            )
         for name in [name for name in keywords if name not in known]:
-            _check_keyword(type(self).__name__, name, keywords.pop(name), known)
-        output = forward(self, *args, **keywords)
-        wanted = self.config.return_dict if return_dict is None else return_dict
-        return output if wanted else cast("Any", output).to_tuple()
+            value = keywords.pop(name)
+            if name in ABSENT and value is not None:
+                raise TypeError(f"{type(self).__name__} has no '{name}': {ABSENT[name]}")
+            if name not in WITHOUT_EFFECT and name not in ABSENT:
+                raise TypeError(f"{type(self).__name__}: {unknown('keyword', name, known)}")
+        return forward(self, *args, **keywords)
 
     return cast("Callable[P, R]", checked)
-
-
-def _check_keyword(model: str, name: str, value: object, known: list[str]) -> None:
-    if name in WITHOUT_EFFECT or (name in ABSENT and value is None):
-        return
-    if name in ABSENT:
-        raise TypeError(f"{model} has no '{name}': {ABSENT[name]}")
-    raise TypeError(f"{model}: {unknown('keyword', name, known)}")
-
-
-def _refuse_attentions(asked: object) -> None:
-    if asked:
-        raise ConfigurationError(
-            "'output_attentions' is true; allowed: false: attention is computed in one kernel, which keeps no weights; "
-            "leave it out"
-        )
 
 
 # What transformers calls any number of labels a row.

@@ -59,11 +59,6 @@ class PostNormLayer(Layer):
         return self.feed_forward_norm(states + self.feed_forward_dropout(self.feed_forward(states, layout)))
 
 
-def make_layer(config: RecurraConfig) -> Layer:
-    """Returns a new layer with its norms where the configuration says."""
-    return Layer(config) if config.norm_placement == "pre" else PostNormLayer(config)
-
-
 class LayerStack(nn.Module):
     """Layers one after the other.
 
@@ -77,7 +72,8 @@ class LayerStack(nn.Module):
 
     def __init__(self, config: RecurraConfig, num_layers: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(make_layer(config) for _ in range(num_layers))
+        kind = Layer if config.norm_placement == "pre" else PostNormLayer
+        self.layers = nn.ModuleList(kind(config) for _ in range(num_layers))
 
     def forward(
         self,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import gc
+import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -14,39 +16,39 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import EarlyStoppingCallback, EvalPrediction, PretrainedConfig, PreTrainedModel, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    EvalPrediction,
+    PretrainedConfig,
+    PreTrainedModel,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from recurra.core.configuration import derive_seed
 from recurra.core.environment import peak_memory_mib, started_by_torchrun, tune_allocator
+from recurra.core.errors import RunError
 from recurra.core.files import read_json
 from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import EpochRecord, TrainingRecord
 from recurra.data.encoding import EncodedSplit
+from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit
 from recurra.training.protocols import ProtocolConfig
-from recurra.training.stages import train_auxiliary
-from recurra.training.trainer import HistoryCallback, RecurraTrainer, TimedCheckpoints, WeightAverage, history_of
+from recurra.training.trainer import (
+    HistoryCallback,
+    RecurraTrainer,
+    TaskProgress,
+    TimedCheckpoints,
+    WeightAverage,
+    history_of,
+)
 from recurra.training.vocabulary import MaskTokens, drop_tokens, known_vocabulary
 
 ONE_CYCLE = "onecycle"
-
-
-def auxiliary_arguments(protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str) -> TrainingArguments:
-    """The Trainer's arguments for the stage before the classifier: nothing is evaluated, and the last epoch is kept."""
-    changed = protocol.model_copy(
-        update={
-            "max_epochs": protocol.auxiliary_epochs,
-            "learning_rate": protocol.auxiliary_learning_rate or protocol.learning_rate,
-            "schedule": {"plateau": "constant", ONE_CYCLE: "cosine"}.get(protocol.schedule, protocol.schedule),
-            "label_smoothing": 0.0,
-        }
-    )
-    return training_arguments(
-        changed, folder / "auxiliary", seed=derive_seed(seed, "auxiliary"), precision=precision,
-        eval_strategy="no", load_best_model_at_end=False, metric_for_best_model=None, greater_is_better=None,
-    )  # fmt: skip
 
 
 def training_arguments(
@@ -106,6 +108,87 @@ def training_arguments(
     return TrainingArguments(**{**arguments, **changes})
 
 
+class StageProgress(TaskProgress):
+    """Says the loss of every epoch before the classifier's own, and stops when it is not finite."""
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Says the loss."""
+        last = state.log_history[-1]
+        if "loss" not in last:
+            return
+        epoch = round(last["epoch"])
+        if not np.isfinite(last["loss"]):
+            raise RunError(
+                f"the loss is not finite in epoch {epoch} of auxiliary; lower auxiliary_learning_rate "
+                "or raise precision (precision=fp32)"
+            )
+        self.task.reporter.say(f"  auxiliary epoch {epoch}: loss {json.dumps(round(last['loss'], 4))}")
+
+
+def classifier_beside(
+    classifier: RecurraForSequenceClassification, num_labels: int
+) -> RecurraForSequenceClassification:
+    """Returns a classifier of ``num_labels`` classes with fresh heads on the very encoder of another."""
+    config = copy.deepcopy(classifier.config)
+    config.num_labels = num_labels
+    # Its own encoder is thrown away: a table of a row or two is made quickly.
+    config.vocab_size = 1 + (config.pad_token_id or 0)
+    beside = RecurraForSequenceClassification(config)
+    beside.model = classifier.model
+    return beside
+
+
+def train_auxiliary(
+    classifier: RecurraForSequenceClassification,
+    rows: EncodedSplit,
+    protocol: ProtocolConfig,
+    folder: Path,
+    *,
+    seed: int,
+    precision: str,
+    change_inputs: Callable[[Tensor], Tensor] | None,
+    reporter: Reporter,
+) -> bool:
+    """Trains the classifier's encoder in place on labels of another task; its own head is not touched.
+
+    It goes on from its last epoch, or takes up what is done; returns whether some of it had been. Nothing is evaluated,
+    and the last epoch is kept.
+    """
+    changed = protocol.model_copy(
+        update={
+            "max_epochs": protocol.auxiliary_epochs,
+            "learning_rate": protocol.auxiliary_learning_rate or protocol.learning_rate,
+            "schedule": {"plateau": "constant", ONE_CYCLE: "cosine"}.get(protocol.schedule, protocol.schedule),
+            "label_smoothing": 0.0,
+        }
+    )
+    arguments = training_arguments(
+        changed, folder / "auxiliary", seed=derive_seed(seed, "auxiliary"), precision=precision,
+        eval_strategy="no", load_best_model_at_end=False, metric_for_best_model=None, greater_is_better=None,
+    )  # fmt: skip
+    # The Trainer would move the shared encoder alone.
+    classifier.to(arguments.device)
+    torch.manual_seed(derive_seed(seed, "auxiliary weights"))
+    beside = classifier_beside(classifier, int(rows.labels.max()) + 1)
+    batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    with reporter.task("auxiliary", -(-len(rows) // batch) * changed.max_epochs) as task:
+        trainer = RecurraTrainer(
+            model=beside,
+            args=arguments,
+            train_dataset=rows,
+            collator=TaughtCollator(classifier.config.pad_token_id or 0),
+            data_seed=derive_seed(seed, "auxiliary order"),
+            row_loss=None if rows.weights is None else RowLoss(exit_loss_weight=beside.config.exit_loss_weight),
+            change_inputs=change_inputs,
+            callbacks=[StageProgress(task), TimedCheckpoints()],
+        )
+        resumed = train_or_resume(trainer, folder / "auxiliary", changed, reporter)
+    trainer.callback_handler.callbacks.clear()
+    del trainer
+    gc.collect()
+    return resumed
+
+
 CHECKPOINTS_NAME = "checkpoints"
 
 
@@ -147,12 +230,14 @@ def train_transformer(
     tokens = mask_tokens if protocol.hides_tokens else None
     with known_vocabulary(model, train, selection, tokens, auxiliary) as rows:
         resumed = False
-        change_inputs = _token_dropout(protocol, rows.tokens)
+        change_inputs = None
+        if protocol.token_dropout and rows.tokens is not None:
+            change_inputs = functools.partial(drop_tokens, share=protocol.token_dropout, tokens=rows.tokens)
         if latest_checkpoint(checkpoints) is None and rows.auxiliary is not None:
-            before = auxiliary_arguments(protocol, checkpoints, seed=seed, precision=precision)
             resumed = train_auxiliary(
-                model, rows.auxiliary, before, change_inputs=change_inputs, seed=seed, reporter=reporter
-            )
+                model, rows.auxiliary, protocol, checkpoints,
+                seed=seed, precision=precision, change_inputs=change_inputs, reporter=reporter,
+            )  # fmt: skip
         with reporter.task("training", steps) as task:
             trainer = RecurraTrainer(
                 model=model,
@@ -189,12 +274,6 @@ def _row_loss(train: EncodedSplit, protocol: ProtocolConfig, config: PretrainedC
     if isinstance(train, TaughtSplit) or train.weights is None:
         return None
     return RowLoss(protocol.label_smoothing, config.exit_loss_weight)
-
-
-def _token_dropout(protocol: ProtocolConfig, tokens: MaskTokens | None) -> Callable[[Tensor], Tensor] | None:
-    if protocol.token_dropout == 0 or tokens is None:
-        return None
-    return functools.partial(drop_tokens, share=protocol.token_dropout, tokens=tokens)
 
 
 def train_or_resume(trainer: RecurraTrainer, folder: Path, protocol: ProtocolConfig, reporter: Reporter) -> bool:

@@ -35,7 +35,7 @@ class ProtocolConfig(HashedSettings):
         activation_checkpointing: Whether what a layer computes is computed again in the backward pass instead of kept:
             less memory, about a third more time, the same result.
         auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, before the classifier
-            (`recurra.training.stages`); without such rows nothing is done.
+            (`recurra.training.fit`); without such rows nothing is done.
         teacher: Whom the models learn from (`recurra.training.distillation`): in a study the name of one of its models,
             which is trained first, under the study's first protocol without a teacher; else the folder of a run, of an
             export, or of a Hugging Face classifier. Several, separated by commas, are averaged. Empty: labels alone.

@@ -247,7 +247,7 @@ class RecurraTrainer(Trainer):
     def restore_finished(self, checkpoint: Path) -> None:
         """Takes up the state and the best weights of a training that had ended at ``checkpoint``."""
         self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        best = checkpoint.parent / f"checkpoint-{self.state.best_global_step}"
+        best = checkpoint.parent / f"checkpoint-{self.state.best_global_step or self.state.global_step}"
         load_model(self.model, best / "model.safetensors")
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
@@ -392,19 +392,14 @@ class TimedCheckpoints(TrainerCallback):
         self._saved = time.monotonic()
 
 
-class HistoryCallback(TrainerCallback):
-    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite."""
+class TaskProgress(TrainerCallback):
+    """Moves a bar with the steps, those of a resumed state too."""
 
-    def __init__(
-        self, path: Path, task: ProgressTask, *, read: History | None = None, tell: Callable[[Entry], str] | None = None
-    ) -> None:
-        self.path = path
+    def __init__(self, task: ProgressTask) -> None:
         self.task = task
-        self.read = read or history_of
-        self.tell = tell or (lambda entry: f"accuracy {entry['validation_accuracy']:.4f}")
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Takes up a resumed state; its best checkpoint is looked for in this folder, which may have moved."""
+        """Takes up a resumed state; the folder may have moved since the last checkpoint."""
         self.task.advance(state.global_step)
         if state.best_global_step:
             state.best_model_checkpoint = os.path.join(args.output_dir, f"checkpoint-{state.best_global_step}")  # noqa: PTH118
@@ -412,6 +407,18 @@ class HistoryCallback(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Moves the bar."""
         self.task.advance(1, note=f"epoch {int(state.epoch or 0) + 1}")
+
+
+class HistoryCallback(TaskProgress):
+    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite."""
+
+    def __init__(
+        self, path: Path, task: ProgressTask, *, read: History | None = None, tell: Callable[[Entry], str] | None = None
+    ) -> None:
+        super().__init__(task)
+        self.path = path
+        self.read = read or history_of
+        self.tell = tell or (lambda entry: f"accuracy {entry['validation_accuracy']:.4f}")
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Writes the history so far; it is taken from the Trainer's state, so that a resumed run has all of it."""
@@ -422,18 +429,13 @@ class HistoryCallback(TrainerCallback):
                 "or raise precision (precision=fp32)"
             )
         if state.is_world_process_zero:
-            lines = [_json_line(entry) for entry in history]
-            write_text(self.path, "".join(lines))
+            write_text(self.path, "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in history))
             last = history[-1]
             self.task.reporter.say(
                 f"  epoch {last['epoch']}: train loss {last['train_loss']:.4f}, "
                 f"selection loss {last['validation_loss']:.4f}, {self.tell(last)}, "
                 f"{last['wall_s']:.0f} s"
             )
-
-
-def _json_line(entry: Entry) -> str:
-    return json.dumps(entry, allow_nan=False) + "\n"
 
 
 def history_of(state: TrainerState) -> list[Entry]:

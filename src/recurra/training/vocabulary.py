@@ -45,24 +45,6 @@ def drop_tokens(input_ids: Tensor, share: float, tokens: MaskTokens) -> Tensor:
     return input_ids.masked_fill(hidden & tokens.may_be_hidden(input_ids), tokens.mask)
 
 
-def unseen_tokens(trained: Sequence[EncodedSplit], vocab_size: int, kept: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Ids below ``vocab_size`` that no row of ``trained`` has, but for ``kept``, in rising order."""
-    known = np.unique(np.concatenate([*(split.input_ids for split in trained), np.asarray(kept, dtype=np.int64)]))
-    return np.setdiff1d(np.arange(vocab_size), known)
-
-
-def hide_unseen(split: EncodedSplit, unseen: np.ndarray[Any, Any], mask: int) -> EncodedSplit:
-    """The split with every id of ``unseen`` read as ``mask``."""
-    hidden = np.isin(split.input_ids, unseen)
-    return replace(split, input_ids=np.where(hidden, mask, split.input_ids).astype(np.int32))
-
-
-def read_unseen_as_mask(embedding: nn.Embedding, unseen: np.ndarray[Any, Any], mask: int) -> None:
-    """Gives every token of ``unseen`` the embedding of ``[MASK]``."""
-    with torch.no_grad():
-        embedding.weight[torch.from_numpy(unseen)] = embedding.weight[mask].clone()
-
-
 # Above this share of reachable rows the exchange is not worth its trouble.
 _MOST_REACHED = 0.8
 
@@ -96,15 +78,18 @@ def known_vocabulary(
             yield KnownRows(splits[1], splits[0], splits[2] if len(splits) > 2 else None, None)
         return
     table, pad = model.get_input_embeddings(), model.config.pad_token_id
-    unseen = unseen_tokens(trained, table.num_embeddings, [*tokens.kept, *([] if pad is None else [pad])])
+    known = [*tokens.kept, *([] if pad is None else [pad])]
+    seen = np.unique(np.concatenate([*(split.input_ids for split in trained), np.asarray(known, dtype=np.int64)]))
+    unseen = np.setdiff1d(np.arange(table.num_embeddings), seen)
+    read = np.where(np.isin(selection.input_ids, unseen), tokens.mask, selection.input_ids).astype(np.int32)
     # The special tokens as one more split: so they stay in the table, and get their new ids with the others.
     ids = np.array([tokens.mask, *tokens.kept], dtype=np.int32)
     special = EncodedSplit(ids, np.array([0, len(ids)]), np.zeros(1, dtype=np.int64))
-    with reachable_vocabulary(model, [special, hide_unseen(selection, unseen, tokens.mask), *trained]) as splits:
+    with reachable_vocabulary(model, [special, replace(selection, input_ids=read), *trained]) as splits:
         mask, *others = splits[0].input_ids.tolist()
-        known = MaskTokens(mask, tuple(others))
-        yield KnownRows(splits[2], splits[1], splits[3] if len(splits) > 3 else None, known)
-    read_unseen_as_mask(table, unseen, tokens.mask)
+        yield KnownRows(splits[2], splits[1], splits[3] if len(splits) > 3 else None, MaskTokens(mask, tuple(others)))
+    with torch.no_grad():
+        table.weight[torch.from_numpy(unseen)] = table.weight[tokens.mask].clone()
 
 
 @contextlib.contextmanager

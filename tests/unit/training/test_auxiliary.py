@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from recurra.core.progress import Reporter
-from recurra.training.fit import auxiliary_arguments
+from recurra.training.fit import classifier_beside, train_auxiliary
 from recurra.training.protocols import ProtocolConfig
-from recurra.training.stages import classifier_beside, train_auxiliary
 from tiny import tiny_model, tiny_split
 
 SPLIT = tiny_split(rows=64, seed=3)
@@ -25,8 +24,9 @@ def protocol(**values: Any) -> ProtocolConfig:
 
 
 def train(model: Any, folder: Path) -> bool:
-    arguments = auxiliary_arguments(protocol(), folder, seed=0, precision="fp32")
-    return train_auxiliary(model, FIVE, arguments, change_inputs=None, seed=0, reporter=Reporter(quiet=True))
+    return train_auxiliary(
+        model, FIVE, protocol(), folder, seed=0, precision="fp32", change_inputs=None, reporter=Reporter(quiet=True)
+    )
 
 
 def test_a_classifier_beside_another_has_its_encoder_and_a_head_of_its_own() -> None:

@@ -18,9 +18,8 @@ from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
 from recurra.data.encoding import EncodedSplit
 from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit
-from recurra.training.fit import auxiliary_arguments, train_transformer
+from recurra.training.fit import classifier_beside, train_auxiliary, train_transformer
 from recurra.training.protocols import ProtocolConfig
-from recurra.training.stages import classifier_beside, train_auxiliary
 from tiny import stir, tiny_model, tiny_split
 
 COUNTS = [1, 3, 2, 1, 4, 1, 2, 2]
@@ -157,8 +156,7 @@ def test_labels_of_another_task_are_learned_from_each_window_of_a_text(tmp_path:
     reporter.say = said.append  # type: ignore[method-assign]
     chosen = protocol(auxiliary_epochs=1, auxiliary_learning_rate=1e-12, batch_size=len(rows))
     model = tiny_model(hidden_dropout=0.0)
-    arguments = auxiliary_arguments(chosen, tmp_path, seed=0, precision="fp32")
-    train_auxiliary(model, rows, arguments, change_inputs=None, seed=0, reporter=reporter)
+    train_auxiliary(model, rows, chosen, tmp_path, seed=0, precision="fp32", change_inputs=None, reporter=reporter)
     torch.manual_seed(derive_seed(0, "auxiliary weights"))
     with torch.inference_mode():
         outputs = plain_logits(classifier_beside(model.cpu(), 2).eval(), rows)
