@@ -20,7 +20,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.evaluation.audits.grading import keep_rows, kept_rows
 from recurra.evaluation.metrics import log_softmax
-from recurra.evaluation.predictions import Predictions, read_predictions, read_several_labels
+from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.reported_study import StudyResult
@@ -202,7 +202,7 @@ def test_rows_with_several_labels_are_judged_once_each_by_the_thresholds_of_thei
     for run in loaded:
         record = run.record
         assert isinstance(record, MultiLabelRunRecord)
-        part = read_several_labels(run.folder, "test")
+        part = read_predictions(run.folder, "test")
         scores = 1 / (1 + np.exp(-part.logits.astype(np.float64) / record.decision.temperature))
         said.append(scores >= np.array(record.decision.thresholds))
         truth.append(part.labels)

@@ -92,17 +92,9 @@ def read_predictions(folder: Path | str, split_name: str) -> Predictions:
     """Reads the predictions of a split from a run folder."""
     path = predictions_path(folder, split_name)
     with _opened(path) as stored:
-        table = stored.read(SCHEMA.names)
-    labels = _numbers(_whole(table, "label"), np.int64)
-    return Predictions(table.column("id").to_pylist(), labels, _matrix(table, path))
-
-
-def read_several_labels(folder: Path | str, split_name: str) -> Predictions:
-    """The same of rows that may have any number of labels."""
-    path = predictions_path(folder, split_name)
-    with _opened(path, SEVERAL_LABELS) as stored:
-        table = stored.read(SEVERAL_LABELS.names)
-    labels = _matrix(table, path, "labels", np.int8).astype(np.int64)
+        table = stored.read(stored.schema.names)
+    several = stored.schema is SEVERAL_LABELS
+    labels = _matrix(table, path, "labels", np.int8).astype(np.int64) if several else _labels(table)
     return Predictions(table.column("id").to_pylist(), labels, _matrix(table, path))
 
 
@@ -120,7 +112,7 @@ def read_correctness(
         rows = stored.bytes_of_rows()
         if known is None or rows not in known:
             table = stored.read(SCHEMA.names)
-            labels = _numbers(_whole(table, "label"), np.int64)
+            labels = _labels(table)
             key = hashlib.sha256(len(table).to_bytes(8, "little"))
             for buffer in table.column("id").combine_chunks().buffers()[1:]:
                 key.update(buffer or b"")
@@ -146,6 +138,7 @@ class _Stored:
     file: pq.ParquetFile
     groups: Sequence[int]
     first: int
+    schema: pa.Schema
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Some columns, without empty cells."""
@@ -165,7 +158,7 @@ class _Stored:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, schema: pa.Schema = SCHEMA) -> Iterator[_Stored]:
+def _opened(path: Path) -> Iterator[_Stored]:
     """Opens the predictions of a split, and says what is wrong with them.
 
     `pyarrow.parquet.read_table` goes through the dataset layer and a thread pool, which costs more than reading so
@@ -183,23 +176,29 @@ def _opened(path: Path, schema: pa.Schema = SCHEMA) -> Iterator[_Stored]:
                 f"'{path}' is missing: no predictions for split '{path.stem}'; there: "
                 f"{', '.join(sorted(there)) or 'none'}; evaluate the run again"
             ) from error
-        with _explained(packed.path, packed.file.schema_arrow, _packed_schema(schema)):
-            yield _Stored(path, packed.content, packed.file, [group], 2)
+        with _explained(packed.path):
+            schema = _known_schema(packed.path, packed.file.schema_arrow, 2)
+            yield _Stored(path, packed.content, packed.file, [group], 2, schema)
         return
     except OSError as error:
         raise CheckpointError(f"'{path}' cannot be read ({error.strerror or error}); evaluate the run again") from error
-    with _explained(path):
-        file = pq.ParquetFile(pa.BufferReader(content))
-    with file, _explained(path, file.schema_arrow, schema):
-        yield _Stored(path, content, file, range(file.num_row_groups), 0)
+    with _explained(path), pq.ParquetFile(pa.BufferReader(content)) as file:
+        schema = _known_schema(path, file.schema_arrow, 0)
+        yield _Stored(path, content, file, range(file.num_row_groups), 0, schema)
+
+
+def _known_schema(path: Path, found: pa.Schema, first: int) -> pa.Schema:
+    """Which of our two kinds of tables a file holds, ``first`` columns aside."""
+    for schema in (SCHEMA, SEVERAL_LABELS):
+        if found.remove_metadata().equals(_packed_schema(schema) if first else schema):
+            return schema
+    raise CheckpointError(
+        f"'{path}' has the columns {found.names}; predictions of ours have {SCHEMA.names}; evaluate the run again"
+    )
 
 
 @contextlib.contextmanager
-def _explained(path: Path, found: pa.Schema = SCHEMA, wanted: pa.Schema = SCHEMA) -> Iterator[None]:
-    if not found.remove_metadata().equals(wanted):
-        raise CheckpointError(
-            f"'{path}' has the columns {found.names}; predictions of ours have {wanted.names}; evaluate the run again"
-        )
+def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -265,8 +264,8 @@ def pack_predictions(study: Path, runs: Collection[Path]) -> None:
     if not places:
         target.unlink(missing_ok=True)
         return
-    several = "labels" in _schema_of(next(iter(places.values()))).names
-    schema = SEVERAL_LABELS if several else SCHEMA
+    with _opened(next(iter(places.values()))) as stored:
+        schema = stored.schema
     # What is written is read until the end: the file that is replaced is mapped into memory.
     with (
         atomic_path(target) as temporary,
@@ -280,21 +279,13 @@ def pack_predictions(study: Path, runs: Collection[Path]) -> None:
         ) as writer,
     ):
         for (run, split), path in sorted(places.items()):
-            with _opened(path, schema) as stored:
+            with _opened(path) as stored:
                 table = stored.read(schema.names)
             _matrix(table, path)
             names = [pa.array([name] * len(table), pa.string()) for name in (run, split)]
             writer.write_table(
                 pa.Table.from_arrays([*names, *table.columns], schema=_packed_schema(schema)), len(table)
             )
-
-
-def _schema_of(path: Path) -> pa.Schema:
-    packed = _packed(path)
-    if not path.is_file() and packed:
-        return packed.file.schema_arrow
-    with _explained(path):
-        return pq.read_schema(path)
 
 
 def _matrix(table: pa.Table, path: Path, column: str = "logits", dtype: Any = np.float32) -> npt.NDArray[Any]:
@@ -308,6 +299,11 @@ def _matrix(table: pa.Table, path: Path, column: str = "logits", dtype: Any = np
         raise CheckpointError(f"'{path}' has rows of {found} {column}; one number is needed; evaluate again")
     values = _numbers(lists.values, dtype)[offsets[0] : offsets[-1]]
     return values.reshape(len(table), int(widths[0]))
+
+
+def _labels(table: pa.Table) -> npt.NDArray[np.int64]:
+    labels: npt.NDArray[np.int64] = _numbers(_whole(table, "label"), np.int64)
+    return labels
 
 
 def _whole(table: pa.Table, column: str) -> pa.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.names import GELU, SWIGLU, WITHOUT_CONVOLUTION
 
 INPUT_INJECTIONS = ("none", "add", "concat")
@@ -209,13 +208,8 @@ class RecurraConfig(PreTrainedConfig):
     @classmethod
     def _check_keys(cls, extra: dict[str, Any]) -> None:
         for key in extra:
-            if key in _FOREIGN_KEYS:
-                continue
-            close = difflib.get_close_matches(key, cls.own_keys(), n=1, cutoff=0.6)
-            hint = f" (did you mean '{close[0]}'?)" if close else ""
-            raise ConfigurationError(
-                f"unknown model configuration key '{key}'{hint}; allowed: {', '.join(cls.own_keys())}"
-            )
+            if key not in _FOREIGN_KEYS:
+                raise ConfigurationError(unknown("model configuration key", key, cls.own_keys()))
 
     def _check_values(self) -> None:
         for key in (

@@ -61,14 +61,9 @@ def read_model_configuration(folder: Path) -> dict[str, Any]:
     try:
         values = read_json(regular_file(path, MOST_CONFIG_BYTES))
     except FileNotFoundError as error:
-        raise CheckpointError(
-            f"'{folder}' is not a model folder: no {CONFIG_NAME}; give a Hugging Face folder"
-        ) from error
-    except RecursionError as error:
-        raise CheckpointError(
-            f"'{path}' is nested too deeply to be a configuration; copy the model folder again"
-        ) from error
-    except (OSError, ValueError) as error:
+        message = f"'{folder}' is not a model folder: no {CONFIG_NAME}; give a Hugging Face folder"
+        raise CheckpointError(message) from error
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"'{path}' is not valid JSON ({error}); copy the model folder again") from error
     if not isinstance(values, dict):
         raise CheckpointError(f"'{path}' holds no mapping; copy the model folder again")
@@ -85,11 +80,6 @@ def check_sizes(folder: Path, values: Mapping[str, Any], weights: str = WEIGHTS_
         size = _whole(sizes, key)
         if size > most:
             raise CheckpointError(f"'{path}': '{key}' is {size:,}; at most {most:,} is allowed: not a model of ours")
-    exits = values.get("exits")
-    if isinstance(exits, list) and len(exits) > MOST["num_recurrences"]:
-        raise CheckpointError(
-            f"'{path}': 'exits' names {len(exits):,}; at most {MOST['num_recurrences']:,} are allowed"
-        )
     wanted = least_elements(sizes)
     held = weight_elements(folder / weights)
     if held is not None and wanted > 2 * held:

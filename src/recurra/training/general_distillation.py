@@ -16,7 +16,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,9 @@ class GeneralDistillation:
         budget: float,
         *,
         in_tokens: bool,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.student, self._teacher, self._matched = student.eval(), teacher.eval(), matched
-        self._passages, self._budget, self._in_tokens, self._clock = passages, budget, in_tokens, clock
+        self._passages, self._budget, self._in_tokens = passages, budget, in_tokens
         self._device = next(student.parameters()).device
         self._precision = "bf16" if has_bf16(self._device) else "fp32"
         self._padding = int(student.config.pad_token_id or 0)
@@ -118,7 +117,7 @@ class GeneralDistillation:
         return (self.tokens if self._in_tokens else self.seconds) / self._budget
 
     def _until_checkpoint(self, stopped: threading.Event, reporter: Reporter) -> None:
-        start, before, first = self._clock(), self.seconds, self.tokens
+        start, before, first = time.monotonic(), self.seconds, self.tokens
         batches = self._passages.batches(self.round, BATCH_TOKENS)
         while self.progress < 1 and not stopped.is_set() and self.seconds - before < CHECKPOINT_S:
             self._step([self._passages.row(*place) for place in batches[self.batch]])
@@ -126,10 +125,10 @@ class GeneralDistillation:
             if self.batch == len(batches):
                 self.round, self.batch = self.round + 1, 0
                 batches = self._passages.batches(self.round, BATCH_TOKENS)
-            self.seconds = before + self._clock() - start
+            self.seconds = before + time.monotonic() - start
         if not stopped.is_set():
             self._measure(reporter, (self.tokens - first) / max(self.seconds - before, 1e-9))
-        self.seconds = before + self._clock() - start
+        self.seconds = before + time.monotonic() - start
 
     def _step(self, rows: Sequence[Any]) -> None:
         progress = self.progress
@@ -152,17 +151,15 @@ class GeneralDistillation:
         with torch.no_grad():
             wanted = self._states(self._teacher, ids, mask)
         states = self._states(self.student, ids, mask)
-        pairs = [(states[place], wanted[layer], self._variances[layer]) for place, layer in self._pairs]
-        distances = [_distance(ours, theirs, mask) / variance for ours, theirs, variance in pairs]
+        # States before any layer are compared too, and those after the matched ones.
+        distances = [
+            _distance(own, wanted[layer], mask) / self._variances[layer]
+            for own, layer in zip(states, (0, *self._matched), strict=True)
+        ]
         ours, theirs = mean(states[-1], mask), mean(wanted[-1], mask)
         direction = 1 - functional.cosine_similarity(ours, theirs).mean()
         *earlier, final = distances
         return final + LAYER_WEIGHT * torch.stack(earlier).mean() + direction, ours, theirs
-
-    @property
-    def _pairs(self) -> list[tuple[int, int]]:
-        """States of the student and of the teacher that are compared: those before any layer, and the matched."""
-        return [(0, 0), *((place, layer) for place, layer in enumerate(self._matched, start=1))]
 
     def _states(self, model: RecurraModel, ids: Tensor, mask: Tensor) -> list[Tensor]:
         with autocast(self._precision, self._device):
@@ -223,14 +220,13 @@ class GeneralDistillation:
             known = read_json(path)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"'{path}' is damaged ({error}); delete '{folder}' and start again") from error
-        task = json.loads(json.dumps(task))
-        differing = [key for key in task if not isinstance(known, dict) or known.get(key) != task[key]]
-        if differing:
-            was = known.get(differing[0]) if isinstance(known, dict) else None
-            raise ConfigurationError(
-                f"'{folder}' holds a training that was begun with another '{differing[0]}' ({was} instead of "
-                f"{task[differing[0]]}); go on with the same command, delete that folder, or choose another --output"
-            )
+        known = known if isinstance(known, dict) else {}
+        for key, value in json.loads(json.dumps(task)).items():
+            if known.get(key) != value:
+                raise ConfigurationError(
+                    f"'{folder}' holds a training that was begun with another '{key}' ({known.get(key)} instead of "
+                    f"{value}); go on with the same command, delete that folder, or choose another --output"
+                )
 
     def _save(self, folder: Path, tokenizer: Any) -> None:
         checkpoint = folder / f"checkpoint-{self.steps}"

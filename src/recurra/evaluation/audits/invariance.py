@@ -16,7 +16,7 @@ import copy
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,17 +52,9 @@ MIN_ROWS = 2
 Tokens = npt.NDArray[np.int64]
 
 
-class TokenRows(Protocol):
-    """Tokenised rows by number, each a mapping with ``input_ids``; a list of mappings, or an encoded split."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Mapping[str, Any]: ...
-
-
 def audit_invariance(
     model: torch.nn.Module,
-    encoded: TokenRows,
+    encoded: Any,
     *,
     pad_token_id: int = 0,
     rows: int = 12,
@@ -70,7 +62,7 @@ def audit_invariance(
     tolerance: float = TOLERANCE,
     seed: int = 0,
 ) -> list[AuditResult]:
-    """Compares logits of the same texts alone, padded, and among different neighbours.
+    """Compares logits of the same tokenised rows, each a mapping with ``input_ids``, alone, padded, among neighbours.
 
     Args:
         model: Called as ``model(input_ids=, attention_mask=)`` with int64 tensors of shape ``(batch, tokens)``; gives
@@ -189,7 +181,7 @@ def judge_difference(
     )
 
 
-def _choose_rows(encoded: TokenRows, rows: int, seed: int) -> list[Tokens]:
+def _choose_rows(encoded: Any, rows: int, seed: int) -> list[Tokens]:
     """A random choice of distinct rows with the shortest and the longest of a larger choice among them."""
     rng = np.random.default_rng(derive_seed(seed, "invariance", "rows"))
     positions = rng.permutation(len(encoded))[: max(rows * 20, 200)].tolist()

@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -48,52 +47,37 @@ _PIECE_CANDIDATES = 500_000
 
 # Odd, so that it has an inverse modulo 2**64 (Knuth's MMIX multiplier).
 _BASE = 6364136223846793005
-_MODULUS = 2**64
-_INVERSE = pow(_BASE, -1, _MODULUS)
+_INVERSE = pow(_BASE, -1, 2**64)
 
 
-class Vocabulary:
-    """Gives each distinct word a 64-bit number that looks random and is the same in every process."""
+def _encode(texts: Sequence[str], index: dict[str, int]) -> tuple[Words, Indices]:
+    """Numbers of the words of all texts, one after the other, and the offsets of the texts, ``(texts + 1,)``.
 
-    def __init__(self) -> None:
-        self._index: dict[str, int] = {}
-
-    def encode(self, texts: Sequence[str]) -> tuple[Words, Indices]:
-        """Encodes texts, split at white space."""
-        index = self._index
-        numbers: list[int] = []
-        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        for position, text in enumerate(texts, start=1):
-            numbers.extend([index.setdefault(word, len(index)) for word in text.split()])
-            offsets[position] = len(numbers)
-        return _mix(np.asarray(numbers, dtype=np.uint64)), offsets
-
-
-def _mix(numbers: Words) -> Words:
-    """The splitmix64 finaliser (Steele et al. 2014): a bijection, so that distinct words stay distinct."""
-    mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    A word's number looks random and is the same in every process: the splitmix64 finaliser (Steele et al. 2014), a
+    bijection, of its place in ``index``.
+    """
+    numbers: list[int] = []
+    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+    for position, text in enumerate(texts, start=1):
+        numbers.extend([index.setdefault(word, len(index)) for word in text.split()])
+        offsets[position] = len(numbers)
+    mixed = (np.asarray(numbers, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    return mixed ^ (mixed >> np.uint64(31)), offsets
 
 
-@dataclass(frozen=True, eq=False)
 class RollingHash:
     """Hash of any window of a word list in constant time: a polynomial modulo 2**64, made from prefix sums."""
 
-    prefix: Words
-    inverse_powers: Words
-
-    @classmethod
-    def of(cls, words: Words) -> RollingHash:
-        """Prepares the windows of ``words``."""
-        prefix = np.zeros(len(words) + 1, dtype=np.uint64)
-        np.cumsum(words * _powers(_BASE, len(words)), out=prefix[1:])
-        return cls(prefix, _powers(_INVERSE, len(words) + 1))
+    def __init__(self, words: Words) -> None:
+        self._prefix = np.zeros(len(words) + 1, dtype=np.uint64)
+        np.cumsum(words * _powers(_BASE, len(words)), out=self._prefix[1:])
+        self._inverse_powers = _powers(_INVERSE, len(words) + 1)
 
     def windows(self, starts: Indices, lengths: Indices | int) -> Words:
         """Hashes of the windows ``[start, start + length)``."""
-        return (self.prefix[starts + lengths] - self.prefix[starts]) * self.inverse_powers[starts]
+        return (self._prefix[starts + lengths] - self._prefix[starts]) * self._inverse_powers[starts]
 
 
 def _powers(base: int, count: int) -> Words:
@@ -102,13 +86,12 @@ def _powers(base: int, count: int) -> Words:
     return np.cumprod(powers)
 
 
-@dataclass(frozen=True, eq=False)
-class Overlap:
-    """What of each looked-up text stands in the training texts.
+class Overlap(NamedTuple):
+    """What of each looked-up text stands in the training texts, ``(texts,)`` each.
 
     Attributes:
         container: Row of a training text that holds the whole word sequence; -1 if there is none or the sequence is
-            shorter than asked for. Shape ``(texts,)``.
+            shorter than asked for.
     """
 
     container: Indices
@@ -122,11 +105,11 @@ def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int
     Every text has an anchor, its n-gram that is rarest in the piece of training text at hand (texts shorter than an
     n-gram are their own anchor). Only where the anchor stands is the whole sequence compared.
     """
-    vocabulary = Vocabulary()
-    words, offsets = vocabulary.encode(texts)
+    index: dict[str, int] = {}
+    words, offsets = _encode(texts, index)
     queries = _Queries(words, offsets, ngram, min_words)
     for first_row, piece in _pieces(train_texts):
-        queries.search(vocabulary.encode(piece), first_row)
+        queries.search(*_encode(piece, index), first_row)
     total = np.maximum(np.diff(offsets) - ngram + 1, 0)
     found = np.bincount(queries.gram_row, weights=queries.gram_found, minlength=len(texts)).astype(np.int64)
     return Overlap(queries.container, total, found)
@@ -137,56 +120,34 @@ def _pieces(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
     first, words = 0, 0
     for row, text in enumerate(texts):
         words += text.count(" ") + 1
-        if words >= PIECE_WORDS:
+        if words >= PIECE_WORDS or row == len(texts) - 1:
             yield first, texts[first : row + 1]
             first, words = row + 1, 0
-    if first < len(texts):
-        yield first, texts[first:]
 
 
 class _Queries:
     """The looked-up texts, with what has been found so far."""
 
     def __init__(self, words: Words, offsets: Indices, ngram: int, min_words: int) -> None:
-        self.ngram = ngram
-        self.starts = offsets[:-1]
-        self.lengths = np.diff(offsets)
+        self.ngram, self.starts, self.lengths = ngram, offsets[:-1], np.diff(offsets)
         self.container = np.full(len(self.starts), -1, dtype=np.int64)
         self.wanted = self.lengths >= min_words
-        self._hash = RollingHash.of(words)
-        self.whole = self._hash.windows(self.starts, self.lengths)
+        hashes = RollingHash(words)
+        self.whole = hashes.windows(self.starts, self.lengths)
         self.gram_starts, self.gram_row = _windows(offsets, ngram)
-        self.gram_hash = self._hash.windows(self.gram_starts, ngram)
+        self.gram_hash = hashes.windows(self.gram_starts, ngram)
         self.gram_found = np.zeros(len(self.gram_starts), dtype=bool)
 
-    def search(self, encoded: tuple[Words, Indices], first_row: int) -> None:
-        words, offsets = encoded
-        train = RollingHash.of(words)
+    def search(self, words: Words, offsets: Indices, first_row: int) -> None:
+        """Looks in a piece of the training texts, whose first text has this row."""
+        train = RollingHash(words)
         for length in np.unique(self.lengths[self.wanted & (self.lengths < self.ngram)]).tolist():
-            starts, rows = _windows(offsets, length)
             pending = np.flatnonzero(self.wanted & (self.lengths == length) & (self.container < 0))
-            hashes = train.windows(starts, length)
-            order = np.argsort(hashes, kind="stable")
-            low, high = _range_of(hashes[order], self.whole[pending])
+            _, rows, low, high = _places(train, offsets, length, self.whole[pending])
             hit = high > low
-            self.container[pending[hit]] = first_row + rows[order[low[hit]]]
-
-        starts, rows = _windows(offsets, self.ngram)
-        hashes = train.windows(starts, self.ngram)
-        order = np.argsort(hashes, kind="stable")
-        low, high = _range_of(hashes[order], self.gram_hash)
+            self.container[pending[hit]] = first_row + rows[low[hit]]
+        starts, rows, low, high = _places(train, offsets, self.ngram, self.gram_hash)
         self.gram_found |= high > low
-        self._search_long(train, offsets, first_row, (starts[order], rows[order]), (low, high))
-
-    def _search_long(
-        self,
-        train: RollingHash,
-        offsets: Indices,
-        first_row: int,
-        places: tuple[Indices, Indices],
-        ranges: tuple[Indices, Indices],
-    ) -> None:
-        low, high = ranges
         counts = high - low
         # One anchor a text, the rarest: sorted by text, then by count, the first of each text.
         order = np.lexsort((counts, self.gram_row))
@@ -195,40 +156,45 @@ class _Queries:
         keep = (counts[anchors] > 0) & self.wanted[texts] & (self.container[texts] < 0)
         for block in _blocks(anchors[keep], counts):
             sizes = counts[block]
-            within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            place = np.repeat(low[block], sizes) + within
+            place = np.repeat(low[block], sizes) + _within(sizes)
             gram = np.repeat(block, sizes)
-            text = self.gram_row[gram]
-            rows = places[1][place]
-            starts = places[0][place] - (self.gram_starts[gram] - self.starts[text])
-            fits = (starts >= offsets[rows]) & (starts + self.lengths[text] <= offsets[rows + 1])
-            starts, text, rows = starts[fits], text[fits], rows[fits]
-            same = train.windows(starts, self.lengths[text]) == self.whole[text]
+            text, row = self.gram_row[gram], rows[place]
+            start = starts[place] - (self.gram_starts[gram] - self.starts[text])
+            fits = (start >= offsets[row]) & (start + self.lengths[text] <= offsets[row + 1])
+            start, text, row = start[fits], text[fits], row[fits]
+            same = train.windows(start, self.lengths[text]) == self.whole[text]
             # Reversed, so that the first training row wins.
-            self.container[text[same][::-1]] = first_row + rows[same][::-1]
+            self.container[text[same][::-1]] = first_row + row[same][::-1]
+
+
+def _within(counts: Indices) -> Indices:
+    """0, 1, 2 and so on up to each count, one after the other."""
+    within: Indices = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return within
 
 
 def _windows(offsets: Indices, length: int) -> tuple[Indices, Indices]:
     """Starts of all windows that lie within one text, and the text of each."""
     counts = np.maximum(np.diff(offsets) - length + 1, 0)
     rows = np.repeat(np.arange(len(counts)), counts)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return offsets[:-1][rows] + within, rows
+    return offsets[:-1][rows] + _within(counts), rows
 
 
-def _range_of(sorted_hashes: Words, wanted: Words) -> tuple[Indices, Indices]:
-    low: npt.NDArray[Any] = np.searchsorted(sorted_hashes, wanted, side="left")
-    high: npt.NDArray[Any] = np.searchsorted(sorted_hashes, wanted, side="right")
-    return low.astype(np.int64), high.astype(np.int64)
+def _places(train: RollingHash, offsets: Indices, length: int, wanted: Words) -> tuple[Indices, ...]:
+    """Starts and rows of training windows of a length, by their hash; from where to where each wanted one is."""
+    starts, rows = _windows(offsets, length)
+    hashes = train.windows(starts, length)
+    order = np.argsort(hashes, kind="stable")
+    ends = (np.searchsorted(hashes[order], wanted, side=side).astype(np.int64) for side in ("left", "right"))
+    return starts[order], rows[order], *ends
 
 
 def _blocks(anchors: Indices, counts: Indices) -> Iterator[Indices]:
     """Cuts anchors so that one block has a bounded number of candidate places."""
-    if len(anchors) == 0:
-        return
-    block = (np.cumsum(counts[anchors]) - 1) // _PIECE_CANDIDATES
-    for number in np.unique(block).tolist():
-        yield anchors[block == number]
+    if len(anchors):
+        block = (np.cumsum(counts[anchors]) - 1) // _PIECE_CANDIDATES
+        for number in np.unique(block).tolist():
+            yield anchors[block == number]
 
 
 # Largest share of a split's rows that may be found.
