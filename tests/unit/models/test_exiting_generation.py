@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache, growth_bytes_per_token, make_cache
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit, confidence
+from recurra.models.exits.rules import ConfidenceRule, ExitRule, confidence
 from references.exiting_decoder import decode
 from references.exits import stops
 from relaxed import RELAXED
@@ -100,18 +100,6 @@ def test_each_row_of_a_batch_is_decoded_as_defined(variant: str, serving: int | 
     ]
 
 
-@torch.no_grad()
-def test_kinds_of_tokens_count_where_rows_may_leave() -> None:
-    model = language_model(**CRT, type_vocab_size=2).double().eval()
-    stir(model, spread=0.4)
-    ids, mask = left_padded(LENGTHS)
-    kinds = (torch.arange(ids.shape[1]) % 2).expand_as(ids)
-    whole, plain = model(ids, mask, token_type_ids=kinds).logits, model(ids, mask).logits
-    found = model(ids, mask, token_type_ids=kinds, exit_rule=ConfidenceRule.constant(1.0)).logits
-    torch.testing.assert_close(found[:, -1], whole[:, -1], **TOLERANCE)
-    assert not torch.allclose(whole[:, -1], plain[:, -1], atol=1e-3)
-
-
 def test_greedy_generation_follows_the_definition_and_counts_what_was_taken() -> None:
     model = model_of("crt")
     ids = torch.tensor([[3, 1, 4, 1]])
@@ -159,18 +147,6 @@ def test_a_shared_cache_keeps_less(serving: int) -> None:
     grown = {second - first for first, second in itertools.pairwise(sizes)}
     assert grown == {growth_bytes_per_token(model.config, serving=serving)} == {2 * 2 * serving * 8 * 4}
     assert growth_bytes_per_token(model.config) == 2 * 2 * 4 * 8 * 4
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"exit_rule": FixedExit(2)}, "there is no head after recurrence 2; allowed for this model: 1, 3, 4"),
-        ({"exit_rule": EntropyRule(9.0)}, "threshold is 9; allowed for rule 'entropy' of this model"),
-    ],
-)
-def test_bad_rules_are_refused_before_anything_is_generated(asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        model_of("crt").generate(torch.tensor([[1]]), max_new_tokens=2, pad_token_id=0, **asked)
 
 
 def test_a_stock_cache_cannot_fill_in_what_is_skipped() -> None:

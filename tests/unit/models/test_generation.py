@@ -182,15 +182,6 @@ def test_a_model_without_convolutions_takes_the_stock_cache() -> None:
     torch.testing.assert_close(got[mask.bool()], model(ids, mask).logits[mask.bool()].detach(), **TOLERANCE)
 
 
-def test_a_leaking_model_is_refused() -> None:
-    model = language_model(causal_convolution=False)
-    ids = torch.tensor([[1, 2]])
-    with pytest.raises(ConfigurationError, match=r"cannot generate: it leaks .*; train one with causal_convolution"):
-        model.generate(ids, max_new_tokens=2)
-    with pytest.raises(ConfigurationError, match="a leaking model has none"):
-        model(ids, use_cache=True)
-
-
 @pytest.mark.parametrize(
     ("tokens", "asked", "said"),
     [
@@ -208,16 +199,6 @@ def test_bad_requests_are_one_clear_line(tokens: int, asked: dict[str, Any], sai
         ids = torch.ones(1, tokens, dtype=torch.long)
         model.generate(ids, **{"max_new_tokens": 2, "do_sample": False, "pad_token_id": 0, **asked})
     assert "\n" not in str(caught.value)
-
-
-def test_a_text_goes_on_at_the_exit_at_which_it_was_begun() -> None:
-    model = model_of("crt")
-    cache = RecurraCache(model.config)
-    with torch.no_grad():
-        model(torch.tensor([[1, 2]]), past_key_values=cache, exit_after=1)
-        model(torch.tensor([[3]]), past_key_values=cache, exit_after=1)
-        with pytest.raises(ConfigurationError, match=r"has 0 tokens in the cache, others 3: .* another exit_after"):
-            model(torch.tensor([[4]]), past_key_values=cache)
 
 
 def test_encoders_and_packed_rows_have_no_cache() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from recurra import RecurraForCausalLM, RecurraForSequenceClassification, Recurr
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache
 from recurra.models.exits.rules import ConfidenceRule, FixedExit
-from references import recurrent_transformer as reference
-from tiny import language_model, stir, tiny_config, tiny_model
+from tiny import language_model, stir, tiny_model
 
 IDS = torch.tensor([[1, 4, 2, 7, 5], [3, 3, 9, 0, 0]])
 MASK = (IDS > 0).long()
@@ -67,32 +65,6 @@ def test_they_are_what_hooks_see(variant: str, packed: bool) -> None:
     assert model.model(**inputs).hidden_states is None
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_values_and_gradients_are_those_of_the_formulas(training: bool) -> None:
-    config = tiny_config(
-        vocab_size=12, hidden_size=8, intermediate_size=6, num_core_layers=1, num_recurrences=3, hidden_dropout=0.0,
-        exits=[1, 2], input_injection="add", learned_residual_scale=True,
-    )  # fmt: skip
-    model = RecurraForSequenceClassification(config).double().train(training)
-    stir(model)
-    row = [1, 4, 2, 7, 5]
-    weights = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
-    body = {name.removeprefix("model."): weight for name, weight in weights.items()}
-    embedded = reference.embed(row, None, body, config)
-    wanted = [torch.stack(states) for states in (embedded, *reference.recur(embedded, body, config))]
-    found = model(torch.tensor([row]), output_hidden_states=True).hidden_states
-    scales = torch.randn(len(wanted), 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for mine, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(mine[0].double(), theirs, rtol=2e-5, atol=2e-6)
-    sum((scale * states[0]).sum() for scale, states in zip(scales, found, strict=True)).backward()
-    sum((scale * states).sum() for scale, states in zip(scales, wanted, strict=True)).backward()
-    for name, weight in model.named_parameters():
-        mine, theirs = (
-            torch.zeros_like(weight) if part is None else part for part in (weight.grad, weights[name].grad)
-        )
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-
-
 def causal(**shape: Any) -> RecurraForCausalLM:
     model = language_model(num_recurrences=3, exits=[1, 2], **shape).eval()
     stir(model)
@@ -125,15 +97,6 @@ def test_generate_returns_those_of_each_step(beams: int) -> None:
         for place, step in enumerate(steps, start=5):
             for found, wanted in zip(step, whole, strict=True):
                 torch.testing.assert_close(found[:, 0], wanted[:, place], rtol=1e-4, atol=1e-5)
-
-
-def test_the_configuration_may_ask_and_the_call_has_the_last_word(tmp_path: Path) -> None:
-    stirred().save_pretrained(tmp_path)
-    model = RecurraForSequenceClassification.from_pretrained(tmp_path, output_hidden_states=True).eval()
-    assert len(model(IDS, MASK).hidden_states) == len(model.model(IDS, MASK).hidden_states) == 5
-    assert model(IDS, MASK, output_hidden_states=False).hidden_states is None
-    model.save_pretrained(tmp_path)
-    assert len(RecurraModel.from_pretrained(tmp_path)(IDS).hidden_states) == 5
 
 
 def test_beside_an_exit_rule_they_are_refused_in_one_line() -> None:

@@ -22,20 +22,6 @@ def test_rows_come_back_in_their_own_order_whatever_the_batches() -> None:
     np.testing.assert_allclose(logits, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_training_mode_is_restored_after_an_error() -> None:
-    model = tiny_model().train()
-    with pytest.raises(IndexError):
-        predict_logits(model, [(np.array([0]), {"input_ids": torch.tensor([[400]])})], 1)
-    assert model.training
-
-
-def test_an_unknown_precision_names_the_nearest() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"unknown precision 'bf61' \(did you mean 'bf16'\?\); allowed: fp32, bf16, fp16"
-    ):
-        check_precision("bf61")
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="an accelerator computes FP16")
 def test_fp16_is_refused_on_a_cpu() -> None:
     with pytest.raises(ConfigurationError, match="precision 'fp16' needs an accelerator"):

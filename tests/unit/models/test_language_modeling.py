@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from recurra import RecurraForCausalLM
-from recurra.core.errors import ConfigurationError
 from references import recurrent_transformer as reference
-from tiny import language_config, language_model, stir
+from tiny import language_model, stir
 
 # Rotary models turn queries and keys in FP32 whatever the states' type.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
@@ -127,15 +125,6 @@ def test_logits_are_given_where_they_are_asked_for() -> None:
     assert model(ids, labels=ids, logits_to_keep=0).logits.shape == (2, 6, 11)
 
 
-def test_the_losses_of_all_heads_are_reported_and_weighed() -> None:
-    model = language_model(**CRT, exit_loss_weight=0.3).eval()
-    ids = torch.randint(0, 11, (2, 6))
-    output = model(ids, labels=ids)
-    *exits, final = output.exit_losses.tolist()
-    assert len(exits) == 2 and not output.exit_losses.requires_grad
-    assert output.loss.item() == pytest.approx(0.7 * final + 0.3 * sum(exits) / 2)
-
-
 def test_the_number_of_items_divides_the_sum() -> None:
     """Micro-batches of different lengths, each divided by all their tokens, add up to the mean of all."""
     model = language_model(**CRT).double().eval()
@@ -144,8 +133,3 @@ def test_the_number_of_items_divides_the_sum() -> None:
     count = torch.tensor(sum(len(row) - 1 for row in rows))
     apart = sum(model(**batch(part), num_items_in_batch=count).loss for part in (rows[:1], rows[1:]))
     torch.testing.assert_close(apart, together)
-
-
-def test_an_encoder_is_no_language_model() -> None:
-    with pytest.raises(ConfigurationError, match="'causal' is False; allowed for a language model: true"):
-        RecurraForCausalLM(language_config(causal=False))

@@ -16,7 +16,7 @@ from recurra.models.folder import MOST, least_elements, weight_elements
 from recurra.models.loading import load_classifier_model
 from recurra.models.names import LANGUAGE_PRESETS, PRESETS
 from relaxed import RELAXED
-from tiny import tiny_config, tiny_model
+from tiny import tiny_model
 
 
 def change(folder: Path, **values: object) -> None:
@@ -103,22 +103,6 @@ def test_an_unusable_folder_is_one_clear_line(damage: Any, message: str, tmp_pat
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
-
-
-def test_a_missing_folder_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(
-        CheckpointError, match=r"is not a model folder: no config\.json; give RUN/model of a finished run"
-    ):
-        load_classifier_model(tmp_path / "nowhere")
-
-
-def test_a_whole_folder_loads_in_evaluation_mode(tmp_path: Path) -> None:
-    model = tiny_model().eval()
-    model.save_pretrained(tmp_path)
-    loaded = load_classifier_model(tmp_path)
-    assert not loaded.training
-    ids = torch.randint(1, tiny_config().vocab_size, (2, 5))
-    assert torch.equal(loaded(ids).logits, model(ids).logits)
 
 
 def test_no_shipped_model_is_beyond_the_bounds() -> None:

@@ -121,11 +121,3 @@ def test_hundreds_of_labels_of_three_rows_are_fitted_in_seconds() -> None:
         model = fit(texts, labels, num_labels=300)
         assert time.process_time() - start < 20
         assert (model.logits(texts).argmax(axis=1) == labels).mean() > 0.9
-
-
-def test_labels_of_one_or_two_rows_warn_of_nothing_and_are_chosen_by_macro_f1() -> None:
-    labels = np.concatenate([np.arange(20), np.zeros(5, dtype=int)])
-    texts = [f"own{label} number{row}" for row, label in enumerate(labels)]
-    model = fit_tuned(texts, labels, num_labels=20)
-    assert "macro F1" in model.description
-    assert (model.logits(texts).argmax(axis=1) == labels).all()

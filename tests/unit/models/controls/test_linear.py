@@ -24,7 +24,7 @@ from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.models.adaptation.convert import piece_vectors
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls import LINEAR_NAME, linear
-from recurra.models.controls.fitting import DEFAULT_C, cross_entropy, fit_linear, fit_static, fit_tuned
+from recurra.models.controls.fitting import DEFAULT_C, fit_linear, fit_static, fit_tuned
 from recurra.models.controls.linear import CHARACTERS, NGRAMS, WORDS, LinearModel, Vectorizer, features_of
 from tiny_encoder import TEXTS, write_tiny_encoder
 
@@ -95,27 +95,6 @@ def test_large_data_are_hashed_and_many_labels_get_the_most_frequent_features(tm
     assert np.array_equal(LinearModel.load(tmp_path).logits(fresh), hashed.logits(fresh))
     with patch.object(linear, "MOST_WEIGHTS", 40):
         assert fit_tuned(texts, labels).weight.shape == (1, 20)
-
-
-@pytest.mark.parametrize("classes", [2, 4])
-def test_tuned_is_no_worse_than_words_where_characters_carry_the_label(classes: int) -> None:
-    rng = np.random.default_rng(3)
-
-    def rows(count: int) -> tuple[list[str], np.ndarray]:
-        labels = rng.integers(0, classes, count)
-        stems = ["".join(rng.choice(list("bcdfgaeiou"), 5)) for _ in labels]
-        return [
-            f"{stem}{['ing', 'est', 'ful', 'ish'][label]} here" for stem, label in zip(stems, labels, strict=True)
-        ], labels
-
-    texts, labels = rows(300)
-    fresh, truth = rows(200)
-    tuned = fit_tuned(texts, labels, num_labels=classes)
-    words = fit_linear(texts, labels, num_labels=classes)
-    assert (tuned.logits(fresh).argmax(axis=1) == truth).mean() > 0.98
-    assert (words.logits(fresh).argmax(axis=1) == truth).mean() < 0.7
-    assert cross_entropy(tuned.logits(fresh).astype(float), truth, independent=False) < 0.15
-    assert "cross-validation" in tuned.description
 
 
 @pytest.mark.parametrize("classes", [2, 3])

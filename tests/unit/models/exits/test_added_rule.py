@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recurra import RecurraForCausalLM, RecurraForSequenceClassification
 from recurra.core.errors import ConfigurationError
-from recurra.evaluation.token_exits import calibrate_language, score_token_exits
+from recurra.evaluation.token_exits import score_token_exits
 from recurra.models.cache import RecurraCache
 from recurra.models.exits import rules as registry
 from recurra.models.exits.rules import (
@@ -186,21 +186,6 @@ def test_a_rule_with_a_state_decodes_as_defined() -> None:
     text = np.array([*ids[0, 1:].tolist(), 0])
     scores = score_token_exits(model, [text], rule, first_read=int(ids[0, 0]), context=20)
     assert scores.exit_counts == Counter(depths)
-
-
-def test_its_threshold_can_be_chosen() -> None:
-    model = classifier()
-    ids = torch.randint(1, 12, (200, 7), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        full = model.logits_by_recurrence(ids)
-        found = calibrate_classifier({at: logits.numpy() for at, logits in full.items()}, 0.6, kind="spread")
-        output = model(ids, exit_rule=found.rule)
-    assert isinstance(found.rule, SpreadRule) and found.quality >= 0.6 and found.mean_recurrences < 5
-    assert float((output.logits.argmax(-1) == full[5].argmax(-1)).double().mean()) == pytest.approx(found.quality)
-    assert Counter(output.exited_after.tolist()) == {n: count for n, count in found.exit_counts.items() if count}
-    texts = [np.random.default_rng(0).integers(0, 11, 40)]
-    chosen = calibrate_language(decoder(), texts, 100.0, first_read=0, context=16, kind="spread")
-    assert isinstance(chosen.rule, SpreadRule) and chosen.mean_recurrences == 1
 
 
 @pytest.mark.parametrize(

@@ -153,23 +153,6 @@ def test_rows_without_tokens_keep_nobody_waiting() -> None:
     assert stayed
 
 
-def test_packed_rows_that_have_left_cost_no_tokens() -> None:
-    model = tiny_model(num_recurrences=3, exits=[1, 2]).eval()
-    stir(model, spread=0.5)
-    rows = some_rows(40)
-    tokens: list[int] = []
-    model.model.core.block.register_forward_pre_hook(lambda _, inputs: tokens.append(inputs[0].shape[1]))
-    with torch.no_grad():
-        sure = model(**packed(rows)).exit_logits[0].softmax(-1).amax(-1)
-        tokens.clear()
-        depths = model(**packed(rows), exit_rule=ConfidenceRule.constant(float(sure.median()))).exited_after.tolist()
-    assert tokens == [
-        sum(length for length, depth in zip(LENGTHS, depths, strict=True) if depth >= number)
-        for number in range(1, max(depths) + 1)
-    ]
-    assert len(set(depths)) > 1
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("variant", LANGUAGE)
 def test_a_scored_row_of_a_batch_gets_what_it_gets_alone(variant: str, side: str) -> None:

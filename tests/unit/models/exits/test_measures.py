@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from recurra.models.exits.rules import ExitMeasure, confidence, entropy, mean_of_rows
+from recurra.models.exits.rules import confidence, entropy, mean_of_rows
 from references.exits import entropy_of, shares_of
 
 # Probabilities 3/4, 1/4 and 1/2, 1/2.
@@ -25,12 +25,6 @@ def test_both_are_those_of_the_probabilities_in_either_library(library: Any, cla
         found = measure(library(scores.tolist()))
         np.testing.assert_allclose(np.asarray(found).ravel(), [wanted(row) for row in shares], rtol=1e-4, atol=1e-6)
         assert found.shape == (6, 4)
-
-
-def test_who_is_exactly_as_sure_as_asked_is_sure_enough() -> None:
-    values = np.array([0.4, 0.5, 0.6])
-    assert ExitMeasure("a", confidence, rises=True).reaches(values, 0.5).tolist() == [False, True, True]
-    assert ExitMeasure("b", entropy, rises=False).reaches(values, 0.5).tolist() == [True, True, False]
 
 
 def test_means_are_of_the_counted_positions() -> None:
