@@ -80,6 +80,7 @@ class RunFactory:
         only_says: Sequence[int] | None = None,
         telling: str | None = None,
         spoke: str | None = None,
+        exit_accuracy: dict[int, float] | None = None,
     ) -> Path:
         """Writes one run folder: every row has a difficulty, and a model fails the rows beyond its ability.
 
@@ -104,7 +105,7 @@ class RunFactory:
                 silent = ~np.isin(logits.argmax(axis=1), only_says)
                 logits[silent] = np.eye(len(self.label_names), dtype=np.float32)[only_says[0]]
             said = None if self.temperature is None else softmax(logits / self.temperature)
-            metrics[split] = evaluate_logits(logits, labels, said)
+            metrics[split] = evaluate_logits(logits, labels, said).model_copy(update={"exit_accuracy": exit_accuracy})
             if predictions is None or split in predictions:
                 write_predictions(folder, split, ids, labels, logits)
             names = self.label_names

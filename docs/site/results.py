@@ -3,6 +3,7 @@
 A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->``; what stands between them is written
 from the records of ``results/NAME/``: what follows from them, the results, what the study asked, and the command that
 shows everything else. ``NAME.across`` writes the scores on each of its data alone, ``NAME.splits`` those on each split,
+``NAME.depths`` those after each recurrence,
 ``results:overview`` a line for each table of all studies, ``results:claims`` what `claims_markdown` writes.
 """
 
@@ -31,6 +32,7 @@ from recurra.deployment.export_record import load_export_records
 from recurra.report.load import load_runs, read_study, study_file_of
 from recurra.report.summary import reporting_of, summarise
 from recurra.study.spec import load_study
+from recurra.tasks.classification.measures import ACCURACY, exit_measures
 from recurra.tasks.language.tables import LOSS, WORD_PERPLEXITY, of_head
 from recurra.tasks.measures import Estimate, Measure, over_seeds
 from recurra.tasks.profile import PACKAGES
@@ -178,6 +180,9 @@ OVERVIEW = "overview"
 CLAIMS = "claims"
 ACROSS = ".across"
 SPLITS = ".splits"
+DEPTHS = ".depths"
+# What follows a study's name in a marker, where it is not the whole page.
+PARTS = re.compile(r"\.(across|splits|depths)$")
 NOTICE = "<!-- Written by `make results` from the records; changes here are lost. -->"
 
 _MARKER = re.compile(r"^[ \t]*<!-- results:(?P<name>\S+) (?P<edge>begin|end) -->[ \t]*$", re.MULTILINE)
@@ -272,7 +277,7 @@ def _pages(contents: Mapping[Path, str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path, content in sorted(contents.items()):
         for marker in _MARKER.finditer(content):
-            found.setdefault(marker["name"].removesuffix(ACROSS).removesuffix(SPLITS), path)
+            found.setdefault(PARTS.sub("", marker["name"]), path)
     return found
 
 
@@ -309,13 +314,15 @@ def _block(name: str, path: Path, studies: _Studies) -> str:
         return _overview(path, studies)
     if name == CLAIMS:
         return claims_markdown(path, studies.read, _addresses(path, studies))
-    study = name.removesuffix(ACROSS).removesuffix(SPLITS)
+    study = PARTS.sub("", name)
     present = sorted(item.name for item in studies.results.glob("*") if item.is_dir() and run_folders(item))
     if study not in present:
         raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, present)}")
     summary = studies.read(study)
     if name.endswith(SPLITS):
         return by_split(summary)
+    if name.endswith(DEPTHS):
+        return by_depth(summary)
     return across(summary) if name.endswith(ACROSS) else study_page(summary, f"results/{study}")
 
 
@@ -376,6 +383,20 @@ def by_split(summary: Summary) -> str:
         grid = markdown_grid(["Split", *(escaped(model.label) for model in table.models)], rows)
         blocks.append(f"{grid}\n\n{escaped(judge.heading)} on each split{spread}.")
     return "\n\n".join(blocks) + "\n" if blocks else NO_RUN
+
+
+def by_depth(summary: Summary) -> str:
+    """What each model scores after each recurrence with a head, on each of a study's data."""
+    exits = {measure.key: measure for table in summary.tables for measure in exit_measures(table)}
+    measures = [*(exits[key] for key in sorted(exits, key=_natural)), ACCURACY]
+    rows = []
+    for table, name in zip(summary.tables, _short_names(summary.tables), strict=True):
+        for model in table.models:
+            values = [measure.of(model, table.headline_split) for measure in measures]
+            cells = [form.NONE if value is None else _mean_and_spread(value) for value in values]
+            rows.append([escaped(name), escaped(model.label), *cells])
+    headings = ["Data", "Model", *(measure.heading for measure in measures[:-1]), "After the last"]
+    return f"{markdown_grid(headings, rows)}\n\nAccuracy on test, mean ± standard deviation over seeds.\n"
 
 
 def _mean_and_spread(value: Estimate) -> str:

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from recurra.core.progress import Reporter
+from recurra.core.record import RunRecord
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import WITH_EXITS, read_export_record
+from recurra.models.exits.rules import FixedExit
 from recurra.reported_study import StudyResult, read_latency_file, run_and_report
 from recurra.study.spec import StudySpec
 from recurra.tasks.machine import Machine
@@ -95,3 +97,18 @@ def test_both_are_timed_and_shown(study: StudyResult) -> None:
     assert full["memory_mib"] == early["memory_mib"] and "after 1" in early["exits"]
     page = (study.output / "report.html").read_text(encoding="utf-8")
     assert "onnx int8, exits" in page and "Latency, exported" in page
+
+
+def test_each_head_is_judged_by_itself(study: StudyResult) -> None:
+    (leaving,) = [outcome for outcome in study.outcomes if "leaving" in outcome.config.run_id]
+    record = leaving.record
+    assert isinstance(record, RunRecord)
+    split = load_dataset(DataConfig.parse(leaving.config.data.plain())).splits["test"]
+    classifier = Classifier.from_run(study.output / "runs" / leaving.config.run_id)
+    said = classifier.classify(split.texts, rule=FixedExit(after=1)).probabilities.argmax(axis=1)
+    found = record.metrics["test"].exit_accuracy
+    assert found == {1: pytest.approx(float((said == np.asarray(split.labels)).mean()))}
+    rows = csv.DictReader(io.StringIO((study.output / "tables" / "results.csv").read_text(encoding="utf-8")))
+    shown = [row for row in rows if (row["measure"], row["split"]) == ("accuracy:exit-1", "test")]
+    assert {row["model"]: float(row["value"]) for row in shown} == {"leaving": pytest.approx(found[1])}
+    assert "By recurrence" in (study.output / "report.html").read_text(encoding="utf-8")

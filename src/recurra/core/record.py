@@ -121,6 +121,7 @@ class MetricsRecord(HashedSettings):
     """Quality on one split. Precision, recall and F1 are those of label 1 of two classes, macro means of more.
 
     ``loss`` is none of answers without probabilities. Average precision is by label; none of one that no row has.
+    ``exit_accuracy`` is that of the head after each exit by itself, by its recurrence; none without exits.
     """
 
     rows: int
@@ -134,6 +135,7 @@ class MetricsRecord(HashedSettings):
     calibration_error: float | None = None
     uncalibrated_error: float | None = None
     average_precision: list[float | None] | None = None
+    exit_accuracy: dict[int, float] | None = None
 
     def figures(self) -> dict[str, str]:
         """What a model card shows, by heading."""

@@ -374,6 +374,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         labels: Tensor | None = None,
         row_lengths: Tensor | None = None,
         *,
+        exit_after: int | None = None,
         exit_rule: ExitRule | None = None,
         output_hidden_states: bool | None = None,
     ) -> RecurraClassifierOutput:
@@ -382,6 +383,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         Args:
             labels: ``(batch,)`` class indices; with the configuration's ``problem_type`` ``multi_label_classification``
                 0 and 1 a label, ``(batch, labels)``.
+            exit_after: Recurrence after which the model stops and whose head is read; none means the last.
             exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that
                 exit's. The rows that remain are computed as a smaller batch. For inference: no labels.
 
@@ -407,11 +409,13 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             token_type_ids,
             1 if first else None,
             row_lengths,
+            exit_after=exit_after,
             output_hidden_states=wants_all,
             return_dict=True,
         )
-        after = dict(zip(self.config.exits, output.exit_states or (), strict=True))
-        after[self.config.num_recurrences] = output.last_hidden_state
+        # Exits behind the last recurrence that is computed have no states.
+        after = dict(zip(self.config.exits, output.exit_states or (), strict=False))
+        after[check_exit(self.config, exit_after)] = output.last_hidden_state
         *exits, logits = [
             self._head_after(number)(self._pool(states, attention_mask, row_lengths)).float()
             for number, states in after.items()

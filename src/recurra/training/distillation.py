@@ -27,10 +27,18 @@ from recurra.models.heads import mean, weigh_losses
 
 @dataclass(frozen=True, eq=False)
 class RowLoss:
-    """The loss of rows, each by itself, in training."""
+    """The loss of rows, each by itself, in training.
+
+    Attributes:
+        exit_distillation: Share of an exit's loss that the last head's softened answers have (Zhang et al. 2019, "Be
+            Your Own Teacher", equation 5); the labels have the rest.
+        temperature: What logits are divided by for that.
+    """
 
     label_smoothing: float = 0.0
     exit_loss_weight: float = 0.0
+    exit_distillation: float = 0.0
+    temperature: float = 2.0
 
     def of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row, ``(batch,)``.
@@ -60,7 +68,33 @@ class RowLoss:
             heads: Logits ``(batch, labels)`` of the exits, and of the final head last.
         """
         losses = [_mean(self.of_rows(logits, labels), weights) for logits in heads]
+        if self.exit_distillation:
+            teacher, share = heads[-1].detach(), self.exit_distillation
+            for number, logits in enumerate(heads[:-1]):
+                apart = answers_apart(logits, teacher, self.temperature, several=labels.ndim == 2, weights=weights)
+                losses[number] = (1 - share) * losses[number] + share * apart
         return weigh_losses(losses, self.exit_loss_weight)
+
+
+def answers_apart(
+    student: Tensor, teacher: Tensor, temperature: float, *, several: bool, weights: Tensor | None = None
+) -> Tensor:
+    """How far softened answers are apart, in nats, times the square of the temperature.
+
+    Args:
+        student: Logits ``(batch, labels)``.
+        several: Whether each label is decided for itself; the mean is then over labels too.
+        weights: What each row counts, ``(batch,)``; none counts all alike.
+    """
+    student, teacher = student / temperature, teacher / temperature
+    if several:
+        target = teacher.sigmoid()
+        apart = functional.binary_cross_entropy_with_logits(student, target, reduction="none")
+        own = functional.binary_cross_entropy_with_logits(teacher, target, reduction="none")
+        return _mean((apart - own).mean(dim=1), weights) * temperature**2
+    own_log, target_log = student.log_softmax(-1), teacher.log_softmax(-1)
+    each = functional.kl_div(own_log, target_log, reduction="none", log_target=True).sum(dim=1)
+    return _mean(each, weights) * temperature**2
 
 
 def _mean(each: Tensor, weights: Tensor | None) -> Tensor:
@@ -112,7 +146,7 @@ class Distillation:
     weight: float
     temperature: float
     state_weight: float
-    exit_loss_weight: float = 0.0
+    row_loss: RowLoss = RowLoss()
 
     def loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         """The loss of a batch of a `TaughtCollator`.
@@ -122,7 +156,7 @@ class Distillation:
                 by all rows. With ``row_weights`` each part of a row's loss is times its weight.
         """
         labelled, weights = inputs.get(LABELLED), inputs.get(WEIGHTS)
-        by_row = labelled is not None or weights is not None
+        by_row = labelled is not None or weights is not None or self.row_loss.exit_distillation > 0
         own = (LOGITS, STATES, LABELLED, WEIGHTS, *(("labels",) if by_row else ()))
         given = {name: values for name, values in inputs.items() if name not in own}
         wanted = inputs.get(STATES) if self.state_weight else None
@@ -131,28 +165,14 @@ class Distillation:
         if by_row:
             counted = labelled if weights is None else weights if labelled is None else labelled * weights
             heads = [*(output.exit_logits or ()), output.logits]
-            of_labels = RowLoss(exit_loss_weight=self.exit_loss_weight).of_heads(heads, inputs["labels"], counted)
-        answers = self.answers(output.logits, inputs[LOGITS], several=inputs["labels"].ndim == 2, weights=weights)
+            of_labels = self.row_loss.of_heads(heads, inputs["labels"], counted)
+        several = inputs["labels"].ndim == 2
+        answers = answers_apart(output.logits, inputs[LOGITS], self.temperature, several=several, weights=weights)
         loss = (1 - self.weight) * of_labels + self.weight * answers
         if wanted is None:
             return loss
         mask = given["attention_mask"]
         states = torch.stack([mean(states.float(), mask) for states in output.hidden_states[1:]], dim=1)
-        apart = functional.mse_loss(states, wanted, reduction="none").flatten(1).mean(dim=1)
+        # A step that stops early has the states of its own applications alone.
+        apart = functional.mse_loss(states, wanted[:, : states.shape[1]], reduction="none").flatten(1).mean(dim=1)
         return loss + self.state_weight * _mean(apart, weights)
-
-    def answers(self, student: Tensor, teacher: Tensor, *, several: bool, weights: Tensor | None = None) -> Tensor:
-        """How far softened answers are apart, in nats, times the square of the temperature.
-
-        Args:
-            several: Whether each label is decided for itself; the mean is then over labels too.
-        """
-        student, teacher = student / self.temperature, teacher / self.temperature
-        if several:
-            target = teacher.sigmoid()
-            apart = functional.binary_cross_entropy_with_logits(student, target, reduction="none")
-            own = functional.binary_cross_entropy_with_logits(teacher, target, reduction="none")
-            return _mean((apart - own).mean(dim=1), weights) * self.temperature**2
-        own_log, target_log = student.log_softmax(-1), teacher.log_softmax(-1)
-        each = functional.kl_div(own_log, target_log, reduction="none", log_target=True).sum(dim=1)
-        return _mean(each, weights) * self.temperature**2

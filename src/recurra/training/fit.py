@@ -102,7 +102,8 @@ def training_arguments(
         "disable_tqdm": True,
         "log_level": "error",
         "seed": derive_seed(seed, "dropout"),
-        "ddp_find_unused_parameters": False,
+        # A batch that stops early leaves the heads behind it out.
+        "ddp_find_unused_parameters": protocol.sampled_recurrences,
         "ddp_backend": "gloo" if started_by_torchrun() and not on_accelerator else None,
     }
     return TrainingArguments(**{**arguments, **changes})
@@ -217,13 +218,18 @@ def train_transformer(
     arguments = training_arguments(own, checkpoints, seed=seed, precision=precision)
     # Before anything is derived from the weights: averages and the whole token table lie where the model does.
     model.to(arguments.device)
+    row_loss = RowLoss(
+        protocol.label_smoothing,
+        model.config.exit_loss_weight,
+        protocol.exit_distillation,
+        protocol.distillation_temperature,
+    )
+    taught = isinstance(train, TaughtSplit)
+    plain = train.weights is None and not protocol.exit_distillation
     distillation = None
-    if isinstance(train, TaughtSplit):
+    if taught:
         distillation = Distillation(
-            protocol.distillation_weight,
-            protocol.distillation_temperature,
-            protocol.state_weight,
-            model.config.exit_loss_weight,
+            protocol.distillation_weight, protocol.distillation_temperature, protocol.state_weight, row_loss
         )
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
     auxiliary = auxiliary if protocol.auxiliary_epochs else None
@@ -251,7 +257,8 @@ def train_transformer(
                 change_inputs=change_inputs,
                 target_smoothing=target_smoothing,
                 distillation=distillation,
-                row_loss=_row_loss(train, protocol, model.config),
+                row_loss=None if taught or plain else row_loss,
+                depths=depths_to_draw(protocol, model.config),
                 curriculum_epochs=protocol.curriculum_epochs,
                 average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
                 callbacks=[
@@ -269,11 +276,9 @@ def train_transformer(
     return record
 
 
-def _row_loss(train: EncodedSplit, protocol: ProtocolConfig, config: PretrainedConfig) -> RowLoss | None:
-    """The loss of rows with weights, as windows have; none of taught rows."""
-    if isinstance(train, TaughtSplit) or train.weights is None:
-        return None
-    return RowLoss(protocol.label_smoothing, config.exit_loss_weight)
+def depths_to_draw(protocol: ProtocolConfig, config: PretrainedConfig) -> Sequence[int]:
+    """The recurrences after which a step may stop, the last included; none if each computes all."""
+    return (*config.exits, config.num_recurrences) if protocol.sampled_recurrences and config.exits else ()
 
 
 def train_or_resume(trainer: RecurraTrainer, folder: Path, protocol: ProtocolConfig, reporter: Reporter) -> bool:

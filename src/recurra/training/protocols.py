@@ -52,6 +52,11 @@ class ProtocolConfig(HashedSettings):
         curriculum_epochs: Epochs over which rows are let in by length, the shortest first (`recurra.data.batching`;
             Bengio et al. 2009, "Curriculum Learning"); 0 has all from the start. Early stopping sees the whole
             selection split all the time, so give it patience.
+        sampled_recurrences: Whether each step stops after an exit or the last recurrence, drawn evenly, so that the
+            model answers at any of them for fewer operations a step (Geiping et al. 2025, section 3.3, who draw from a
+            Poisson distribution); models without exits are trained as always.
+        exit_distillation: Share of each exit's loss that the softened answers of the deepest head computed have, at
+            ``distillation_temperature``; the labels have the rest.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -100,6 +105,8 @@ class ProtocolConfig(HashedSettings):
     selection_rows: int = Field(default=0, ge=0)
     class_weights: Literal["none", "balanced"] = "none"
     curriculum_epochs: int = Field(default=0, ge=0)
+    sampled_recurrences: bool = False
+    exit_distillation: float = Field(default=0.0, ge=0, le=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -250,6 +257,7 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
     "selection_rows": 0,
     "class_weights": "none",
     "curriculum_epochs": 0,
+    "exit_distillation": 0.0,
 }
 
 

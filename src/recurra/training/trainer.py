@@ -175,6 +175,7 @@ class RecurraTrainer(Trainer):
 
     Args:
         change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
+        depths: Recurrences of which each step draws one, after which it stops; none computes all.
     """
 
     def __init__(
@@ -189,6 +190,7 @@ class RecurraTrainer(Trainer):
         distillation: Distillation | None = None,
         row_loss: RowLoss | None = None,
         curriculum_epochs: int = 0,
+        depths: Sequence[int] = (),
         **arguments: Any,
     ) -> None:
         checkpoints: TrainingArguments = arguments["args"]
@@ -207,6 +209,7 @@ class RecurraTrainer(Trainer):
         self._distillation = distillation
         self._row_loss = row_loss
         self._curriculum_epochs = curriculum_epochs
+        self._depths = depths
         if average is not None:
             self.add_callback(average)
 
@@ -275,6 +278,8 @@ class RecurraTrainer(Trainer):
             inputs = {**inputs, "input_ids": self._change_inputs(inputs["input_ids"])}
         if model.training and self._target_smoothing:
             inputs = {**inputs, "labels": smooth_targets(inputs["labels"], self._target_smoothing)}
+        if model.training and self._depths:
+            inputs = {**inputs, "exit_after": self._drawn_depth()}
         if model.training and self._distillation is not None:
             return self._distillation.loss(model, inputs)
         if model.training and self._row_loss is not None:
@@ -288,6 +293,11 @@ class RecurraTrainer(Trainer):
             return super().compute_loss(model, inputs, *arguments, **keywords)
         finally:
             self.label_smoother = smoother
+
+    def _drawn_depth(self) -> int:
+        """The step's, whatever was drawn before it: a resumed training draws what an uninterrupted one does."""
+        step = np.random.default_rng((self._data_seed, self.state.global_step))
+        return int(step.choice(self._depths))
 
     def _pooled_loss(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The plain cross-entropy of texts whose windows' logits are pooled, and the pooled logits."""

@@ -48,7 +48,14 @@ def classifiers(root: Path) -> Study:
     factory = RunFactory(root, rows=SMALL, data=HOSTILE, label_names=labels, protocol="pooled", temperature=2.0)
     audits = [leakage("test", text=HOSTILE), leakage("validation", failed=False)]
     folders = [
-        factory.run(name, seed=seed, audits=audits, telling=HOSTILE if name == "linear" else None, spoke=HOSTILE)
+        factory.run(
+            name,
+            seed=seed,
+            audits=audits,
+            telling=HOSTILE if name == "linear" else None,
+            spoke=HOSTILE,
+            exit_accuracy={1: 0.7 + seed / 100} if name == "recurrent" else None,
+        )
         for name in ("linear", "recurrent", "baseline")
         for seed in (0, 1)
     ]

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from recurra.training.distillation import Distillation, TaughtCollator, TaughtSplit
+from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit, answers_apart
+from recurra.training.fit import depths_to_draw
+from recurra.training.protocols import PROTOCOLS
 from recurra.training.vocabulary import reachable_vocabulary
 from tiny import stir, tiny_model, tiny_split
 
@@ -74,13 +77,13 @@ def test_the_loss_and_its_gradient_are_those_written_out(how: Distillation, labe
 
 
 def test_a_student_that_says_what_its_teacher_says_is_left_alone() -> None:
-    how, logits = Distillation(1.0, 2.0, 0.0), torch.randn(5, 3)
+    logits = torch.randn(5, 3)
     for several in (False, True):
         student = logits.clone().requires_grad_()
-        loss = how.answers(student, logits, several=several)
+        loss = answers_apart(student, logits, 2.0, several=several)
         loss.backward()
         assert loss.item() == pytest.approx(0, abs=1e-6) and student.grad.abs().max() < 1e-6
-        assert how.answers(logits + torch.randn(5, 3), logits, several=several) > 0
+        assert answers_apart(logits + torch.randn(5, 3), logits, 2.0, several=several) > 0
 
 
 def test_answers_stay_with_their_rows() -> None:
@@ -94,3 +97,63 @@ def test_answers_stay_with_their_rows() -> None:
         assert isinstance(narrowed, TaughtSplit) and narrowed.teacher_logits is split.teacher_logits
         assert narrowed.input_ids.max() < 40
     assert "teacher_states" not in batch(replace(split, teacher_states=None), [0])
+
+
+DEEP: dict[str, Any] = {"hidden_dropout": 0.0, "num_recurrences": 3, "exits": [1, 2], "heads": "separate"}
+
+
+def apart(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Kullback and Leibler's divergence of softened answers, written out."""
+    target = torch.softmax(teacher / temperature, -1)
+    each = (target * (target.log() - torch.log_softmax(student / temperature, -1))).sum(-1)
+    return each.mean() * temperature**2
+
+
+def test_a_classifier_that_stops_gives_what_its_head_there_says() -> None:
+    model = tiny_model(**DEEP).eval()
+    stir(model)
+    ids = torch.randint(1, 40, (4, 9))
+    whole = model(ids)
+    for depth, logits in ((1, whole.exit_logits[0]), (2, whole.exit_logits[1]), (3, whole.logits)):
+        stopped = model(ids, exit_after=depth)
+        torch.testing.assert_close(stopped.logits, logits)
+        assert len(stopped.exit_logits or ()) == depth - 1
+
+
+@pytest.mark.parametrize("teacher", [False, True])
+def test_exits_learn_from_the_last_head_and_do_not_teach_it(teacher: bool) -> None:
+    rows, model = RowLoss(0.0, 0.5, 0.6, 3.0), tiny_model(**DEEP, pooling="mean")
+    stir(model)
+    inputs = batch(taught(), [3, 0, 7, 5]) if teacher else TaughtCollator(0)(tiny_split(12).__getitems__([1, 2]))
+    how = Distillation(0.7, 2.0, 0.0, rows)
+    loss = how.loss(model, inputs) if teacher else rows(model, inputs)
+    output = model(inputs["input_ids"], inputs["attention_mask"])
+    labels, last = inputs["labels"], output.logits
+    exits = [
+        0.4 * functional.cross_entropy(logits, labels) + 0.6 * apart(logits, last.detach(), 3.0)
+        for logits in output.exit_logits
+    ]
+    wanted = 0.5 * functional.cross_entropy(last, labels) + 0.5 * sum(exits) / 2
+    if teacher:
+        wanted = 0.3 * wanted + 0.7 * apart(last, inputs["teacher_logits"], 2.0)
+    torch.testing.assert_close(loss, wanted)
+    weight = model.classifier.weight
+    torch.testing.assert_close(*(torch.autograd.grad(each, weight, retain_graph=True)[0] for each in (loss, wanted)))
+
+
+def test_states_of_a_step_that_stops_are_compared_as_far_as_it_went() -> None:
+    model, inputs = tiny_model(**DEEP, pooling="mean"), batch(taught(applications=6), [3, 0])
+    layers = model.config.num_core_layers
+    loss = Distillation(0.0, 2.0, 1.0).loss(model, {**inputs, "exit_after": 1})
+    output = model(inputs["input_ids"], inputs["attention_mask"], output_hidden_states=True)
+    mask = inputs["attention_mask"][..., None]
+    means = [(states * mask).sum(1) / mask.sum(1) for states in output.hidden_states[1 : 1 + layers]]
+    error = functional.mse_loss(torch.stack(means, 1), inputs["teacher_states"][:, :layers])
+    torch.testing.assert_close(loss, functional.cross_entropy(output.exit_logits[0], inputs["labels"]) + error)
+
+
+def test_only_a_model_with_exits_is_stopped_at_a_drawn_depth() -> None:
+    sampled = PROTOCOLS["tuned"].model_copy(update={"sampled_recurrences": True})
+    assert depths_to_draw(sampled, tiny_model(**DEEP).config) == (1, 2, 3)
+    assert depths_to_draw(sampled, tiny_model(hidden_dropout=0.0).config) == ()
+    assert depths_to_draw(PROTOCOLS["tuned"], tiny_model(**DEEP).config) == ()

@@ -320,3 +320,13 @@ def test_the_loss_of_weighed_rows_and_its_gradient_are_those_of_rows_that_stand_
     torch.testing.assert_close(loss, other)
     for mine, theirs in zip(found.parameters(), wanted.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_training_at_drawn_depths_repeats_itself_and_trains_every_head(tmp_path: Path) -> None:
+    shape: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2], "heads": "separate"}
+    runs = [fit(tmp_path / str(run), protocol(sampled_recurrences=True), **shape)[0] for run in range(2)]
+    for mine, again in zip(*(model.parameters() for model in runs), strict=True):
+        torch.testing.assert_close(mine, again, rtol=0, atol=0)
+    new = tiny_model(seed=0, **shape)
+    for mine, before in zip(runs[0].exit_classifiers, new.exit_classifiers, strict=True):
+        assert not torch.equal(mine.weight, before.weight)

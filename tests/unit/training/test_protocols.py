@@ -106,6 +106,8 @@ LATER = {
     "selection_rows": (0, 100),
     "class_weights": ("none", "balanced"),
     "curriculum_epochs": (0, 3),
+    "sampled_recurrences": (False, True),
+    "exit_distillation": (0.0, 0.5),
 }
 
 

@@ -224,6 +224,28 @@ PRECISION = Measure(
 RECALL = Measure("recall", "Recall", "points", True, lambda metrics: metrics.recall, limits=(0.0, 1.0), scale=100.0)
 
 
+def accuracy_after(recurrence: int) -> Measure:
+    """Accuracy of the head after a recurrence that is not the last."""
+    return replace(
+        ACCURACY,
+        key=f"{ACCURACY.key}:exit-{recurrence}",
+        heading=f"After {recurrence}",
+        read=lambda metrics: (metrics.exit_accuracy or {}).get(recurrence),
+        over_rows=None,
+        paired_by_rows=False,
+    )
+
+
+def exit_measures(table: ClassificationTable) -> list[Measure]:
+    """The accuracy of every exit that some model of a table has."""
+    keys = {key for model in table.models for score in model.scores.values() for key in score.figures}
+    prefix = f"{ACCURACY.key}:exit-"
+    return [
+        accuracy_after(number)
+        for number in sorted(int(key.removeprefix(prefix)) for key in keys if key.startswith(prefix))
+    ]
+
+
 def _class_measure(key: str, heading: str, score: ClassScore) -> Measure:
     return replace(
         F1,

@@ -37,6 +37,8 @@ from recurra.tasks.classification.measures import (
     RECALL,
     ClassificationTable,
     PublishedLine,
+    accuracy_after,
+    exit_measures,
     judge,
     label_figures,
     named_measure,
@@ -202,6 +204,19 @@ def splits_table(table: ClassificationTable) -> Table:
     chosen = [split.name for split in table.splits if "chose" in split.role]
     note = " ".join(f"The checkpoint was chosen on {name}: figures there are a little too good." for name in chosen)
     return Table("splits", "Accuracy on every reported split", rows, note if rows else "", folded=True)
+
+
+def exits_table(table: ClassificationTable) -> Table:
+    """What each head of a model with exits says by itself, the last one behind them; models without exits beside it."""
+    measures, split = [*exit_measures(table), ACCURACY], table.headline_split
+    rows = [
+        {"Model": model.label} | {measure.heading: measure.text(measure.of(model, split)) for measure in measures[:-1]}
+        | {"After the last recurrence": ACCURACY.text(ACCURACY.of(model, split))}
+        for model in table.models
+        if len(measures) > 1
+    ]  # fmt: skip
+    note = f"Accuracy on {split} of the head after so many recurrences, asked of every text." if rows else ""
+    return Table("exits", "By recurrence", rows, note, folded=True)
 
 
 def predictions_of(run: LoadedRun, split: str) -> Predictions:
@@ -416,7 +431,7 @@ class ClassificationReporting(LabellingReporting):
         return fault_of(table, model)
 
     def figures(self, table: Any) -> Sequence[Measure]:
-        return self._figures(judge(table))
+        return [*self._figures(judge(table)), *exit_measures(table)]
 
     def _figures(self, judged_by: Measure) -> list[Measure]:
         return list({measure.key: measure for measure in (ACCURACY, judged_by, MACRO_F1, *FIGURES)}.values())
@@ -425,6 +440,7 @@ class ClassificationReporting(LabellingReporting):
         matrices = [item.confusion_matrix for item in metrics]
         by_macro_f1 = measure.key == MACRO_F1.key or are_unequal(map(sum, matrices[0]))
         measures = [part for part in self._figures(measure) if by_macro_f1 or part.key != MACRO_F1.key]
+        measures += [accuracy_after(number) for number in metrics[0].exit_accuracy or ()]
         return Score(
             split,
             metrics[0].rows,
@@ -433,7 +449,8 @@ class ClassificationReporting(LabellingReporting):
         )
 
     def tables(self, table: Any) -> Sequence[Table]:
-        measure, figures = judge(table), self.figures(table)
+        measure, exits = judge(table), {part.key for part in exit_measures(table)}
+        figures = [figure for figure in self.figures(table) if figure.key not in exits]
         shown = {key for model in table.models for score in model.scores.values() for key in score.figures}
         if len(table.label_names) > 2 and MACRO_F1.key in shown:
             # Of more than two labels it is the same.
@@ -442,6 +459,7 @@ class ClassificationReporting(LabellingReporting):
             results_table(table, figures, measure),
             advice(table),
             splits_table(table),
+            exits_table(table),
             mistakes_table(table),
             confused_table(table),
             label_table(table),

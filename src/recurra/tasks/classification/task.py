@@ -53,6 +53,11 @@ class ClassificationTask(LabellingTask):
 
         return evaluate_logits(logits, labels, decision.probabilities(logits))
 
+    def of_exits(self, metrics: MetricsRecord, split: TextSplit, logits: Mapping[int, Logits]) -> MetricsRecord:
+        *exits, _ = sorted(logits)
+        right = {number: float((logits[number].argmax(axis=1) == split.labels).mean()) for number in exits}
+        return metrics.model_copy(update={"exit_accuracy": right})
+
     def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
         from recurra.evaluation.predictions import write_predictions
 

@@ -120,6 +120,11 @@ class LabellingTask(Task):
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> Any:
         """Metrics of the record on one split."""
 
+    def of_exits(self, metrics: Any, split: TextSplit, logits: Mapping[int, Logits]) -> Any:
+        """Adds what the heads after each recurrence say by themselves."""
+        del split, logits
+        return metrics
+
     @abstractmethod
     def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
         """Writes what is said of each row of a split into the run folder."""
@@ -346,6 +351,9 @@ class LabellingTask(Task):
         for name in dataset.reported_splits:
             split = dataset.splits[name]
             metrics[name] = self.measure(logits[name], split.labels, decision)
+            if not config.is_control and engine.model.config.exits:
+                by_recurrence = engine.logits_by_recurrence(split.texts, batch_size)
+                metrics[name] = self.of_exits(metrics[name], split, by_recurrence)
             right[name] = decision.same(logits[name], split.labels)
             audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
         judged = [dataset.splits[name] for name in logits]

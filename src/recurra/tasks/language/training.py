@@ -66,7 +66,14 @@ from recurra.tasks.language.evaluation import measure_text, time_language_model
 from recurra.tasks.run_folder import TRAINING_NAME, keep_trained, run_facts, shape_of, transformer_record
 from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
-from recurra.training.fit import CHECKPOINTS_NAME, ONE_CYCLE, early_stopping, train_or_resume, training_arguments
+from recurra.training.fit import (
+    CHECKPOINTS_NAME,
+    ONE_CYCLE,
+    depths_to_draw,
+    early_stopping,
+    train_or_resume,
+    training_arguments,
+)
 from recurra.training.protocols import ProtocolConfig, check_language_protocol
 from recurra.training.trainer import (
     Entry,
@@ -226,6 +233,7 @@ def train_language_model(
             collator=LanguageCollator(pad_token_id, train.context),
             data_seed=derive_seed(seed, "order"),
             one_cycle=protocol.schedule == ONE_CYCLE,
+            depths=depths_to_draw(protocol, model.config),
             callbacks=[history, TimedCheckpoints(), *early_stopping(protocol)],
         )
         resumed = train_or_resume(trainer, folder / CHECKPOINTS_NAME, protocol, reporter)
