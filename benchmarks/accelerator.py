@@ -55,7 +55,7 @@ def study(name: str, *overrides: str) -> Step:
 ALL_ROWS = "data.fraction=1"
 STEPS = (
     Step("tests", ("-m", "pytest", "-q", "-m", "gpu", str(ROOT / "tests")), (0, 5)),
-    Step("speed", ("-m", "benchmarks", "--only", "steps,forward,language,generation", "--json", "{output}/speed.json")),
+    Step("speed", ("-m", "benchmarks.accelerator_speed", "--json", "{output}/speed.json")),
     study("crt-deep"),
     *(study(name) for name in ("sst2", "sst2-pooled", "length", "data-size", "isolate", "recurrence", "deployment")),
     *(study(name, ALL_ROWS) for name in ("yelp", "domains", "components")),

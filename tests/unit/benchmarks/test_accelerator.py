@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks import accelerator
+from benchmarks import accelerator, accelerator_speed
 from benchmarks.accelerator import STEPS, Step, main, run_slice
 
 COUNT = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.open('a').write('x')"
@@ -64,6 +64,17 @@ def test_without_an_accelerator_it_is_one_line(tmp_path: Path, capsys: pytest.Ca
 def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--any-device", *arguments])
+
+
+def test_every_path_is_timed_on_the_device_at_hand() -> None:
+    torch = pytest.importorskip("torch")
+    report = accelerator_speed.measure(torch.device("cpu"), quick=True, budget_s=0.01)
+    assert {(line["path"], line["precision"]) for line in report["paths"]} == {
+        (path, precision) for path in ("training step", "forward") for precision in ("fp32", "bf16")
+    }
+    assert all(line["ms"] > 0 and 0 < line["share_of_products"] < 10 for line in report["paths"])
+    assert all(line["fused_ms"] > 0 and line["explicit_ms"] > 0 for line in report["attention"])
+    assert len(report["norms"]) == 4 and report["products_tflops"].keys() == {"fp32", "bf16"}
 
 
 def test_every_study_is_a_file_that_is_there() -> None:
