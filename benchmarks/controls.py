@@ -25,7 +25,7 @@ from recurra.core.environment import code_record, environment_record
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
-from recurra.data.parquet import read_parquet_columns
+from recurra.data.parquet import read_parquet_table
 from recurra.models.controls.fitting import fit_linear, fit_tuned
 from recurra.models.controls.linear import TOKEN_PATTERN, LinearModel
 
@@ -45,7 +45,7 @@ def data_sets(root: Path, folder: Path) -> Iterator[tuple[str, TextDataset]]:
     """Corpora by name, and a file with 14 classes made of one: which product domain a review is from."""
     for name, fraction in PARTS:
         yield f"{name}, {fraction:.3g}", load_dataset(DataConfig(name=name, fraction=fraction), root)
-    columns = read_parquet_columns(root / "amazon_fdu_mtl" / "train.parquet", ("text", "domain"))
+    columns = read_parquet_table(root / "amazon_fdu_mtl" / "train.parquet", ("text", "domain")).to_pydict()
     rows = list(dict.fromkeys(zip(columns["text"], columns["domain"], strict=True)))
     chosen = np.random.default_rng(0).permutation(len(rows))[:MADE_ROWS]
     path = folder / "product-domains.csv"

@@ -93,8 +93,8 @@ class TextDataset:
     protocol: str
     label_names: list[str]
     splits: dict[str, TextSplit]
-    selection_split: str
-    reported_splits: list[str]
+    selection_split: str = "validation"
+    reported_splits: list[str] = field(default_factory=lambda: ["validation", "test"])
     dropped: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     auxiliary: TextSplit | None = None

@@ -424,8 +424,6 @@ def generate_demo(
             )
             for name, rows in demo_rows(seed, train_rows, validation_rows, test_rows).items()
         },
-        selection_split="validation",
-        reported_splits=["validation", "test"],
         notes=[
             f"Generated (seed {seed}): not real reviews; use it to compare models, do not quote it as a result.",
             f"{LABEL_NOISE:.0%} of the train labels are wrong on purpose; validation and test labels are all right.",

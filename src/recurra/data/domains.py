@@ -123,8 +123,6 @@ def load_domains(
             split: cut.select(np.stack([of_domain[: rows[split]] for of_domain in domains], axis=1).ravel(), name=split)
             for split, domains in columns.items()
         },
-        selection_split="validation",
-        reported_splits=["validation", "test"],
         dropped=dropped,
         notes=[*notes, _PROTOCOL_NOTES[protocol]],
     )

@@ -77,15 +77,6 @@ def iterate_parquet(
         yield values
 
 
-def read_parquet_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
-    """Reads some columns whole, as `iterate_parquet` does."""
-    values: dict[str, list[Any]] = {column: [] for column in columns}
-    for batch in iterate_parquet(path, columns, batch_rows=65_536, whole=True):
-        for column, part in batch.items():
-            values[column].extend(part)
-    return values
-
-
 def read_parquet_table(path: Path, columns: Sequence[str]) -> pa.Table:
     """Reads some columns whole, as Arrow holds them: for tables whose rows as Python values would fill the memory."""
     with open_parquet(path) as file:

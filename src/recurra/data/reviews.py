@@ -241,8 +241,6 @@ def load_reviews(reviews: Reviews, protocol: str, split_seed: int, data_root: Pa
         protocol=protocol,
         label_names=LABEL_NAMES,
         splits=splits,
-        selection_split="validation",
-        reported_splits=["validation", "test"],
         dropped=dropped,
         notes=notes,
     )

@@ -173,8 +173,6 @@ def load_files(config: DataConfig) -> TextDataset:
         protocol="split",
         label_names=names,
         splits=splits,
-        selection_split="validation",
-        reported_splits=["validation", "test"],
         dropped={
             f"{name}: {why}": count
             for name, other in tables.items()

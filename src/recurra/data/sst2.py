@@ -27,7 +27,7 @@ from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError
 from recurra.data.cleaning import clean_text, clean_texts
 from recurra.data.dataset import Group, TextDataset, TextSplit
-from recurra.data.parquet import read_parquet_columns
+from recurra.data.parquet import read_parquet_table
 from recurra.data.releases import Release
 from recurra.data.reviews import LABEL_NAMES, joined, rows_that_give_away, without_empty
 
@@ -92,10 +92,10 @@ def _read_sources(data_root: Path | None) -> tuple[dict[str, Group], dict[str, f
     """
     if data_root is None or not all((data_root / file).is_file() for file in (SOURCES_FILE, SENTENCES_FILE)):
         return None
-    sentences = read_parquet_columns(data_root / SENTENCES_FILE, ("sentence_index", "split"))
+    sentences = read_parquet_table(data_root / SENTENCES_FILE, ("sentence_index", "split")).to_pydict()
     split_of = dict(zip(sentences["sentence_index"], sentences["split"], strict=True))
     names = ("split", "idx", "sentence_indices", "full_sentence_indices")
-    rows = read_parquet_columns(data_root / SOURCES_FILE, names)
+    rows = read_parquet_table(data_root / SOURCES_FILE, names).to_pydict()
     constituent_of: dict[str, Group] = {}
     whole_of: dict[str, frozenset[int]] = {}
     for part, index, inside, whole in zip(*(rows[name] for name in names), strict=True):
@@ -166,8 +166,6 @@ def _pooled(parts: dict[str, TextSplit], seed: int, dropped: dict[str, int]) -> 
             "validation": pool.select(order[first:second], name="validation"),
             "test": pool.select(order[second:], name="test"),
         },
-        selection_split="validation",
-        reported_splits=["validation", "test"],
         dropped=dropped,
         notes=[
             "Protocol 'pooled' is the published one and leaks: phrases of one sentence lie on both sides of the split."
@@ -219,7 +217,7 @@ def read_phrases(data_root: Path | None, held_out: set[int | str]) -> tuple[list
             f"auxiliary=treebank needs {TREES_FILE} in the data root, and it is not there; "
             "give --data-root DIR with sst/trees/, or leave auxiliary out"
         )
-    columns = read_parquet_columns(data_root / SENTENCES_FILE, ("sentence_index", "split", "tree_idx"))
+    columns = read_parquet_table(data_root / SENTENCES_FILE, ("sentence_index", "split", "tree_idx")).to_pydict()
     rows = zip(columns["sentence_index"], columns["split"], columns["tree_idx"], strict=True)
     sentence_of = {tree: sentence for sentence, split, tree in rows if split == "train"}
     labels: dict[str, int] = {}

@@ -162,12 +162,6 @@ def test_the_public_releases_stand_in_for_the_local_reviews(root: Path, monkeypa
     )
 
 
-def test_every_way_to_write_a_bracket_or_quote_becomes_one() -> None:
-    assert one_convention("-lrb- -lsb- -lcb- [ { x -rrb- -rsb- -rcb- ] }") == one_convention("( ( ( ( ( x ) ) ) ) )")
-    assert one_convention("a -lcb- b -rcb- c -lsb- d -rsb- e") == "a ( b ) c ( d ) e"
-    assert one_convention("`` x '' \\/ “y” & z") == one_convention('" x " / "y" and z')
-
-
 def format_alone(dataset: TextDataset) -> AuditResult:
     """The format audit of test, on some of the rows: enough for the probe, and quick."""
     some = {name: dataset.splits[name].select(range(size)) for name, size in (("train", 4_500), ("test", 3_000))}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import encode_texts
@@ -191,15 +189,6 @@ def test_a_run_is_told_what_is_cut_before_it_starts(tmp_path: Path) -> None:
     assert TASK.preflight(runs[0], StudyData()) == []
     (said,) = TASK.preflight(runs[1], StudyData())
     assert said.startswith("r.csv: max_length 64 cuts train: 100.0% of the rows") and "--max-length 256" in said
-
-
-def test_the_command_line_audits_what_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = str(write_long(tmp_path / "r.csv", 150))
-    short = ["--max-length", "64"]
-    for asked, states in (([], {"passed"}), (short, {"note"}), ([*short, "--windows", "6"], {"passed"})):
-        assert main(["audit", "data", name, "--json", *asked]) == 0
-        audits = json.loads(capsys.readouterr().out)["audits"]
-        assert {each["status"] for each in audits if each["name"].startswith("long-texts")} == states
 
 
 def test_texts_of_another_language_are_broken_into_letters_and_parts() -> None:

@@ -16,10 +16,16 @@ from hypothesis import strategies as st
 from recurra.core.errors import DataError
 from recurra.data import parquet, tables
 from recurra.data.labels import read_table
-from recurra.data.parquet import iterate_parquet, read_parquet_columns, read_parquet_table
+from recurra.data.parquet import iterate_parquet, read_parquet_table
 from recurra.data.tables import stream_texts
 
 LONG = "x" * 400_000
+
+
+def columns_of(path: Path, columns: list[str]) -> dict[str, list[Any]]:
+    return read_parquet_table(path, columns).to_pydict()
+
+
 KINDS: dict[str, dict[str, Any]] = {
     "folded": {},
     "plain": {"use_dictionary": False},
@@ -55,8 +61,7 @@ def test_every_encoding_gives_the_same_values(kind: str, rows: list[tuple[str | 
     batches = list(iterate_parquet(path, ["text", "label"], 2))
     assert [text for batch in batches for text in batch["text"]] == texts
     assert [label for batch in batches for label in batch["label"]] == labels
-    assert read_parquet_columns(path, ["label", "text"]) == {"label": labels, "text": texts}
-    assert read_parquet_table(path, ["text"])["text"].to_pylist() == texts
+    assert columns_of(path, ["label", "text"]) == {"label": labels, "text": texts}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def test_every_encoding_gives_the_same_values(kind: str, rows: list[tuple[str | 
 def test_every_type_of_text(kind: pa.DataType, tmp_path: Path) -> None:
     texts = ["a", None, "b", "a"]
     pq.write_table(pa.table({"text": pa.array(texts, pa.string()).cast(kind)}), tmp_path / "r.parquet")
-    assert read_parquet_columns(tmp_path / "r.parquet", ["text"]) == {"text": texts}
+    assert list(iterate_parquet(tmp_path / "r.parquet", ["text"])) == [{"text": texts}]
 
 
 def test_a_name_that_is_no_text_is_one_line(tmp_path: Path) -> None:
@@ -83,25 +88,25 @@ def test_what_unfolds_to_gigabytes_is_refused_before_it_is_kept(tmp_path: Path) 
     said = r"r.parquet' unfolds to more than 4,000,000,000 bytes of text in the first .* of its 50,000 rows"
     for read in (
         lambda: read_table(path, "text", "label"),
-        lambda: read_parquet_columns(path, ["text"]),
+        lambda: columns_of(path, ["text"]),
         lambda: read_parquet_table(path, ["text", "label"]),
     ):
         with pytest.raises(DataError, match=said):
             read()
-    assert read_parquet_columns(path, ["label"])["label"][-1] == 1
+    assert columns_of(path, ["label"])["label"][-1] == 1
 
 
 def test_the_bound_counts_texts_and_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = bomb(tmp_path / "r.parquet", rows=100, text="y" * 1000)
     monkeypatch.setattr(parquet, "MAX_WHOLE_BYTES", 100 * (1000 + parquet.ROW_BYTES))
-    assert len(read_parquet_columns(path, ["text", "label"])["text"]) == 100
+    assert len(columns_of(path, ["text", "label"])["text"]) == 100
     monkeypatch.setattr(parquet, "MAX_WHOLE_BYTES", 100 * (1000 + parquet.ROW_BYTES) - 1)
-    assert len(read_parquet_columns(path, ["label"])["label"]) == 100
+    assert len(columns_of(path, ["label"])["label"]) == 100
     with pytest.raises(DataError, match="in the first 100 of its 100 rows"):
-        read_parquet_columns(path, ["text", "label"])
+        columns_of(path, ["text", "label"])
     monkeypatch.setattr(parquet, "MAX_WHOLE_BYTES", 100)
     with pytest.raises(DataError, match="in the first 100 of its 100 rows"):
-        read_parquet_columns(path, ["label"])
+        columns_of(path, ["label"])
 
 
 STREAM = """
@@ -167,5 +172,5 @@ def test_columns_of_no_single_values_are_refused(values: pa.Array, kind: str, tm
 def test_columns_of_lists_are_read_for_corpora(tmp_path: Path) -> None:
     lists = [[1, 2], [], None, [3]]
     pq.write_table(pa.table({"sources": lists, "words": [["a", "b"], ["a"], None, []]}), tmp_path / "r.parquet")
-    assert read_parquet_columns(tmp_path / "r.parquet", ["sources"]) == {"sources": lists}
-    assert read_parquet_columns(tmp_path / "r.parquet", ["words"]) == {"words": [["a", "b"], ["a"], None, []]}
+    assert columns_of(tmp_path / "r.parquet", ["sources"]) == {"sources": lists}
+    assert columns_of(tmp_path / "r.parquet", ["words"]) == {"words": [["a", "b"], ["a"], None, []]}

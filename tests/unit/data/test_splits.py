@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import DataConfig
-from recurra.data.corpora import CORPORA, load_dataset
+from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextSplit
 from recurra.data.labels import order_labels
 from recurra.data.splits import fold_rows, length_tail, rows_of_each_label, split_rows, stratified_fraction
@@ -154,15 +153,6 @@ def test_repeats_inside_train_are_kept_and_counted(tmp_path: Path) -> None:
     dataset = load_dataset(DataConfig(name=write(tmp_path / "a.csv", rows), test=test, validation=test))
     assert len(dataset.splits["train"]) == 104
     assert "3 train rows repeat the text of another; 1 texts have more than one label." in dataset.notes
-
-
-def test_groups_stay_together(tmp_path: Path) -> None:
-    rows = [(text, label, f"author {index % 40}") for index, (text, label) in enumerate(many(400))]
-    path = write(tmp_path / "a.csv", rows, "text,label,author")
-    dataset = load_dataset(DataConfig(name=path, group_column="author"))
-    sides = [{group for groups in split.groups or [] for group in groups} for split in dataset.splits.values()]
-    assert all(sides)
-    assert sum(map(len, sides)) == 40
 
 
 def test_one_class_only(tmp_path: Path) -> None:
@@ -354,31 +344,3 @@ def test_impossible_fractions(fraction: float) -> None:
         stratified_fraction(rows([2, 2]), fraction, 0)
     with pytest.raises(ValueError, match="fraction"):
         length_tail(rows([2, 2]), "longest", fraction)
-
-
-@pytest.mark.data
-@pytest.mark.parametrize("protocol", ["official", "pooled"])
-def test_the_parts_that_the_papers_tables_need(data_root: Path, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables 7 to 10: 10 % and 50 % of train with the rest unchanged; both tails of every split, at 30 % and 10 %."""
-    whole = load_dataset(DataConfig(name="sst2", protocol=protocol), data_root)
-    # Read once: only the parts differ.
-    monkeypatch.setitem(CORPORA, "sst2", replace(CORPORA["sst2"], load=lambda *_: whole))
-    train = whole.splits["train"]
-    for share in (0.1, 0.5):
-        part = load_dataset(DataConfig(name="sst2", protocol=protocol, fraction=share), data_root)
-        assert len(part.splits["train"]) == round(share * len(train))
-        assert abs(part.splits["train"].labels.mean() - train.labels.mean()) < 1 / len(part.splits["train"])
-        for name in whole.reported_splits:
-            assert part.splits[name].fingerprint == whole.splits[name].fingerprint
-    for tail in ("longest", "shortest"):
-        for share in (0.3, 0.1):
-            config = DataConfig.parse(
-                {"name": "sst2", "protocol": protocol, "length_tail": tail, "tail_fraction": share}
-            )
-            part = load_dataset(config, data_root)
-            for name, split in part.splits.items():
-                ordered = np.sort(whole.splits[name].word_counts)
-                size = round(share * len(ordered))
-                expected = ordered[-size:] if tail == "longest" else ordered[:size]
-                assert np.array_equal(np.sort(split.word_counts), expected)
-            assert any(f"the {tail} {share:.0%} of every split" in note for note in part.notes)

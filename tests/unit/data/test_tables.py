@@ -278,14 +278,6 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, suffix: str, co
     refused(path, f"has 2 columns '{column}'; rename all but one")
 
 
-def test_a_repeat_of_what_is_not_read_is_no_matter(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "a", "label": "x", "more": {"b": 1, "b": 2}, "more": 2}\n')
-    assert read_table(path, "text", "label").labels == ["x"]
-    pq.write_table(pa.table([["a"]] * 4, names=["text", "label", "more", "more"]), tmp_path / "rows.parquet")
-    assert read_table(tmp_path / "rows.parquet", "text", "label").labels == ["a"]
-
-
 def test_a_label_has_at_most_500_characters(tmp_path: Path) -> None:
     assert read_table(write(tmp_path, ".csv", [("a", "9" * 500), ("b", "0")]), "text", "label").labels[0] == "9" * 500
     for suffix, place in ((".csv", "line 3"), (".jsonl", "line 2"), (".parquet", "row 2")):

@@ -16,7 +16,7 @@ from recurra.cli.main import main
 from recurra.core.errors import UnavailableError
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
-from recurra.data.parquet import read_parquet_columns
+from recurra.data.parquet import read_parquet_table
 from recurra.evaluation import label_errors
 from recurra.evaluation.encoder_states import mean_states
 from recurra.evaluation.label_errors import NO_ENCODER, find_label_errors, wrong_labels
@@ -260,7 +260,7 @@ def test_a_tenth_of_the_list_holds_most_planted_errors(
     tmp_path: Path, data_root: Path, corpus: str, column: str, encoder: str, measured: float
 ) -> None:
     """The figures of docs/how-to/own-data.md: 3,000 real rows, 5 % with another label by chance."""
-    columns = read_parquet_columns(data_root / f"{corpus}.parquet", ["text", column])
+    columns = read_parquet_table(data_root / f"{corpus}.parquet", ["text", column]).to_pydict()
     rng = np.random.default_rng(0)
     rows = rng.permutation(len(columns["text"]))[:3_000].tolist()
     names = sorted({str(columns[column][row]) for row in rows})
