@@ -21,16 +21,12 @@ from recurra.data.releases import Release
 from recurra.data.splits import apportion
 
 HELD_OUT_SHARES = {"validation": 0.1, "test": 0.1}
-# Fewer rows cannot give every class a row in each of three splits.
-MINIMUM_ROWS_A_CLASS = 3
 # A row of fewer words is found inside other rows by chance and gives nothing away.
 CONTAINED_WORDS = 3
 
 _NOT_WORD = re.compile(r"[\W_]+")
 # The same for ASCII, where it is ten times as quick.
 _ASCII_NOT_WORD = {code: " " for code in range(128) if not chr(code).isalnum()}
-
-Rows = npt.NDArray[np.int64]
 
 
 def text_identity(text: str) -> str:
@@ -86,24 +82,18 @@ def balanced(pool: TextSplit, seed: int) -> tuple[TextSplit, dict[str, int]]:
     return chosen, {"beyond the rarer class": len(pool) - len(chosen)} if len(chosen) < len(pool) else {}
 
 
-def cut_by_label(pool: TextSplit, seed: int, *, source: str) -> dict[str, TextSplit]:
+def cut_by_label(pool: TextSplit, seed: int) -> dict[str, TextSplit]:
     """Cuts rows at random into train, validation and test (80/10/10), every class in its proportion."""
     labels, counts = np.unique(pool.labels, return_counts=True)
-    if counts.min() < MINIMUM_ROWS_A_CLASS:
-        raise DataError(
-            f"{source}: a class has {counts.min()} different texts, at least {MINIMUM_ROWS_A_CLASS} are needed to cut "
-            "train, validation and test; give the whole release"
-        )
-    held_out = {name: apportion(counts, share) for name, share in HELD_OUT_SHARES.items()}
-    chosen: dict[str, list[Rows]] = {"train": [], **{name: [] for name in held_out}}
+    held_out = [apportion(counts, share) for share in HELD_OUT_SHARES.values()]
+    names = (*HELD_OUT_SHARES, "train")
+    chosen: dict[str, list[npt.NDArray[np.int64]]] = {name: [] for name in ("train", *HELD_OUT_SHARES)}
     for position, label in enumerate(labels.tolist()):
         rows = np.random.default_rng(derive_seed(seed, "cut", label)).permutation(np.flatnonzero(pool.labels == label))
-        start = 0
-        for name, sizes in held_out.items():
-            chosen[name].append(rows[start : start + sizes[position]])
-            start += int(sizes[position])
-        chosen["train"].append(rows[start:])
-    return {name: pool.select(np.sort(np.concatenate(rows)), name=name) for name, rows in chosen.items()}
+        parts = np.split(rows, np.cumsum([sizes[position] for sizes in held_out]))
+        for name, part in zip(names, parts, strict=True):
+            chosen[name].append(part)
+    return {name: pool.select(np.sort(np.concatenate(parts)), name=name) for name, parts in chosen.items()}
 
 
 def joined(name: str, pools: Iterable[TextSplit]) -> TextSplit:
@@ -257,7 +247,7 @@ def _splits_of_all(reviews: Reviews, protocol: str, seed: int, data_root: Path |
         dropped |= beyond
     repeats = sum(count for reason, count in dropped.items() if "repeats" in reason)
     note = f"{repeats:,} repeated texts (case and punctuation aside) were taken out before the split."
-    return cut_by_label(pool, seed, source=reviews.name), dropped, [reviews.note, note]
+    return cut_by_label(pool, seed), dropped, [reviews.note, note]
 
 
 def _splits_drawn(reviews: Reviews, protocol: str, seed: int, data_root: Path | None) -> _Loaded:

@@ -274,20 +274,15 @@ def test_repeats_are_counted_by_where_the_first_one_stands() -> None:
 @given(st.lists(st.integers(3, 120), min_size=2, max_size=4), st.integers(0, 3))
 def test_a_cut_keeps_every_row_once_and_proportions(counts: list[int], seed: int) -> None:
     rows = pool([(f"{label} {row}", label) for label, count in enumerate(counts) for row in range(count)])
-    splits = cut_by_label(rows, seed, source="toy")
+    splits = cut_by_label(rows, seed)
     assert sorted(identity for split in splits.values() for identity in split.ids) == sorted(rows.ids)
     for label, count in enumerate(counts):
         for name in ("validation", "test"):
             assert abs((splits[name].labels == label).sum() - count / 10) <= 1
             assert (splits[name].labels == label).sum() >= 1
         assert (splits["train"].labels == label).sum() >= 1
-    again = cut_by_label(rows, seed, source="toy")
+    again = cut_by_label(rows, seed)
     assert all(split.fingerprint == again[name].fingerprint for name, split in splits.items())
-
-
-def test_a_class_too_small_to_cut_is_refused() -> None:
-    with pytest.raises(DataError, match="toy: a class has 2 different texts, at least 3"):
-        cut_by_label(pool([("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 1)]), 0, source="toy")
 
 
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=3), st.integers(0, 3))
