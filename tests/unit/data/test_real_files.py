@@ -273,13 +273,6 @@ def test_columns_are_joined_in_their_order_unless_one_is_called_so(folder: Path)
     assert next(stream_texts("named.csv", "a,b")) == ["whole"]
 
 
-def test_a_list_of_objects_streams_however_it_is_written(tmp_path: Path) -> None:
-    rows = [{"text": f"{'word ' * (n % 7)}{n}", "label": n % 2, "more": {"a": [n]}} for n in range(3000)]
-    for indent in (None, 0, 2):
-        (tmp_path / "a.json").write_text(json.dumps(rows, indent=indent))
-        assert [text for chunk in stream_texts(tmp_path / "a.json") for text in chunk] == [row["text"] for row in rows]
-
-
 WORDS = st.text(
     st.sampled_from("ab ,;|\t\"'=\n\r")
     | st.characters(min_codepoint=0x20, max_codepoint=0x2FFFF, exclude_categories=["Cs", "Cc"]),

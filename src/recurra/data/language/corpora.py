@@ -127,6 +127,11 @@ class TextSource(Release):
     unit: str
     clean: Callable[[str], str]
 
+    @property
+    def layout(self) -> str:
+        """The files of a local copy, and what a row holds."""
+        return f"{super().layout[:-1]}, one {self.unit} a row)"
+
     def load(self, data_root: Path | None, wanted: Sequence[str] | None) -> dict[str, RunningText]:
         """Loads splits, those of the data root if none are named, or all if it has none."""
         splits = {}
