@@ -37,8 +37,6 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
         window_batches: int = WINDOW_BATCHES,
         curriculum_epochs: int = 0,
     ) -> None:
-        if batch_size < 1 or window_batches < 1:
-            raise ValueError(f"batch_size {batch_size} and window_batches {window_batches} must be at least 1")
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.batch_size = batch_size
         self.seed = seed

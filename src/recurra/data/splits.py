@@ -69,8 +69,6 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
     With one seed a smaller fraction is a subset of a larger one up to one row a label (rounding), so 10 % and 50 %
     differ by what is added, not by luck.
     """
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction {fraction} must be above 0 and at most 1")
     if fraction == 1:
         return split
     if split.labels.ndim == 2:
@@ -117,10 +115,6 @@ def length_tail(split: TextSplit, which: Literal["longest", "shortest"], fractio
 
     Ties are broken by a hash of the text: by content, not by place, since files are often sorted by label.
     """
-    if which not in ("longest", "shortest"):
-        raise ValueError(f"tail '{which}' must be 'longest' or 'shortest'")
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction {fraction} must be above 0 and at most 1")
     keep = max(1, round(len(split) * fraction))
     words = split.word_counts if which == "shortest" else -split.word_counts
     ties = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8] for text in split.texts]
@@ -138,9 +132,9 @@ def load_files(config: DataConfig) -> TextDataset:
     table = _read(config.name, config)
     joined = join_spellings(table) if config.join_labels else table
     names = config.labels.names(joined, config.label_column)
-    whole = _as_split("train", joined, names, config)
+    whole = _as_split("train", table, names, config)
     given = {
-        name: (other, _as_split(name, _in_spelling(names, other, config), names, config))
+        name: (other, _as_split(name, other, names, config))
         for name, path in (("validation", config.validation), ("test", config.test))
         if path is not None
         for other in [_read(path, config)]
@@ -189,7 +183,7 @@ def load_files(config: DataConfig) -> TextDataset:
 def load_split(path: Path | str, config: DataConfig, names: Sequence[str], *, name: str = "file") -> TextSplit:
     """Loads one more file with the label names of a model that is there already."""
     # Nobody would be told what is left out here.
-    return _as_split(name, _in_spelling(names, _read(path, config, skip=None), config), names, config)
+    return _as_split(name, _read(path, config, skip=None), names, config)
 
 
 def _read(path: Path | str, config: DataConfig, *, skip: bool | None = False) -> FileTable:
@@ -218,11 +212,9 @@ def texts_as_written(path: Path | str, config: DataConfig) -> dict[str, str]:
     return dict(zip(table.ids, table.texts, strict=True))
 
 
-def _in_spelling(names: Sequence[str], table: FileTable, config: DataConfig) -> FileTable:
-    return join_spellings(table, names) if config.join_labels else table
-
-
 def _as_split(name: str, table: FileTable, names: Sequence[str], config: DataConfig) -> TextSplit:
+    if config.join_labels:
+        table = join_spellings(table, names)
     groups: list[Group] | None = None
     if table.groups is not None:
         groups = [(group,) if group else () for group in table.groups]

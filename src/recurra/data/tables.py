@@ -482,8 +482,6 @@ def stream_rows(
     ``-`` is standard input, whose lines are texts or, if the first begins with a brace, JSON objects. Chunks have fewer
     rows where their cells have `MAX_CHUNK_CHARACTERS` together. What came before a defect was yielded.
     """
-    if chunk_rows < 1:
-        raise ValueError(f"chunk_rows {chunk_rows} must be at least 1")
     if str(path) == STANDARD_INPUT:
         source, unit, width = "standard input", "line", 1
         rows = _standard_rows(text_column, encoding)

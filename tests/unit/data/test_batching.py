@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,10 +97,3 @@ def test_an_epoch_starts_with_its_longest_batch(lengths: list[int], batch_size: 
     sampler.set_epoch(epoch)
     longest = [max(lengths[row] for row in batch) for batch in sampler]
     assert longest == [] or longest[0] == max(longest)
-
-
-def test_impossible_batch_size() -> None:
-    with pytest.raises(ValueError, match="batch_size 0"):
-        LengthGroupedBatchSampler([1], 0, 0)
-    with pytest.raises(ValueError, match="batch_size 0"):
-        sorted_batches([1], 0)

@@ -336,11 +336,3 @@ def test_tails_by_words(fraction: float, order: list[int]) -> None:
     assert sorted(shortest.word_counts) == sorted(split.word_counts)[:size]
     assert longest.ids == [identity for identity in split.ids if identity in set(longest.ids)]
     assert set(longest.ids) == set(length_tail(rows([20, 20]), "longest", fraction).ids)
-
-
-@pytest.mark.parametrize("fraction", [0, -1, 1.5])
-def test_impossible_fractions(fraction: float) -> None:
-    with pytest.raises(ValueError, match="fraction"):
-        stratified_fraction(rows([2, 2]), fraction, 0)
-    with pytest.raises(ValueError, match="fraction"):
-        length_tail(rows([2, 2]), "longest", fraction)
