@@ -16,7 +16,6 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -187,30 +186,23 @@ Phrase = tuple[int, int, int]
 
 
 def read_tree(line: str) -> tuple[list[str], list[Phrase]]:
-    """Reads one tree such as ``(3 (2 It) (4 (2 's) (4 lovely)))``."""
+    """Reads one tree such as ``(3 (2 It) (4 (2 's) (4 lovely)))``: its words, and first, end and label of each node."""
     words: list[str] = []
     phrases: list[Phrase] = []
     open_nodes: list[tuple[int, int]] = []
     tokens = iter(_TOKEN.findall(line))
     for token in tokens:
         if token == "(":
-            label = next(tokens, "")
-            if label not in {"0", "1", "2", "3", "4"}:
-                raise ValueError(f"a node has the label '{label}'")
-            open_nodes.append((len(words), int(label)))
+            open_nodes.append((len(words), int(next(tokens, ""))))
         elif token == ")":
-            first, label_index = open_nodes.pop() if open_nodes else (0, -1)
-            if label_index < 0 or first == len(words):
-                raise ValueError("the brackets do not match")
-            phrases.append((first, len(words), label_index))
+            first, label = open_nodes.pop()
+            phrases.append((first, len(words), label))
         else:
             words.append(_ESCAPES.get(token, token.replace("\\/", "/").replace("\\*", "*")))
-    if open_nodes or not phrases:
-        raise ValueError("the brackets do not match")
     return words, phrases
 
 
-def read_phrases(data_root: Path | None, held_out: set[int | str]) -> tuple[list[str], list[int]]:
+def read_phrases(data_root: Path | None, held_out: set[int | str]) -> dict[str, int]:
     """Reads the labelled phrases of the training sentences, each text once."""
     if data_root is None or not (data_root / TREES_FILE).is_file():
         raise DataError(
@@ -220,44 +212,34 @@ def read_phrases(data_root: Path | None, held_out: set[int | str]) -> tuple[list
     columns = read_parquet_table(data_root / SENTENCES_FILE, ("sentence_index", "split", "tree_idx")).to_pydict()
     rows = zip(columns["sentence_index"], columns["split"], columns["tree_idx"], strict=True)
     sentence_of = {tree: sentence for sentence, split, tree in rows if split == "train"}
+    try:
+        with gzip.open(data_root / TREES_FILE, "rt", encoding="utf-8") as lines:
+            trees = [read_tree(line) for line in lines]
+    except (OSError, EOFError, zlib.error, ValueError, IndexError) as error:
+        raise DataError(f"'{data_root / TREES_FILE}' cannot be read ({error}); fetch it again") from error
     labels: dict[str, int] = {}
     hidden: set[str] = set()
-    for number, (words, phrases) in enumerate(_read_trees(data_root / TREES_FILE)):
-        if number not in sentence_of:
-            raise DataError(f"'{SENTENCES_FILE}' has no train sentence for tree {number} of '{TREES_FILE}'")
+    for number, (words, phrases) in enumerate(trees):
         texts = [clean_text(" ".join(words[first:end])) for first, end, _ in phrases]
         if sentence_of[number] in held_out:
             hidden.update(texts)
         for text, (_, _, label) in zip(texts, phrases, strict=True):
             labels.setdefault(text, label)
-    remaining = {text: label for text, label in labels.items() if text and text not in hidden}
-    return list(remaining), list(remaining.values())
-
-
-def _read_trees(path: Path) -> Iterator[tuple[list[str], list[Phrase]]]:
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    yield read_tree(line)
-                except ValueError as error:
-                    problem = f"'{path}' line {number} is not a labelled tree: {error}"
-                    raise DataError(f"{problem}; fetch it again") from error
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"'{path}' cannot be read ({error}); fetch it again") from error
+    return {text: label for text, label in labels.items() if text and text not in hidden}
 
 
 def with_treebank_labels(dataset: TextDataset, data_root: Path | None) -> TextDataset:
     """Adds the treebank's five-class phrases to ``official`` SST-2, but those that training must not see."""
     held_out = {sentence for group in dataset.splits["held_out"].groups or () for sentence in group}
-    texts, labels = read_phrases(data_root, held_out)
+    labels = read_phrases(data_root, held_out)
+    texts = list(labels)
     queries = (text for name in dataset.reported_splits for text in dataset.splits[name].texts)
     leaking = rows_that_give_away(queries, texts)
     rows = [row for row in range(len(texts)) if row not in leaking]
     phrases = TextSplit(
         name="auxiliary",
         texts=[texts[row] for row in rows],
-        labels=np.asarray(labels, dtype=np.int64)[rows],
+        labels=np.array([labels[texts[row]] for row in rows], dtype=np.int64),
         ids=[f"phrase-{row}" for row in rows],
     )
     note = f"The treebank's five-class labels of {len(rows):,} phrases of the training sentences are there to train on."
