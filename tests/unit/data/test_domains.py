@@ -6,8 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +20,7 @@ from recurra.data.dataset import TextDataset
 from recurra.data.domains import LABEL_NAMES, MARKS, load_domains, one_convention
 from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, text_identity
 from recurra.evaluation.audits.shortcuts import audit_shortcuts
+from small_treebank import write_sst2, write_table
 
 SENTENCES = 200
 SHARED = "a phrase of every sentence"
@@ -36,39 +35,20 @@ def words(seed: int, count: int) -> str:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two hundred film sentences with two phrases each, tokenised; as many reviews, plain and tokenised."""
     root = tmp_path_factory.mktemp("domains")
-    for folder in ("sst2", "sst", "yelp_reviews", "amazon_fdu_mtl"):
-        (root / folder).mkdir()
-    rows, sources = [], []
-    for number in range(SENTENCES):
-        whole = f"film{number} , it 's {words(number, 8)} end{number}"
-        for text in (whole, whole.rpartition(" end")[0], whole.partition(" it 's ")[2]):
-            sources.append(("train", len(rows), [number + 1], [number + 1] if text == whole else []))
-            rows.append((text + " ", number % 2, len(rows)))
-    sources.append(("train", len(rows), [*range(1, SENTENCES + 1)], []))
-    rows.append((SHARED, 1, len(rows)))
-    columns = dict(zip(("sentence", "label", "idx"), map(list, zip(*rows, strict=True)), strict=True))
-    pq.write_table(pa.table(columns), root / "sst2" / "train.parquet")
-    for name in ("validation", "test_labeled"):
-        pq.write_table(pa.table({key: values[:0] for key, values in columns.items()} | {
-            "sentence": [f"{name} film"], "label": [1], "idx": [0]}), root / "sst2" / f"{name}.parquet")  # fmt: skip
-    sources += [("validation", 0, [900], [900]), ("test", 0, [901], [901])]
-    names = ("split", "idx", "sentence_indices", "full_sentence_indices")
-    table = dict(zip(names, map(list, zip(*sources, strict=True)), strict=True))
-    pq.write_table(pa.table(table), root / "sst" / "sst2_phrase_sources.parquet")
-    sentences = {
-        "sentence_index": [*range(1, SENTENCES + 1), 900, 901],
-        "split": ["train"] * SENTENCES + ["dev", "test"],
-    }
-    pq.write_table(pa.table(sentences), root / "sst" / "sentences.parquet")
+    wholes = [f"film{number} , it 's {words(number, 8)} end{number}" for number in range(SENTENCES)]
+    write_sst2(
+        root,
+        [[whole, whole.rpartition(" end")[0], whole.partition(" it 's ")[2]] for whole in wholes],
+        shared=SHARED,
+    )
     for folder, form in (
         ("yelp_reviews", "Place{0}, it's {1}! Don't go."),
         ("amazon_fdu_mtl", "item{0} , it 's {1} ! do n't bu"),
     ):
         for part, first in (("train", 0), ("test", 500)):
             texts = [form.format(row, words(row + 7_000, 12 + row % 9)) for row in range(first, first + 220)]
-            pq.write_table(
-                pa.table({"text": texts, "label": [row % 2 for row in range(220)]}), root / folder / f"{part}.parquet"
-            )
+            rows = [(text, row % 2) for row, text in enumerate(texts)]
+            write_table(root / folder / f"{part}.parquet", ("text", "label"), rows)
     return root
 
 

@@ -4,7 +4,6 @@ import gzip
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
@@ -15,7 +14,7 @@ from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.reviews import rows_that_give_away
 from recurra.data.sst2 import TREES_FILE, read_phrases, read_tree
-from small_treebank import write_treebank
+from small_treebank import write_part, write_sst2, write_treebank
 
 SENTENCES = 40
 
@@ -23,38 +22,11 @@ SENTENCES = 40
 @pytest.fixture
 def small_root(tmp_path: Path) -> Path:
     """Forty train sentences, each with three phrases; one phrase is part of every sentence."""
-    (tmp_path / "sst2").mkdir()
-    (tmp_path / "sst").mkdir()
-    rows, sources, sentences = [], [], []
-    for number in range(SENTENCES):
-        whole = f"shared words begin sentence{number} left{number} and right{number}"
-        sentences.append((number + 1, "train"))
-        for text in (whole, f"sentence{number} left{number}", f"and right{number}"):
-            sources.append(("train", len(rows), [number + 1], [number + 1] if text == whole else []))
-            rows.append((text + " ", number % 2, len(rows)))
-    sources.append(("train", len(rows), [*range(1, SENTENCES + 1), 900], []))
-    rows.append(("shared words ", 1, len(rows)))
-    write(tmp_path, "train", rows)
-    for name, part in (("validation", "dev"), ("test_labeled", "test")):
-        first = 900 if part == "dev" else 950
-        texts = [(f"{part} text number {index}", index % 2, index) for index in range(6)]
-        write(tmp_path, name, texts)
-        split = "validation" if part == "dev" else "test"
-        sources += [(split, index, [first + index], [first + index]) for index in range(6)]
-        sentences += [(first + index, part) for index in range(6)]
-    names = ("split", "idx", "sentence_indices", "full_sentence_indices")
-    table = dict(zip(names, map(list, zip(*sources, strict=True)), strict=True))
-    pq.write_table(pa.table(table), tmp_path / "sst" / "sst2_phrase_sources.parquet")
-    pq.write_table(
-        pa.table({"sentence_index": [i for i, _ in sentences], "split": [s for _, s in sentences]}),
-        tmp_path / "sst" / "sentences.parquet",
-    )
-    return tmp_path
-
-
-def write(root: Path, name: str, rows: list[tuple[str, int, int]]) -> None:
-    columns = dict(zip(("sentence", "label", "idx"), map(list, zip(*rows, strict=True)), strict=True))
-    pq.write_table(pa.table(columns), root / "sst2" / f"{name}.parquet")
+    sentences = [
+        [f"shared words begin sentence{n} left{n} and right{n}", f"sentence{n} left{n}", f"and right{n}"]
+        for n in range(SENTENCES)
+    ]
+    return write_sst2(tmp_path, sentences, shared="shared words")
 
 
 def sentences_of(dataset: TextDataset, split: str) -> set[int | str]:
@@ -113,13 +85,13 @@ def test_damaged_local_files(small_root: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="incomplete or damaged Parquet file"):
         load_dataset(DataConfig(name="sst2"), small_root)
-    write(small_root, "train", [("five classes", 4, 0)])
+    write_part(small_root, "train", [("five classes", 4, 0)])
     with pytest.raises(DataError, match="is not SST-2"):
         load_dataset(DataConfig(name="sst2"), small_root)
 
 
 def test_sources_of_another_release(small_root: Path) -> None:
-    write(small_root, "validation", [("a row without source", 1, 77)])
+    write_part(small_root, "validation", [("a row without source", 1, 77)])
     with pytest.raises(DataError, match=r"validation-77.*same release"):
         load_dataset(DataConfig(name="sst2"), small_root)
 
