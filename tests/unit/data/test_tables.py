@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recurra.core.errors import DataError
-from recurra.data import tables
+from recurra.data import formats, tables
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
@@ -189,6 +189,16 @@ def test_a_broken_line_of_jsonl(tmp_path: Path, line: str, parts: tuple[str, ...
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a", "label": 1}\n' + line + "\n")
     refused(path, *parts)
+
+
+def test_a_document_is_read_whole_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.json"
+    path.write_bytes(b'[{"text": "\xff"}]')
+    refused(path, "is not utf-8: byte 0xff")
+    path.write_bytes(b'["a"]')
+    refused(path, "row 1 holds a str")
+    monkeypatch.setattr(formats, "MAX_DOCUMENT_BYTES", 4)
+    refused(path, "has more than 4 bytes", "one JSON object a line (.jsonl)")
 
 
 def test_parquet_that_is_none_or_is_cut(tmp_path: Path) -> None:
