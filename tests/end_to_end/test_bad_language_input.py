@@ -43,14 +43,10 @@ def change(run: Path, **values: Any) -> None:
 
 TRAINING: dict[str, tuple[list[str], str]] = {
     "context 0": (["data.context=0"], "'context' is 0: allowed: 2 to"),
-    "context 1": (["data.context=1"], "'context' is 1: allowed: 2 to"),
     "context beyond the model": (["data.context=33"], "context is 33, and 'crt-tiny' reads at most 32 tokens"),
     "exit beyond the last loop": (["model.exits=[7]"], "'exits'"),
-    "exit 0": (["model.exits=[0]"], "'exits'"),
     "weight of the exits": (["model.exit_loss_weight=1.5"], "'exit_loss_weight'"),
     "dilation 0": (["model.dilations=[0]"], "'dilations'"),
-    "kernel 0": (["model.kernel_size=0"], "'kernel_size'"),
-    "tokenizer": (["data.tokenizer=gtp2"], "unknown tokenizer 'gtp2' (did you mean 'gpt2'?)"),
     "tokenizer that is not here": (["data.tokenizer=gpt2"], "the tokenizer gpt2 cannot be had"),
     "vocabulary smaller than the tokenizer's": (["model.vocab_size=20"], "'vocab_size' is 20, the tokenizer has"),
     "FP16 on a CPU": (["--precision", "fp16"], "precision 'fp16' needs an accelerator"),

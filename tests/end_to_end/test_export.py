@@ -111,8 +111,6 @@ def test_a_tampered_or_truncated_export_is_refused(
 ) -> None:
     for name, damage, said in (
         ("model.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1]), "was changed after the export"),
-        ("model.safetensors", lambda content: content[:-100], "truncated or changed"),
-        ("tokenizer.json", lambda content: content.replace(b"[UNK]", b"[UNQ]"), "was changed after the export"),
         ("export.json", lambda content: content.replace(b'"fp16"', b'"bf16"'), "was changed after it was written"),
     ):
         copy = tmp_path / "copy"
@@ -174,10 +172,6 @@ def test_bad_arguments_are_one_line(
         (["--data-root", "nowhere"], "the data root 'nowhere' is not a folder"),
     ):
         assert said in refused(capsys, "export", run, "--output", output, *arguments)
-    assert "inside the other" in refused(capsys, "export", run, "--output", run / "export")
-    assert "is there already" in refused(capsys, "export", run, "--output", exported)
-    assert "is not a run folder" in refused(capsys, "export", tmp_path, "--output", output)
-    assert "is an export" in refused(capsys, "export", exported, "--output", output)
     assert not output.exists()
 
 

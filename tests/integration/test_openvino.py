@@ -24,7 +24,7 @@ from recurra.cli.main import main  # noqa: E402
 from recurra.data.sst2 import load_sst2  # noqa: E402
 from recurra.deployment.export.build import export_run  # noqa: E402
 from recurra.deployment.export.manifest import ExportOptions  # noqa: E402
-from recurra.deployment.onnx.graph import FullLinear, Int8Linear, Linear  # noqa: E402
+from recurra.deployment.onnx.graph import Int8Linear, Linear  # noqa: E402
 from recurra.deployment.onnx.model import build_classifier  # noqa: E402
 from reviews import review_rows, train_tiny, write_reviews  # noqa: E402
 from tiny import stir, tiny_model  # noqa: E402
@@ -182,7 +182,7 @@ def test_recurrences_and_exits_are_inputs_once_their_defaults_are_gone(
 @given(
     shape=st.builds(operator.or_, SHAPES, FEED_FORWARDS),
     exits=st.booleans(),
-    linear=st.sampled_from([FullLinear(), Int8Linear()]),
+    linear=st.sampled_from([Linear(), Int8Linear()]),
     batch=st.integers(1, 5),
     tokens=st.integers(1, 20),
 )

@@ -29,27 +29,30 @@ TAKEN_BYTES = 6 * 2**20
 PATIENCE_S = 30
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+@contextlib.contextmanager
+def prompt_server(limits: ServerLimits | None = None, key: str | None = None) -> Iterator[Running]:
+    """A server whose engine answers at once."""
     model, engine = slow_model()
     engine.open.set()
-    with running([model]) as found:
+    with running([model], limits, key=key) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with prompt_server() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Running]:
-    model, engine = slow_model()
-    engine.open.set()
-    with running([model], key=KEY) as found:
+    with prompt_server(key=KEY) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Running]:
-    model, engine = slow_model()
-    engine.open.set()
-    with running([model], ServerLimits(body_timeout_s=0.4)) as found:
+    with prompt_server(ServerLimits(body_timeout_s=0.4)) as found:
         yield found
 
 
@@ -338,20 +341,11 @@ def test_the_end_does_not_wait_for_who_does_not_take_an_answer() -> None:
         wait_for(server, 0)
 
 
-@contextlib.contextmanager
-def prompt_server(limits: ServerLimits | None = None) -> Iterator[Running]:
-    """A server of its own, whose engine answers at once."""
-    model, engine = slow_model()
-    engine.open.set()
-    with running([model], limits) as found:
-        yield found
-
-
 @pytest.mark.parametrize("sent", [0, 1, 40, len(WHOLE) - 1])
 def test_who_had_connected_is_answered_before_the_end(sent: int) -> None:
     with prompt_server() as server, connected(server) as connection:
         connection.sendall(WHOLE[:sent])
-        wait_for_connections(server, 1)
+        wait_for(server, 1)
         server.server.should_exit = True
         wait_for_the_end_to_begin(server)
         connection.sendall(WHOLE[sent:])
@@ -379,7 +373,7 @@ def test_who_waits_in_the_queue_of_the_system_is_answered_before_the_end(monkeyp
 
 def test_the_end_waits_a_moment_only_for_who_sends_nothing() -> None:
     with prompt_server(ServerLimits(body_timeout_s=0.4, timeout_s=60)) as server, connected(server) as connection:
-        wait_for_connections(server, 1)
+        wait_for(server, 1)
         server.server.should_exit = True
         assert until_closed(connection) == b""
 
@@ -390,13 +384,6 @@ def test_the_end_does_not_wait_for_who_was_answered() -> None:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
         server.server.should_exit = True
         assert until_closed(connection) == b""
-
-
-def wait_for_connections(server: Running, wanted: int) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while len(server.server.server_state.connections) != wanted:
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def wait_for_the_end_to_begin(server: Running) -> None:

@@ -127,14 +127,14 @@ def adapt(
     made = make(encoder, output, settings, reporter=Reporter(quiet=quiet))
     rows = [
         {
-            "Plan": str(each.plan),
-            "Stored": f"{each.plan.stored}",
-            "Applied": f"{each.plan.applied}",
-            "Parameters": f"{each.parameters:,}",
-            "About ms": "" if each.ms is None else f"{each.ms:.1f}",
-            "Kept": f"{each.kept:.3f}",
+            "Plan": str(entry.plan),
+            "Stored": f"{entry.plan.stored}",
+            "Applied": f"{entry.plan.applied}",
+            "Parameters": f"{entry.parameters:,}",
+            "About ms": "" if entry.ms is None else f"{entry.ms:.1f}",
+            "Kept": f"{entry.kept:.3f}",
         }
-        for each in made.scores[:SHOWN_PLANS]
+        for entry in made.scores[:SHOWN_PLANS]
     ]
     more = len(made.scores) - len(rows)
     tables = [Table("plans", f"Kept of {encoder} on {made.texts} texts", rows)]

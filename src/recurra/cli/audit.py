@@ -88,35 +88,36 @@ def audit_study(
         print_json({"study": str(folder), "audits": [audit.plain() for audit in audits], "without_record": missing})
     else:
         rows = [
-            [audit.data, audit.name, _shown(audit.status), f"{len(audit.failed_runs)} of {audit.runs}", audit.summary]
+            {
+                "Data": audit.data,
+                "Audit": audit.name,
+                "State": _state(audit.status),
+                "Runs failed": f"{len(audit.failed_runs)} of {audit.runs}",
+                "Finding": audit.summary,
+            }
             for audit in audits
         ]
-        headings = ["Data", "Audit", "State", "Runs failed", "Finding"]
-        print_table(str(folder), headings, rows, left=("Audit", "State", "Finding"))
+        print_table(str(folder), rows, left=("Audit", "State", "Finding"))
     for run_id, reason in missing.items():
         sys.stderr.write(one_line(f"no record: {run_id}: {reason}") + "\n")
     present_failed([audit.name for audit in audits if audit.status == "failed"])
 
 
 def present_audits(title: str, audits: Sequence[AuditResult], *, as_json: bool) -> None:
-    """Prints audits; exits with 3 if one failed.
-
-    Raises:
-        typer.Exit: If one failed.
-    """
+    """Prints audits; exits with 3 if one failed."""
     from recurra.evaluation.audits.registry import meaning
 
     if as_json:
         print_json({"subject": title, "audits": [audit.model_dump(mode="json") for audit in audits]})
     else:
-        rows = [[audit.name, _shown(audit.status), audit.summary] for audit in audits]
-        print_table(title, ["Audit", "State", "Finding"], rows, left=("State", "Finding"))
-        meant: dict[str, list[str]] = {}
+        rows = [{"Audit": audit.name, "State": _state(audit.status), "Finding": audit.summary} for audit in audits]
+        print_table(title, rows, left=("State", "Finding"))
+        meanings: dict[str, list[str]] = {}
         for audit in audits:
-            meant.setdefault(meaning(audit.name, audit.status), []).append(audit.name)
-        print_lines([f"{', '.join(names)}: {said}" for said, names in meant.items() if said])
+            meanings.setdefault(meaning(audit.name, audit.status), []).append(audit.name)
+        print_lines([f"{', '.join(names)}: {sentence}" for sentence, names in meanings.items() if sentence])
     present_failed([audit.name for audit in audits if audit.status == "failed"])
 
 
-def _shown(status: str) -> str:
+def _state(status: str) -> str:
     return status.upper() if status == "failed" else status

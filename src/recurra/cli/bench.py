@@ -39,7 +39,7 @@ def bench(
 
     quieten_libraries()
     result = benchmark(
-        [options.one_run(each) for each in (model, *(against if against is not None else ["bert"]))],
+        [options.one_run(name) for name in (model, *(against if against is not None else ["bert"]))],
         data=data,
         lengths=whole_numbers(lengths, "--lengths"),
         batch_sizes=whole_numbers(batch_sizes, "--batch-sizes"),
@@ -50,17 +50,16 @@ def bench(
     if as_json:
         print_json(result.plain())
         return
-    headings = ["Model", "Batch", "Median ms", "p90 ms", "Mean ms", "Times the first"]
     rows = [
-        [
-            entry.name,
-            str(entry.latency.batch_size),
-            f"{entry.latency.median_ms:.3f}",
-            f"{entry.latency.p90_ms:.3f}",
-            f"{entry.latency.mean_ms:.3f}",
-            f"{entry.ratio:.2f}",
-        ]
+        {
+            "Model": entry.name,
+            "Batch": str(entry.latency.batch_size),
+            "Median ms": f"{entry.latency.median_ms:.3f}",
+            "p90 ms": f"{entry.latency.p90_ms:.3f}",
+            "Mean ms": f"{entry.latency.mean_ms:.3f}",
+            "Times the first": f"{entry.ratio:.2f}",
+        }
         for entry in result.entries
     ]
     machine = f"{result.environment.cpu}, {result.environment.threads} thread(s), {precision}"
-    print_table(f"Milliseconds a row, {result.source}; {machine}", headings, rows)
+    print_table(f"Milliseconds a row, {result.source}; {machine}", rows)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from recurra.cli import options
 from recurra.cli.audit import audit_data
 from recurra.cli.output import present, print_json, print_lines, print_table
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(no_args_is_help=True, help="Corpora and files: list, describe, prepare, audit.")
 app.command("audit", help="The same as 'recurra audit data'. Example: recurra data audit reviews.csv.")(audit_data)
@@ -57,16 +54,16 @@ def list_corpora(as_json: options.Json = False) -> None:
         print_json({"corpora": corpora})
         return
     rows = [
-        [
-            corpus["name"],
-            name,
-            text,
-            corpus["public_name"] or ("none: local only" if corpus["layout"] else "none: made here"),
-        ]
+        {
+            "Corpus": corpus["name"],
+            "Protocol": name,
+            "What it does": text,
+            "Public name": corpus["public_name"] or ("none: local only" if corpus["layout"] else "none: made here"),
+        }
         for corpus in corpora
         for name, text in corpus.get("protocols", {"text": "for language modelling"}).items()
     ]
-    print_table("", ["Corpus", "Protocol", "What it does", "Public name"], rows, left=("Protocol", "What it does"))
+    print_table("", rows, left=("Protocol", "What it does"))
     print_lines([f"{corpus['name']}: {corpus['description']}" for corpus in corpora])
     print_lines([f"data root, {corpus['name']}: {corpus['layout']}" for corpus in corpora if corpus["layout"]])
     print_lines(

@@ -75,10 +75,10 @@ def _print(choice: ExitChoice) -> None:
     print_lines([f"{choice.run_id}: {chosen.rule.describe()}, chosen on {choice.chosen_on} for {choice.asked}"])
     total = sum(judged.exited_after.values())
     shares = [
-        [str(number), f"{count:,}", f"{100 * count / total:.1f} %"]
+        {"Recurrences taken": str(number), choice.unit: f"{count:,}", "Share": f"{100 * count / total:.1f} %"}
         for number, count in sorted(judged.exited_after.items())
     ]
-    print_table(f"On {judged.split}", ["Recurrences taken", choice.unit, "Share"], shares)
+    print_table(f"On {judged.split}", shares)
     lines = [f"{choice.quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
     if judged.agreement is not None:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
@@ -87,22 +87,26 @@ def _print(choice: ExitChoice) -> None:
         lines.append(f"all leave after recurrence {places[0]}: --exit {places[0]} does the same without asking")
     print_lines(lines)
     rows = [
-        [str(each.batch_size), f"{each.full_ms:.3f}", f"{each.exits_ms:.3f}", f"{each.speed_up:.2f} x"]
-        for each in choice.timed
+        {
+            "Batch": str(timed.batch_size),
+            "In full": f"{timed.full_ms:.3f}",
+            "With exits": f"{timed.exits_ms:.3f}",
+            "Speed-up": f"{timed.speed_up:.2f} x",
+        }
+        for timed in choice.timed
     ]
-    print_table(f"Wall-clock, ms for {choice.what}", ["Batch", "In full", "With exits", "Speed-up"], rows)
+    print_table(f"Wall-clock, ms for {choice.what}", rows)
     _print_each(choice)
 
 
 def _print_each(choice: ExitChoice) -> None:
     fixed = [*choice.fixed, choice.published]
-    sizes = [each.batch_size for each in fixed[0].timed]
+    quality = choice.quality.capitalize()
     rows = [
-        [each.label, f"{each.judged.exits:.4f}", *(f"{timed.speed_up:.2f} x" for timed in each.timed)] for each in fixed
+        {"Leaves": exit_.label, quality: f"{exit_.judged.exits:.4f}"}
+        | {f"Batch {timed.batch_size}": f"{timed.speed_up:.2f} x" for timed in exit_.timed}
+        for exit_ in fixed
     ]
-    full = [["nowhere", f"{fixed[0].judged.full:.4f}", *("1.00 x" for _ in sizes)]]
-    print_table(
-        "Every exit by itself, and the published schedule" if choice.fixed else "The published schedule",
-        ["Leaves", choice.quality.capitalize(), *(f"Batch {size}" for size in sizes)],
-        [*rows, *full],
-    )
+    full = dict.fromkeys(rows[0], "1.00 x") | {"Leaves": "nowhere", quality: f"{fixed[0].judged.full:.4f}"}
+    title = "Every exit by itself, and the published schedule" if choice.fixed else "The published schedule"
+    print_table(title, [*rows, full])

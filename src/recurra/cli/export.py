@@ -69,8 +69,8 @@ def export(
     if precision_of or answers_right is not None:
         from recurra.tasks.labelling.precision import choose_precision_thresholds, parse_precisions
 
-        bounds, shown = choose_precision_thresholds(run, parse_precisions(precision_of or []), answers_right)
-        for sentence in shown:
+        bounds, sentences = choose_precision_thresholds(run, parse_precisions(precision_of or []), answers_right)
+        for sentence in sentences:
             reporter.say(sentence)
     chosen = ExportOptions(
         format=format_name,
@@ -90,16 +90,16 @@ def export(
         print_json({"output": str(output), **manifest.plain()})
         return
     check = manifest.check
-    headings = ["Export", "MiB", "Same labels", "Rows", "Largest logit difference", "Accuracy", "Run's accuracy"]
-    values = [
-        f"{manifest.size_bytes / 2**20:.2f}",
-        f"{check.label_agreement:.2%}",
-        f"{check.rows:,}",
-        f"{check.largest_logit_difference:.2g}",
-        "–" if check.accuracy is None else f"{check.accuracy:.4f}",
-        "–" if check.reference_accuracy is None else f"{check.reference_accuracy:.4f}",
-    ]
-    print_table(f"checked on {check.source}; {check.computation.describe()}", headings, [[str(output), *values]])
+    row = {
+        "Export": str(output),
+        "MiB": f"{manifest.size_bytes / 2**20:.2f}",
+        "Same labels": f"{check.label_agreement:.2%}",
+        "Rows": f"{check.rows:,}",
+        "Largest logit difference": f"{check.largest_logit_difference:.2g}",
+        "Accuracy": "–" if check.accuracy is None else f"{check.accuracy:.4f}",
+        "Run's accuracy": "–" if check.reference_accuracy is None else f"{check.reference_accuracy:.4f}",
+    }
+    print_table(f"checked on {check.source}; {check.computation.describe()}", [row])
     notes = [part.describe() for part in (manifest.vocabulary, manifest.exits) if part is not None]
     if notes:
         print_lines(notes)

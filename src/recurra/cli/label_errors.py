@@ -62,31 +62,31 @@ def label_errors(
         from recurra.deployment.prediction.files import check_output
 
         check_output(output, file)
-    found = find_label_errors(config, encoder=encoder, seed=seed, reporter=Reporter(quiet=quiet))
+    errors = find_label_errors(config, encoder=encoder, seed=seed, reporter=Reporter(quiet=quiet))
     if output is not None:
-        found.write(output)
+        errors.write(output)
     if as_json:
         rows = [
-            {found.table.unit: row.place, **{key: value for key, value in asdict(row).items() if key != "place"}}
-            for row in itertools.islice(found, top)
+            {errors.table.unit: row.place, **{key: value for key, value in asdict(row).items() if key != "place"}}
+            for row in itertools.islice(errors, top)
         ]
         print_json(
             {
                 "file": file,
-                "rows": len(found),
-                "suspects": int(found.suspects.sum()),
-                "agreement": found.agreement,
-                "macro_f1": found.macro_f1,
-                "chance": found.chance,
-                "wrong_share": found.share,
-                "model": found.model,
-                "notes": found.notes,
+                "rows": len(errors),
+                "suspects": int(errors.suspects.sum()),
+                "agreement": errors.agreement,
+                "macro_f1": errors.macro_f1,
+                "chance": errors.chance,
+                "wrong_share": errors.share,
+                "model": errors.model,
+                "notes": errors.notes,
                 "output": None if output is None else str(output),
                 "top": rows,
             }
         )
     else:
-        _print(found, top, output)
+        _print(errors, top, output)
 
 
 def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None) -> DataConfig:
@@ -98,54 +98,44 @@ def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None)
     return labelled(options.configured_data(context, file, assignments, None)[1])
 
 
-def _print(found: LabelErrors, top: int, output: Path | None) -> None:
+def _print(errors: LabelErrors, top: int, output: Path | None) -> None:
     rows = [
-        [
-            f"{row.place:,}",
-            row.label,
-            f"{row.label_probability:.3f}",
-            row.suggested,
-            f"{row.probability:.3f}",
-            f"{row.wrong_probability:.0%}",
-            "yes" if row.suspect else "no",
-            row.text if len(row.text) <= _SHOWN_CHARACTERS else f"{row.text[:_SHOWN_CHARACTERS]}…",
-        ]
-        for row in itertools.islice(found, top)
+        {
+            errors.table.unit.capitalize(): f"{row.place:,}",
+            "Label": row.label,
+            "Its probability": f"{row.label_probability:.3f}",
+            "Suggested": row.suggested,
+            "Probability": f"{row.probability:.3f}",
+            "Wrong": f"{row.wrong_probability:.0%}",
+            "Suspect": "yes" if row.suspect else "no",
+            "Text": row.text if len(row.text) <= _SHOWN_CHARACTERS else f"{row.text[:_SHOWN_CHARACTERS]}…",
+        }
+        for row in itertools.islice(errors, top)
     ]
-    name = Path(found.table.source.strip("'")).name
-    title = f"{name}: the {len(rows)} most doubtful labels of {len(found):,} rows"
-    headings = [
-        found.table.unit.capitalize(),
-        "Label",
-        "Its probability",
-        "Suggested",
-        "Probability",
-        "Wrong",
-        "Suspect",
-        "Text",
-    ]
-    print_table(title, headings, rows, left=("Label", "Suggested", "Suspect", "Text"))
+    name = Path(errors.table.source.strip("'")).name
+    title = f"{name}: the {len(rows)} most doubtful labels of {len(errors):,} rows"
+    print_table(title, rows, left=("Label", "Suggested", "Suspect", "Text"))
     print_lines(
         [
-            _conclusion(found),
-            f"the judge agrees with {found.agreement:.1%} of the labels, macro F1 {found.macro_f1:.3f}, on "
-            f"rows that it did not see; the commonest label alone with {found.chance:.1%}",
-            f"judged by {found.model}",
-            *found.notes,
+            _conclusion(errors),
+            f"the judge agrees with {errors.agreement:.1%} of the labels, macro F1 {errors.macro_f1:.3f}, on "
+            f"rows that it did not see; the commonest label alone with {errors.chance:.1%}",
+            f"judged by {errors.model}",
+            *errors.notes,
             *([f"all rows, the most doubtful first: {output}"] if output is not None else []),
         ]
     )
 
 
-def _conclusion(found: LabelErrors) -> str:
-    suspects = int(found.suspects.sum())
-    wrong = f"{found.wrong.sum():,.0f}"
+def _conclusion(errors: LabelErrors) -> str:
+    suspects = int(errors.suspects.sum())
+    wrong = f"{errors.wrong.sum():,.0f}"
     if not suspects:
         return (
             f"No single label is probably wrong: where this judge disagrees, it is more likely mistaken itself (some "
-            f"{wrong} of {len(found):,} labels may be wrong). The list only says where to look first."
+            f"{wrong} of {len(errors):,} labels may be wrong). The list only says where to look first."
         )
     return (
-        f"{suspects:,} of {len(found):,} labels are probably wrong (suspect), of some {wrong} that are wrong in all; "
+        f"{suspects:,} of {len(errors):,} labels are probably wrong (suspect), of some {wrong} that are wrong in all; "
         "look at each before you change it."
     )

@@ -82,11 +82,7 @@ def root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; whatever is wrong is one line on standard error.
 
-    Args:
-        arguments: What stands after ``recurra``; none takes this process's own.
-
-    Returns:
-        The exit code: 0 done, 1 failed, 2 wrong input, 3 an audit failed, 130 interrupted.
+    Returns the exit code: 0 done, 1 failed, 2 wrong input, 3 an audit failed, 130 interrupted.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -164,8 +160,8 @@ def _refuse_usage(error: Exception) -> int:
         return EXIT_USAGE
     command = getattr(context, "command_path", "recurra")
     # What pydantic found wrong has the value, which the message lacks.
-    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
-    if found:
-        message = message.replace("Invalid value for", f"Invalid value '{found[0]['input']}' for", 1)
+    problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if problems:
+        message = message.replace("Invalid value for", f"Invalid value '{problems[0]['input']}' for", 1)
         message = message.partition(", unable to parse")[0]
     return _fail(f"{message.strip().rstrip('.')}; see '{command} --help'", EXIT_USAGE)

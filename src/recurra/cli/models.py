@@ -26,7 +26,10 @@ def models(
 
     presets = describe_presets(num_labels=labels)
     if name is not None:
-        presets = _chosen(presets, name)
+        known = [item["name"] for item in presets]
+        presets = [item for item in presets if item["name"] == name]
+        if not presets:
+            raise ConfigurationError(unknown("model preset", name, known))
     if as_json:
         print_json({"presets": presets})
         return
@@ -37,19 +40,12 @@ def models(
         _print_presets(task, [item for item in presets if item["task"] == task], wide=wide)
 
 
-def _chosen(presets: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    chosen = [item for item in presets if item["name"] == name]
-    if not chosen:
-        raise ConfigurationError(unknown("model preset", name, [item["name"] for item in presets]))
-    return chosen
-
-
 def _print_presets(task: str, presets: Sequence[dict[str, Any]], *, wide: bool) -> None:
     rows = [(_wide_row if wide else _row)(item) for item in presets]
     first = presets[0]
     what = f"{first['num_labels']} labels, vocabulary {first['vocab_size']:,}" if task == "classification" else task
     title = f"{what}; FLOPs a token, of {first['tokens']}{'' if wide else '; parameters in millions'}"
-    print_table(title, list(rows[0]), [list(row.values()) for row in rows], left=("What it is",))
+    print_table(title, rows, left=("What it is",))
 
 
 # A line of 80 characters has no room for more.
@@ -78,6 +74,9 @@ def _wide_row(item: Mapping[str, Any]) -> dict[str, str]:
 
 def _print_items(item: dict[str, Any]) -> None:
     counts = item["parameters"]
-    rows = [[part, f"{count:,}", f"{count / counts['total']:.1%}"] for part, count in counts["items"].items()]
-    rows.append(["total", f"{counts['total']:,}", ""])
-    print_table(f"{item['name']}: {item['description']}", ["Part", "Parameters", "Share"], rows)
+    rows = [
+        {"Part": part, "Parameters": f"{count:,}", "Share": f"{count / counts['total']:.1%}"}
+        for part, count in counts["items"].items()
+    ]
+    rows.append({"Part": "total", "Parameters": f"{counts['total']:,}", "Share": ""})
+    print_table(f"{item['name']}: {item['description']}", rows)

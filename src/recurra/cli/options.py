@@ -220,14 +220,14 @@ def with_data_options(*, without: Sequence[str] = ()) -> Callable[[Callable[...,
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
-        place = list(own.parameters).index("data_root")
+        position = list(own.parameters).index("data_root")
         parameters = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in own.parameters.values()]
 
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:
             command(**{name: values[name] for name in own.parameters})
 
-        parameters[place:place] = added
+        parameters[position:position] = added
         wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return wrapper
 
@@ -240,22 +240,17 @@ Place = TypeVar("Place", str, Path)
 def one_run(place: Place, *, quiet: bool = False) -> Place:
     """Returns the run that an argument stands for, and says on standard error which one of a comparison was taken.
 
-    Args:
-        place: A run, an export, a comparison, or what is no folder at all, as a preset.
-        quiet: Whether to say nothing.
-
-    Raises:
-        CheckpointError: As `recurra.core.best_run.find_run` does.
+    What is no folder at all, as a preset, is returned as it is.
     """
     from recurra.core.best_run import find_run
     from recurra.core.terminal import one_line
 
-    found = find_run(place)
-    if not found.note:
+    run = find_run(place)
+    if not run.note:
         return place
     if not quiet:
-        sys.stderr.write(one_line(found.note) + "\n")
-    return type(place)(found.folder)
+        sys.stderr.write(one_line(run.note) + "\n")
+    return type(place)(run.folder)
 
 
 def data_keys(context: typer.Context) -> dict[str, Any]:
@@ -275,11 +270,7 @@ def data_keys(context: typer.Context) -> dict[str, Any]:
 def read_keys(
     name: str, keys: Mapping[str, Any], assignments: Sequence[str] | None, *, model_keys: bool = False
 ) -> tuple[Task, dict[str, Any], Assignments]:
-    """The task of some data, the keys of these data from options and ``data.KEY=VALUE``, which win, and the other keys.
-
-    Raises:
-        ConfigurationError: For an option without meaning, or an unknown key.
-    """
+    """The task of some data, the keys of these data from options and ``data.KEY=VALUE``, which win, and other keys."""
     from recurra.core.errors import ConfigurationError
     from recurra.study.assignments import read_assignments
     from recurra.tasks.base import task_of_values
@@ -304,11 +295,7 @@ def configured_data(
     cache_dir: Path | None = None,
     models: Sequence[str] | None = None,
 ) -> tuple[Task, RunData, StudyData]:
-    """The task of some data, their configuration from options and ``key=value``, and what is known of them.
-
-    Raises:
-        ConfigurationError: For an option without meaning, an unknown key or an impossible value.
-    """
+    """The task of some data, their configuration from options and ``key=value``, and what is known of them."""
     from recurra.tasks.machine import Machine
     from recurra.tasks.runs import resolve_model
     from recurra.tasks.study_data import StudyData

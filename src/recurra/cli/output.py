@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -27,11 +27,7 @@ EXIT_AUDIT = 3
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[None]:
-    """Guards writing to standard output: a reader that left (``head``, ``less``) ends the block without an error.
-
-    Raises:
-        StorageError: If it cannot be written: there is a full disk behind it.
-    """
+    """Guards writing to standard output: a reader that left (``head``, ``less``) ends the block without an error."""
     try:
         yield
         sys.stdout.flush()
@@ -61,11 +57,14 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
-def print_table(
-    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str] = ()
-) -> None:
-    """Prints a table; the first column and those in ``left`` are aligned to the left, the others to the right."""
-    _print_aligned(title, headings, rows, [index == 0 or heading in left for index, heading in enumerate(headings)])
+def print_table(title: str, rows: Sequence[Mapping[str, str]], *, left: Sequence[str] = ()) -> None:
+    """Prints rows by heading; the first column and those in ``left`` are aligned to the left, the others to the right.
+
+    Without rows there is the title alone.
+    """
+    headings = list(rows[0]) if rows else []
+    cells = [list(row.values()) for row in rows]
+    _print_aligned(title, headings, cells, [index == 0 or heading in left for index, heading in enumerate(headings)])
 
 
 def _cell(text: str) -> str:
@@ -84,11 +83,7 @@ def _print_aligned(title: str, headings: Sequence[str], rows: Sequence[Sequence[
 
 
 def present(shown: tables.CommandResult, *, as_json: bool) -> None:
-    """Prints what a command shows; exits with 3 if an audit failed.
-
-    Raises:
-        typer.Exit: If one failed.
-    """
+    """Prints what a command shows; exits with 3 if an audit failed."""
     if as_json:
         print_json(shown.plain)
     else:
@@ -106,11 +101,7 @@ def _print_part(title: str, table: tables.Table, *, brief: bool) -> None:
 
 
 def present_failed(names: Sequence[str]) -> None:
-    """Names failed audits on standard error and exits with 3 if there are any.
-
-    Raises:
-        typer.Exit: If there are any.
-    """
+    """Names failed audits on standard error and exits with 3 if there are any."""
     if names:
         sys.stderr.write(one_line(f"AUDIT FAILED: {', '.join(dict.fromkeys(names))}") + "\n")
         raise typer.Exit(EXIT_AUDIT)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import present_study, print_json, print_lines, print_table
+from recurra.cli.output import EXIT_INPUT, present_study, print_json, print_lines, print_table
 from recurra.core.terminal import one_line
 
 if TYPE_CHECKING:
@@ -21,17 +21,12 @@ if TYPE_CHECKING:
     from recurra.study.status import CostedPlan, StudyStatus
 
 
-EXIT_USAGE = 2
 # A longer plan is shown by groups of runs that differ in the seed alone.
 MOST_LINES = 100
 
 
 def present_plan(plan: CostedPlan, *, as_json: bool) -> None:
-    """Prints a plan and what it costs.
-
-    Raises:
-        typer.Exit: 2 if a record cannot be trusted.
-    """
+    """Prints a plan and what it costs."""
     from recurra.core.terminal import amount, duration
 
     if as_json:
@@ -40,26 +35,21 @@ def present_plan(plan: CostedPlan, *, as_json: bool) -> None:
     groups = [[run] for run in plan.runs] if len(plan.runs) <= MOST_LINES else plan.groups()
     rows = []
     for group in groups:
-        first = group[0]
-        name = (
-            first.config.run_id if len(group) == 1 else f"{first.config.run_id.rsplit('-s', 1)[0]}, {len(group)} seeds"
-        )
+        name = group[0].config.run_id
         flops = seconds = None
         if plan.cost is not None:
             flops, seconds = plan.cost.flops(group), plan.cost.seconds(group)
         rows.append(
-            [
-                name,
-                _counted(group),
-                amount(flops) if flops else "–",
-                duration(seconds) if seconds else "–",
-                next((run.reason for run in group if run.reason), ""),
-            ]
+            {
+                "Run": name if len(group) == 1 else f"{name.rsplit('-s', 1)[0]}, {len(group)} seeds",
+                "State": _counted(group),
+                "Training FLOPs": amount(flops) if flops else "–",
+                "Time": duration(seconds) if seconds else "–",
+                "Reason": next((run.reason for run in group if run.reason), ""),
+            }
         )
     done = sum(run.state == "done" for run in plan.runs)
-    headings = ["Run", "State", "Training FLOPs", "Time", "Reason"]
-    title = f"{plan.name}: {len(plan.runs)} runs, {done} done"
-    print_table(title, headings, rows, left=("State", "Reason"))
+    print_table(f"{plan.name}: {len(plan.runs)} runs, {done} done", rows, left=("State", "Reason"))
     if plan.cost is None:
         print_lines([plan.note] if plan.note else [])
     else:
@@ -76,20 +66,18 @@ def present_plan(plan: CostedPlan, *, as_json: bool) -> None:
 
 
 def present_status(status: StudyStatus, *, as_json: bool) -> None:
-    """Prints how far a study is.
-
-    Raises:
-        typer.Exit: 2 if a record cannot be trusted.
-    """
+    """Prints how far a study is."""
     from recurra.core.terminal import duration
 
     if as_json:
         print_json(status.plain())
         return _refuse(status.runs)
-    rows = [[run.config.run_id, run.state, _progress(run), run.reason or ""] for run in status.runs]
+    rows = [
+        {"Run": run.config.run_id, "State": run.state, "Progress": _progress(run), "Reason": run.reason or ""}
+        for run in status.runs
+    ]
     counts = ", ".join(f"{number} {state}" for state, number in status.counts.items())
-    headings = ["Run", "State", "Progress", "Reason"]
-    print_table(f"{status.spec.name}: {counts}", headings, rows, left=headings[1:])
+    print_table(f"{status.spec.name}: {counts}", rows, left=("State", "Progress", "Reason"))
     if status.remaining_s:
         print_lines([f"all done in about {duration(status.remaining_s)}, as things go"])
     elif status.remaining_s is None:
@@ -131,7 +119,7 @@ def _refuse(runs: Sequence[PlannedRun]) -> None:
     for run in refused:
         sys.stderr.write(one_line(f"error: {run.reason}") + "\n")
     if refused:
-        raise typer.Exit(EXIT_USAGE)
+        raise typer.Exit(EXIT_INPUT)
 
 
 app = typer.Typer(no_args_is_help=True, help="Run every combination of data, models, protocols and seeds in a file.")

@@ -35,13 +35,8 @@ from recurra.models.exits.rules import ExitRule
 class Classifier:
     """Predicts labels of texts, with scikit-learn's conventions.
 
-    Cleaning and tokenisation are those of the training; texts are computed in batches of like length and returned in
-    their own order.
-
-    Args:
-        batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
-        calibration: The exit rule that was chosen for the model as it is stored, where it was.
-        decision: How logits become labels; none takes the most probable one.
+    Cleaning and tokenisation are those of the training; texts are computed in batches of like length, of
+    ``batch_size`` texts of 32 tokens, and returned in their own order.
     """
 
     def __init__(
@@ -176,9 +171,7 @@ class Classifier:
         """Returns what the model thinks of texts after each recurrence, and where they would stop.
 
         The rule is that of `stop_early`, else the calibrated one. Nobody leaves for it: all recurrences are computed.
-
-        Raises:
-            ConfigurationError: If the model has no recurrences, as the linear control.
+        Of a model without recurrences, as the linear control, it raises `ConfigurationError`.
         """
         trace = self.classify(texts, rule=self._rule or self.calibrated_rule, trace=True).trace
         assert trace is not None
@@ -318,11 +311,7 @@ def log_probabilities(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.
 
 
 def checked_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns scores ``(texts, labels)`` that are numbers.
-
-    Raises:
-        RunError: If one is not: it would be an answer, and a wrong one.
-    """
+    """Returns scores ``(texts, labels)``; raises `RunError` if one is no number: it would be an answer, and wrong."""
     finite = np.isfinite(logits).all(axis=1)
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])

@@ -61,11 +61,7 @@ class ExportedExits(HashedSettings):
 
 
 class ExportRecord(Sealed):
-    """What became of one export of one run.
-
-    Attributes:
-        exits: With early exit, for a model with exits of which a threshold keeps enough labels.
-    """
+    """What became of one export of one run; with ``exits``, where a threshold keeps enough labels."""
 
     schema_version: Literal[1] = 1
     run_id: str

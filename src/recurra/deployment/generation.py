@@ -199,12 +199,9 @@ class Generated:
 
 @dataclass
 class GenerationFigures:
-    """What it took.
+    """What it took: seconds with prompts read, bytes that the cache of one row grows by with a token.
 
-    Attributes:
-        wall_s: Seconds for all of them, prompts read included.
-        cache_bytes_per_token: Bytes that the cache of one row grows by with a token; none without a cache.
-        exits: Tokens by the recurrences that they took, those of rows that have ended before the others too.
+    ``exits`` are tokens by the recurrences that they took, those of rows that have ended before the others too.
     """
 
     tokens: int = 0
@@ -263,11 +260,7 @@ class Generator:
     def run(
         self, prompts: list[str], *, batch_size: int = 8, write: Callable[[str], None] | None = None
     ) -> Iterator[Generated]:
-        """Goes on with prompts, in their order.
-
-        Args:
-            write: If given, told the text of a batch of one while it grows, prompt first; not with beams.
-        """
+        """Goes on with prompts, in their order; ``write`` gets the text of a batch of one while it grows."""
         rows = self.language.encode(prompts)
         for first in range(0, len(rows), batch_size):
             part = slice(first, first + batch_size)
@@ -288,10 +281,7 @@ class Generator:
 
     @torch.inference_mode()
     def extend(self, rows: list[list[int]], **more: Any) -> list[list[int]]:
-        """Goes on with rows of tokens, computed together.
-
-        Args:
-            more: Further arguments of transformers' ``generate``, for example ``stopping_criteria``.
+        """Goes on with rows of tokens, computed together; ``more`` are arguments of transformers' ``generate``.
 
         Raises:
             RunError: If the model gives what is not a number, of which every text could be made.
@@ -342,9 +332,8 @@ class Generator:
 class _OnlyNumbers(LogitsProcessor):
     """Refuses scores that are no numbers: the most probable one would be whichever token comes first.
 
-    Args:
-        draws: Whether tokens are drawn. The largest score is then made 0, which changes no probability and keeps a low
-            temperature from making the scores larger than any number.
+    Where tokens are drawn the largest score is made 0, which changes no probability and keeps a low temperature from
+    making the scores larger than any number.
     """
 
     def __init__(self, *, draws: bool) -> None:

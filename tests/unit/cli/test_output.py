@@ -84,7 +84,7 @@ def test_an_export_that_failed_is_exit_code_1(capsys: pytest.CaptureFixture[str]
 
 def test_tables_are_not_cut_and_markup_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 90
-    print_table("", ["Name", "Value"], [["[bold]a[/bold]", long]])
+    print_table("", [{"Name": "[bold]a[/bold]", "Value": long}])
     out = capsys.readouterr().out
     assert "[bold]a[/bold]" in out and long in out
 

@@ -176,14 +176,10 @@ class LinearEngine(Engine):
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What a model thought of texts on the way.
+    """What a model thought of texts ``after`` some recurrences, ``(texts, recurrences, labels)``.
 
-    Attributes:
-        after: Recurrences after which it was read, ``n`` of them; the last is the model's depth.
-        probabilities: ``(texts, n, labels)``.
-        own_heads: Whether each has a head that was trained there. If not, the final head was applied early, to states
-            that it never saw in training: what it says of them is a hint at most.
-        stops_after: Recurrence after which each text would stop under the rule in force, ``(texts,)``; none without.
+    Without ``own_heads`` the final head was applied early, to states that it never saw in training: what it says of
+    them is a hint at most. A text would stop at ``stops_after``, ``(texts,)``, under the rule in force.
     """
 
     after: tuple[int, ...]

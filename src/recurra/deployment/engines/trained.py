@@ -75,9 +75,8 @@ class FlatRows:
     def packed(self, batch_size: int, *, few_sizes: bool) -> Iterator[Batch]:
         """Yields batches of ``batch_size * TOKENS_A_ROW`` tokens of packed rows, the longest first.
 
-        Args:
-            few_sizes: Fill batches up to one of a dozen sizes. Half precision needs it on a CPU: for every new size of
-                a matrix product, oneDNN compiles a kernel for some milliseconds and keeps it, 1 to 3 MB each with AMX.
+        With ``few_sizes`` they are filled up to one of a dozen sizes. Half precision needs it on a CPU: for every new
+        size of a matrix product, oneDNN compiles a kernel for some milliseconds and keeps it, 1 to 3 MB each with AMX.
         """
         lengths = self.lengths
         for rows in budget_batches(lengths, batch_size * TOKENS_A_ROW):
@@ -141,11 +140,7 @@ class ForeignClassifier:
 
     @classmethod
     def load(cls, folder: Path, *, precision: str) -> Self:
-        """Reads a folder.
-
-        Raises:
-            CheckpointError: If it cannot be loaded without its own code, or is not whole.
-        """
+        """Reads a folder; raises `CheckpointError` if it cannot be loaded without its own code, or is not whole."""
         read_model_configuration(folder)
         if not (folder / WEIGHTS_NAME).is_file():
             raise CheckpointError(
@@ -171,11 +166,7 @@ class ForeignClassifier:
 
 
 class TransformerEngine(Engine):
-    """Runs a classifier of ours on torch.
-
-    Args:
-        model: The classifier; converted in place to ``precision`` once, so that no weight is cast again a batch.
-    """
+    """Runs a classifier of ours on torch; it is converted in place, so that no weight is cast again a batch."""
 
     def __init__(
         self,
@@ -256,7 +247,7 @@ class TransformerEngine(Engine):
     ) -> list[npt.NDArray[Any]]:
         """Values of cleaned texts, each the mean over its windows."""
         batches, rows, counts = self._read(texts, batch_size)
-        return [pool_windows(each, counts) for each in compute_rows(self.model, batches, rows, compute)]
+        return [pool_windows(values, counts) for values in compute_rows(self.model, batches, rows, compute)]
 
     def _read(self, texts: Sequence[str], batch_size: int) -> tuple[Iterator[Batch], int, Integers | None]:
         """Batches of windows, how many there are in all, and of each text."""
@@ -327,6 +318,5 @@ def check_fits(folder: Path, tokenizer: PreTrainedTokenizerFast, vocab_size: int
 
 
 def _stored_in(model: PreTrainedModel) -> str:
-    """Precision of the weights of a model as it was read."""
     stored = next(model.parameters()).dtype
     return next((name for name, dtype in PRECISIONS.items() if dtype == stored), str(stored))

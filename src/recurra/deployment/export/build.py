@@ -129,11 +129,9 @@ DEFAULT_AGREEMENT = 0.99
 
 
 def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> TransformerEngine:
-    """Returns the engine with a smaller vocabulary and table; the one that was given stays as it is.
+    """Returns a copy of the engine with a smaller vocabulary and table.
 
-    Args:
-        texts: The training rows: pieces that they use stay, the most frequent first.
-        most: Pieces at most; none leaves all that are used and no more.
+    Pieces that ``texts``, the training rows, use stay, the most frequent first, at most ``most`` or all of them.
 
     Raises:
         ConfigurationError: If the tokenizer's pieces depend on each other, or ``most`` leaves no room for words.
@@ -161,7 +159,6 @@ def export_run(
     """Exports a run, checks the export against the run's model, and puts it in its place when it is whole.
 
     Args:
-        output: Folder to write; a sibling with a name of its own holds it until it is whole.
         rows: Rows to check on, for a caller that has them; none chooses as the options say.
 
     Raises:
@@ -268,7 +265,6 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
 
 
 def _check_linear(run: Path, options: ExportOptions) -> None:
-    """Refuses options that a linear model has no use for."""
     for name, value, reason in (
         ("--precision", None if options.precision == "fp32" else options.precision, "its weights are stored in fp32"),
         ("--vocabulary", options.vocabulary, "it has no token table to make smaller"),
@@ -288,7 +284,7 @@ def _trimmed(
         smaller = JoinedEngine.of(smaller, engine.words)
     logits = smaller.logits(rows.texts, DEFAULT_BATCH_SIZE)
     decision = read_decision(record.data.label_names, record.decision)
-    before, after = (_tokens_read(rows.texts, each) for each in (engine, smaller))
+    before, after = (_tokens_read(rows.texts, model) for model in (engine, smaller))
     cost = VocabularyRecord(
         pieces=len(smaller.tokenizer),
         of=len(engine.tokenizer),

@@ -30,11 +30,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class CheckRows:
-    """Rows to check an export on.
+    """Rows to check an export on, with labels ``(rows,)`` or ``(rows, labels)`` if they are known and the model's own.
 
-    Attributes:
-        labels: ``(rows,)`` or ``(rows, labels)``, if they are known and the model's own.
-        note: Why the run's own rows were not taken, if they were to be.
+    The note says why the run's own rows were not taken, if they were to be.
     """
 
     source: str
@@ -106,11 +104,7 @@ def compare_logits(
     reference_by: Computation,
     decision: LabelDecision,
 ) -> CheckRecord:
-    """Describes how far an export's logits ``(rows, labels)`` lie from those of the run's model, the reference.
-
-    Raises:
-        AuditError: If a logit is not finite: of the run's model, or of the export.
-    """
+    """Describes how far an export's logits ``(rows, labels)`` lie from those of the run's model; all must be finite."""
     for values, whose, advice in (
         (
             reference,

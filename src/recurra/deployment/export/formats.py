@@ -83,9 +83,6 @@ class ExportFormat(ABC):
 
     The tokenizer, the run's record, the card (``templates/README.md.j2``, which says how other programs read the
     folder) and the manifest are written for every format alike.
-
-    Attributes:
-        packages: What `write` imports beyond the dependencies of this package.
     """
 
     name: ClassVar[str]
@@ -97,11 +94,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
-        """Writes weights and configuration of a run's model, which the engine holds in FP32.
-
-        Raises:
-            AuditError: If the weights do not fit the precision, or what was written is not what was meant.
-        """
+        """Writes weights and configuration of a run's model, which the engine holds in FP32."""
 
     @abstractmethod
     def write_linear(self, model: LinearModel, folder: Path) -> None:
@@ -109,20 +102,10 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:
-        """Reads what `write` or `write_linear` wrote.
-
-        Raises:
-            ConfigurationError: If it cannot be computed in that precision.
-            UnavailableError: If a package is missing.
-            CheckpointError: If the model cannot be read.
-        """
+        """Reads what `write` or `write_linear` wrote."""
 
     def check_model(self, config: object) -> None:  # noqa: B027 - safetensors takes every configuration
-        """Refuses a model that the format is not made for, by its `recurra.models.configuration.RecurraConfig`.
-
-        Raises:
-            ConfigurationError: Naming the key, its value, and what is allowed.
-        """
+        """Refuses a model that the format is not made for, by its `recurra.models.configuration.RecurraConfig`."""
 
     def check_packages(self) -> None:
         """Looks whether what `write` needs is installed, without importing it."""
@@ -156,11 +139,7 @@ class SafetensorsFormat(ExportFormat):
 
 
 def write_safetensors(model: PreTrainedModel, precision: str, folder: Path) -> None:
-    """Writes ``config.json`` and ``model.safetensors`` with every weight in ``precision``.
-
-    Raises:
-        AuditError: If a weight does not fit it.
-    """
+    """Writes ``config.json`` and ``model.safetensors`` in ``precision``; raises `AuditError` if a weight exceeds it."""
     from recurra.models.inference import PRECISIONS
 
     stored = copy.deepcopy(model).to(device="cpu", dtype=PRECISIONS[precision])
@@ -251,7 +230,6 @@ class WebFormat(OnnxFormat):
 
 
 def _words_of(engine: TransformerEngine) -> LinearModel | None:
-    """The linear model beside an encoder, if there is one."""
     return getattr(engine, "words", None)
 
 

@@ -74,9 +74,7 @@ class VocabularyRecord(HashedSettings):
 class CheckRecord(HashedSettings):
     """The export held against the run's model on real rows, when it was made.
 
-    Attributes:
-        largest_logit: Largest absolute logit of the run's model, to judge the difference by.
-        only_reference: Rows that only the run's model gets right; none in exports from before it was counted.
+    ``only_reference`` are rows that only the run's model gets right; none in exports from before it was counted.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"reference_accuracy", "accuracy"})
@@ -131,8 +129,8 @@ class CalibrationRecord(HashedSettings):
         asked: Share of rows that was to keep the label of the export without exits.
         rows: How many; 0 if there were none to choose on.
         rule: The rule as `recurra.models.exits` writes it; none if no threshold keeps what was asked.
-        agreement: Share of rows that kept their label, with rows leaving as they do in use; none without a rule.
-        taken: Rows by the recurrences that they took; none without a rule.
+        agreement: Share of rows that kept their label, with rows leaving as they do in use.
+        taken: Rows by the recurrences that they took.
         confidence: Probability, over the draw of such rows, that at least ``asked`` of texts like them keep their
             label; none if nothing was promised.
     """
@@ -270,11 +268,7 @@ def write_manifest(folder: Path, manifest: ExportManifest) -> ExportManifest:
 
 
 def read_manifest(folder: Path | str) -> ExportManifest:
-    """Reads ``export.json`` and looks at no other file.
-
-    Raises:
-        CheckpointError: If there is none, it is not ours, a newer version wrote it, or it was changed.
-    """
+    """Reads ``export.json`` and looks at no other file."""
     path = Path(folder) / MANIFEST_NAME
     if not path.is_file():
         raise CheckpointError(f"'{folder}' is not an export: no {MANIFEST_NAME}; give a folder of 'recurra export'")
@@ -311,11 +305,7 @@ def verify_files(folder: Path, manifest: ExportManifest, names: Iterable[str]) -
 
 
 def read_run(folder: Path) -> LabelRunRecord:
-    """Reads the record of a finished run.
-
-    Raises:
-        CheckpointError: If it is none of ours.
-    """
+    """Reads the record of a finished run; raises `CheckpointError` if it is none of ours."""
     if is_export(folder):
         raise CheckpointError(
             f"'{folder}' is an export, not a run; give the run that it was made from, or read it with "

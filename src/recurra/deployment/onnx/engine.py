@@ -213,14 +213,14 @@ class OnnxLinearEngine(Engine):
 
     def __init__(self, session: Any, tokenizer: Tokenizer | None) -> None:
         self._session, self._tokenizer = session, tokenizer
-        self._inputs = [each.name for each in session.get_inputs()]
+        self._inputs = [item.name for item in session.get_inputs()]
         self._labels = session.get_outputs()[0].shape[-1]
 
     @classmethod
     def load(cls, folder: Path, threads: int = 0) -> OnnxLinearEngine:
         """Reads an export's folder; 0 threads are one for each core."""
         session = open_session(folder / MODEL_NAME, threads)
-        names = {each.name for each in session.get_inputs()}
+        names = {item.name for item in session.get_inputs()}
         if not names or not names <= {PIECES, WORDS, CHARACTERS}:
             raise CheckpointError(
                 f"'{folder / MODEL_NAME}' takes {', '.join(sorted(names)) or 'nothing'}, which is no linear model of "

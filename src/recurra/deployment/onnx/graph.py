@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -23,10 +22,9 @@ Kind: TypeAlias = onnx.TypeProto
 
 
 def tensor(element: int, *shape: int | str | None) -> Kind:
-    """What is known of a value before it is computed.
+    """What is known of a value before it is computed: runtimes other than ONNX Runtime need it in bodies of loops.
 
-    ONNX Runtime finds out by itself; other runtimes cannot read a loop whose body does not say it. A size that
-    has a name is the same wherever the name stands, None is any.
+    A size that has a name is the same wherever the name stands, None is any.
     """
     return helper.make_tensor_type_proto(element, list(shape))
 
@@ -86,11 +84,9 @@ class Graph:
         iteration: str,
         goes_on: str = "",
     ) -> list[str]:
-        """Adds a loop; returns the names of what it carried, after it.
+        """Adds a loop of at most ``trips`` iterations; returns the names of what it carried, after it.
 
-        Args:
-            trips: Most iterations, a whole number ``()``.
-            goes_on: What the body computes to say whether another one follows; none means always.
+        ``goes_on`` is what the body computes to say whether another one follows; none means always.
         """
         going = self.name("going")
         if not goes_on:
@@ -117,16 +113,16 @@ class Graph:
 
     def choose(self, condition: str, then: Branch, otherwise: Branch, names: Sequence[str] | None = None) -> list[str]:
         """Adds a choice between two branches, of which one is computed; returns the names of its results."""
-        chosen = list(names or (self.name("If") for _ in then.results))
+        chosen = list(names or (self.name("If") for _ in then[1]))
         branches = {
             which: helper.make_graph(
-                branch.graph.nodes,
+                graph.nodes,
                 which,
                 [],
-                [helper.make_value_info(name, kind) for name, kind in branch.results],
-                value_info=branch.graph._kinds,
+                [helper.make_value_info(name, kind) for name, kind in results],
+                value_info=graph._kinds,
             )
-            for which, branch in (("then_branch", then), ("else_branch", otherwise))
+            for which, (graph, results) in (("then_branch", then), ("else_branch", otherwise))
         }
         self.nodes.append(helper.make_node("If", [condition], chosen, **branches))
         return chosen
@@ -181,37 +177,23 @@ class Carried:
     kind: Kind
 
 
-@dataclass(frozen=True)
-class Branch:
-    """One side of a choice: its nodes, and which of their values are its results, with their types and shapes."""
-
-    graph: Graph
-    results: Sequence[tuple[str, Kind]]
+# One side of a choice: its nodes, and which of their values are its results, with their types and shapes.
+Branch: TypeAlias = tuple[Graph, Sequence[tuple[str, Kind]]]
 
 
 _LARGEST = 127
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-class Linear(ABC):
-    """How linear maps and the token table are stored and computed."""
+class Linear:
+    """Stores and computes linear maps and the token table in FP32."""
 
-    @abstractmethod
     def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
         """Maps ``(..., inputs)`` to ``(..., outputs)`` without a bias; ``weight`` is ``(outputs, inputs)``."""
-
-    @abstractmethod
-    def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
-        """Looks rows of a table up."""
-
-
-class FullLinear(Linear):
-    """Everything in FP32."""
-
-    def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
         return str(graph.op("MatMul", states, graph.weight(f"{name}.weight", weight.T)))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
+        """Looks rows of a table up."""
         return str(graph.op("Gather", graph.weight(f"{name}.weight", table), ids, axis=0))
 
 

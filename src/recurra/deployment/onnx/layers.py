@@ -67,11 +67,7 @@ class LayerWriter:
     def linear_map(
         self, graph: Graph, states: str, name: str, part: str = "", outputs: Callable[[Array], Array] = np.asarray
     ) -> str:
-        """A linear map by its name among the model's weights, or a part of its outputs.
-
-        Args:
-            states: ``(..., inputs)``.
-        """
+        """A linear map of ``(..., inputs)`` by its name among the model's weights, or a part of its outputs."""
         stored = part or name
         product = self.linear.product(graph, states, stored, outputs(self.weights[f"{name}.weight"]))
         mapped = str(graph.op("Add", product, self._own(graph, f"{name}.bias", f"{stored}.bias", outputs)))
@@ -90,7 +86,7 @@ class LayerWriter:
         if not self._is_own(name):
             return graph.weight(stored, taken(self.weights[name]))
         recurrences = range(self.config.num_recurrences)
-        own = np.stack([taken(self.weights[name.replace(_SHARED, _OWN.format(each))]) for each in recurrences])
+        own = np.stack([taken(self.weights[name.replace(_SHARED, _OWN.format(number))]) for number in recurrences])
         values = graph.weight(stored.replace(_SHARED, _OWN.format("all")), own)
         return str(graph.op("Gather", values, self._recurrence, axis=0))
 
@@ -326,7 +322,6 @@ class LayerWriter:
         return str(graph.op("Squeeze", row, graph.numbers(1)))
 
     def _final_norm(self, graph: Graph, states: str) -> str:
-        """The norm before a head, if there is one."""
         return self.norm(graph, states, "model.final_norm") if self.config.final_norm else states
 
     def head(self, graph: Graph, pooled: str) -> tuple[str, str]:

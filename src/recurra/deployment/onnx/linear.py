@@ -33,18 +33,18 @@ def build_linear(model: LinearModel) -> onnx.ModelProto:
     Raises:
         ConfigurationError: If the n-grams are hashed, and so are not known.
     """
-    if any(each.is_hashed for each in model.vectorizers):
+    if any(vectorizer.is_hashed for vectorizer in model.vectorizers):
         raise ConfigurationError(
             "the n-grams of this linear model are hashed, because of its many training texts, and no ONNX graph does "
             "that; export it as safetensors"
         )
     graph = Graph()
     if model.vectorizers[0].tokenizer is None:
-        kinds = [each for each in model.vectorizers if len(each.idf)]
-        features = graph.op("Concat", *(_features(graph, each) for each in kinds), axis=0)
+        kinds = [vectorizer for vectorizer in model.vectorizers if len(vectorizer.idf)]
+        features = graph.op("Concat", *(_features(graph, kind) for kind in kinds), axis=0)
         features = graph.op("Unsqueeze", features, graph.numbers(0))
         scores = graph.op("MatMul", features, _double(graph, graph.weight("weight", model.weight.T)))
-        inputs = [helper.make_tensor_value_info(each.unit, TensorProto.STRING, [each.unit]) for each in kinds]
+        inputs = [helper.make_tensor_value_info(kind.unit, TensorProto.STRING, [kind.unit]) for kind in kinds]
     else:
         rows = _double(graph, graph.op("Gather", graph.weight("weight", model.weight.T), PIECES, axis=0))
         number = graph.op("Max", _double(graph, graph.op("Size", PIECES)), graph.constant(1, np.float64))

@@ -31,9 +31,7 @@ from recurra.deployment.onnx import (
 )
 from recurra.deployment.onnx.graph import (
     Array,
-    Branch,
     Carried,
-    FullLinear,
     Graph,
     Int8Linear,
     Kind,
@@ -55,10 +53,7 @@ _NOTHING = onnx.numpy_helper.from_array(np.array([np.nan], dtype=np.float32))
 class _Left:
     """The rows of the batch that have not left: names of the values that have a row for each of them.
 
-    Attributes:
-        states: ``(rows, tokens, hidden)``.
-        numbers: Their numbers in the batch, ``(rows,)``.
-        rows: The rest of what layers and heads read.
+    ``numbers`` are their numbers in the batch, ``rows`` the rest of what layers and heads read.
     """
 
     states: str
@@ -187,8 +182,8 @@ class ExitWriter:
         passed_on = [later.op("Identity", name) for name in values]
         return body.choose(
             first,
-            Branch(start, list(zip(made, kinds, strict=True))),
-            Branch(later, list(zip(passed_on, kinds, strict=True))),
+            (start, list(zip(made, kinds, strict=True))),
+            (later, list(zip(passed_on, kinds, strict=True))),
         )
 
     def _read_exit(self, body: Graph, now: _Left, written: Sequence[str], iteration: str) -> list[str]:
@@ -222,12 +217,11 @@ class ExitWriter:
         same = [passing.op("Identity", name) for name in (*(name for name, _ in now.values), *written)]
         return body.choose(
             asks,
-            Branch(graph, list(zip(passed_on, kinds, strict=True))),
-            Branch(passing, list(zip(same, kinds, strict=True))),
+            (graph, list(zip(passed_on, kinds, strict=True))),
+            (passing, list(zip(same, kinds, strict=True))),
         )
 
     def _finish(self, left: _Left, written: Sequence[str], trips: str, last: str) -> None:
-        """The last recurrence and the final head, if anybody is left."""
         graph, layers = self.graph, self.layers
         logits, depths, exits = written
         going, gone = Graph(graph), Graph(graph)
@@ -240,12 +234,12 @@ class ExitWriter:
         kind = self._written[0]
         (whole,) = going.choose(
             going.op("Greater", trips, going.constant(0, np.int64)),
-            Branch(early, [(early.op("ScatterND", logits, index, scores), kind)]),
-            Branch(straight, [(straight.op("Identity", scores), kind)]),
+            (early, [(early.op("ScatterND", logits, index, scores), kind)]),
+            (straight, [(straight.op("Identity", scores), kind)]),
         )
         nothing_new = gone.op("Identity", logits)
         some = graph.op("Cast", graph.op("Size", left.numbers), to=BOOL)
-        graph.choose(some, Branch(going, [(whole, kind)]), Branch(gone, [(nothing_new, kind)]), [LOGITS])
+        graph.choose(some, (going, [(whole, kind)]), (gone, [(nothing_new, kind)]), [LOGITS])
         graph.rename(depths, EXITED_AFTER)
         graph.rename(exits, EXIT_LOGITS)
 
@@ -276,13 +270,13 @@ class ExitWriter:
         either = entropy_branch.op("Or", sure, entropy_branch.op("LessOrEqual", own, most))
         (leaving,) = graph.choose(
             graph.op("GreaterOrEqual", most, graph.number(0.0)),
-            Branch(entropy_branch, [(either, tensor(BOOL, None))]),
-            Branch(other, [(other.op("Identity", sure), tensor(BOOL, None))]),
+            (entropy_branch, [(either, tensor(BOOL, None))]),
+            (other, [(other.op("Identity", sure), tensor(BOOL, None))]),
         )
         return leaving
 
 
-LINEAR: dict[str, type[Linear]] = {"fp32": FullLinear, "int8": Int8Linear}
+LINEAR: dict[str, type[Linear]] = {"fp32": Linear, "int8": Int8Linear}
 # What the file may hold above its weights: scales, rotary table, and the graph, which is small.
 LARGEST_EXCESS = 0.03
 GRAPH_BYTES = 2**16

@@ -116,12 +116,7 @@ def require_onnxruntime() -> Any:
 
 
 def open_session(path: Path, threads: int = 0) -> Any:
-    """Loads a model into ONNX Runtime; 0 threads mean one for each core.
-
-    Raises:
-        UnavailableError: If ONNX Runtime is not installed, or is too old.
-        CheckpointError: If this version of it cannot read the model.
-    """
+    """Loads a model into ONNX Runtime; 0 threads mean one for each core."""
     runtime = require_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()

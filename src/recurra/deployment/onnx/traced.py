@@ -31,11 +31,7 @@ class _Logits(nn.Module):
 
 
 def write_traced(model: Any, precision: str, folder: Path, metadata: dict[str, str]) -> None:
-    """Writes ``config.json`` and ``model.onnx``.
-
-    Raises:
-        ConfigurationError: If torch's exporter cannot trace the encoder.
-    """
+    """Writes ``config.json`` and ``model.onnx``; raises `ConfigurationError` if torch cannot trace the encoder."""
     path, whole = folder / MODEL_NAME, folder / f"fp32-{MODEL_NAME}"
     ids = torch.ones(2, 6, dtype=torch.long)
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])

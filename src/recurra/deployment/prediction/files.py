@@ -89,13 +89,7 @@ class Layout:
 
     Columns of the input that are written too come first and as they are, the text's own among them in place of
     ``text``; a column of ours with the name of one of them has `PREDICTED` behind its name.
-
-    Attributes:
-        row_columns: All columns but the probabilities of the classes, in order.
-        columns: All columns, in order.
-
-    Raises:
-        ConfigurationError: If the input has both a column of our name and one of that with `PREDICTED` behind it.
+    ``row_columns`` are all but the probabilities of the classes.
     """
 
     def __init__(
@@ -153,11 +147,7 @@ class Layout:
 
 
 class TableWriter:
-    """Writes CSV or TSV with a header.
-
-    With ``escape_formulas``, words that a spreadsheet would take for a formula get an apostrophe in front, which it
-    takes for text; other programs then read the apostrophe.
-    """
+    """Writes CSV or TSV with a header; with ``escape_formulas`` what a spreadsheet would run has an apostrophe."""
 
     def __init__(self, stream: TextIO, layout: Layout, delimiter: str, *, escape_formulas: bool = False) -> None:
         self._layout = layout
@@ -298,12 +288,9 @@ class ParquetWriter:
 
 @dataclass
 class PredictionCounts:
-    """What went through a stream.
+    """What went through a stream, and how many rows got each label.
 
-    Attributes:
-        empty: Texts without a character but white space; they are predicted like any other and keep their place.
-        labels: Rows by predicted label; a row with several counts for each, one without a label for none.
-        abstained: Rows that got no label; none if every row was to get one.
+    Empty texts are predicted like any other; ``abstained`` rows got no label, none if every row was to get one.
     """
 
     rows: int = 0
@@ -347,11 +334,7 @@ def write_stream(
     advance: Callable[[int], None] | None = None,
     explain_words: int | None = None,
 ) -> PredictionCounts:
-    """Predicts raw texts chunk by chunk and writes them in their order.
-
-    Args:
-        explain_words: How many words to give of each label that is explained; none gives none.
-    """
+    """Predicts raw texts chunk by chunk and writes them in their order, with so many words of each explained label."""
     decision = classifier.decision
     counts = PredictionCounts(abstained=0 if decision.abstains else None)
     for chunk in chunks:
@@ -396,13 +379,7 @@ def source_chunks(
 
 
 def check_output(path: Path, source: Path | str | None = None) -> None:
-    """Refuses a file that cannot be meant, before any work is done.
-
-    Raises:
-        ConfigurationError: For an unknown extension.
-        StorageError: If it is the input itself, or a folder.
-        UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
-    """
+    """Refuses a file that cannot be meant, before any work is done."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(
             f"'{path}' has the unknown extension '{path.suffix}'{did_you_mean(path.suffix, SUFFIXES)}; "
@@ -427,11 +404,7 @@ def open_writer(
     columns: InputColumns | None = None,
     explains: bool = False,
 ) -> Iterator[PredictionWriter]:
-    """Opens a file of predictions by its extension; it takes its place when all is written, or not at all.
-
-    Raises:
-        StorageError: If it cannot be written; what was there is untouched. See also `check_output` and `Layout`.
-    """
+    """Opens a file of predictions by its extension; it takes its place when all is written, or not at all."""
     check_output(path)
     names = [] if columns is None else columns.names
     layout = Layout(decision, ids=ids, truth=truth, input_columns=names, explains=explains)

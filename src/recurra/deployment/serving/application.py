@@ -173,7 +173,6 @@ class Application:
         await self._models.stop()
 
     def _admit(self, scope: Scope) -> None:
-        """Refuses who has no key or asks too often."""
         path = scope["path"]
         guarded = self._keys is not None and _is_guarded(path)
         owner = self._keys.owner(Headers(scope=scope)) if self._keys is not None and guarded else None
@@ -210,7 +209,6 @@ class Application:
         )
 
     async def _classify(self, request: Request) -> Response:
-        """Classifies one text or many by one model or several."""
         body = await self._bodies.read(request)
         try:
             results = await self._results(parse_request(body, self._limits), request)
@@ -257,24 +255,20 @@ class Application:
         return results
 
     async def _list_models(self, _: Request) -> Response:
-        """Lists the models, and what a request may hold."""
         limits = self._limits
         descriptions = self._models.descriptions()
         return _respond(ModelsResponse(descriptions, limits.max_body_bytes, limits.max_texts, limits.max_characters))
 
     async def _describe_model(self, request: Request) -> Response:
-        """Describes one model."""
         name = request.path_params["name"]
         if name not in self._models.names:
             raise unknown_model(name, self._models.names)
         return _respond(self._models.chosen([name])[0].description)
 
     async def _live(self, _: Request) -> Response:
-        """Answers while the process works."""
         return _respond(Health())
 
     async def _ready(self, _: Request) -> Response:
-        """Answers 200 while every model takes requests, and 503 otherwise."""
         ready = self._models.ready
         loaded = [
             LoadedModel(name=model.name, content_hash=model.content_hash, loaded_at=model.loaded_at)
@@ -283,20 +277,17 @@ class Application:
         return _respond(Readiness("ok" if ready else "stopping", loaded), 200 if ready else 503)
 
     async def _show_metrics(self, _: Request) -> Response:
-        """Shows counters for Prometheus."""
         return _respond(self.metrics.page(), headers={"Content-Type": METRICS_TYPE})
 
     async def _show_openapi(self, _: Request) -> Response:
         return _respond(self._openapi)
 
     async def _show_page(self, _: Request) -> Response:
-        """Shows a page to try the models in a browser."""
         content, headers = self._page
         return _respond(content, headers=headers)
 
 
 def _respond(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Returns bytes as they are, or a value as JSON."""
     body = content if isinstance(content, bytes) else msgspec.json.encode(content)
     return Response(body, status, headers={**HEADERS, "Content-Type": _JSON, **(headers or {})})
 

@@ -42,10 +42,7 @@ class Batcher:
     A thread that is free takes what waits, so that batches grow with the load; a request is never cut.
     Requests for other extras are another batch; none overtakes an earlier one. A request that was cancelled or is too
     late is left out. If a batch fails, its requests are computed one by one, so that a text only ever spoils its own
-    request.
-
-    Args:
-        observe: Called with each successful batch's texts, seconds and recurrences taken, for the metrics.
+    request. ``observe`` is called with each successful batch's texts, seconds and recurrences taken.
     """
 
     def __init__(
@@ -98,11 +95,7 @@ class Batcher:
         return self._waiting_texts
 
     def submit(self, texts: Sequence[str], extras: Extras | None = None) -> Future[Computed]:
-        """Accepts one text or more, or turns them away at once.
-
-        Raises:
-            Refusal: 429 if too many wait, 503 if it is being stopped.
-        """
+        """Accepts one text or more, or turns them away at once: 429 if too many wait, 503 if it is being stopped."""
         now = time.monotonic()
         job = _Job(texts, extras or Extras(), now, now + self._limits.timeout_s)
         with self._changed:

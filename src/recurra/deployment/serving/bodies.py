@@ -430,7 +430,6 @@ def predictions_of(answers: Classified, decision: LabelDecision) -> list[Predict
 
 
 def _labelled(rows: npt.NDArray[np.float64], decision: LabelDecision) -> list[tuple[Any, dict[str, float]]]:
-    """The labels and the probabilities by name of each row."""
     names = decision.label_names
     probabilities = [dict(zip(names, row, strict=True)) for row in rows.tolist()]
     return list(zip(decision.labels(rows), probabilities, strict=True))

@@ -116,11 +116,7 @@ def stopping() -> Refusal:
 
 
 class ApiKeys:
-    """Recognises keys; holds nothing but their hashes.
-
-    Raises:
-        ConfigurationError: If there is none or too many, one is there twice, too short or cannot stand in a header.
-    """
+    """Recognises keys, 1 to 100 different ones; holds nothing but their hashes."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -172,9 +168,6 @@ class RateLimiter:
 
     Of a client only the moment is stored at which its bucket is full again; from then on it need not be remembered.
     Where too many are remembered, new addresses share a bucket: nobody gets a full one by making us forget.
-
-    Args:
-        rate: Requests and the seconds in which they may come; so many may come at once.
     """
 
     def __init__(self, rate: Rate, most: int = _MOST_CLIENTS, clock: Callable[[], float] = time.monotonic) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,7 @@ _MOST_READINGS = 3
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """A classifier and its description.
-
-    Attributes:
-        source: Where it comes from, and its successor may; none for one that stays as it is.
-        note: Which run of a comparison was taken; empty if the folder is none.
-    """
+    """A classifier, where it comes from and its successor may, and which run of a comparison was taken."""
 
     classifier: Classifier
     description: ModelDescription
@@ -58,11 +53,7 @@ class ModelSource:
 
         What is replaced while it is read is read again: the answer is one model, never parts of two.
 
-        Args:
-            known: Hash of the content that is wanted no more; None is returned if it is still there.
-
-        Raises:
-            CheckpointError: If it is not a run or an export of ours, is not whole, or was changed.
+        Nothing is returned if the content whose hash is ``known`` is still there.
         """
         for _ in range(_MOST_READINGS):
             before = self._content_hash()
@@ -182,13 +173,10 @@ def describe_model(name: str, classifier: Classifier, **known: Any) -> ModelDesc
 
 
 @dataclass(frozen=True, eq=False)
-class QueuedModel:
+class QueuedModel(ServedModel):
     """A model and the queue of its texts: who holds it asks this one, whatever is loaded meanwhile."""
 
-    classifier: Classifier
-    description: ModelDescription
-    source: ModelSource | None
-    batcher: Batcher
+    batcher: Batcher = field(kw_only=True)
 
 
 class Models:
@@ -305,4 +293,4 @@ class Models:
             failed=lambda error: self._log.failure("computation", error, model=name),
         )
         self._metrics.show_model(name, description.content_hash, description.loaded_at, lambda: batcher.waiting_texts)
-        return QueuedModel(classifier, description, model.source, batcher)
+        return QueuedModel(classifier, description, model.source, batcher=batcher)

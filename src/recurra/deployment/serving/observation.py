@@ -82,14 +82,9 @@ class Metrics:
     def batches(
         self, model: str, calibrated: Mapping[int, int] | None = None
     ) -> Callable[[int, float, Iterable[int] | None], None]:
-        """Returns what is to be called with each batch of a model.
+        """Returns what is to be called with each batch: texts, seconds, and if a rule was asked for recurrences taken.
 
-        It takes the number of texts, the seconds, and the recurrences that each text took; none where no rule was
-        asked for.
-
-        Args:
-            model: Its name.
-            calibrated: Calibration rows by the recurrences that they took; none without a calibrated rule.
+        ``calibrated`` are calibration rows by the recurrences that they took; none without a calibrated rule.
         """
         texts, sizes = self.texts.labels(model), self.batch_texts.labels(model)
         times = self.batch_seconds.labels(model)

@@ -44,10 +44,8 @@ _LAST_HEAD_S = 1.0
 class BoundedProtocol(HttpToolsProtocol):
     """Closes a connection whose request does not come, does not end, or has more around its data than it may.
 
-    So too one whose client does not take the answers.
-
-    A request is read until it is whole. If it is answered before, the connection is closed, once its client has sent
-    the rest, or too much more, or nothing more for too long.
+    So too one whose client does not take the answers. A request is read until it is whole. If it is answered before,
+    the connection is closed, once its client has sent the rest, or too much more, or nothing more for too long.
     """
 
     _head_timer: asyncio.TimerHandle | None = None

@@ -303,40 +303,24 @@ def linear_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return runs
 
 
+@pytest.mark.parametrize("form", ["safetensors", "onnx"])
 @pytest.mark.parametrize("name", ["linear", "linear-tuned", "static", "several"])
-def test_a_linear_model_is_exported_as_it_is(name: str, linear_runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_linear_model_is_exported(name: str, form: str, linear_runs: dict[str, Path], tmp_path: Path) -> None:
     folder, run = tmp_path / "out", linear_runs[name]
-    manifest = export_run(run, folder)
-    assert {path.name for path in folder.iterdir()} == {LINEAR_NAME, "run-record.json", "README.md", "export.json"}
-    assert read_export(folder) == manifest
-    assert (manifest.kind, manifest.format, manifest.precision) == ("linear", "safetensors", "fp32")
-    assert manifest.check.rows == 24 and manifest.check.largest_logit_difference == 0
-    assert manifest.check.computation.engine == "scikit-learn" and manifest.check.accuracy is not None
-    assert manifest.weights_bytes == (folder / LINEAR_NAME).stat().st_size
-    assert not needs_torch(folder) and not needs_torch(run)
-    found, reference = Classifier.open(folder), Classifier.from_run(run)
-    assert np.array_equal(found.logits(TEXTS), reference.logits(TEXTS)) and found.depth is None
-    assert found.predict(TEXTS).tolist() == reference.predict(TEXTS).tolist()
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert "not torch or transformers" in card and "A text is read to its end" in card
-    assert "are cut" not in card and "stock classes" not in card and "epochs," not in card
-    with pytest.raises(ConfigurationError, match="computed in fp64, not in bf16; leave --precision out"):
-        Classifier.from_export(folder, precision="bf16")
-
-
-@pytest.mark.parametrize("name", ["linear", "linear-tuned", "static", "several"])
-def test_a_linear_model_is_exported_as_a_graph(name: str, linear_runs: dict[str, Path], tmp_path: Path) -> None:
-    folder, run = tmp_path / "out", linear_runs[name]
-    manifest = export_run(run, folder, ExportOptions("onnx"))
-    own = {"model.onnx", *(["tokenizer.json"] if name == "static" else [])}
-    assert {path.name for path in folder.iterdir()} == {*own, "run-record.json", "README.md", "export.json"}
-    assert (manifest.kind, manifest.format, manifest.precision) == ("linear", "onnx", "fp32")
-    assert manifest.check.computation.engine == "onnxruntime" and manifest.check.label_agreement == 1
-    assert manifest.check.largest_logit_difference < 1e-6 and not needs_torch(folder)
+    manifest = export_run(run, folder, ExportOptions(form))
+    weights = {LINEAR_NAME} if form == "safetensors" else {"model.onnx", *(["tokenizer.json"] * (name == "static"))}
+    assert {path.name for path in folder.iterdir()} == {*weights, "run-record.json", "README.md", "export.json"}
+    assert read_export(folder) == manifest and not needs_torch(folder) and not needs_torch(run)
+    assert (manifest.kind, manifest.format, manifest.precision) == ("linear", form, "fp32")
+    assert manifest.check.rows == 24 and manifest.check.label_agreement == 1 and manifest.check.accuracy is not None
+    assert manifest.check.largest_logit_difference <= (0 if form == "safetensors" else 1e-6)
+    assert manifest.check.computation.engine == {"safetensors": "scikit-learn", "onnx": "onnxruntime"}[form]
     found, reference = Classifier.open(folder), Classifier.from_run(run)
     assert found.predict(TEXTS).tolist() == reference.predict(TEXTS).tolist() and found.depth is None
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert "runs of letters and digits" in card and "A text is read to its end" in card
+    usage = {"safetensors": "not torch or transformers", "onnx": "runs of letters and digits"}[form]
+    assert usage in card and "A text is read to its end" in card
+    assert "are cut" not in card and "stock classes" not in card and "epochs," not in card
     with pytest.raises(ConfigurationError, match="computed in fp64, not in bf16; leave --precision out"):
         Classifier.from_export(folder, precision="bf16")
 

@@ -140,19 +140,9 @@ def _other_cleaning(folder: Path) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated weights": (_cut, "has 100 bytes instead of 256: truncated or changed; copy it or export the run again"),
     "missing file": (lambda f: (f / "README.md").unlink(), "is missing: the export is not whole"),
-    "a folder for a file": (
-        lambda f: ((f / "README.md").unlink(), (f / "README.md").mkdir()),
-        "README.md' is missing: the export is not whole",
-    ),
     "no manifest": (lambda f: (f / "export.json").unlink(), "is not an export: no export.json; give a folder of"),
-    "truncated manifest": (
-        lambda f: (f / "export.json").write_text((f / "export.json").read_text()[:-30]),
-        "is not valid JSON",
-    ),
     "changed figure": (lambda f: change(f, max_length=25), "was changed after it was written"),
-    "newer schema": (lambda f: change(f, schema_version=2), "has schema 2, this version reads up to 1; upgrade"),
     "unknown key": (lambda f: change(f, extra=1), "is not an export of ours: 'extra'"),
-    "a list": (lambda f: (f / "export.json").write_text("[1]"), "is not an export of ours"),
     "a file outside": (_outside, "is not an export of ours: 'files"),
     "another cleaning": (
         _other_cleaning,

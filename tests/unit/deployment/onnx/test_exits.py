@@ -20,7 +20,7 @@ runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'
 from onnx_graphs import FEED_FORWARDS, rows  # noqa: E402
 from onnx_graphs import session_of as run_of  # noqa: E402
 from recurra import RecurraForSequenceClassification  # noqa: E402
-from recurra.deployment.onnx.graph import FullLinear, Int8Linear, Linear  # noqa: E402
+from recurra.deployment.onnx.graph import Int8Linear, Linear  # noqa: E402
 from recurra.deployment.onnx.model import build_classifier  # noqa: E402
 from recurra.models.exits.rules import (  # noqa: E402
     ConfidenceRule,
@@ -43,7 +43,7 @@ def stirred(**shape: Any) -> RecurraForSequenceClassification:
 
 def session_of(model: RecurraForSequenceClassification, linear: Linear | None = None) -> Any:
     weights = {name: values.numpy() for name, values in model.state_dict().items()}
-    graph = build_classifier(model.config, weights, linear or FullLinear(), max_length=LONGEST, metadata={})
+    graph = build_classifier(model.config, weights, linear or Linear(), max_length=LONGEST, metadata={})
     onnx.checker.check_model(graph, full_check=True)
     return run_of(graph)
 
@@ -194,7 +194,7 @@ def test_nothing_in_it_stops_runtimes_that_take_the_standard_less_exactly() -> N
     """OpenVINO reads an empty constant as one number, and finds no shape for a loop skipped by its condition."""
     model = stirred(num_recurrences=3, exits=[1, 2])
     weights = {name: values.numpy() for name, values in model.state_dict().items()}
-    graph = build_classifier(model.config, weights, FullLinear(), max_length=LONGEST, metadata={}).graph
+    graph = build_classifier(model.config, weights, Linear(), max_length=LONGEST, metadata={}).graph
     assert [weight.name for weight in graph.initializer if 0 in weight.dims] == []
     loops = [node for node in nodes_of(graph) if node.op_type == "Loop"]
     assert len(loops) == 2 and [node.input[1] for node in loops] == ["", ""]
@@ -227,7 +227,7 @@ def test_rows_that_left_are_not_computed(tmp_path: Path) -> None:
     """Counted in what the loop computes, not timed: the profile names every node that ran."""
     model, inputs = stirred(num_recurrences=6, exits=[1, 2, 3, 4, 5]), rows(16, 9)
     weights = {name: values.numpy() for name, values in model.state_dict().items()}
-    graph = build_classifier(model.config, weights, FullLinear(), max_length=LONGEST, metadata={})
+    graph = build_classifier(model.config, weights, Linear(), max_length=LONGEST, metadata={})
     ran = {}
     for name, bound in (("all", 0.0), ("none", 2.0)):
         options = runtime.SessionOptions()

@@ -21,7 +21,6 @@ from recurra import RecurraForSequenceClassification, preset  # noqa: E402
 from recurra.core.errors import AuditError, ConfigurationError  # noqa: E402
 from recurra.deployment.export.formats import OnnxFormat  # noqa: E402
 from recurra.deployment.onnx.graph import (  # noqa: E402
-    FullLinear,
     Graph,
     Int8Linear,
     Linear,
@@ -39,7 +38,7 @@ def weights_of(model: RecurraForSequenceClassification) -> dict[str, np.ndarray]
 
 def build(model: RecurraForSequenceClassification, linear: Linear | None = None) -> Any:
     graph = build_classifier(
-        model.config, weights_of(model), linear or FullLinear(), max_length=LONGEST, metadata={"run_id": "r"}
+        model.config, weights_of(model), linear or Linear(), max_length=LONGEST, metadata={"run_id": "r"}
     )
     onnx.checker.check_model(graph, full_check=True)
     return graph
@@ -98,7 +97,7 @@ def without_shape(graph: Any) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize("linear", [FullLinear(), Int8Linear()], ids=["fp32", "int8"])
+@pytest.mark.parametrize("linear", [Linear(), Int8Linear()], ids=["fp32", "int8"])
 @pytest.mark.parametrize(
     "shape",
     [{}, {"num_recurrences": 1}, {"norm": "layer", "norm_placement": "post", "position": "learned", "pooling": "mean"}],
