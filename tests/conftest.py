@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -58,3 +58,24 @@ def data_root() -> Path:
     if not (root / "sst2" / "train.parquet").is_file():
         pytest.skip(f"RECURRA_DATA_ROOT is '{value}', which has no sst2/train.parquet")
     return root
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must be refused and returns its one line; nothing below ``tmp_path`` may change."""
+
+    def run(*arguments: object) -> str:
+        from recurra.cli.main import main
+        from reviews import snapshot
+
+        capsys.readouterr()
+        before = snapshot(tmp_path)
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, ""), err
+        assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
+        assert "Traceback" not in err
+        assert snapshot(tmp_path) == before
+        return err
+
+    return run

@@ -1,16 +1,12 @@
-"""What tests of a user's whole way share: a real browser, and a command that must be refused."""
+"""What tests of a user's whole way share: a real browser."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from recurra.cli.main import main
-from reviews import snapshot
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = [
@@ -34,21 +30,3 @@ def browser() -> Iterator[Any]:
         started = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield started
         started.close()
-
-
-@pytest.fixture
-def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must be refused and returns its one line; nothing below ``tmp_path`` may change."""
-
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        before = snapshot(tmp_path)
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert (code, out) == (2, ""), err
-        assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
-        assert "Traceback" not in err
-        assert snapshot(tmp_path) == before
-        return err
-
-    return run

@@ -7,7 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,6 @@ def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exports") / "fp16"
     assert main(["export", str(run), "--precision", "fp16", "--output", str(folder), "--quiet"]) == 0
     return folder
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Runs a command that must be refused and returns its one line."""
-    capsys.readouterr()
-    code = main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    lines = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert (code, out, len(lines)) == (2, "", 1), err
-    assert "Traceback" not in err
-    return lines[0]
 
 
 def test_the_answer_names_everything(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,9 +95,7 @@ def test_an_export_predicts_and_evaluates_and_says_how(
     assert "weights stored in fp16, computed in fp" in capsys.readouterr().err
 
 
-def test_a_tampered_or_truncated_export_is_refused(
-    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tampered_or_truncated_export_is_refused(exported: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     for name, damage, said in (
         ("model.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1]), "was changed after the export"),
         ("export.json", lambda content: content.replace(b'"fp16"', b'"bf16"'), "was changed after it was written"),
@@ -117,12 +104,12 @@ def test_a_tampered_or_truncated_export_is_refused(
         shutil.copytree(exported, copy)
         path = copy / name
         path.write_bytes(damage(path.read_bytes()))
-        assert said in refused(capsys, "predict", copy, "a text")
-        assert said in refused(capsys, "evaluate", copy)
+        assert said in refused("predict", copy, "a text")
+        assert said in refused("evaluate", copy)
         shutil.rmtree(copy)
     copy = shutil.copytree(exported, tmp_path / "copy")
     (copy / "helper.pkl").write_bytes(b"\x80\x04")
-    assert "a pickle, which can run code" in refused(capsys, "predict", copy, "a text")
+    assert "a pickle, which can run code" in refused("predict", copy, "a text")
 
 
 @pytest.fixture
@@ -136,13 +123,13 @@ def small_files(run: Path) -> Iterator[None]:
 
 
 def test_no_space_leaves_nothing_and_keeps_the_old(
-    run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    run: Path, exported: Path, tmp_path: Path, refused: Callable[..., str], request: pytest.FixtureRequest
 ) -> None:
     old = shutil.copytree(exported, tmp_path / "old")
     before = snapshot(tmp_path)
     request.getfixturevalue("small_files")
-    assert "cannot write" in refused(capsys, "export", run, "--output", tmp_path / "new", "--quiet")
-    assert "cannot write" in refused(capsys, "export", run, "--output", old, "--overwrite", "--quiet")
+    assert "cannot write" in refused("export", run, "--output", tmp_path / "new", "--quiet")
+    assert "cannot write" in refused("export", run, "--output", old, "--overwrite", "--quiet")
     assert snapshot(tmp_path) == before and [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
@@ -161,9 +148,7 @@ def test_rows_of_the_demo_corpus_are_taken_where_the_runs_are_gone(
     assert "labels are not known" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
-def test_bad_arguments_are_one_line(
-    run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_arguments_are_one_line(run: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     output = tmp_path / "out"
     for arguments, said in (
         (["--precision", "fp8"], "unknown precision of safetensors exports 'fp8'"),
@@ -171,7 +156,7 @@ def test_bad_arguments_are_one_line(
         (["--rows", "nowhere.csv"], "nowhere.csv"),
         (["--data-root", "nowhere"], "the data root 'nowhere' is not a folder"),
     ):
-        assert said in refused(capsys, "export", run, "--output", output, *arguments)
+        assert said in refused("export", run, "--output", output, *arguments)
     assert not output.exists()
 
 

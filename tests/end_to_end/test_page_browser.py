@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
-from recurra.deployment.serving.bodies import Quality
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import ServedModel
 from served import Running, deep_model, running, slow_model
@@ -213,15 +211,6 @@ def test_the_thoughts_fit_any_screen(deep_server: Running, visit: Any, width: in
     assert choice["height"] >= 43
 
 
-def test_models_without_recurrences_have_no_such_view(server: Running, visit: Any) -> None:
-    page = visit(server).page
-    assert page.locator("#early-choice").is_hidden()
-    page.locator("#text").fill("a text")
-    page.click("#classify")
-    page.wait_for_selector("#results .card")
-    assert page.locator("#results table").count() == 0
-
-
 @pytest.mark.parametrize("width", [360, 1280])
 def test_words_are_shaded_by_what_they_do(server: Running, visit: Any, width: int) -> None:
     found = visit(server, width=width)
@@ -361,16 +350,6 @@ def test_a_file_that_cannot_be_read_is_told(server: Running, visit: Any) -> None
         page.set_input_files("#file", {"name": "in.csv", "mimeType": "text/csv", "buffer": content})
         playwright.expect(page.locator("#alarm")).to_contain_text(message)
         assert page.locator("#columns").is_hidden()
-
-
-def test_labels_and_quality_are_told(visit: Any) -> None:
-    model, engine = slow_model("mine")
-    engine.open.set()
-    quality = Quality(split="test", rows=5000, figures={"accuracy": "0.9404", "F1": "0.9401"})
-    described = msgspec.structs.replace(model.description, quality=quality, labels=["<b>no</b>", "yes"])
-    with running([ServedModel(model.classifier, described)]) as server:
-        said = visit(server).page.locator("#about").inner_text()
-    assert said == "mine tells apart: <b>no</b>, yes. Its run on 5,000 rows of test: accuracy 0.9404, F1 0.9401."
 
 
 def test_an_error_is_shown_and_goes_away(server: Running, visit: Any) -> None:

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,7 +22,6 @@ pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
 from recurra import Classifier
-from recurra.cli.main import main
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions, read_manifest
 from recurra.deployment.serving.limits import ServerLimits
@@ -129,30 +129,21 @@ def test_a_server_killed_under_load_starts_again_on_its_port(exported: Path) -> 
         assert again["url"] == said["url"] and ask(again["url"], {"text": TEXTS[0]})[0] == 200
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Runs a command that must be refused before it serves, and returns its one line."""
-    capsys.readouterr()
-    code = main(["serve", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    return err
-
-
-def test_mistakes_are_one_line(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is not a run folder" in refused(capsys, tmp_path / "nothing", "--port", 0)
-    assert "two models are called 'fp32'" in refused(capsys, exported, exported, "--port", 0)
+def test_mistakes_are_one_line(exported: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    assert "is not a run folder" in refused("serve", tmp_path / "nothing", "--port", 0)
+    assert "two models are called 'fp32'" in refused("serve", exported, exported, "--port", 0)
     real = tmp_path / "real name"
     real.mkdir()
-    assert "'real name' is no name for a model" in refused(capsys, real, "--port", 0)
-    assert "cannot listen on '203.0.113.1'" in refused(capsys, exported, "--host", "203.0.113.1", "--port", 0)
-    assert "cannot read the API key" in refused(capsys, exported, "--api-key-file", tmp_path / "none")
-    assert "'100' is no rate; give 1 to 999999 requests" in refused(capsys, exported, "--rate-limit", "100")
+    assert "'real name' is no name for a model" in refused("serve", real, "--port", 0)
+    assert "cannot listen on '203.0.113.1'" in refused("serve", exported, "--host", "203.0.113.1", "--port", 0)
+    assert "cannot read the API key" in refused("serve", exported, "--api-key-file", tmp_path / "none")
+    assert "'100' is no rate; give 1 to 999999 requests" in refused("serve", exported, "--rate-limit", "100")
 
 
 def test_a_missing_extra_names_what_installs_it(
-    exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    exported: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("server", "application"):
         monkeypatch.delitem(sys.modules, f"recurra.deployment.serving.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "msgspec", None)
-    assert "the server needs the package msgspec; pip install 'recurra[serve]'" in refused(capsys, exported)
+    assert "the server needs the package msgspec; pip install 'recurra[serve]'" in refused("serve", exported)

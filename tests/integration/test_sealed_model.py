@@ -15,7 +15,6 @@ from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, RunError
 from recurra.core.sealed import SEAL_NAME, seal_model
-from recurra.deployment.classifier import checked_scores
 from tiny_runs import TrainedRun
 
 WEIGHTS = "model.safetensors"
@@ -94,14 +93,6 @@ def test_weights_that_are_no_numbers_give_no_answer(
     out, err = capsys.readouterr()
     # The document is written text by text, so it may have begun; it holds no answer and does not end.
     assert "its weights are damaged" in err and "NaN" not in out and "label" not in out
-
-
-def test_the_first_text_without_numbers_is_named() -> None:
-    scores = np.zeros((4, 2), dtype=np.float32)
-    assert checked_scores(scores) is scores
-    scores[2, 1] = np.inf
-    with pytest.raises(RunError, match="for text 2 of 4"):
-        checked_scores(scores)
 
 
 def test_the_seal_lists_every_file_of_the_model(trained: TrainedRun) -> None:

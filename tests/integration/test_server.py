@@ -30,7 +30,6 @@ from recurra.deployment.serving.models import ServedModel, name_folders, open_mo
 from reviews import review_rows, train_linear, train_tiny
 from served import HEAD, Answer, Running, running, slow_model
 
-KEY = "0123456789abcdef-key"
 TEXTS = [text for text, _ in review_rows(40, seed=3)]
 LEGITIMATE = {
     "empty": "",
@@ -162,16 +161,6 @@ def test_each_label_of_a_text_is_told_by_its_own_words_within_the_same_limits(se
                 assert word["effect"] == pytest.approx(one["probabilities"][each["label"]] - rest[place], abs=1e-5)
     assert any(word["effect"] for one in first for each in one["words_by_label"] for word in each["words"])
     assert all(each["words"] == [] for each in nothing["words_by_label"])
-
-
-def test_many_at_once_get_their_own(server: Running, folders: dict[str, Path]) -> None:
-    texts = [*TEXTS, *LEGITIMATE.values()]
-    wanted = Classifier.open(folders["tiny"]).predict_proba(texts)
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda text: server.post({"text": text, "model": "tiny"}), texts * 3))
-    found = np.concatenate([probabilities(answer) for answer in answers])
-    np.testing.assert_allclose(found, np.tile(wanted, (3, 1)), atol=1e-6)
-    assert max(answer.json["results"][0]["batch_texts"] for answer in answers) > 1
 
 
 @pytest.mark.parametrize("text", LEGITIMATE.values(), ids=LEGITIMATE)
@@ -368,41 +357,6 @@ def test_no_text_reaches_the_log_or_the_metrics(server: Running) -> None:
     }  # fmt: skip
 
 
-def test_metrics_count(server: Running) -> None:
-    def value(name: str) -> float:
-        lines = server.get("/metrics").body.decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
-
-    before, refused = value('recurra_texts_total{model="tiny"}'), value('recurra_refused_total{code="malformed"}')
-    server.post({"text": TEXTS[:7]})
-    server.post(b"{")
-    assert value('recurra_texts_total{model="tiny"}') == before + 7
-    assert value('recurra_refused_total{code="malformed"}') == refused + 1
-    assert value("process_resident_memory_bytes") > 10**7
-
-
-def test_overload_is_answered_at_once_and_passes() -> None:
-    model, engine = slow_model()
-    with running([model], ServerLimits(max_waiting_texts=4, batch_texts=1)) as server:
-        with concurrent.futures.ThreadPoolExecutor(40) as pool:
-            first = pool.submit(server.post, {"text": "first"})
-            assert engine.begun.acquire(timeout=20)
-            others = [pool.submit(server.post, {"text": f"text {number}"}) for number in range(30)]
-            refused = []
-            for done in concurrent.futures.as_completed(others, timeout=20):
-                refused.append(done.result())
-                if len(refused) == 26:
-                    break
-            assert {answer.refusal for answer in refused} == {(429, "overloaded")}
-            assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
-            assert server.get("/health/ready").status == 200
-            engine.open.set()
-            assert first.result(20).status == 200
-            assert sorted(other.result(20).status for other in others) == [200] * 4 + [429] * 26
-        assert server.post({"text": "after"}).status == 200
-        assert not server.events("failed")
-
-
 def test_a_request_that_takes_too_long_is_given_up() -> None:
     model, engine = slow_model()
     with running([model], ServerLimits(timeout_s=0.2)) as server:
@@ -422,22 +376,6 @@ def test_a_failure_says_nothing_of_the_text() -> None:
         assert event["error"] == "ValueError" and any("served.py" in place for place in event["where"])
         assert "my-secret" not in server.log.getvalue()
         assert server.post({"text": "fine"}).status == 200
-
-
-def test_who_left_is_not_computed() -> None:
-    model, engine = slow_model()
-    with running([model], ServerLimits(batch_texts=1)) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        first = pool.submit(server.post, {"text": "first"})
-        assert engine.begun.acquire(timeout=20)
-        with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            connection.sendall(HEAD + b'Content-Length: 15\r\n\r\n{"text":"gone"}')
-            while server.get("/metrics").body.find(b'recurra_waiting_texts{model="slow"} 1.0') < 0:
-                time.sleep(0.01)
-        while not any(event.get("refused") == "client_gone" for event in server.events()):
-            time.sleep(0.01)
-        engine.open.set()
-        assert first.result(20).status == 200 and server.post({"text": "last"}).status == 200
-        assert engine.batches == [["first"], ["last"]]
 
 
 def test_who_leaves_while_two_models_compute_is_no_error() -> None:

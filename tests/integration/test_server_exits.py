@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,12 +77,6 @@ def test_models_say_what_they_can(server: Running, folders: dict[str, Path]) -> 
     assert models["linear"]["exits"] is None and models["linear"]["num_recurrences"] is None
 
 
-def test_nothing_more_is_told_than_was_asked(server: Running) -> None:
-    for name in ("fp32", "run", "plain", "linear"):
-        for more in ({}, {"exit_rule": None}, {"recurrences": False}):
-            assert [set(one) for one in asked(server, name, TEXTS[:2], **more)] == [{"label", "probabilities"}] * 2
-
-
 @pytest.mark.parametrize("name", ["fp32", "int8"])
 def test_texts_stop_early_if_asked(server: Running, folders: dict[str, Path], name: str) -> None:
     classifier = Classifier.open(folders[name], threads=1)
@@ -150,16 +143,3 @@ def test_a_model_without_the_means_says_so(server: Running) -> None:
     assert [set(one) for one in found] == [{"label", "probabilities"}] * 2
     several = server.post({"text": TEXTS[0], "model": ["linear", "fp32"], "recurrences": True}).json["results"]
     assert "recurrences" not in several[0]["predictions"][0] and "recurrences" in several[1]["predictions"][0]
-
-
-def test_requests_of_all_kinds_at_once_get_their_own(server: Running) -> None:
-    kinds: list[dict[str, Any]] = [{}, {"exit_rule": "calibrated"}, {"recurrences": True}]
-    wanted = {(number, text): asked(server, "fp32", text, **kinds[number])[0] for number in range(3) for text in TEXTS}
-
-    def one(key: tuple[int, str]) -> tuple[tuple[int, str], dict[str, Any]]:
-        return key, asked(server, "fp32", key[1], **kinds[key[0]])[0]
-
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        for key, found in pool.map(one, sorted(wanted, key=lambda key: key[1])):
-            assert set(found) == set(wanted[key]) and found["label"] == wanted[key]["label"]
-            np.testing.assert_allclose(rows([found]), rows([wanted[key]]), atol=TOLERANCE)

@@ -249,17 +249,6 @@ def test_a_hangup_is_a_reload_unless_the_terminal_is_gone(monkeypatch: pytest.Mo
         os.close(reading)
 
 
-def test_the_end_does_not_wait_for_a_reload_that_has_begun() -> None:
-    source = NextModel("slow", Path("nowhere"))
-    old, engine = sourced(source, "old")
-    engine.open.set()
-    with running([old]) as server:
-        server.server.reload()
-        assert source.begun.acquire(timeout=PATIENCE_S)
-        threading.Timer(0.3, source.go_on.release).start()
-    assert {event["message"] for event in server.events("reload")} <= {"unchanged"}
-
-
 @pytest.fixture
 def swapped(exports: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Replaces the folder just after it was read, as often as the list says."""
@@ -298,16 +287,3 @@ def test_a_comparison_stands_for_the_run_that_it_recommends_by_now(exports: list
         assert model.description.content_hash == hash_model(run) != known
         known = hash_model(run)
     assert source.open(known) is None
-
-
-def test_a_run_is_known_by_its_record_and_its_files(exports: list[Path], tmp_path: Path) -> None:
-    run = Path(shutil.copytree(exports[0].parent / "linear", tmp_path / "run"))
-    sealed = hash_model(run)
-    assert sealed == hash_model(exports[0].parent / "linear") != hash_model(exports[1].parent / "linear")
-    (run / "model-files.json").unlink()
-    # One from before there was a seal is known by its files as they are.
-    assert hash_model(run) == hash_model(run)
-    before = hash_model(run)
-    with next(path for path in sorted((run / "model").iterdir()) if path.suffix == ".safetensors").open("ab") as file:
-        file.write(b" ")
-    assert hash_model(run) != before

@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recurra import Classifier, RecurraClassifier
+from recurra import Classifier
 from recurra.cli.main import main
-from recurra.core.record import MultiLabelRunRecord, RunRecord, read_record
+from recurra.core.record import RunRecord, read_record
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.encoding import encode_windows
 from recurra.deployment.export.manifest import read_manifest
 from recurra.deployment.serving.models import open_models
 from recurra.evaluation.predictions import read_predictions
-from recurra.models.loading import load_classifier_model
-from reviews import review_rows, train_tiny, write_tiny_model
+from reviews import review_rows, train_tiny
 
 # Rows have 13 words, of a piece or more each.
 READING = ("data.max_length=7", "data.windows=3")
@@ -87,26 +86,3 @@ def test_what_windows_do_not_do_is_refused_in_one_line(
     assert main([places.get(argument, argument) for argument in arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "window" in error and error.startswith("error:"), error
-
-
-@pytest.mark.filterwarnings("ignore::recurra.core.errors.UnusedLabelWarning")
-def test_several_labels_a_text_and_the_estimator(tmp_path: Path) -> None:
-    model = str(write_tiny_model(tmp_path / "tiny.yaml"))
-    texts, labels = zip(*review_rows(60), strict=True)
-    estimator = RecurraClassifier(model, max_epochs=1, max_length=7, windows=3, folder=tmp_path / "estimator")
-    said = estimator.fit(list(texts), list(labels)).predict_proba(list(texts[:4]))
-    assert read_record(tmp_path / "estimator").config["data"]["windows"] == 3
-    np.testing.assert_allclose(said, Classifier.open(tmp_path / "estimator").predict_proba(texts[:4]), atol=1e-5)
-    data = tmp_path / "tags.csv"
-    rows = [
-        f'"{text}","{label};{"other" if index % 3 else "odd"}"' for index, (text, label) in enumerate(review_rows(90))
-    ]
-    data.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
-    arguments = ["train", "-m", model, "-d", str(data), "-o", str(tmp_path / "run"), "--tokenizer", "trained"]
-    more = ["data.label_separator=;", "data.trained_vocab_size=200", "max_epochs=1", "label_smoothing=0.1"]
-    reading = ["--max-length", "7", "--windows", "3", "--no-latency", "--quiet"]
-    assert main([*arguments, *more, *reading]) == 0
-    record = read_record(tmp_path / "run")
-    assert isinstance(record, MultiLabelRunRecord) and record.config["data"]["windows"] == 3
-    assert load_classifier_model(tmp_path / "run" / "model").config.problem_type == "multi_label_classification"
-    assert Classifier.open(tmp_path / "run").predict(list(texts[:3])).shape == (3, 4)

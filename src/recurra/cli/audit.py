@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import present_failed, print_json, print_lines, print_table
+from recurra.cli.output import present
 from recurra.core.terminal import one_line
 
 if TYPE_CHECKING:
@@ -79,44 +79,42 @@ def audit_study(
     from recurra.report.summary import summarise_folders
     from recurra.study.model_auditing import audit_study as collect
     from recurra.study.model_auditing import with_verdicts
+    from recurra.tasks.tables import CommandResult, Table
 
     audits, missing = collect(folder)
     if any(audit.status == "note" for audit in audits):
         runs = [folder] if holds_any_record(folder) else run_folders(folder)
         audits = with_verdicts(audits, summarise_folders(runs))
-    if as_json:
-        print_json({"study": str(folder), "audits": [audit.plain() for audit in audits], "without_record": missing})
-    else:
-        rows = [
-            {
-                "Data": audit.data,
-                "Audit": audit.name,
-                "State": _state(audit.status),
-                "Runs failed": f"{len(audit.failed_runs)} of {audit.runs}",
-                "Finding": audit.summary,
-            }
-            for audit in audits
-        ]
-        print_table(str(folder), rows, left=("Audit", "State", "Finding"))
+    rows = [
+        {
+            "Data": audit.data,
+            "Audit": audit.name,
+            "State": _state(audit.status),
+            "Runs failed": f"{len(audit.failed_runs)} of {audit.runs}",
+            "Finding": audit.summary,
+        }
+        for audit in audits
+    ]
     for run_id, reason in missing.items():
         sys.stderr.write(one_line(f"no record: {run_id}: {reason}") + "\n")
-    present_failed([audit.name for audit in audits if audit.status == "failed"])
+    plain = {"study": str(folder), "audits": [audit.plain() for audit in audits], "without_record": missing}
+    failed = [audit.name for audit in audits if audit.status == "failed"]
+    present(CommandResult(plain, [Table("audits", str(folder), rows)], failed), as_json=as_json)
 
 
 def present_audits(title: str, audits: Sequence[AuditResult], *, as_json: bool) -> None:
     """Prints audits; exits with 3 if one failed."""
     from recurra.evaluation.audits.registry import meaning
+    from recurra.tasks.tables import CommandResult, Table
 
-    if as_json:
-        print_json({"subject": title, "audits": [audit.model_dump(mode="json") for audit in audits]})
-    else:
-        rows = [{"Audit": audit.name, "State": _state(audit.status), "Finding": audit.summary} for audit in audits]
-        print_table(title, rows, left=("State", "Finding"))
-        meanings: dict[str, list[str]] = {}
-        for audit in audits:
-            meanings.setdefault(meaning(audit.name, audit.status), []).append(audit.name)
-        print_lines([f"{', '.join(names)}: {sentence}" for sentence, names in meanings.items() if sentence])
-    present_failed([audit.name for audit in audits if audit.status == "failed"])
+    rows = [{"Audit": audit.name, "State": _state(audit.status), "Finding": audit.summary} for audit in audits]
+    meanings: dict[str, list[str]] = {}
+    for audit in audits:
+        meanings.setdefault(meaning(audit.name, audit.status), []).append(audit.name)
+    lines = [f"{', '.join(names)}: {sentence}" for sentence, names in meanings.items() if sentence]
+    plain = {"subject": title, "audits": [audit.model_dump(mode="json") for audit in audits]}
+    failed = [audit.name for audit in audits if audit.status == "failed"]
+    present(CommandResult(plain, [Table("audits", title, rows), lines], failed), as_json=as_json)
 
 
 def _state(status: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import print_json, print_table
+from recurra.cli.output import present
 
 LENGTHS = "8,16,32,64,128"
 
@@ -36,6 +36,7 @@ def bench(
     """
     from recurra.evaluation.benchmark import benchmark, whole_numbers
     from recurra.models.quiet import quieten_libraries
+    from recurra.tasks.tables import CommandResult, Table
 
     quieten_libraries()
     result = benchmark(
@@ -47,9 +48,6 @@ def bench(
         threads=threads,
         data_root=data_root,
     )
-    if as_json:
-        print_json(result.plain())
-        return
     rows = [
         {
             "Model": entry.name,
@@ -62,4 +60,5 @@ def bench(
         for entry in result.entries
     ]
     machine = f"{result.environment.cpu}, {result.environment.threads} thread(s), {precision}"
-    print_table(f"Milliseconds a row, {result.source}; {machine}", rows)
+    table = Table("bench", f"Milliseconds a row, {result.source}; {machine}", rows)
+    present(CommandResult(result.plain(), [table]), as_json=as_json)

@@ -8,7 +8,7 @@ import typer
 
 from recurra.cli import options
 from recurra.cli.audit import audit_data
-from recurra.cli.output import present, print_json, print_lines, print_table
+from recurra.cli.output import present
 
 app = typer.Typer(no_args_is_help=True, help="Corpora and files: list, describe, prepare, audit.")
 app.command("audit", help="The same as 'recurra audit data'. Example: recurra data audit reviews.csv.")(audit_data)
@@ -26,6 +26,7 @@ def list_corpora(as_json: options.Json = False) -> None:
     from recurra.data.language.configuration import MODES
     from recurra.data.language.corpora import SOURCES
     from recurra.data.tables import TABLE_FORMATS
+    from recurra.tasks.tables import CommandResult, Table
 
     labelled = [
         {
@@ -50,9 +51,6 @@ def list_corpora(as_json: options.Json = False) -> None:
         for source in SOURCES.values()
     ]
     corpora: list[dict[str, Any]] = [*labelled, *running]
-    if as_json:
-        print_json({"corpora": corpora})
-        return
     rows = [
         {
             "Corpus": corpus["name"],
@@ -63,15 +61,13 @@ def list_corpora(as_json: options.Json = False) -> None:
         for corpus in corpora
         for name, text in corpus.get("protocols", {"text": "for language modelling"}).items()
     ]
-    print_table("", rows, left=("Protocol", "What it does"))
-    print_lines([f"{corpus['name']}: {corpus['description']}" for corpus in corpora])
-    print_lines([f"data root, {corpus['name']}: {corpus['layout']}" for corpus in corpora if corpus["layout"]])
-    print_lines(
-        [
-            *(f"text, mode={name}: {what}" for name, what in MODES.items()),
-            f"A file of yours can stand in place of a name: {', '.join(TABLE_FORMATS)} with labels; .txt for text.",
-        ]
-    )
+    lines = [
+        *(f"{corpus['name']}: {corpus['description']}" for corpus in corpora),
+        *(f"data root, {corpus['name']}: {corpus['layout']}" for corpus in corpora if corpus["layout"]),
+        *(f"text, mode={name}: {what}" for name, what in MODES.items()),
+        f"A file of yours can stand in place of a name: {', '.join(TABLE_FORMATS)} with labels; .txt for text.",
+    ]
+    present(CommandResult({"corpora": corpora}, [Table("corpora", "", rows), lines]), as_json=as_json)
 
 
 @app.command("describe")

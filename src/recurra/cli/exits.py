@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import print_json, print_lines, print_table
+from recurra.cli.output import present
 from recurra.models.exits.rules import threshold_rule_names
 
 if TYPE_CHECKING:
     from recurra.study.exits import ExitChoice
+    from recurra.tasks.tables import Table
 
 
 def exits(
@@ -45,6 +46,7 @@ def exits(
     from recurra.evaluation.benchmark import whole_numbers
     from recurra.models.quiet import quieten_libraries
     from recurra.study.exits import choose_exits, keep_exits
+    from recurra.tasks.tables import CommandResult
 
     run = options.one_run(run)
     quieten_libraries()
@@ -60,32 +62,28 @@ def exits(
     )
     if keep:
         keep_exits(run, choice)
-    if as_json:
-        print_json(choice.plain())
-    else:
-        _print(choice)
+    present(CommandResult(choice.plain(), _parts(choice)), as_json=as_json)
 
 
-def _print(choice: ExitChoice) -> None:
+def _parts(choice: ExitChoice) -> list[Table | list[str]]:
+    from recurra.tasks.tables import Table
+
     chosen, judged = choice.chosen, choice.judged
     if chosen.rule is None or judged is None:
-        print_lines([f"{choice.run_id}: no threshold keeps {choice.asked} on {choice.chosen_on}: stop nowhere early"])
-        _print_each(choice)
-        return
-    print_lines([f"{choice.run_id}: {chosen.rule.describe()}, chosen on {choice.chosen_on} for {choice.asked}"])
+        nowhere = f"{choice.run_id}: no threshold keeps {choice.asked} on {choice.chosen_on}: stop nowhere early"
+        return [[nowhere], _fixed_exits(choice)]
+    rule = f"{choice.run_id}: {chosen.rule.describe()}, chosen on {choice.chosen_on} for {choice.asked}"
     total = sum(judged.exited_after.values())
     shares = [
         {"Recurrences taken": str(number), choice.unit: f"{count:,}", "Share": f"{100 * count / total:.1f} %"}
         for number, count in sorted(judged.exited_after.items())
     ]
-    print_table(f"On {judged.split}", shares)
     lines = [f"{choice.quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
     if judged.agreement is not None:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
     places = [number for number, count in judged.exited_after.items() if count]
     if len(places) == 1:
         lines.append(f"all leave after recurrence {places[0]}: --exit {places[0]} does the same without asking")
-    print_lines(lines)
     rows = [
         {
             "Batch": str(timed.batch_size),
@@ -95,11 +93,13 @@ def _print(choice: ExitChoice) -> None:
         }
         for timed in choice.timed
     ]
-    print_table(f"Wall-clock, ms for {choice.what}", rows)
-    _print_each(choice)
+    timed_table = Table("timed", f"Wall-clock, ms for {choice.what}", rows)
+    return [[rule], Table("shares", f"On {judged.split}", shares), lines, timed_table, _fixed_exits(choice)]
 
 
-def _print_each(choice: ExitChoice) -> None:
+def _fixed_exits(choice: ExitChoice) -> Table:
+    from recurra.tasks.tables import Table
+
     fixed = [*choice.fixed, choice.published]
     quality = choice.quality.capitalize()
     rows = [
@@ -109,4 +109,4 @@ def _print_each(choice: ExitChoice) -> None:
     ]
     full = dict.fromkeys(rows[0], "1.00 x") | {"Leaves": "nowhere", quality: f"{fixed[0].judged.full:.4f}"}
     title = "Every exit by itself, and the published schedule" if choice.fixed else "The published schedule"
-    print_table(title, [*rows, full])
+    return Table("fixed", title, [*rows, full])

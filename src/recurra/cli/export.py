@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import print_json, print_lines, print_table
+from recurra.cli.output import present
 from recurra.deployment.export.formats import FORMATS, list_precisions
 
 
@@ -62,6 +62,7 @@ def export(
     from recurra.deployment.export.build import export_run
     from recurra.deployment.export.manifest import ExportOptions
     from recurra.models.quiet import quieten_libraries
+    from recurra.tasks.tables import NONE, CommandResult, Table
 
     quieten_libraries()
     run, reporter = options.one_run(run, quiet=quiet), Reporter(quiet=quiet)
@@ -86,9 +87,6 @@ def export(
         abstain_below=bounds,
     )
     manifest = export_run(run, output, chosen, reporter=reporter)
-    if as_json:
-        print_json({"output": str(output), **manifest.plain()})
-        return
     check = manifest.check
     row = {
         "Export": str(output),
@@ -96,10 +94,9 @@ def export(
         "Same labels": f"{check.label_agreement:.2%}",
         "Rows": f"{check.rows:,}",
         "Largest logit difference": f"{check.largest_logit_difference:.2g}",
-        "Accuracy": "–" if check.accuracy is None else f"{check.accuracy:.4f}",
-        "Run's accuracy": "–" if check.reference_accuracy is None else f"{check.reference_accuracy:.4f}",
+        "Accuracy": NONE if check.accuracy is None else f"{check.accuracy:.4f}",
+        "Run's accuracy": NONE if check.reference_accuracy is None else f"{check.reference_accuracy:.4f}",
     }
-    print_table(f"checked on {check.source}; {check.computation.describe()}", [row])
+    table = Table("export", f"checked on {check.source}; {check.computation.describe()}", [row])
     notes = [part.describe() for part in (manifest.vocabulary, manifest.exits) if part is not None]
-    if notes:
-        print_lines(notes)
+    present(CommandResult({"output": str(output), **manifest.plain()}, [table, notes]), as_json=as_json)

@@ -94,7 +94,9 @@ def generate(
     generator = Generator(LanguageModel.load(run, precision=precision), settings)
     results = _print(generator, texts, batch_size, as_json=as_json)
     if as_json:
-        print_json({"model": str(run), "results": results, **_computation(generator)})
+        plain = generator.figures.plain()
+        rule = None if settings.rule is None else settings.rule.plain()
+        print_json({"model": str(run), "results": results, "cache": settings.cache, "exit_rule": rule, **plain})
     for line in _figures(generator.figures, settings.cache):
         Reporter(quiet=quiet).say(line)
 
@@ -113,15 +115,6 @@ def _print(generator: Generator, texts: list[str], batch_size: int, *, as_json: 
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _computation(generator: Generator) -> dict[str, Any]:
-    rule = generator.settings.rule
-    return {
-        "cache": generator.settings.cache,
-        "exit_rule": None if rule is None else rule.plain(),
-        **generator.figures.plain(),
-    }
 
 
 def _figures(figures: GenerationFigures, cache: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import print_json, print_lines, print_table
+from recurra.cli.output import present
 from recurra.core.errors import ConfigurationError
 from recurra.core.progress import Reporter
 
 if TYPE_CHECKING:
     from recurra.data.configuration import DataConfig
-    from recurra.evaluation.label_errors import LabelErrors
+    from recurra.evaluation.label_errors import DoubtedLabel, LabelErrors
+    from recurra.tasks.tables import Table
 
 _SHOWN_CHARACTERS = 100
 
@@ -57,6 +59,7 @@ def label_errors(
         raise ConfigurationError(f"'{output}' has the extension '{output.suffix}'; allowed: .csv")
     config = _of_a_file(context, file, assignments)
     from recurra.evaluation.label_errors import find_label_errors
+    from recurra.tasks.tables import CommandResult
 
     if output is not None:
         from recurra.deployment.prediction.files import check_output
@@ -65,28 +68,24 @@ def label_errors(
     errors = find_label_errors(config, encoder=encoder, seed=seed, reporter=Reporter(quiet=quiet))
     if output is not None:
         errors.write(output)
-    if as_json:
-        rows = [
+    shown = list(itertools.islice(errors, top))
+    plain = {
+        "file": file,
+        "rows": len(errors),
+        "suspects": int(errors.suspects.sum()),
+        "agreement": errors.agreement,
+        "macro_f1": errors.macro_f1,
+        "chance": errors.chance,
+        "wrong_share": errors.share,
+        "model": errors.model,
+        "notes": errors.notes,
+        "output": None if output is None else str(output),
+        "top": [
             {errors.table.unit: row.place, **{key: value for key, value in asdict(row).items() if key != "place"}}
-            for row in itertools.islice(errors, top)
-        ]
-        print_json(
-            {
-                "file": file,
-                "rows": len(errors),
-                "suspects": int(errors.suspects.sum()),
-                "agreement": errors.agreement,
-                "macro_f1": errors.macro_f1,
-                "chance": errors.chance,
-                "wrong_share": errors.share,
-                "model": errors.model,
-                "notes": errors.notes,
-                "output": None if output is None else str(output),
-                "top": rows,
-            }
-        )
-    else:
-        _print(errors, top, output)
+            for row in shown
+        ],
+    }
+    present(CommandResult(plain, _parts(errors, shown, output)), as_json=as_json)
 
 
 def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None) -> DataConfig:
@@ -98,7 +97,9 @@ def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None)
     return labelled(options.configured_data(context, file, assignments, None)[1])
 
 
-def _print(errors: LabelErrors, top: int, output: Path | None) -> None:
+def _parts(errors: LabelErrors, shown: Sequence[DoubtedLabel], output: Path | None) -> list[Table | list[str]]:
+    from recurra.tasks.tables import Table
+
     rows = [
         {
             errors.table.unit.capitalize(): f"{row.place:,}",
@@ -110,21 +111,19 @@ def _print(errors: LabelErrors, top: int, output: Path | None) -> None:
             "Suspect": "yes" if row.suspect else "no",
             "Text": row.text if len(row.text) <= _SHOWN_CHARACTERS else f"{row.text[:_SHOWN_CHARACTERS]}…",
         }
-        for row in itertools.islice(errors, top)
+        for row in shown
     ]
     name = Path(errors.table.source.strip("'")).name
     title = f"{name}: the {len(rows)} most doubtful labels of {len(errors):,} rows"
-    print_table(title, rows, left=("Label", "Suggested", "Suspect", "Text"))
-    print_lines(
-        [
-            _conclusion(errors),
-            f"the judge agrees with {errors.agreement:.1%} of the labels, macro F1 {errors.macro_f1:.3f}, on "
-            f"rows that it did not see; the commonest label alone with {errors.chance:.1%}",
-            f"judged by {errors.model}",
-            *errors.notes,
-            *([f"all rows, the most doubtful first: {output}"] if output is not None else []),
-        ]
-    )
+    lines = [
+        _conclusion(errors),
+        f"the judge agrees with {errors.agreement:.1%} of the labels, macro F1 {errors.macro_f1:.3f}, on "
+        f"rows that it did not see; the commonest label alone with {errors.chance:.1%}",
+        f"judged by {errors.model}",
+        *errors.notes,
+        *([f"all rows, the most doubtful first: {output}"] if output is not None else []),
+    ]
+    return [Table("doubtful", title, rows), lines]
 
 
 def _conclusion(errors: LabelErrors) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import print_json, print_table
+from recurra.cli.output import present
 from recurra.core.errors import ConfigurationError, unknown
 
 
@@ -23,6 +23,7 @@ def models(
     Example: recurra models crt-deep
     """
     from recurra.models.presets import describe_presets
+    from recurra.tasks.tables import CommandResult, Table
 
     presets = describe_presets(num_labels=labels)
     if name is not None:
@@ -30,22 +31,22 @@ def models(
         presets = [item for item in presets if item["name"] == name]
         if not presets:
             raise ConfigurationError(unknown("model preset", name, known))
-    if as_json:
-        print_json({"presets": presets})
-        return
+    tables = []
     if name is not None:
-        _print_items(presets[0])
-        return
-    for task in dict.fromkeys(item["task"] for item in presets):
-        _print_presets(task, [item for item in presets if item["task"] == task], wide=wide)
-
-
-def _print_presets(task: str, presets: Sequence[dict[str, Any]], *, wide: bool) -> None:
-    rows = [(_wide_row if wide else _row)(item) for item in presets]
-    first = presets[0]
-    what = f"{first['num_labels']} labels, vocabulary {first['vocab_size']:,}" if task == "classification" else task
-    title = f"{what}; FLOPs a token, of {first['tokens']}{'' if wide else '; parameters in millions'}"
-    print_table(title, rows, left=("What it is",))
+        counts = presets[0]["parameters"]
+        items = [
+            {"Part": part, "Parameters": f"{count:,}", "Share": f"{count / counts['total']:.1%}"}
+            for part, count in counts["items"].items()
+        ]
+        items.append({"Part": "total", "Parameters": f"{counts['total']:,}"})
+        tables.append(Table("parts", f"{name}: {presets[0]['description']}", items))
+    for task in dict.fromkeys(item["task"] for item in presets if name is None):
+        shown = [item for item in presets if item["task"] == task]
+        first, rows = shown[0], [(_wide_row if wide else _row)(item) for item in shown]
+        what = f"{first['num_labels']} labels, vocabulary {first['vocab_size']:,}" if task == "classification" else task
+        title = f"{what}; FLOPs a token, of {first['tokens']}{'' if wide else '; parameters in millions'}"
+        tables.append(Table(task, title, rows))
+    present(CommandResult({"presets": presets}, tables), as_json=as_json)
 
 
 # A line of 80 characters has no room for more.
@@ -70,13 +71,3 @@ def _wide_row(item: Mapping[str, Any]) -> dict[str, str]:
         "MiB half": f"{item['size_mib']['half']:.1f}",
         "What it is": item["description"],
     }
-
-
-def _print_items(item: dict[str, Any]) -> None:
-    counts = item["parameters"]
-    rows = [
-        {"Part": part, "Parameters": f"{count:,}", "Share": f"{count / counts['total']:.1%}"}
-        for part, count in counts["items"].items()
-    ]
-    rows.append({"Part": "total", "Parameters": f"{counts['total']:,}", "Share": ""})
-    print_table(f"{item['name']}: {item['description']}", rows)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -57,29 +57,21 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
-def print_table(title: str, rows: Sequence[Mapping[str, str]], *, left: Sequence[str] = ()) -> None:
-    """Prints rows by heading; the first column and those in ``left`` are aligned to the left, the others to the right.
-
-    Without rows there is the title alone.
-    """
-    headings = list(rows[0]) if rows else []
-    cells = [list(row.values()) for row in rows]
-    _print_aligned(title, headings, cells, [index == 0 or heading in left for index, heading in enumerate(headings)])
-
-
 def _cell(text: str) -> str:
     """A text that rich shows as it is."""
     return printable(text, LONGEST_CELL).replace("[", "\\[")
 
 
-def _print_aligned(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool]) -> None:
-    table = Table(title=_cell(title) or None, title_justify="left")
-    for heading, is_left in zip(headings, left, strict=True):
-        table.add_column(_cell(heading), justify="left" if is_left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(_cell, row))
+def _print_table(title: str, table: tables.Table, *, brief: bool) -> None:
+    if not (headings := table.headings(brief=brief)):
+        return
+    printed = Table(title=_cell(title) or None, title_justify="left")
+    for heading, is_left in zip(headings, table.left(headings), strict=True):
+        printed.add_column(_cell(heading), justify="left" if is_left else "right", overflow="fold")
+    for row in table.cells(headings):
+        printed.add_row(*map(_cell, row))
     with standard_output():
-        console().print(table)
+        console().print(printed)
 
 
 def present(shown: tables.CommandResult, *, as_json: bool) -> None:
@@ -91,13 +83,8 @@ def present(shown: tables.CommandResult, *, as_json: bool) -> None:
             if isinstance(part, list):
                 print_lines(part)
             else:
-                _print_part(part.heading, part, brief=False)
+                _print_table(part.heading, part, brief=False)
     present_failed(shown.failed_audits)
-
-
-def _print_part(title: str, table: tables.Table, *, brief: bool) -> None:
-    if headings := table.headings(brief=brief):
-        _print_aligned(title, headings, table.cells(headings), table.left(headings))
 
 
 def present_failed(names: Sequence[str]) -> None:
@@ -146,7 +133,7 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
     from recurra.report.render import terminal_tables
 
     for title, table, lines in terminal_tables(result.shown):
-        _print_part(title, table, brief=not wide)
+        _print_table(title, table, brief=not wide)
         print_lines(lines)
     print_lines(result.shown.warnings)
     if not result.shown.tables:

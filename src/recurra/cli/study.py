@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import EXIT_INPUT, present_study, print_json, print_lines, print_table
+from recurra.cli.output import EXIT_INPUT, present, present_study
 from recurra.core.terminal import one_line
 
 if TYPE_CHECKING:
@@ -28,10 +28,8 @@ MOST_LINES = 100
 def present_plan(plan: CostedPlan, *, as_json: bool) -> None:
     """Prints a plan and what it costs."""
     from recurra.core.terminal import amount, duration
+    from recurra.tasks.tables import NONE, CommandResult, Table
 
-    if as_json:
-        print_json(plan.plain())
-        return _refuse(plan.runs)
     groups = [[run] for run in plan.runs] if len(plan.runs) <= MOST_LINES else plan.groups()
     rows = []
     for group in groups:
@@ -43,54 +41,50 @@ def present_plan(plan: CostedPlan, *, as_json: bool) -> None:
             {
                 "Run": name if len(group) == 1 else f"{name.rsplit('-s', 1)[0]}, {len(group)} seeds",
                 "State": _counted(group),
-                "Training FLOPs": amount(flops) if flops else "–",
-                "Time": duration(seconds) if seconds else "–",
+                "Training FLOPs": amount(flops) if flops else NONE,
+                "Time": duration(seconds) if seconds else NONE,
                 "Reason": next((run.reason for run in group if run.reason), ""),
             }
         )
     done = sum(run.state == "done" for run in plan.runs)
-    print_table(f"{plan.name}: {len(plan.runs)} runs, {done} done", rows, left=("State", "Reason"))
-    if plan.cost is None:
-        print_lines([plan.note] if plan.note else [])
-    else:
+    lines = [plan.note] if plan.note else []
+    if plan.cost is not None:
         left = duration(plan.remaining_s) if plan.remaining_s is not None else "not known"
-        print_lines(
-            [
-                f"to do: {len(plan.pending)} runs, at most {amount(plan.cost.flops(plan.pending))} training FLOPs; "
-                f"time with {plan.workers} at once: {left}",
-                *(f"time of {line}" for line in plan.cost.basis),
-            ]
-        )
-    _print_exports(plan.exports)
-    return _refuse(plan.runs)
+        lines = [
+            f"to do: {len(plan.pending)} runs, at most {amount(plan.cost.flops(plan.pending))} training FLOPs; "
+            f"time with {plan.workers} at once: {left}",
+            *(f"time of {line}" for line in plan.cost.basis),
+        ]
+    table = Table("runs", f"{plan.name}: {len(plan.runs)} runs, {done} done", rows)
+    present(CommandResult(plan.plain(), [table, [*lines, *_exports(plan.exports)]]), as_json=as_json)
+    _refuse(plan.runs)
 
 
 def present_status(status: StudyStatus, *, as_json: bool) -> None:
     """Prints how far a study is."""
     from recurra.core.terminal import duration
+    from recurra.tasks.tables import CommandResult, Table
 
-    if as_json:
-        print_json(status.plain())
-        return _refuse(status.runs)
     rows = [
         {"Run": run.config.run_id, "State": run.state, "Progress": _progress(run), "Reason": run.reason or ""}
         for run in status.runs
     ]
     counts = ", ".join(f"{number} {state}" for state, number in status.counts.items())
-    print_table(f"{status.spec.name}: {counts}", rows, left=("State", "Progress", "Reason"))
+    lines = []
     if status.remaining_s:
-        print_lines([f"all done in about {duration(status.remaining_s)}, as things go"])
+        lines.append(f"all done in about {duration(status.remaining_s)}, as things go")
     elif status.remaining_s is None:
-        print_lines(["nothing runs, or nothing has run for long enough to say when all will be done"])
-    _print_exports(status.exports)
-    return _refuse(status.runs)
+        lines.append("nothing runs, or nothing has run for long enough to say when all will be done")
+    table = Table("runs", f"{status.spec.name}: {counts}", rows)
+    present(CommandResult(status.plain(), [table, [*lines, *_exports(status.exports)]]), as_json=as_json)
+    _refuse(status.runs)
 
 
-def _print_exports(exports: Sequence[PlannedExport]) -> None:
+def _exports(exports: Sequence[PlannedExport]) -> list[str]:
     from recurra.study.export_plan import describe_exports
 
     failed = [f"failed: {export.key}: {export.reason}" for export in exports if export.state == "failed"]
-    print_lines([*filter(None, [describe_exports(exports)]), *failed])
+    return [*filter(None, [describe_exports(exports)]), *failed]
 
 
 def _counted(runs: Sequence[PlannedRun]) -> str:
@@ -259,11 +253,10 @@ def pack(
     Example: recurra study pack runs/sst2 --output results/sst2
     """
     from recurra.study.packing import pack_study
+    from recurra.tasks.tables import CommandResult
 
     packed = pack_study(folder, output)
-    if as_json:
-        print_json(packed.plain())
-        return
     unfinished = f"; left out {packed.unfinished} without a record" if packed.unfinished else ""
     size = f"{packed.size_bytes / 2**20:.1f} MiB"
-    print_lines([f"{output}: {packed.runs} runs, {packed.added} new, {packed.replaced} replaced, {size}{unfinished}"])
+    line = f"{output}: {packed.runs} runs, {packed.added} new, {packed.replaced} replaced, {size}{unfinished}"
+    present(CommandResult(packed.plain(), [[line]]), as_json=as_json)

@@ -45,19 +45,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
     return run
 
 
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        code = main(["generate", *map(str, arguments)])
-        out, err = capsys.readouterr()
-        assert (code, out) == (2, ""), err
-        assert err.startswith("error: ") and err.count("\n") == 1
-        return err
-
-    return run
-
-
 def by_hand(folder: Path, prompt: str, tokens: int) -> str:
     """Greedy decoding that computes everything anew for each token."""
     model, tokenizer = RecurraForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
@@ -175,21 +162,23 @@ MISTAKES: dict[str, tuple[tuple[Any, ...], str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line(folders: Path, refused: Any, mistake: str) -> None:
     (folder, *rest), line = MISTAKES[mistake]
-    assert line in refused(folders / folder, *rest)
+    assert line in refused("generate", folders / folder, *rest)
 
 
 def test_a_folder_that_is_no_language_model_is_one_line(folders: Path, refused: Any, tmp_path: Path) -> None:
     tiny_model().save_pretrained(tmp_path / "classifier" / "model")
-    assert "is a classifier, which generates no text; 'recurra predict' labels" in refused(tmp_path / "classifier", "a")
+    assert "is a classifier, which generates no text; 'recurra predict' labels" in refused(
+        "generate", tmp_path / "classifier", "a"
+    )
     (tmp_path / "linear").mkdir()
     (tmp_path / "linear" / LINEAR_NAME).touch()
-    assert "is a classifier, which generates no text" in refused(tmp_path / "linear", "a")
+    assert "is a classifier, which generates no text" in refused("generate", tmp_path / "linear", "a")
     bare = shutil.copytree(folders / "run" / "model", tmp_path / "bare")
     for path in bare.glob("tokenizer*"):
         path.unlink()
-    assert "holds no tokenizer; save it beside the model" in refused(bare, "a")
+    assert "holds no tokenizer; save it beside the model" in refused("generate", bare, "a")
     write_tokenizer(bare, VOCABULARY + 20)
-    assert "has 320 tokens and the model 300: they do not belong together" in refused(bare, "a")
+    assert "has 320 tokens and the model 300: they do not belong together" in refused("generate", bare, "a")
 
 
 @pytest.mark.parametrize(
@@ -209,4 +198,4 @@ def test_a_setting_of_another_kind_is_one_line(
     copy = shutil.copytree(folders / "run" / "model", tmp_path / "copy")
     values = json.loads((copy / name).read_text(encoding="utf-8"))
     (copy / name).write_text(json.dumps({**values, key: value}), encoding="utf-8")
-    assert said in refused(copy, "a")
+    assert said in refused("generate", copy, "a")

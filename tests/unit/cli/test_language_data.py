@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,11 @@ def test_prepare_tokenises_what_train_then_uses(text: str, tmp_path: Path, capsy
     ],
 )
 def test_what_is_wrong_is_one_line(
-    arguments: list[str], said: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], said: str, text: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    assert main(["data", "prepare", text, "--cache-dir", str(tmp_path), *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and said in err and err.count("\n") == 1
+    assert said in refused("data", "prepare", text, "--cache-dir", tmp_path / "cache", *arguments)
 
 
-def test_a_file_that_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_text(tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "a.txt").write_bytes(b"fine\n\xff\n")
-    assert main(["data", "describe", str(tmp_path / "a.txt")]) == 2
-    assert "line 2, byte 1" in capsys.readouterr().err
+    assert "line 2, byte 1" in refused("data", "describe", tmp_path / "a.txt")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from language_runs import write_text
-from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.data.language.configuration import LanguageDataConfig
@@ -47,24 +47,20 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("model", "data", "keys", "message"), MISTAKES, ids=lambda value: str(value)[:40])
 def test_a_mistake_is_one_line_and_leaves_nothing(
-    model: str, data: str, keys: list[str], message: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    model: str, data: str, keys: list[str], message: str, text: str, tmp_path: Path, refused: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
     write_reviews(tmp_path / "reviews.csv")
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "--model", model, "--data", data, "--output", "run", *keys]) == 2
-    said = capsys.readouterr()
-    assert re.search(message, said.err), said.err
-    assert said.out == "" and "Traceback" not in said.err
-    assert not (tmp_path / "run" / "record.json").exists()
+    error = refused("train", "--model", model, "--data", data, "--output", "run", *keys)
+    assert re.search(message, error), error
 
 
 @pytest.mark.parametrize("option", ["--text-column", "--data-protocol"])
-def test_options_of_labelled_data_are_refused(option: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--model", "crt-tiny", "--data", text, "--output", "run", option, "x"]) == 2
-    said = capsys.readouterr().err
-    assert f"'{option}' has no meaning here" in said and "is running text" in said
+def test_options_of_labelled_data_are_refused(option: str, text: str, refused: Callable[..., str]) -> None:
+    error = refused("train", "--model", "crt-tiny", "--data", text, "--output", "run", option, "x")
+    assert f"'{option}' has no meaning here" in error and "is running text" in error
 
 
 def test_what_is_not_named_follows_from_the_model(text: str) -> None:

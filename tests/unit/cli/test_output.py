@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import typer
 
-from recurra.cli.output import present_study, print_json, print_table
+from recurra.cli.output import present, present_study, print_json
 from recurra.deployment.export_record import ExportRequest
 from recurra.study.export_plan import PlannedExport
+from recurra.tasks.tables import CommandResult, Table
 
 
 def outcome(run_id: str, *, record: Any = None, error: str | None = None, exit_code: int = 0) -> Any:
@@ -50,41 +51,40 @@ def exit_code(result: Any) -> int:
 
 
 GOOD = outcome("good", record=object())
+BAD = outcome("bad", error="in use", exit_code=2)
+UNMET = "no model here stays within 1 MiB; the nearest is linear"
+TOO_WIDE = PlannedExport("good", ExportRequest(precision="fp16"), Path("out/fp16"), "failed", "too wide")
+VERDICTS = {
+    "worked": (study(GOOD), 0, ""),
+    "an audit failed": (study(GOOD, audits=("leakage",), unmet=(UNMET,)), 3, "AUDIT FAILED: leakage\n"),
+    "timing failed": (study(GOOD, timing_error="died"), 1, "error: died\n"),
+    "one run failed": (study(GOOD, BAD, audits=("leakage",)), 1, "error: bad: in use\n"),
+    "all failed alike": (study(BAD), 2, "error: bad: in use\n"),
+    "all failed": (study(BAD, outcome("c", error="d", exit_code=1)), 1, "error: bad: in use\nerror: c: d\n"),
+    "an export failed": (
+        study(GOOD, exports=(TOO_WIDE,), audits=("leakage",)), 1, "error: good/safetensors-fp16: too wide\n",
+    ),
+    "limits not met": (study(GOOD, unmet=(UNMET,)), 2, f"error: {UNMET}\n"),
+}  # fmt: skip
 
 
-def test_a_study_that_worked_is_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(study(GOOD)) == 0
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_a_study_is_one_json_document_and_has_the_code_it_deserves(
+    verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, code, said = VERDICTS[verdict]
+    assert exit_code(result) == code
     out, err = capsys.readouterr()
-    places = {"output": "out", "report": "out/report.html"}
-    assert json.loads(out) == {**places, "tables": [], "exports": [], "timing_error": None}
-    assert err == ""
-
-
-def test_one_failed_run_among_others_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    result = study(GOOD, outcome("bad", error="in use", exit_code=2), audits=("leakage",))
-    assert exit_code(result) == 1
-    assert capsys.readouterr().err == "error: bad: in use\n"
-
-
-def test_if_all_runs_fail_alike_their_code_is_the_study_s(capsys: pytest.CaptureFixture[str]) -> None:
-    both = [outcome(name, error="wrong", exit_code=2) for name in "ab"]
-    assert exit_code(study(*both)) == 2
-    assert exit_code(study(both[0], outcome("c", error="died", exit_code=1))) == 1
-    capsys.readouterr()
-
-
-def test_an_export_that_failed_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    request = ExportRequest(precision="fp16")
-    failed = PlannedExport("good", request, Path("out/exports/good/safetensors-fp16"), "failed", "too wide")
-    assert exit_code(study(GOOD, exports=(failed,), audits=("leakage",))) == 1
-    out, err = capsys.readouterr()
-    assert err == "error: good/safetensors-fp16: too wide\n"
-    assert json.loads(out)["exports"][0]["reason"] == "too wide"
+    assert err == said
+    answer = json.loads(out)
+    assert (answer["output"], answer["report"], answer["tables"]) == ("out", "out/report.html", [])
+    assert answer["timing_error"] == result.timing_error
+    assert [export["reason"] for export in answer["exports"]] == [export.reason for export in result.exports]
 
 
 def test_tables_are_not_cut_and_markup_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 90
-    print_table("", [{"Name": "[bold]a[/bold]", "Value": long}])
+    present(CommandResult({}, [Table("t", "", [{"Name": "[bold]a[/bold]", "Value": long}])]), as_json=False)
     out = capsys.readouterr().out
     assert "[bold]a[/bold]" in out and long in out
 
@@ -92,9 +92,3 @@ def test_tables_are_not_cut_and_markup_is_text(capsys: pytest.CaptureFixture[str
 def test_json_has_no_numbers_that_json_lacks() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         print_json({"loss": float("nan")})
-
-
-def test_limits_that_nothing_meets_are_a_line_and_a_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(study(GOOD, unmet=("no model here stays within 1 MiB; the nearest is linear",))) == 2
-    assert capsys.readouterr().err == "error: no model here stays within 1 MiB; the nearest is linear\n"
-    assert exit_code(study(GOOD, audits=("leakage",), unmet=("x",))) == 3

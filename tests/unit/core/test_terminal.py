@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.cli.main import main
-from recurra.cli.output import print_lines, print_table
+from recurra.cli.output import present
 from recurra.core import progress
 from recurra.core.progress import Reporter
 from recurra.core.terminal import one_line, printable
+from recurra.tasks.tables import CommandResult, Table
 
 ESCAPE = "\x1b[2J\x1b]0;owned\x07"
 
@@ -42,8 +43,8 @@ def test_what_is_written_out_and_what_is_cut() -> None:
 
 
 def test_tables_lines_progress_and_errors_show_them(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(f"[red]{ESCAPE}", [f"[b]{ESCAPE}", "n"], [[ESCAPE + "[/]", "1"]])
-    print_lines([f"line {ESCAPE}"])
+    table = Table("t", f"[red]{ESCAPE}", [{f"[b]{ESCAPE}": ESCAPE + "[/]", "n": "1"}])
+    present(CommandResult({}, [table, [f"line {ESCAPE}"]]), as_json=False)
     Reporter().say(f"said {ESCAPE}\nsecond line")
     assert main(["data", "describe", f"no{ESCAPE}such\nfile.csv"]) == 2
     out, err = capsys.readouterr()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +11,6 @@ pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
 from recurra import Classifier
-from recurra.cli.main import main
 from recurra.core.errors import DataError
 from recurra.data.cleaning import clean_text
 from recurra.data.encoding import encode_texts
@@ -112,15 +109,3 @@ def test_what_is_no_text_is_a_type_error(classifiers: dict[str, Classifier]) -> 
     for wrong in (None, 5, b"bytes", ["nested"]):
         with pytest.raises(TypeError, match="text 2 of 2 is a"):
             classifiers["onnx"].predict(["fine", wrong])
-
-
-def test_an_argument_that_is_no_utf8_is_one_line(
-    tmp_path: Path, classifiers: dict[str, Classifier], capsys: pytest.CaptureFixture[str]
-) -> None:
-    # As Python hands over the byte 0xff of an argument.
-    run = train_linear(tmp_path)
-    capsys.readouterr()
-    assert main(["predict", str(run), "fine", "my secret \udcff"]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and "text 2 of 2 holds the lone surrogate U+DCFF" in err
-    assert "secret" not in err

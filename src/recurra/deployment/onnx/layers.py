@@ -184,8 +184,8 @@ class LayerWriter:
             return self._perceptron(graph, states, name)
         # Two products: to cut the result of one in halves copies it, a sixth of the time of a batch.
         gate, up = (
-            self.linear_map(graph, states, f"{name}.gate_up_proj", f"{name}.{part}_proj", outputs)
-            for part, outputs in (("gate", _first_half), ("up", _second_half))
+            self.linear_map(graph, states, f"{name}.gate_up_proj", f"{name}.{part}_proj", partial(_half, index))
+            for index, part in enumerate(("gate", "up"))
         )
         gated = graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), up)
         return self.linear_map(graph, gated, f"{name}.down_proj")
@@ -331,9 +331,6 @@ class LayerWriter:
         return str(product), graph.weight("classifier.bias", bias)
 
 
-def _first_half(values: Array) -> Array:
-    return values[: len(values) // 2]
-
-
-def _second_half(values: Array) -> Array:
-    return values[len(values) // 2 :]
+def _half(index: int, values: Array) -> Array:
+    half: Array = np.split(values, 2)[index]
+    return half

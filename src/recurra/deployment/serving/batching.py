@@ -113,24 +113,28 @@ class Batcher:
         return job.future
 
     def _work(self) -> None:
-        while (jobs := self._next_batch()) is not None:
+        while True:
+            with self._changed:
+                while not self._jobs and not self._stopping:
+                    self._changed.wait()
+                if not self._jobs:
+                    return
+                jobs = self._take()
             if jobs:
                 self._compute(jobs)
                 with self._changed:
                     self._computing_texts -= sum(len(job.texts) for job in jobs)
 
-    def _next_batch(self) -> list[_Job] | None:
-        """Waits for requests and takes a batch of them; empty if all were given up, None at the end."""
-        with self._changed:
-            while not self._jobs and not self._stopping:
-                self._changed.wait()
-            return self._take() if self._jobs else None
-
     def _take(self) -> list[_Job]:
+        """A batch of what waits; empty if all were given up."""
         taken: list[_Job] = []
         texts = 0
-        while self._jobs and (not taken or self._fits(self._jobs[0], taken[0], texts)):
-            job = self._jobs.popleft()
+        while self._jobs:
+            job = self._jobs[0]
+            fits = texts + len(job.texts) <= self._limits.batch_texts and not self._limits.alone
+            if taken and not (fits and job.extras == taken[0].extras):
+                break
+            self._jobs.popleft()
             self._waiting_texts -= len(job.texts)
             if not job.future.set_running_or_notify_cancel():
                 continue
@@ -142,21 +146,20 @@ class Batcher:
         self._computing_texts += texts
         return taken
 
-    def _fits(self, job: _Job, first: _Job, texts: int) -> bool:
-        fits = texts + len(job.texts) <= self._limits.batch_texts
-        return fits and job.extras == first.extras and not self._limits.alone
-
     def _compute(self, jobs: Sequence[_Job]) -> None:
         texts = [text for job in jobs for text in job.texts]
         started = time.monotonic()
         try:
             answers = self._ask(texts, jobs[0].extras)
         except Exception as error:  # noqa: BLE001 - the thread must outlive any text
-            if len(jobs) == 1:
-                self._give_up(jobs[0], error)
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._compute([job])
                 return
-            for job in jobs:
-                self._compute([job])
+            if self._failed is not None:
+                self._failed(error)
+            message = "these texts could not be computed; the server's log says why"
+            jobs[0].future.set_exception(Refusal(500, "failed", message))
             return
         seconds = time.monotonic() - started
         self._learn(seconds / len(texts))
@@ -169,11 +172,6 @@ class Batcher:
             waited_ms = 1000 * (started - job.arrived)
             job.future.set_result(Computed(_part(answers, start, end), waited_ms, 1000 * seconds, len(texts)))
             start = end
-
-    def _give_up(self, job: _Job, error: Exception) -> None:
-        if self._failed is not None:
-            self._failed(error)
-        job.future.set_exception(Refusal(500, "failed", "these texts could not be computed; the server's log says why"))
 
     def _learn(self, seconds: float) -> None:
         old = self._seconds_a_text

@@ -26,8 +26,6 @@ from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportManifest, ExportOptions, needs_torch, read_export
 from recurra.models.controls import LINEAR_NAME
 from recurra.models.controls.fitting import fit_static
-from recurra.tasks.classification.task import TASK
-from recurra.tasks.labelling.evaluation import compute_evaluation
 from reviews import review_rows, snapshot, train_linear, train_tiny, write_csv, write_reviews
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -125,18 +123,6 @@ def test_the_stock_tools_read_an_export(exports: dict[str, Any]) -> None:
     stock = pipeline("text-classification", model=str(folder), device="cpu")
     assert [answer["label"] for answer in stock(clean_texts(TEXTS))] == Classifier.open(folder).predict(TEXTS).tolist()
     assert AutoTokenizer.from_pretrained(folder).model_max_length == 24
-
-
-@pytest.mark.parametrize("precision", DTYPES)
-def test_an_export_is_evaluated_on_the_runs_splits(precision: str, run: Path, exports: dict[str, Any]) -> None:
-    folder, _ = exports[precision]
-    result, of_run = compute_evaluation(folder, TASK.measure), compute_evaluation(run, TASK.measure)
-    assert (result.record.run_id, result.rows.name, result.recorded) == (of_run.record.run_id, "test", of_run.recorded)
-    assert result.computation.storage_precision == precision and of_run.computation.storage_precision == "fp32"
-    assert abs(result.metrics.accuracy - of_run.metrics.accuracy) <= 0.05
-    assert result.plain()["computation"]["compute_precision"] in DTYPES
-    if precision == "fp32":
-        assert result.metrics == of_run.metrics
 
 
 def test_a_smaller_vocabulary_is_stored_with_its_table(run: Path, tmp_path: Path) -> None:

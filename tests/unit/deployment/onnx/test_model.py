@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 onnx = pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
 from onnx_graphs import FEED_FORWARDS, SHAPES, rows, session_of  # noqa: E402
 from recurra import RecurraForSequenceClassification, preset  # noqa: E402
@@ -162,8 +162,6 @@ def test_weights_that_stand_twice_would_be_found() -> None:
 
 
 # int8.
-
-FLOATS = st.floats(-100, 100, width=32)
 
 
 def naive_int8(states: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -189,33 +189,29 @@ def test_names_that_cannot_be_are_one_line(
     assert "has a name that is not UTF-8; rename it" in err and err.count("\n") == 1
 
 
-def test_mistakes_are_one_line(run: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(run: Path, inputs: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     output = tmp_path / "out"
     predict(run, inputs, output, part_format="jsonl")
 
-    def refused(*arguments: object, source: Path = inputs, target: Path = output) -> str:
-        capsys.readouterr()
-        code = main(["predict", str(run), "--input", str(source), "--output", str(target), *map(str, arguments)])
-        out, err = capsys.readouterr()
-        assert (code, out, err.count("\n")) == (2, "", 1), err
-        return err
+    def wrong(*arguments: object, source: Path = inputs, target: Path = output) -> str:
+        return refused("predict", run, "--input", source, "--output", target, *arguments)
 
-    assert "was begun with --part-format jsonl, not parquet" in refused()
+    assert "was begun with --part-format jsonl, not parquet" in wrong()
     options = ("--part-format", "jsonl")
-    assert "was begun with --text-column text, not body" in refused(*options, "--text-column", "body")
-    assert "unknown format of parts 'parqet' (did you mean 'parquet'?)" in refused("--part-format", "parqet")
-    assert "lie one inside the other" in refused(target=inputs / "out")
-    assert "lie one inside the other" in refused(target=tmp_path)
+    assert "was begun with --text-column text, not body" in wrong(*options, "--text-column", "body")
+    assert "unknown format of parts 'parqet' (did you mean 'parquet'?)" in wrong("--part-format", "parqet")
+    assert "lie one inside the other" in wrong(target=inputs / "out")
+    assert "lie one inside the other" in wrong(target=tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine", encoding="utf-8")
-    assert "is not empty and has no predictions.json" in refused(target=tmp_path / "full")
-    assert "a file stands where a folder is needed" in refused(target=tmp_path / "full" / "mine.txt")
+    assert "is not empty and has no predictions.json" in wrong(target=tmp_path / "full")
+    assert "a file stands where a folder is needed" in wrong(target=tmp_path / "full" / "mine.txt")
     (tmp_path / "none").mkdir()
-    assert "holds no file to predict; allowed: .csv" in refused(source=tmp_path / "none", target=tmp_path / "o")
-    assert "a folder into a folder; --input" in refused("--engine", "ray", source=inputs / "a.csv")
+    assert "holds no file to predict; allowed: .csv" in wrong(source=tmp_path / "none", target=tmp_path / "o")
+    assert "a folder into a folder; --input" in wrong("--engine", "ray", source=inputs / "a.csv")
     for damaged in ("", "[1]", "{}"):
         (output / "predictions.json").write_text(damaged, encoding="utf-8")
-        assert "choose another --output" in refused(*options)
+        assert "choose another --output" in wrong(*options)
 
 
 def test_predictions_of_another_model_are_left_alone(run: Path, inputs: Path, tmp_path: Path) -> None:

@@ -121,16 +121,6 @@ def test_what_is_extras_differently_is_not_computed_together(requests: list[tupl
     assert len(batches) - 1 == (changes + 1 if requests else 0)
 
 
-def test_whoever_is_free_takes_what_waits_and_no_more_than_fits(make) -> None:
-    bench = make(batch_texts=2)
-    bench.hold()
-    futures = [bench.batcher.submit([text]) for text in "abc"]
-    bench.engine.open.set()
-    assert [future.result(20).batch_texts for future in futures] == [2, 2, 1]
-    # Nobody is there to wait for.
-    assert bench.batcher.submit(["d"]).result(20).batch_texts == 1
-
-
 def test_as_many_batches_at_once_as_there_are_workers(make) -> None:
     bench = make(alone=True, workers=3, max_wait_s=60.0)
     futures = [bench.batcher.submit([f"text {number}"]) for number in range(7)]
@@ -170,16 +160,6 @@ def test_the_queue_has_an_end(make) -> None:
     bench.engine.open.set()
     assert [len(future.result(20).answers.probabilities) for future in futures] == [2, 2, 1]
     assert bench.batcher.submit(["c", "d"]).result(20).answers.probabilities.shape == (2, 2)
-
-
-def test_who_would_wait_too_long_is_told_how_long(make) -> None:
-    bench = make(max_wait_s=3.0)
-    bench.batcher._learn(1.5)
-    bench.hold()
-    bench.batcher.submit(["a", "b"])
-    with pytest.raises(Refusal) as caught:
-        bench.batcher.submit(["c"])
-    assert caught.value.headers == {"Retry-After": "5"} and "try again in 5 s" in caught.value.message
 
 
 def test_what_nobody_waits_for_is_not_computed(make) -> None:
