@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -188,6 +189,14 @@ StudyOverrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Training keys, and data.KEY for the data's.", show_default=False),
 ]
+
+
+class Executor(StrEnum):
+    """Where runs are carried out, or the files of a folder predicted."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
 
 _READING = {
     "tokenizer": Tokenizer,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
     from recurra.deployment.prediction.files import InputColumns, PredictionCounts
     from recurra.deployment.prediction.folder import FolderJob
     from recurra.models.exits.rules import ExitRule
-
-
-class EngineName(StrEnum):
-    """Where the files of a folder are predicted."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 def predict(
@@ -56,8 +48,8 @@ def predict(
     precision: options.RunPrecision = None,
     batch_size: options.BatchSize = 64,
     engine: Annotated[
-        EngineName, typer.Option(help="For a folder: this process, or a Ray cluster (extra: batch).")
-    ] = EngineName.LOCAL,
+        options.Executor, typer.Option(help="For a folder: this process, or a Ray cluster (extra: batch).")
+    ] = options.Executor.LOCAL,
     part_format: Annotated[
         str, typer.Option("--part-format", help="For a folder: parquet, jsonl, csv or tsv.")
     ] = "parquet",
@@ -109,7 +101,7 @@ def predict(
     text_column = text_column or _recorded_text_column(run)
     early = (exit_rule, threshold, exit_after) != (None, None, None)
     _check_output_options(output, escape_formulas=escape_formulas, keep_columns=keep_columns)
-    if engine is EngineName.RAY or (source is not None and source != "-" and Path(source).is_dir()):
+    if engine is options.Executor.RAY or (source is not None and source != "-" and Path(source).is_dir()):
         single = {
             "an exit rule": early,
             "--keep-columns": keep_columns,
@@ -121,7 +113,7 @@ def predict(
         }
         job = _job(run, texts, source, output, single, text_column, precision, batch_size, part_format)
         on_ray = {"address": address, "workers": workers, "cpus": worker_cpus, "retries": retries}
-        _predict_folder(job, on_ray if engine is EngineName.RAY else None, as_json=as_json, quiet=quiet)
+        _predict_folder(job, on_ray if engine is options.Executor.RAY else None, as_json=as_json, quiet=quiet)
         return
     from recurra.core.environment import tune_allocator
     from recurra.core.progress import Reporter

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -122,13 +121,6 @@ File = Annotated[Path, typer.Argument(help="Study file (YAML).", show_default=Fa
 StudyOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Folder; default runs/NAME.")]
 
 
-class ExecutorName(StrEnum):
-    """Where runs are carried out."""
-
-    LOCAL = "local"
-    RAY = "ray"
-
-
 @app.command("plan")
 def plan(
     file: File,
@@ -182,7 +174,9 @@ def run(
     workers: options.Workers = 0,
     threads: options.Threads = 0,
     latency: Annotated[bool, typer.Option(help="Time all models side by side at the end.")] = True,
-    executor: Annotated[ExecutorName, typer.Option(help="This machine, or a Ray cluster.")] = ExecutorName.LOCAL,
+    executor: Annotated[
+        options.Executor, typer.Option(help="This machine, or a Ray cluster.")
+    ] = options.Executor.LOCAL,
     address: Annotated[str, typer.Option(help="Ray: HOST:PORT of the cluster's head, or auto.")] = "auto",
     run_cpus: Annotated[float, typer.Option(min=0.01, help="Ray: cores of one run.")] = 1.0,
     run_gpus: Annotated[float, typer.Option(min=0, help="Ray: accelerators of one run.")] = 0.0,
@@ -210,7 +204,7 @@ def run(
         workers=workers,
         reporter=Reporter(quiet=quiet),
         command=shlex.join(["recurra", *sys.argv[1:]]),
-        cluster=Cluster(address, run_cpus, run_gpus, retries) if executor is ExecutorName.RAY else None,
+        cluster=Cluster(address, run_cpus, run_gpus, retries) if executor is options.Executor.RAY else None,
     )
     present_study(result, as_json=as_json, wide=True)
 
