@@ -183,7 +183,7 @@ SPLITS = ".splits"
 DEPTHS = ".depths"
 # What follows a study's name in a marker, where it is not the whole page.
 PARTS = re.compile(r"\.(across|splits|depths)$")
-NOTICE = "<!-- Written by `make results` from the records; changes here are lost. -->"
+NOTICE = "<!-- written by `make results` -->"
 
 _MARKER = re.compile(r"^[ \t]*<!-- results:(?P<name>\S+) (?P<edge>begin|end) -->[ \t]*$", re.MULTILINE)
 
@@ -330,6 +330,7 @@ NO_RUN = "No finished run.\n"
 # Conclusions of more tables than these are a list that nobody reads.
 _MOST_CONCLUSIONS = 3
 _MOST_COLUMNS = 6
+_ON_OTHERS = ("Behind it", "No difference from it ", "Not distinguishable from ")
 
 
 def study_page(summary: Summary, folder: str) -> str:
@@ -341,11 +342,11 @@ def study_page(summary: Summary, folder: str) -> str:
     names = dict(zip((table.key for table in summary.tables), _short_names(summary.tables), strict=True))
     if len(summary.tables) > 1:
         if len(summary.tables) <= _MOST_CONCLUSIONS:
-            blocks += [f"{escaped(names[table.key])}: {escaped(table.conclusion)}" for table in summary.tables]
+            blocks += [f"{escaped(names[table.key])}: {escaped(_brief(table.conclusion))}" for table in summary.tables]
         blocks.append(_across(summary.tables, reporting))
     else:
         (table,) = summary.tables
-        blocks.append(escaped(table.conclusion))
+        blocks.append(escaped(_brief(table.conclusion) if table.contrasts else table.conclusion))
         blocks += [
             markdown_table(reporting.tables(table)[0], brief=True),
             f"On the {escaped(table.headline_split)} split of {escaped(table.title)}.",
@@ -359,8 +360,14 @@ def study_page(summary: Summary, folder: str) -> str:
     ]
     lines += [f"* failed run: {escaped(run['run_id'])}: {escaped(run['reason'])}" for run in summary.failed_runs]
     blocks.append("\n".join(lines))
-    blocks.append(f"Everything else, with figures and tests: `recurra study report {folder}`.")
+    blocks.append(f"The rest: `recurra study report {folder}`.")
     return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _brief(conclusion: str) -> str:
+    """A conclusion without its sentences on every other model, whose figures the tables beside it show."""
+    sentences = conclusion.replace(". ", ".\n").splitlines()
+    return " ".join(each for each in sentences if not each.startswith(_ON_OTHERS))
 
 
 def across(summary: Summary) -> str:
@@ -423,7 +430,7 @@ def _asked(summary: Summary, reporting: Reporting) -> str:
         )
         gaps = [form.NONE if line is None else _gap(line, measure) for line in of_column]
         rows.append([f"{escaped(name)}: {escaped(a)} − {escaped(b)}", *gaps])
-    note = f"Gaps in {measure.unit} of {measure.in_text}, ± half the 95 % interval; bold where distinguishable"
+    note = f"Gaps in {measure.unit} of {measure.in_text} ± half of the 95 % interval; bold: distinguishable"
     note += ", † by the rows of one seed alone." if any("†" in cell for row in rows for cell in row) else "."
     return "\n\n".join([markdown_grid(["Asked", *map(escaped, columns)], rows), note])
 
@@ -496,11 +503,22 @@ def _overview(path: Path, studies: _Studies) -> str:
             if (cells := reporting.overview(table)) is not None
         ]
         if rows:
+            common = _take_common(rows, "Data")
             made = markdown_table(Table("overview", "", rows))
             for name in {row["Study"] for row in rows} & set(addresses):
                 made = made.replace(f"| {escaped(name)} |", f"| [{escaped(name)}]({addresses[name]}) |")
-            blocks.append(f"{made}\n\n{reporting.overview_note}\n")
+            note = f" All of them: {escaped(common)}." if common else ""
+            blocks.append(f"{made}\n\n{reporting.overview_note}{note}\n")
     return "\n".join(blocks) or NO_RUN
+
+
+def _take_common(rows: Sequence[dict[str, str]], heading: str) -> str:
+    """Takes out of a column the parts that all of its cells have; gives them back."""
+    cells = [row[heading].split(" · ") for row in rows]
+    common = [part for part in cells[0] if len(rows) > 1 and all(part in cell for cell in cells)]
+    for row, cell in zip(rows, cells, strict=True):
+        row[heading] = " · ".join(part for part in cell if part not in common) or row[heading]
+    return " · ".join(common)
 
 
 def _addresses(path: Path, studies: _Studies) -> dict[str, str]:

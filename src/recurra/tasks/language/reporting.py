@@ -275,11 +275,7 @@ def _best_row(table: LanguageTable) -> LanguageModelSummary | None:
     return next((model for model in table.models if not model.leaks), None)
 
 
-_OVERVIEW = (
-    "Language models: test loss in nats a token of the final head; ± half of the 95 % interval over seeds. A gap "
-    "is the first model's loss less the second's, so below 0 the first is better; a verdict holds for the seeds "
-    "that were tested."
-)
+_OVERVIEW = "Language models: test loss in nats a token of the final head; ± half of the 95 % interval over seeds."
 
 
 def _failed(table: LanguageTable) -> str:
@@ -327,17 +323,12 @@ class LanguageReporting(Reporting):
         loss, word = (
             None if best is None else measure.of(best, table.headline_split) for measure in (LOSS, WORD_PERPLEXITY)
         )
-        asked = table.contrasts
-        gaps = [LOSS.gap(line.gap, LOSS.width(line.half), unit=False) for line in asked]
         return {
             "Data": table.title,
             "Seeds": " or ".join(map(str, sorted({len(model.seeds) for model in table.models}))),
             "Best that does not leak": NONE if best is None else best.label,
             "Loss": NONE if loss is None else half_width(loss, LOSS),
             "Perplexity a word": WORD_PERPLEXITY.text(word),
-            "Asked": "; ".join(f"{line.a} − {line.b}" for line in asked),
-            "Gap in nats a token": "; ".join(gaps),
-            "Verdict": "; ".join(line.verdict for line in asked) or "not asked",
             "Audits": _failed(table),
         }
 
