@@ -31,7 +31,7 @@ test-faults: $(DEV) ## kill, starve and mislead the commands for 20 minutes; SEE
 soak: $(DEV) ## ask a server with 64 clients for SECONDS (1800) while its exports are replaced; JSON=FILE keeps the figures
 	@PYTHONPATH=tests $(BIN)/python -m faults --only soak --soak-seconds $(or $(SECONDS),1800) $(if $(JSON),--json "$(JSON)")
 
-mutants: $(DEV) ## test the tests with mutmut: change the source and see whether a test fails; ROOM=evaluation.calibration
+mutants: $(DEV) ## test the tests with mutmut: change the source and see whether a test fails; ROOM=evaluation.metrics
 	@$(BIN)/mutmut run "recurra.$(ROOM)*"
 	@$(BIN)/mutmut results
 
