@@ -176,21 +176,6 @@ def test_an_encoder_is_asked_if_it_is_there_and_the_file_is_no_burden(
     assert capsys.readouterr().err.endswith("no minilm here\n")
 
 
-def test_a_label_of_one_row_is_no_error_of_the_program(tmp_path: Path) -> None:
-    path = tmp_path / "few.csv"
-    rows = [
-        ("good soup", "a"),
-        ("good bread", "a"),
-        ("bad engine", "b"),
-        ("bad brakes", "b"),
-        ("odd one", "c"),
-        ("weak tyres", "b"),
-    ]
-    path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows), encoding="utf-8")
-    found = list(find_label_errors(_file(path), encoder=NO_ENCODER))
-    assert len(found) == 6 and {row.label for row in found} == {"a", "b", "c"}
-
-
 def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, bad = _planted(tmp_path / "topics.csv")
     output = tmp_path / "doubts.csv"
@@ -210,21 +195,6 @@ def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "the 3 most doubtful labels of 240 rows" in shown and "TF-IDF" in shown
     assert f"{answer['suspects']} of 240 labels are probably wrong" in shown and "the commonest label alone" in shown
-
-
-def test_a_judge_that_knows_nothing_calls_nothing_wrong_and_texts_are_the_file_s(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rng = np.random.default_rng(4)
-    texts = [f"So <b>{' '.join(rng.choice(900, 6).astype(str).tolist())}</b> ODD" for _ in range(200)]
-    path = write_csv(tmp_path / "chance.csv", [(text, str(rng.integers(2))) for text in texts])
-    assert main(["label-errors", str(path), "--from", "none"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "No single label is probably wrong" in shown and "are probably wrong" not in shown
-    found = list(find_label_errors(_file(path), encoder=NO_ENCODER))
-    assert {row.text for row in found} == {*texts} and [texts[row.place - 2] for row in found] == [
-        row.text for row in found
-    ]
 
 
 @pytest.mark.parametrize(

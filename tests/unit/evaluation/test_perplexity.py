@@ -57,17 +57,6 @@ def encoded(lengths: list[int], seed: int = 0) -> EncodedText:
     return EncodedText(ids, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), 0, words=50, num_bytes=300)
 
 
-@torch.no_grad()
-def one_by_one(model: Any, text: np.ndarray, context: int) -> list[float]:
-    """The naive form: each token from all that fits before it, one call a token."""
-    read = [0, *text.tolist()]
-    nats = []
-    for index, token in enumerate(text.tolist()):
-        before = torch.tensor([read[max(0, index + 1 - context) : index + 1]])
-        nats.append(-float(model(input_ids=before).logits[0, -1].double().log_softmax(-1)[token]))
-    return nats
-
-
 @given(lengths=st.lists(st.integers(0, 20), max_size=4), context=st.integers(1, 9), share=st.floats(0, 1))
 def test_windows_score_each_token_once_with_the_most_before_it(lengths: list[int], context: int, share: float) -> None:
     stride = 1 + round(share * (context - 1))
@@ -98,12 +87,6 @@ def test_bigrams_have_the_cross_entropy_of_their_counts() -> None:
     assert result.token_perplexity == pytest.approx(math.exp(exact / result.tokens)) == math.exp(result.loss)
 
 
-def test_stride_one_is_the_loop_with_the_full_context() -> None:
-    model, text = gpt2(), encoded([25, 14])
-    scores = score_texts(model, [text.joined], first_read=0, context=8, stride=1)[FINAL]
-    np.testing.assert_allclose(scores, one_by_one(model, text.joined, 8), rtol=1e-4, atol=1e-5)
-
-
 @torch.no_grad()
 def test_blocks_are_what_the_stock_model_says_with_its_own_loss() -> None:
     model, text = gpt2(), encoded([25, 14, 30])
@@ -124,12 +107,6 @@ def test_the_batch_changes_nothing_and_padding_is_not_counted(packed: bool, stri
     ]
     assert {result.tokens for result in results} == {len(text.joined)}
     assert [result.nats for result in results] == pytest.approx([results[0].nats] * 3, rel=1e-6)
-
-
-def test_lines_begin_anew() -> None:
-    model, text = gpt2(), encoded([6, 0, 9])
-    loop = [nats for index in range(3) for nats in one_by_one(model, text.text(index), 32)]
-    assert evaluate_perplexity(model, text, context=32, packed=False)[FINAL].nats == pytest.approx(sum(loop), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", [tuple, lambda found: {"loop 2": found[0], "loop 4": found[1]}])
@@ -180,9 +157,3 @@ def test_the_logits_of_one_batch_are_held_at_a_time() -> None:
 
     evaluate_perplexity(Watched(torch.zeros(VOCABULARY, VOCABULARY)), encoded([90]), context=8, batch_positions=16)
     assert len(made) > 4 and set(alive) == {0}
-
-
-def test_the_model_is_left_as_it_was() -> None:
-    model = gpt2().train()
-    first = evaluate_perplexity(model, encoded([20]), context=8)
-    assert model.training and evaluate_perplexity(model, encoded([20]), context=8) == first

@@ -53,20 +53,3 @@ def test_answers_are_right_as_often_as_is_said_in_nineteen_draws_of_twenty() -> 
             lowest = max(shown[-1].threshold, 0.5)
             missed += np.clip(2 * np.linspace(lowest, 1, 2_001) - 0.95, 0, 1).mean() < wanted
     assert chosen > 500 and missed / chosen <= 0.05
-
-
-def test_the_wanted_precision_is_missed_no_more_often_than_is_said() -> None:
-    rng = np.random.default_rng(0)
-    wanted, chosen, missed = 0.9, 0, 0
-    for _ in range(400):
-        sure = rng.uniform(0.5, 1, 1_500)
-        # Right less often than the probability says, down to chance.
-        labels = (rng.random(1_500) < 2 * sure - 0.92).astype(np.int64)
-        shown = [one for one in precision_thresholds(np.stack([1 - sure, sure], 1), labels, 1) if one.bound >= wanted]
-        if shown:
-            chosen += 1
-            lowest = max(shown[-1].threshold, 0.5)
-            # The mean over the uniform rest of what makes a label right.
-            true_precision = (np.clip(2 * np.linspace(lowest, 1, 10_001) - 0.92, 0, 1)).mean()
-            missed += true_precision < wanted
-    assert chosen > 300 and missed / chosen <= 0.05

@@ -30,13 +30,6 @@ def test_round_trip_is_exact(tmp_path: Path, rows: int, classes: int) -> None:
     assert [item.name for item in path.parent.iterdir()] == ["test.parquet"]
 
 
-def test_file_has_the_documented_columns(tmp_path: Path) -> None:
-    path = write_predictions(tmp_path, "test", ["a"], [1], [[0.25, -0.5]])
-    table = pq.read_table(path)
-    assert table.schema.names == ["id", "label", "logits"]
-    assert table.to_pylist() == [{"id": "a", "label": 1, "logits": [0.25, -0.5]}]
-
-
 def test_missing_split_names_those_that_are_there(tmp_path: Path) -> None:
     write_predictions(tmp_path, "validation", ["a"], [1], [[0.0, 1.0]])
     with pytest.raises(CheckpointError, match=r"'test'; there: validation;"):

@@ -43,18 +43,6 @@ def test_value_and_gradients_equal_those_of_all_logits(positions: int, chunk_log
     torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("which", ["states", "weight", "neither"])
-def test_only_gradients_that_are_wanted_are_made(which: str) -> None:
-    states, weight, targets = problem(7)
-    states.requires_grad_(which == "states")
-    weight.requires_grad_(which == "weight")
-    found = vocabulary_cross_entropy(states, weight, targets)
-    assert found.requires_grad == (which != "neither")
-    if which != "neither":
-        found.backward()
-    assert (states.grad is not None, weight.grad is not None) == (which == "states", which == "weight")
-
-
 @pytest.mark.parametrize("differentiable", [True, False])
 def test_autocast_multiplies_in_half_precision_and_sums_in_fp32(differentiable: bool) -> None:
     states, weight, targets = problem(10, torch.float32)

@@ -18,7 +18,6 @@ from recurra.training.checkpoint import (
     load_random_state,
     load_schedule,
     mark_complete,
-    remove_checkpoints_but,
     save_optimizer,
     save_random_state,
     save_schedule,
@@ -44,16 +43,6 @@ def test_only_marked_checkpoints_count_and_the_newest_by_number(tmp_path: Path) 
     mark_complete(tmp_path / "checkpoint-10", 10)
     latest = latest_checkpoint(tmp_path)
     assert latest is not None and latest.name == "checkpoint-10"
-
-
-def test_all_but_the_named_checkpoints_are_removed(tmp_path: Path) -> None:
-    for step in (3, 6, 9, 12):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "model.safetensors").write_bytes(b"x")
-    mark_complete(tmp_path / "checkpoint-6", 6)
-    (tmp_path / "other").mkdir()
-    remove_checkpoints_but(tmp_path, {3, 9})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-9", "other"]
 
 
 def test_an_optimiser_comes_back_bit_for_bit(tmp_path: Path) -> None:

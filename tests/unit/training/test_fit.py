@@ -21,11 +21,9 @@ from recurra.core.files import read_json
 from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
 from recurra.data.batching import Collator
-from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.distillation import RowLoss, TaughtCollator
-from recurra.training.fit import remove_checkpoints, train_transformer
+from recurra.training.fit import train_transformer
 from recurra.training.protocols import ProtocolConfig
-from relaxed import RELAXED
 from tiny import tiny_model, tiny_split
 
 
@@ -176,11 +174,6 @@ def test_a_training_killed_within_an_epoch_goes_on_within_it(
     assert check_killed(name, moments[1:], uninterrupted, tmp_path, **options).resumed
 
 
-def test_a_training_killed_again_and_again_ends_the_same(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
-    moments = ["middle of epoch 2", "optimiser of checkpoint 2", "marker of checkpoint 2", "end of training"]
-    check_killed("third", moments, uninterrupted, tmp_path)
-
-
 @pytest.mark.parametrize(
     "moments",
     [
@@ -203,28 +196,6 @@ def test_early_stopping_remembers_how_long_it_has_waited(
     moment: str, uninterrupted: dict[str, Path], tmp_path: Path
 ) -> None:
     check_killed("stops", [moment], uninterrupted, tmp_path)
-
-
-def test_what_recurrences_have_of_their_own_goes_on_where_it_was(tmp_path: Path) -> None:
-    chosen, options = protocol(**COSINE), {"model": {**RELAXED, "num_recurrences": 3}}
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert in_a_process(train, whole, chosen, [], options) == 0
-    for moment in ("middle of epoch 2", "marker of checkpoint 2"):
-        assert in_a_process(train, killed, chosen, [moment], options) == -9
-    assert in_a_process(train, killed, chosen, [], options) == 0
-    assert same_weights(killed, whole) and history(killed) == history(whole)
-    assert result_of(killed).resumed
-    own = [name for name in load_file(whole / "final.safetensors") if "low_rank" in name or "recurrence" in name]
-    assert own, list(load_file(whole / "final.safetensors"))
-
-
-def test_an_older_checkpoint_stays_until_the_newer_one_is_whole(tmp_path: Path) -> None:
-    """Killed before the marker, the epoch under way is lost and no other."""
-    chosen = protocol(**FIRST_IS_BEST)
-    assert in_a_process(train, tmp_path, chosen, ["marker of checkpoint 3"], {}) == -9
-    latest = latest_checkpoint(tmp_path / "checkpoints")
-    assert latest is not None and latest.name == "checkpoint-6"
-    assert (tmp_path / "checkpoints" / "checkpoint-9").is_dir()
 
 
 def test_a_finished_training_keeps_its_last_and_its_best_checkpoint(uninterrupted: dict[str, Path]) -> None:
@@ -287,13 +258,6 @@ def test_a_loss_that_is_not_finite_stops_with_one_clear_line(tmp_path: Path) -> 
             model, tiny_split(), tiny_split(), protocol(),
             folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(quiet=True),
         )  # fmt: skip
-
-
-def test_checkpoints_are_removed_on_demand(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints" / "checkpoint-3").mkdir(parents=True)
-    remove_checkpoints(tmp_path)
-    remove_checkpoints(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("exits", "smoothing"), [([], 0.0), ([], 0.1), ([1], 0.0)])

@@ -63,11 +63,6 @@ def test_recurrences_that_share_keys_and_values_fail(monkeypatch: pytest.MonkeyP
     assert audit_cache(stirred()).status == "failed"
 
 
-def test_positions_that_start_anew_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CachedRows, "positions", lambda self, device: torch.arange(self.tokens))
-    assert audit_cache(stirred()).status == "failed"
-
-
 def test_convolutions_that_forget_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(self: CachedRows, states: torch.Tensor, convolution: Any) -> torch.Tensor:
         return convolution(states)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from foreign import tiny_gpt2
 from recurra import RecurraForCausalLM
 from recurra.core.record import AuditResult
-from recurra.evaluation.audits.causality import LanguageProbe, audit_language_padding
+from recurra.evaluation.audits.causality import audit_language_padding
 from recurra.evaluation.audits.invariance import TOLERANCE
-from recurra.evaluation.perplexity import FINAL
 from recurra.models.rows import PaddedRows
 from tiny import language_config, stir
 
@@ -106,27 +104,3 @@ def test_convolutions_that_read_padding_fail(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(PaddedRows, "convolve", lambda self, states, convolution: convolution(states))
     logits, _ = audit_language_padding(stirred(**CRT))
     assert logits.status == "failed" and "left" in logits.summary
-
-
-class Embedded(nn.Module):
-    """A model of each token alone, which takes no positions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.eye(11) * 3)
-        self.config = SimpleNamespace(vocab_size=11, max_position_embeddings=16)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> SimpleNamespace:
-        logits = self.table[input_ids]
-        wanted = input_ids if labels is None else labels
-        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), wanted[:, 1:].flatten(), ignore_index=-100)
-        return SimpleNamespace(logits=logits, loss=loss * (attention_mask.sum() > 0))
-
-
-@torch.no_grad()
-def test_a_model_that_takes_no_positions_is_given_none() -> None:
-    probe, ids = LanguageProbe(Embedded()), torch.tensor([[4, 4, 7]])
-    assert probe.logits(ids, torch.ones_like(ids))[FINAL].equal(probe.model.table[ids])
-    # The last token is padding, and -100 leaves it out of the loss.
-    expected = -float(probe.model.table.log_softmax(1)[4, 4])
-    assert probe.loss(ids, torch.tensor([[1, 1, 0]])) == pytest.approx(expected)

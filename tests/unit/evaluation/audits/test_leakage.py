@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import Group, TextDataset, TextSplit
-from recurra.data.reviews import text_identity
 from recurra.data.sst2 import load_sst2
 from recurra.evaluation.audits.grading import kept_rows
 from recurra.evaluation.audits.leakage import audit_leakage, audit_teacher
@@ -81,27 +78,22 @@ def test_rows_of_another_task_are_searched_too() -> None:
     assert got["leakage.contained.test"].value == 0 == got["leakage.ngram.test"].value
 
 
-def test_copies_with_other_spelling_are_only_normalised() -> None:
-    changed = [text.upper().replace(" W", " , W") + " !" for text in TRAIN[:7]]
-    got = _audit(TRAIN, FRESH[:93] + changed)
-    assert (got["exact"].status, got["normalised"].status, got["contained"].status) == ("passed", "failed", "passed")
+CHANGED = {
+    # With other spelling; a phrase; with another first word, which leaves 4 of the 5 8-grams of 12 words.
+    "normalised": [text.upper().replace(" W", " , W") + " !" for text in TRAIN[:20]],
+    "contained": [" ".join(text.split()[2:7]) for text in TRAIN[:20]],
+    "ngram": ["another " + " ".join(text.split()[1:]) for text in TRAIN[:20]],
+}
 
 
-def test_phrases_cut_from_training_rows_are_contained() -> None:
-    phrases = [" ".join(text.split()[2:7]) for text in TRAIN[:20]]
-    got = _audit(TRAIN, FRESH[:80] + phrases)
-    assert (got["exact"].status, got["normalised"].status) == ("passed", "passed")
-    assert (got["contained"].status, got["contained"].value) == ("failed", 0.2)
-    assert got["contained"].details["examples"][0]["train_text"] == TRAIN[0]
-
-
-def test_copies_with_a_small_edit_are_found_by_ngrams() -> None:
-    edited = ["another " + " ".join(text.split()[1:]) for text in TRAIN[:20]]
-    got = _audit(TRAIN, FRESH[:80] + edited)
-    assert (got["contained"].status, got["ngram"].status) == ("passed", "failed")
-    assert got["ngram"].value == pytest.approx(0.2)
-    # 4 of the 5 8-grams of 12 words are without the edit.
-    assert got["ngram"].details["examples"][0] == {"id": "test-80", "text": edited[0], "share_found": 0.8}
+@pytest.mark.parametrize("kind", CHANGED)
+def test_a_changed_copy_is_found_by_one_measure_alone(kind: str) -> None:
+    got = _audit(TRAIN, FRESH[:80] + CHANGED[kind])
+    failed = {name for name, result in got.items() if result.status == "failed"}
+    assert failed == {kind} and got[kind].value == pytest.approx(0.2)
+    example = {"id": "test-80", "text": CHANGED[kind][0]}
+    found = {"share_found": 0.8} if kind == "ngram" else {"train_text": TRAIN[0]}
+    assert got[kind].details["examples"][0] == {**example, **found}
 
 
 def test_ngrams_need_long_rows() -> None:
@@ -143,27 +135,6 @@ def test_rows_that_only_the_teacher_learned_are_counted() -> None:
     # What the student was trained on too is a matter of the leakage audit.
     assert [audit.status for audit in audit_teacher(dataset, "t", _split("train", TRAIN))] == ["passed"] * 2
     assert [audit.status for audit in audit_teacher(dataset, "t", None)] == ["skipped"] * 2
-
-
-def test_long_examples_are_cut() -> None:
-    long = " ".join(["word"] * 1000)
-    assert all(len(example["text"]) <= 200 for example in _audit([long], [long])["exact"].details["examples"])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("It 's GOOD , ok !", "it s good ok"), ("? !", "? !"), ("a_b", "a b"), ("Straße", "strasse")]
-)
-def test_text_identity(text: str, expected: str) -> None:
-    assert text_identity(text) == expected
-
-
-def test_data_audits_do_not_load_torch() -> None:
-    code = (
-        "import sys; from recurra.evaluation import metrics, significance, predictions, latency; "
-        "from recurra.evaluation.audits import leakage, registry; print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.slow

@@ -55,22 +55,7 @@ def test_the_interval_is_newcombe_s() -> None:
     assert difference_interval(10, 10, 0, 20) == pytest.approx((0.6791, 1.0), abs=5e-5)
 
 
-def test_at_equal_length_a_difference_that_is_length_s_alone_vanishes() -> None:
-    rng = np.random.default_rng(0)
-    words = rng.integers(3, 15, 40_000)
-    seen = rng.random(len(words)) < 1.2 - words / 14
-    right = rng.random(len(words)) < 0.6 + words / 50
-    raw = right[seen].mean() - right[~seen].mean()
-    assert raw < -0.05
-    difference, low, high = difference_at_equal_length(right, seen, ~seen, words)
-    assert low < 0 < high and abs(difference) < 0.02
-    shifted = right | (seen & (rng.random(len(words)) < 0.5))
-    gained, low, high = difference_at_equal_length(shifted, seen, ~seen, words)
-    assert low < np.mean(shifted[seen]) - np.mean(right[seen]) < high + 0.02
-    assert gained > 0.05
-
-
-def test_the_stratified_interval_covers_and_one_stratum_is_the_plain_difference() -> None:
+def test_the_stratified_interval_is_that_of_its_formula_and_one_stratum_is_the_plain_difference() -> None:
     seen = np.array([True] * 40 + [False] * 60)
     right = np.array([True] * 30 + [False] * 10 + [True] * 30 + [False] * 30)
     difference, low, high = difference_at_equal_length(right, seen, ~seen, np.full(100, 7))
@@ -86,8 +71,6 @@ def test_the_stratified_interval_covers_and_one_stratum_is_the_plain_difference(
     # Wald's interval of two shares, which Sato's comes close to in one stratum.
     half = 1.96 * np.sqrt(0.75 * 0.25 / 40 + 0.25 / 60)
     assert (low, high) == pytest.approx((0.25 - half, 0.25 + half), abs=0.01)
-    rng = np.random.default_rng(1)
-    covered = 0
     # Two strata by the formulas of Sato (1989), a table at a time: right of seen, seen, right of unseen, unseen.
     tables = [(9, 12, 4, 8), (3, 5, 20, 25)]
     weight = sum(n * m / (n + m) for _, n, _, m in tables)
@@ -100,10 +83,3 @@ def test_the_stratified_interval_covers_and_one_stratum_is_the_plain_difference(
     words, group, outcome = (np.array(column) for column in zip(*cells, strict=True))
     found = difference_at_equal_length(outcome, group, ~group, words)
     assert found == pytest.approx((expected, expected - wide, expected + wide), rel=1e-6)
-    for _ in range(300):
-        words = rng.integers(3, 9, 400)
-        group = rng.random(400) < 0.2 + words / 12
-        outcome = rng.random(400) < 0.5 + words / 40 + 0.1 * group
-        _, low, high = difference_at_equal_length(outcome, group, ~group, words)
-        covered += low <= 0.1 <= high
-    assert 0.91 <= covered / 300 <= 0.985

@@ -55,23 +55,6 @@ def test_form_that_tells_the_label_is_a_note_and_words_are_not(trick: str, statu
         assert got.value < 0.65
 
 
-def test_unequal_labels_do_not_flatter() -> None:
-    train, test = _split("train", 1500, "none", 0, 0.9), _split("test", 500, "none", 1, 0.9)
-    got = _audit(train, test)["shortcuts.format.test"]
-    assert got.details["majority_accuracy"] == pytest.approx(test.labels.mean())
-    assert got.details["majority_accuracy"] > 0.85
-    assert got.value < 0.65
-    assert got.status == "passed"
-
-
-def test_a_small_split_has_a_wide_interval_and_does_not_fail_by_chance() -> None:
-    statuses = []
-    for seed in range(20):
-        got = _audit(_split("train", 300, "none", seed), _split("test", 60, "none", 100 + seed))
-        statuses.append(got["shortcuts.format.test"].status)
-    assert statuses == ["passed"] * 20
-
-
 @pytest.mark.parametrize(("train_rows", "test_rows"), [(50, 500), (500, 30), (0, 500), (500, 0)])
 def test_too_little_data_is_skipped_with_the_reason(train_rows: int, test_rows: int) -> None:
     got = _audit(_split("train", train_rows, "length", 0), _split("test", test_rows, "length", 1))

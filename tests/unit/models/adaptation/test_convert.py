@@ -80,16 +80,6 @@ def test_outputs_are_those_of_transformers(made: Made, kind: str) -> None:
     torch.testing.assert_close(packed, wanted[real], rtol=1e-5, atol=1e-5)
 
 
-def test_token_types_are_read(made: Made) -> None:
-    theirs, folder = made()
-    ids, mask = rows(0)
-    types = (torch.arange(9) > 3).long().expand_as(ids)
-    with torch.no_grad():
-        wanted = theirs(ids, attention_mask=mask, token_type_ids=types).last_hidden_state
-        found = load_encoder(str(folder))(ids, mask, types).last_hidden_state
-    torch.testing.assert_close(found[mask.bool()], wanted[mask.bool()], rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_gradients_are_those_of_transformers(made: Made, kind: str) -> None:
     theirs, folder = made(kind)
@@ -204,18 +194,6 @@ def test_a_narrow_table_that_holds_the_encoders_computes_what_it_does(made: Made
     for name, parameter in narrow.named_parameters():
         if "embeddings.token." not in name and "projection" not in name:
             torch.testing.assert_close(parameter.grad, others[name].grad, **close, msg=lambda m, n=name: f"{n}: {m}")
-
-
-def test_a_narrow_table_keeps_pieces_of_the_texts_better(made: Made) -> None:
-    _, folder = made()
-    whole = load_encoder(str(folder)).embeddings.token.weight
-    seen = torch.tensor([30, 31, 33])
-
-    def lost(pieces: torch.Tensor | None) -> float:
-        embeddings = load_encoder(str(folder), pieces=pieces, embedding_size=4).embeddings
-        return (embeddings.projection(embeddings.token(seen)) - whole[seen]).square().sum().item()
-
-    assert lost(seen) < 0.5 * lost(None)
 
 
 def test_an_adapted_encoder_keeps_its_narrow_table_or_is_given_one(made: Made, tmp_path: Path) -> None:

@@ -70,16 +70,6 @@ def test_what_is_kept_is_that_of_the_model_of_the_plan_whatever_came_before(orde
         assert function.score(plan) == pytest.approx(wanted, abs=1e-5)
 
 
-def test_what_recurrences_have_of_their_own_changes_nothing_before_training(tmp_path: Path) -> None:
-    folder = str(write_tiny_encoder(tmp_path / "encoder", layers=5, initializer_range=0.4))
-    whole = load_encoder(folder)
-    function = KeptFunction(whole, ids() % whole.config.vocab_size, LENGTHS)
-    for text in ("0 (1 2)x2", "0 (3)x3 4", "(2 3)x2", "0 2 4"):
-        keys = {"recurrence_norms": True, "low_rank": 4, "low_rank_where": "attention"} if "(" in text else {}
-        wanted = functional.cosine_similarity(output(load_encoder(folder, text, **keys)), output(whole)).mean().item()
-        assert function.score(SharingPlan.parse(text, 5)) == pytest.approx(wanted, abs=1e-5)
-
-
 def test_what_is_kept_with_a_narrow_table_is_that_of_the_model_that_would_be_trained(tmp_path: Path) -> None:
     folder = str(write_tiny_encoder(tmp_path / "encoder", layers=3, initializer_range=0.4))
     whole, narrow = load_encoder(folder), load_encoder(folder, embedding_size=5)

@@ -61,12 +61,6 @@ def test_without_the_package_and_without_a_hub_it_says_what_to_install(monkeypat
         find_encoder("someone/something")
 
 
-def test_roberta_counts_positions_from_behind_its_padding() -> None:
-    assert source_module._position_offset({"model_type": "bert", "pad_token_id": 3}) == 0
-    assert source_module._position_offset({"model_type": "roberta"}) == 2
-    assert source_module._position_offset({"model_type": "roberta", "pad_token_id": 3}) == 4
-
-
 def test_what_a_configuration_leaves_out_is_what_bert_takes(folder: Path) -> None:
     path = folder / "config.json"
     values = json.loads(path.read_text(encoding="utf-8"))

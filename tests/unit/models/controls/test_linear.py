@@ -193,15 +193,6 @@ def test_fit_refuses(texts: list[str], labels: list[int], error: type[Exception]
     assert "\n" not in str(caught.value)
 
 
-def test_texts_without_a_word_are_told_apart_by_their_characters(tmp_path: Path) -> None:
-    texts = [("\U0001f621", "\U0001f60d")[number % 2] * (1 + number % 3) for number in range(20)]
-    labels = np.arange(20) % 2
-    model = fit_tuned(texts, labels)
-    assert np.array_equal(model.logits(texts).argmax(axis=1), labels)
-    model.save(tmp_path)
-    assert np.array_equal(LinearModel.load(tmp_path).logits(texts), model.logits(texts))
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_scores_of_pieces_are_the_regression_on_mean_vectors(tokenizer: Tokenizer, classes: int) -> None:
     words = " ".join(TEXTS).replace(",", "").split()

@@ -19,12 +19,9 @@ from recurra.evaluation.token_exits import score_token_exits
 from recurra.models.cache import RecurraCache
 from recurra.models.exits import rules as registry
 from recurra.models.exits.rules import (
-    ConfidenceRule,
     Decision,
-    EntropyRule,
     ExitMeasure,
     ExitRule,
-    FixedExit,
     ThresholdRule,
     make_rule,
     read_rule,
@@ -186,27 +183,3 @@ def test_a_rule_with_a_state_decodes_as_defined() -> None:
     text = np.array([*ids[0, 1:].tolist(), 0])
     scores = score_token_exits(model, [text], rule, first_read=int(ids[0, 0]), context=20)
     assert scores.exit_counts == Counter(depths)
-
-
-@pytest.mark.parametrize(
-    "rule", [ConfidenceRule(0.6, 0.9, 0.3), EntropyRule(0.9), FixedExit(2), PatienceRule(2), SpreadRule(0.5)]
-)
-def test_a_rule_is_a_pure_function_of_what_it_is_handed(rule: ExitRule) -> None:
-    dice = torch.Generator().manual_seed(0)
-    first, second = (torch.randn(40, 3, generator=dice) for _ in range(2))
-    written = rule.plain()
-    begun = rule.decide(first, 1)
-    alone = rule.decide(second, 2, state=begun.state)
-    # Another batch in between, as two threads would have it, changes nothing.
-    rule.decide(torch.randn(7, 3, generator=dice), 1)
-    again = rule.decide(second, 2, state=begun.state)
-    assert torch.equal(alone.exits, again.exits) and rule.plain() == written
-    # Nor does another library, or that rows are decided together.
-    arrays = rule.decide(second.numpy(), 2, state=None if begun.state is None else begun.state.numpy())
-    assert arrays.exits.dtype == np.bool_ and arrays.exits.tolist() == alone.exits.tolist()
-    singly = [rule.decide(second[row : row + 1], 2, state=None if begun.state is None else begun.state[row : row + 1])
-              for row in range(40)]  # fmt: skip
-    assert [bool(each.exits) for each in singly] == alone.exits.tolist()
-    for name in (field.name for field in dataclasses.fields(rule)):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(rule, name, 1)

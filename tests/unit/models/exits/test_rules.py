@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit
+from recurra.models.exits.rules import (
+    ConfidenceRule,
+    EntropyRule,
+    ExitRule,
+    FixedExit,
+    confidence,
+    entropy,
+    make_rule,
+    mean_of_rows,
+    read_rule,
+)
+from references.exits import entropy_of, shares_of
 from tiny import language_config, language_model, tiny_model
 
 # Probabilities 3/4, 1/4 and 1/2, 1/2.
@@ -61,3 +74,57 @@ def test_a_rule_is_for_inference() -> None:
         language_model()(ids, labels=ids, exit_rule=ConfidenceRule())
     with pytest.raises(ConfigurationError, match="came with labels; a rule is for inference"):
         tiny_model(exits=[1])(ids, labels=torch.ones(2, dtype=torch.long), exit_rule=ConfidenceRule())
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"rule": "entropi", "threshold": 1}, "unknown exit rule 'entropi'"),
+        ({}, "unknown exit rule 'None'"),
+        ({"rule": "entropy"}, "exit rule 'entropy' cannot be read"),
+        ({"rule": "confidence", "start": 2.0}, "threshold is 2; allowed"),
+    ],
+)
+def test_a_rule_that_is_none_is_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        read_rule(values)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"name": "confidenc"}, r"unknown exit rule 'confidenc' \(did you mean 'confidence'\?\); allowed: confidence"),
+        (
+            {"name": "confidence", "threshold": 1.5},
+            "threshold is 1.5; allowed for rule 'confidence': above 0",
+        ),
+        ({"name": "confidence", "threshold": math.nan}, "threshold is nan"),
+        ({"name": "entropy", "threshold": -1.0}, "threshold is -1; allowed for rule 'entropy': nats above 0"),
+        ({"name": "entropy"}, "rule 'entropy' needs a threshold in nats"),
+        ({"name": "fixed"}, "rule 'fixed' needs the exit after which"),
+        ({"name": "entropy", "threshold": 1.0, "after": 2}, "an exit is for rule 'fixed', not for 'entropy'"),
+        ({"name": None, "threshold": 0.5}, "a threshold is for rule 'confidence' or 'entropy'"),
+    ],
+)
+def test_a_rule_that_cannot_be_made_is_one_clear_line(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        make_rule(**asked)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("library", [torch.tensor, np.array])
+@pytest.mark.parametrize("classes", [2, 3, 1000])
+def test_both_are_those_of_the_probabilities_in_either_library(library: Any, classes: int) -> None:
+    scores = torch.randn(6, 4, classes, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+    shares = [shares_of(row) for row in scores.flatten(0, 1).tolist()]
+    for measure, wanted in ((confidence, max), (entropy, entropy_of)):
+        found = measure(library(scores.tolist()))
+        np.testing.assert_allclose(np.asarray(found).ravel(), [wanted(row) for row in shares], rtol=1e-4, atol=1e-6)
+        assert found.shape == (6, 4)
+
+
+def test_means_are_of_the_counted_positions() -> None:
+    values = torch.tensor([[1.0, 2.0, 6.0]])
+    assert mean_of_rows(values, None).tolist() == [3.0]
+    assert mean_of_rows(values, torch.tensor([[True, False, True]])).tolist() == [3.5]
+    assert mean_of_rows(values[0], None).tolist() == [1.0, 2.0, 6.0]
