@@ -70,11 +70,9 @@ def benchmark(
     threads: int = 0,
     data_root: Path | None = None,
 ) -> BenchmarkResult:
-    """Times forward passes, tokens to logits, of models side by side.
+    """Times forward passes, tokens to logits, of runs, presets, or ``bert`` in the first one's shape, side by side.
 
-    Args:
-        names: Run folders, presets, or ``bert``: that of the first model's width and depth, with fresh weights.
-        data: Corpus or labelled file whose last reported split gives the lengths; none takes ``lengths``.
+    Lengths are those of the last reported split of a corpus or labelled file, or the given ones.
     """
     check_precision(precision)
     with torch_threads(threads):
@@ -150,10 +148,7 @@ def _real_lengths(data: str, first: str, data_root: Path | None) -> tuple[list[i
 
 
 def bert_of_equal_shape(config: RecurraConfig) -> BertConfig:
-    """Configures a BERT with the same width, heads and inner width, and a layer for each layer application.
-
-    What has no counterpart keeps BERT's own defaults, among them attention dropout of 0.1.
-    """
+    """A BERT of the same width, heads and inner width, with a layer for each application; the rest as BERT has it."""
     return BertConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,

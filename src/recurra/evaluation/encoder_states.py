@@ -35,12 +35,9 @@ def cached_states(
     precision: str | None = None,
     cache_dir: Path | None = None,
 ) -> States:
-    """Mean states of texts, of which those are computed that nobody has asked for before.
+    """Mean states of texts, of which those are computed that are not in the file of the encoder, precision and data.
 
-    There is one file for an encoder, a precision and the data, with all texts of it that were asked for.
-
-    Args:
-        precision: Of the matrix products; none takes bf16 where this machine has instructions for it, else FP32.
+    Without a precision, products are in bf16 where this machine has instructions for it, else in FP32.
     """
     precision = precision or ("bf16" if has_bf16(default_device()) else "fp32")
     if data == IN_MEMORY:

@@ -48,11 +48,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class DoubtedLabel:
-    """A row, and how its label looks to a model that did not see it.
-
-    Attributes:
-        place: Where it stands in the file, from 1: the line, of Parquet the row.
-    """
+    """A row, its place in the file from 1, and how its label looks to a model that did not see it."""
 
     place: int
     text: str
@@ -134,13 +130,10 @@ def find_label_errors(
 ) -> LabelErrors:
     """Ranks the rows of a user's file by how doubtful their label is.
 
-    Each row is judged by the tuned linear control (`recurra.models.controls.fitting.fit_tuned`) and by
-    a logistic regression on what a pretrained encoder makes of the text, both fitted on four fifths of the file that it
-    is not in. They err on different rows, so that the mean of their log-probabilities finds more than either.
-
-    Args:
-        encoder: As `recurra.models.adaptation.source.find_encoder` takes it, or `NO_ENCODER` for the linear model
-            alone; none takes `DEFAULT_ENCODER` if it is installed and the file has at most `MOST_ROWS_UNASKED` rows.
+    Each row is judged by the tuned linear control and by a logistic regression on what a pretrained encoder makes of
+    the text, both fitted on four fifths of the file that it is not in. They err on different rows, so that the mean of
+    their log-probabilities finds more than either. `NO_ENCODER` takes the linear model alone; none takes
+    `DEFAULT_ENCODER` if it is installed and the file has at most `MOST_ROWS_UNASKED` rows.
     """
     if config.problem_type is not None:
         raise ConfigurationError(

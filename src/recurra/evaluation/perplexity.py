@@ -21,12 +21,7 @@ from recurra.models.inference import autocast
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a text, with the tokens that are scored in it.
-
-    Attributes:
-        start: First token of the piece. What is read is one token before it up to the last but one: each token of the
-            piece is predicted.
-    """
+    """A piece of a text, each token of which is predicted, and which are scored: the token before it is read first."""
 
     text: int
     start: int
@@ -83,10 +78,7 @@ class PositionLoss:
 
 
 def token_positions(lengths: Sequence[int], context: int, stride: int | None = None) -> npt.NDArray[np.int64]:
-    """Returns the position at which each token is predicted, shape ``(tokens of all texts,)``.
-
-    Position p is that of a token before which p + 1 tokens are read: the first of a window reads the one before it.
-    """
+    """The position at which each token is predicted, ``(tokens of all texts,)``: before p, p + 1 tokens are read."""
     pieces = [
         np.arange(window.scored - window.start, window.end - window.start)
         for window in scoring_windows(lengths, context, stride)
@@ -125,15 +117,9 @@ def score_texts(
     precision: str = "fp32",
     exits: bool = False,
 ) -> Scores:
-    """Scores each token of each text once.
+    """Nats of each token of each text, ``(tokens of all texts,)``, by head: ``final``, and exits if asked for.
 
-    Args:
-        texts: Token ids of each text, shape ``(tokens,)``. Nothing is read across texts.
-        first_read: Token that is read before the first of a text, so that this one is scored too: end-of-text.
-
-    Returns:
-        Nats of all tokens, in order, shape ``(tokens of all texts,)``, by head: ``final``, and ``exit-1`` and so on
-        (or the mapping's keys).
+    Nothing is read across texts; ``first_read``, end-of-text, is read before the first token, which is scored too.
     """
     _check_context(model, context)
     windows = list(scoring_windows([len(text) for text in texts], context, stride))

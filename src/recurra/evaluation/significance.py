@@ -181,9 +181,8 @@ def paired_bootstrap_by_class(
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in a figure of the counts of classes, A minus B, each averaged over its seeds.
 
-    Such a figure (F1, balanced accuracy) is no mean over rows, so rows are drawn with all that was said of them: the
-    counts of each distinct combination of label and predictions come from their multinomial, the same distribution as
-    drawing rows.
+    Such a figure (F1, balanced accuracy) is no mean over rows, so counts of each combination of label and predictions
+    are drawn from their multinomial, the same distribution as drawing rows.
     """
     true, a, b = (np.asarray(values, dtype=np.int64) for values in (truth, predicted_a, predicted_b))
     if true.size == 0 or a.shape[1:] != true.shape or b.shape[1:] != true.shape:

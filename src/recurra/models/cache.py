@@ -18,11 +18,7 @@ _LEAST_TOKENS = 32
 
 
 class GrowingLayer(DynamicLayer):
-    """Writes new tokens behind the old ones, in a buffer that doubles when it is full.
-
-    ``keys`` and ``values`` are views of that buffer. Tensors that take their place, as reordering does, are copied into
-    a new buffer with the next token.
-    """
+    """Writes new tokens behind the old ones, in a buffer that doubles when full; ``keys`` and ``values`` are views."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -75,11 +71,7 @@ POLICIES = (PER_LOOP, SHARED)
 
 @dataclass(frozen=True)
 class SkippedEntries:
-    """What the cache is given for rows whose token at hand has stopped, in the recurrences that they skip.
-
-    Attributes:
-        keys: ``(rows, heads, recurrences skipped, head_dim)``, for the core's first layer.
-    """
+    """Keys and values ``(rows, heads, recurrences skipped, head_dim)`` of the first core layer for stopped rows."""
 
     rows: Tensor
     done: int
@@ -91,19 +83,13 @@ class RecurraCache(Cache):
     """Keys and values of every layer application, and the last states that every convolution reads.
 
     A shared layer has different states in every recurrence, so each application keeps its own, and each convolution of
-    each application its history, ``(batch, span, channels)``, whose size does not grow. Both are numbered in the order
-    in which a forward pass comes by. That is exact, and called ``per-loop``.
+    each its history, ``(batch, span, channels)``. Both are numbered in the order in which a forward pass comes by. That
+    is exact, and called ``per-loop``. With a ``serving`` recurrence, from 1, the cache is ``shared``: its keys and
+    values serve the later ones too, which reads what was not trained (`recurra.evaluation.token_exits` says what it
+    costs).
 
-    With a ``serving`` recurrence the cache is ``shared``: this recurrence's keys and values also serve the later ones,
-    which keep none. The model then reads what it was not trained to read (`recurra.evaluation.token_exits` says what
-    it costs).
-
-    Tokens that stop early (`recurra.models.exits`) have nothing of their own in the recurrences that they skip. The
-    core's first layer gets keys and values of the state with which they stopped, all else what the last recurrence kept
-    that was computed for them.
-
-    Args:
-        serving: Recurrence, from 1, whose keys and values serve the later ones; none keeps each its own.
+    Tokens that stop early have nothing of their own in the recurrences that they skip. The core's first layer gets keys
+    and values of the state with which they stopped, all else what the last recurrence computed for them kept.
     """
 
     is_croppable = False
@@ -151,11 +137,7 @@ class RecurraCache(Cache):
         return keys, values
 
     def update_convolution(self, number: int, states: Tensor, span: int, rows: Tensor | None = None) -> Tensor:
-        """Keeps the new states that a convolution reads; returns them behind those that it reads with them.
-
-        Args:
-            rows: Rows that are still computed; for the others what the recurrence before has is kept.
-        """
+        """Keeps the new states that a convolution reads, of ``rows`` still computed; returns them behind the old."""
         if number == len(self.histories):
             batch = len(states) if rows is None else len(self.histories[number - self._convolutions])
             self.histories.append(states.new_zeros(batch, span, states.shape[2]))

@@ -29,10 +29,7 @@ _NOT_TAKEN = ("model_type", "auto_map", "dtype", "torch_dtype", "reference_compi
 
 
 class ForeignConfig(PreTrainedConfig):
-    """A classifier over an encoder of another family.
-
-    It has the keys of `RecurraConfig` that the rest of the package reads, as a stack without exits has them.
-    """
+    """A classifier over an encoder of another family, with the keys of `RecurraConfig` that are read elsewhere."""
 
     model_type: ClassVar[str] = FOREIGN_MODEL_TYPE
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["exit_logits"]

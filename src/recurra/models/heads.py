@@ -15,12 +15,7 @@ from recurra.models.configuration import RecurraConfig
 
 
 def pool(states: Tensor, pooling: str, attention_mask: Tensor | None, row_lengths: Tensor | None) -> Tensor:
-    """Returns what a classifier reads of each row, ``(rows, hidden)``.
-
-    Args:
-        states: ``(batch, tokens, hidden)``; of packed rows ``(1, tokens, hidden)``. With ``first`` the leading
-            position of each row is enough: ``(batch, 1, hidden)``, packed ``(1, rows, hidden)``.
-    """
+    """What a classifier reads, ``(rows, hidden)``, of ``(batch, tokens, hidden)`` or packed ``(1, tokens, hidden)``."""
     if pooling == "mean":
         return mean(states, attention_mask) if row_lengths is None else mean_of_packed(states, row_lengths)
     if row_lengths is not None:
@@ -65,9 +60,8 @@ def mean_of_packed(states: Tensor, row_lengths: Tensor) -> Tensor:
 class VocabularyHeads(nn.Module):
     """The final head and the exits' heads, without biases (CRT-Deep, section 3.1.2).
 
-    ``shared``: the exits share one. ``separate``: each exit has its own. ``tied``: every head is the token table, read
-    through one linear map to the table's width (none if the widths agree), so that only that map is a parameter here.
-    The table stays the embedding's; it is handed in, and stands in a checkpoint once.
+    ``shared``: the exits share one. ``separate``: each has its own. ``tied``: every head is the token table, which is
+    handed in, read through one linear map to its width (none if the widths agree).
     """
 
     def __init__(self, config: RecurraConfig) -> None:
@@ -110,15 +104,10 @@ CHUNK_LOGITS = 2**24
 def vocabulary_cross_entropy(
     states: Tensor, weight: Tensor, targets: Tensor, *, chunk_logits: int = CHUNK_LOGITS
 ) -> Tensor:
-    """Sum of ``-log softmax(weight @ state)[target]`` over positions, a scalar in FP32.
+    """Sum of ``-log softmax(weight @ state)[target]`` over positions, in FP32; `IGNORED` targets are not counted.
 
     The logits ``(positions, vocabulary)`` are never held as a whole: a chunk's gradients are made while its logits are
-    there, so that nothing is kept for the backward pass but a gradient in the shape of the states and one in that of
-    the weight, and nothing is computed twice. Without gradients only the loss is computed.
-
-    Args:
-        states: ``(positions, width)``; under autocast in any type.
-        targets: ``(positions,)`` token ids; `IGNORED` is not counted.
+    there, so that for the backward pass only gradients of states and weight are kept, and nothing is computed twice.
     """
     device = states.device.type
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
@@ -181,13 +170,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def next_token_targets(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Returns what each position is to predict, ``(batch, tokens)``: the label one to the right, or `IGNORED`.
-
-    Not counted are the last position, ignored labels, padding, and what padding would have to predict.
-
-    Args:
-        labels: ``(batch, tokens)`` token ids, not shifted; `IGNORED` where nothing is to be predicted.
-    """
+    """What each position is to predict, ``(batch, tokens)``: the label to the right, or `IGNORED`, as padding is."""
     targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     if attention_mask is None:
         return targets

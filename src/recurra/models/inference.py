@@ -26,10 +26,7 @@ def default_device() -> torch.device:
 
 @contextlib.contextmanager
 def torch_threads(count: int) -> Iterator[int]:
-    """Gives torch's operators ``count`` threads for the time, 0 meaning all cores; yields how many they have.
-
-    The number belongs to the whole process: a function that left it changed would slow whatever its caller runs beside.
-    """
+    """Gives torch, in this whole process, ``count`` threads for the time, 0 meaning all cores; yields how many."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or available_cores())
     try:
@@ -86,11 +83,7 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
 def compute_rows(
     model: Any, batches: Batches, rows: int, compute: Callable[..., Sequence[torch.Tensor]], *, precision: str = "fp32"
 ) -> list[npt.NDArray[Any]]:
-    """Computes something of each row, in row order; nothing if there are no batches.
-
-    Args:
-        batches: Pairs of the batch's row numbers and the model's inputs; rows beyond those numbered are fillers.
-    """
+    """Computes something of each row, in row order; rows of a batch beyond those numbered are fillers."""
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()

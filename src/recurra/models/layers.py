@@ -381,11 +381,7 @@ class SwiGLU(nn.Module):
         return self.down_proj(functional.silu(gate) * up)
 
     def _gated(self, states: Tensor) -> Tensor:
-        """The gated product without anything kept for a backward pass.
-
-        Two halves that are contiguous can be overwritten: the gate becomes the result, and half as much memory is
-        written as by operations that each make their own.
-        """
+        """The gated product without anything kept for a backward pass: contiguous halves are overwritten."""
         gate_weight, up_weight = self.gate_up_proj.weight.chunk(2)
         gate_bias, up_bias = self.gate_up_proj.bias.chunk(2)
         gate = functional.silu(functional.linear(states, gate_weight, gate_bias), inplace=True)
@@ -473,9 +469,9 @@ def make_feed_forward(config: RecurraConfig) -> nn.Module:
 class ScaleKeepingLinear(nn.Linear):
     """A map up from a narrow token table whose fresh weights keep the table's scale.
 
-    Weights of ``initializer_range`` would shrink the token to a fraction of what is added to it next: positions, and
-    the first branch of the first layer. Then a small language model learns the frequencies of words and little else for
-    hundreds of steps (`docs/log.md`). Where a norm follows, the scale does not matter.
+    Weights of ``initializer_range`` would shrink the token to a fraction of what is added to it next, and a small model
+    then learns the frequencies of words and little else for hundreds of steps (`docs/log.md`). Where a norm follows,
+    the scale does not matter.
     """
 
     def reset_scale(self) -> None:

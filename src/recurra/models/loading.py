@@ -40,10 +40,7 @@ def load_classifier_model(folder: Path | str) -> Any:
 
 
 def load_language_model(folder: Path | str) -> Any:
-    """Loads a causal language model, ours or any of transformers, in evaluation mode.
-
-    Attention is eager where there is a choice.
-    """
+    """Loads a causal language model, ours or any of transformers, for evaluation; attention is eager if it can be."""
     folder = Path(folder)
     values = read_model_configuration(folder)
     if not (folder / WEIGHTS_NAME).exists() and not (folder / _INDEXED).exists():

@@ -76,12 +76,7 @@ PROBLEM_TYPES = (None, "single_label_classification", SEVERAL_LABELS)
 
 @dataclass
 class RecurraModelOutput(BaseModelOutputWithPast):
-    """What the model without a head computes.
-
-    Attributes:
-        exit_states: ``(batch, tokens, hidden)`` after each exit that was passed before the last recurrence computed,
-            after the final norm if there is one; none without exits.
-    """
+    """What the model without a head computes; states after exits, ``(batch, tokens, hidden)``, are normed alike."""
 
     exit_states: tuple[Tensor, ...] | None = None
 
@@ -234,10 +229,7 @@ class RecurraModel(RecurraPreTrainedModel):
         num_positions: int | None = None,
         row_lengths: Tensor | None = None,
     ) -> list[Tensor]:
-        """Returns what `forward` would return had the core been applied once, twice, and so on, as `forward` takes it.
-
-        The coda and the final norm follow each time; only after the last recurrence were they trained to.
-        """
+        """What `forward` would return had the core been applied once, twice, and so on; coda and final norm follow."""
         layout = self._layout(input_ids, attention_mask, row_lengths, None)
         states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
         last = self.config.num_recurrences

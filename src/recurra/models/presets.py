@@ -190,12 +190,7 @@ def _body_flops(config: RecurraConfig, tokens: int, positions: int, recurrences:
 
 
 def forward_flops(config: Any, tokens: int, *, head_positions: int | None = None) -> float:
-    """Floating-point operations of a classifier's forward pass over one sequence, as executed.
-
-    Args:
-        head_positions: Positions that the last layer application computes; none means what the classifier does: 1 with
-            ``pooling="first"``, all with any other.
-    """
+    """Floating-point operations of a classifier's forward pass over one sequence, as executed by its last layer too."""
     if not isinstance(config, RecurraConfig):
         return config.forward_flops(tokens)
     if head_positions is None:

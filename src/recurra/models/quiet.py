@@ -10,20 +10,14 @@ import transformers
 
 
 def quieten_libraries() -> None:
-    """Switches off other libraries' bars and chatter for this process; errors still show.
-
-    For programs, such as our commands: a library that imports ours keeps the settings it chose.
-    """
+    """Switches off other libraries' bars and chatter for this process, which is a program's; errors still show."""
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
 
 
 @contextlib.contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Keeps transformers from reporting on a checkpoint as it is read or written, and from drawing bars meanwhile.
-
-    What is wrong with it is ours to say, and the settings of a program that imports us are as before afterwards.
-    """
+    """Keeps transformers from reporting on a checkpoint as it is read or written; its settings are then as before."""
     logger = logging.getLogger("transformers")
     level, bars = logger.level, transformers.utils.logging.is_progress_bar_enabled()
     logger.setLevel(logging.ERROR)

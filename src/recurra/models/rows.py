@@ -37,15 +37,10 @@ def attend(
 
 
 def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch.device) -> tuple[Tensor | None, bool]:
-    """Turns a padding mask into what attention needs.
+    """A boolean mask broadcastable to ``(batch, heads, tokens, tokens)`` or none; whether the kernel hides later keys.
 
-    Args:
-        keep: ``(batch, tokens)``, non-zero at real tokens, or none when there is no padding.
-
-    Returns:
-        A boolean mask broadcastable to ``(batch, heads, tokens, tokens)`` or none, and whether the kernel's own causal
-        mode is to be used. A batch without padding on a CPU needs no mask, which is the kernels' fastest path; on an
-        accelerator looking would cost a synchronisation.
+    A batch without padding on a CPU needs no mask, which is the kernels' fastest path; on an accelerator looking at the
+    padding mask ``(batch, tokens)`` would cost a synchronisation.
     """
     if keep is not None:
         keep = keep.bool()
@@ -205,9 +200,6 @@ class CachedRows(PaddedRows):
 
     Attention and convolutions are numbered in the order in which a forward pass comes by, so that a shared layer finds
     what it kept in the same recurrence of the pass before. One layout serves one pass.
-
-    Attributes:
-        numbers: Each token's number in its row without padding, broadcastable to ``(batch, tokens)``.
     """
 
     cache: Cache
@@ -222,11 +214,7 @@ class CachedRows(PaddedRows):
     def after(
         cls, cache: Cache, table: Tensor | None, keep: Tensor | None, tokens: int, *, device: torch.device
     ) -> CachedRows:
-        """Makes the layout of ``tokens`` tokens behind those in the cache.
-
-        Args:
-            keep: ``(batch, cached tokens + tokens)``, non-zero at real tokens; none means no padding.
-        """
+        """Makes the layout of ``tokens`` tokens behind those in the cache; a mask ``(batch, all tokens)`` has both."""
         past = cache.get_seq_length()
         rotary = None if table is None else table[past : past + tokens]
         # Also decides whether there is any padding.

@@ -41,11 +41,7 @@ class RowLoss:
     temperature: float = 2.0
 
     def of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each row, ``(batch,)``.
-
-        Args:
-            labels: ``(batch,)``, or 0 and 1 a label, ``(batch, labels)``, whose logistic loss is averaged.
-        """
+        """The loss of each row, ``(batch,)``; of labels ``(batch, labels)`` the mean logistic loss."""
         if labels.ndim == 2:
             wanted = labels.to(logits.dtype)
             return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=1)
@@ -62,11 +58,7 @@ class RowLoss:
         return self.of_heads([*(output.exit_logits or ()), output.logits], inputs["labels"], inputs.get(WEIGHTS))
 
     def of_heads(self, heads: Sequence[Tensor], labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The mean over rows, the exits' weighed in.
-
-        Args:
-            heads: Logits ``(batch, labels)`` of the exits, and of the final head last.
-        """
+        """The mean over rows of logits ``(batch, labels)``, the exits' weighed in; the final head's come last."""
         losses = [_mean(self.of_rows(logits, labels), weights) for logits in heads]
         if self.exit_distillation:
             teacher, share = heads[-1].detach(), self.exit_distillation
@@ -107,12 +99,7 @@ LOGITS, STATES, LABELLED = "teacher_logits", "teacher_states", "labelled"
 
 @dataclass(frozen=True, eq=False)
 class TaughtSplit(EncodedSplit):
-    """Training rows with what a teacher says of each.
-
-    Attributes:
-        teacher_states: Mean state of each row after each of the student's layer applications,
-            ``(rows, applications, hidden)``; none if states are not compared.
-    """
+    """Rows with a teacher's logits, perhaps its states ``(rows, applications, hidden)``, and which have a label."""
 
     teacher_logits: npt.NDArray[np.float32]
     teacher_states: npt.NDArray[np.float16] | None = None

@@ -56,11 +56,7 @@ _STATE = ("round", "batch", "steps", "tokens", "seconds", "history")
 
 
 class GeneralDistillation:
-    """One training of a student's states.
-
-    Args:
-        matched: For each layer application of the student, after which of the teacher's layers it stands, from 1.
-    """
+    """One training of a student's states; ``matched`` says after which teacher's layer each application is."""
 
     def __init__(
         self,

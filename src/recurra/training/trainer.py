@@ -56,10 +56,7 @@ def decay_at(step: int, decay: float) -> float:
 
 
 class WeightAverage(TrainerCallback):
-    """Averages the weights after every optimiser step: ``average = d * average + (1 - d) * weights``.
-
-    ``d`` is `decay_at` the step. The average begins as the weights that training begins with.
-    """
+    """Averages the weights after every optimiser step: ``d * average + (1 - d) * weights``, ``d`` by `decay_at`."""
 
     def __init__(self, model: PreTrainedModel, decay: float) -> None:
         self.model = model
@@ -380,12 +377,7 @@ def smooth_targets(targets: Tensor, share: float) -> Tensor:
 
 
 class TimedCheckpoints(TrainerCallback):
-    """Writes a checkpoint within an epoch when the last one is some minutes old; several processes do not agree on one.
-
-    The last step of an epoch is left to the checkpoint that follows its evaluation.
-
-    A kill costs `CHECKPOINT_MINUTES` then, and not the epoch.
-    """
+    """Writes a checkpoint within an epoch when the last one is `CHECKPOINT_MINUTES` old; not for several processes."""
 
     def __init__(self) -> None:
         self._saved = time.monotonic()

@@ -96,9 +96,8 @@ def known_vocabulary(
 def reachable_vocabulary(model: PreTrainedModel, splits: Sequence[EncodedSplit]) -> Iterator[list[EncodedSplit]]:
     """Narrows the model's token table to the rows that ``splits`` reach; puts the whole table back at the end.
 
-    Inside, ids are numbered anew, in the old order. The gradients and updates of reached rows are those of the whole
-    table. Rows that are not reached keep their initial values; AdamW on the whole table would have shrunk them a little
-    by weight decay, which is the only difference.
+    Inside, ids are numbered anew, in the old order. Updates are those of the whole table, but that AdamW would also
+    have shrunk the rows that are not reached by weight decay.
     """
     whole = model.get_input_embeddings()
     pad = model.config.pad_token_id

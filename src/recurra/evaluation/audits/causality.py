@@ -94,10 +94,8 @@ LENGTHS = (5, 24, 11, 17, 2)
 def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: int = 0) -> list[AuditResult]:
     """Compares rows alone with the same rows in padded batches.
 
-    Returns:
-        ``padding.logits`` over all heads and both sides; ``padding.loss`` for a padded row. The loss of a model that is
-        not ours is judged with padding on the right only, as in training: left of a row, transformers' own loss
-        counts the first token as the prediction of a padded position.
+    The loss of a model that is not ours is judged with padding on the right only, as in training: left of a row,
+    transformers' own loss counts the first token as the prediction of a padded position.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "padding"))
     with exact_fp32(model) as exact:
@@ -204,16 +202,10 @@ class _Finding:
 def audit_causality(
     model: Any, *, rows: int = 2, tokens: int = SHORT_TOKENS, long_tokens: int | None = None, seed: int = 0
 ) -> list[AuditResult]:
-    """Exchanges later tokens and looks for logits that change before them.
+    """Exchanges later tokens and looks, head by head, for logits that change before them.
 
-    Args:
-        model: A causal language model, ours or of transformers (`LanguageProbe`). Left as it was found, also its mode;
-            a model of another precision is judged on a copy in FP32.
-
-    Returns:
-        For each head (``causality.final``, ``causality.exit-2``) whether it is causal; if not, which position reads
-        which token, the largest measured reach and the theoretical one. For a model with batch norms also whether it is
-        so with the means of the batch, as in training (``causality.training.final``).
+    The model, ours or of transformers, is left as it was found; one of another precision is judged on a copy in FP32.
+    One with batch norms is also judged with the means of the batch, as in training (``causality.training.final``).
     """
     with exact_fp32(model) as exact:
         probe = LanguageProbe(exact)
@@ -277,14 +269,10 @@ def _theory(probe: LanguageProbe) -> dict[str, int]:
 
 
 def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | None:
-    """Returns the number of later tokens that a position's state can depend on, by the shape alone.
+    """Later tokens that a position's state can depend on, by the shape alone; none for an encoder, which reads all.
 
     A convolution with ``kernel_size`` k and dilation s reads ``(k // 2) * s`` positions ahead, and what is applied one
-    after the other adds up: cycles of the embedding, of every layer, and of every recurrence. Causal attention adds
-    nothing, because what it reads lies earlier and has read no further ahead.
-
-    Returns:
-        0 for a causal model; none for an encoder, whose attention reads everything.
+    after the other adds up: cycles of the embedding, of every layer, and of every recurrence.
     """
     if not config.causal:
         return None

@@ -64,15 +64,8 @@ def audit_invariance(
 ) -> list[AuditResult]:
     """Compares logits of the same tokenised rows, each a mapping with ``input_ids``, alone, padded, among neighbours.
 
-    Args:
-        model: Called as ``model(input_ids=, attention_mask=)`` with int64 tensors of shape ``(batch, tokens)``; gives
-            ``.logits`` of shape ``(batch, labels)``. Left as it was found, also its mode; a model of another precision
-            is judged on a copy in FP32.
-
-    Returns:
-        ``invariance.padding``: a row alone at its own length against the same row padded further, by padding tokens and
-        by arbitrary tokens that the mask hides. ``invariance.neighbours``: a row alone against the same row, padded to
-        the same length, in batches of different company and at different places.
+    The model is called with int64 tensors ``(batch, tokens)`` and left as it was found; one of another precision is
+    judged on a copy in FP32.
     """
     chosen = _choose_rows(encoded, rows, seed)
     if len(chosen) < MIN_ROWS or min(map(len, chosen)) == 0:

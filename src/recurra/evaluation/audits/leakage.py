@@ -87,12 +87,7 @@ def _powers(base: int, count: int) -> Words:
 
 
 class Overlap(NamedTuple):
-    """What of each looked-up text stands in the training texts, ``(texts,)`` each.
-
-    Attributes:
-        container: Row of a training text that holds the whole word sequence; -1 if there is none or the sequence is
-            shorter than asked for.
-    """
+    """Row of a training text that holds each looked-up text, or -1; its n-grams, and those found in training texts."""
 
     container: Indices
     ngrams: Indices
@@ -213,14 +208,9 @@ Mask = npt.NDArray[np.bool_]
 
 
 def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
-    """Audits every reported split against ``train``.
+    """Audits every reported split against ``train``, and against rows of another task and texts without labels.
 
-    Returns:
-        ``leakage.exact.<split>``, ``.normalised.``, ``.contained.``, ``.ngram.`` and ``.source.`` for each reported
-        split, ``leakage.auxiliary-exact.<split>`` and so on where there are auxiliary rows, and
-        ``leakage.unlabelled-exact.<split>`` where there are texts without labels. ``value`` is the share of rows,
-        ``details`` the number of rows, the rows judged, the criterion, up to five examples with the training text where
-        that is known, and of a failure which rows. ``skipped`` where there is nothing to judge.
+    Of a failure, details keep which rows it is about (`recurra.evaluation.audits.grading`).
     """
     sources = {"": dataset.splits["train"], "auxiliary-": dataset.auxiliary, "unlabelled-": dataset.unlabelled}
     results = []
@@ -327,9 +317,7 @@ ALARM_WORD_PERPLEXITY = 15.0
 def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequence[AuditResult]]) -> list[AuditResult]:
     """Raises the alarm below a word perplexity of 15, and then makes the causality audit, wanted or not.
 
-    Returns:
-        ``perplexity.too-good`` and, after an alarm, what the causality audit found. The alarm itself fails if that
-        failed, because the figure must then not be quoted; if it passed, the alarm stands as a measured figure.
+    The alarm fails if that fails, for the figure must then not be quoted; else it stands as a measured figure.
     """
     if not word_perplexity >= 1:
         raise ConfigurationError(f"a word perplexity of {word_perplexity} is impossible; allowed: from 1")
@@ -348,10 +336,7 @@ def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequenc
 
 
 def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None) -> list[AuditResult]:
-    """Looks for reported rows among those that a teacher was trained on, and the student was not.
-
-    Rows that both were trained on are a matter of the leakage audit.
-    """
+    """Looks for reported rows that a teacher was trained on and the student was not: what both saw is leakage."""
     unknown = f"skipped: nobody knows what the teacher {name} was trained on, rows of this split may be among it"
     own = set(dataset.splits["train"].texts)
     others = set() if trained_on is None else set(trained_on.texts) - own
@@ -390,13 +375,7 @@ MIN_ROWS = 20
 
 
 def audit_seen(train: TextSplit, split: TextSplit, correct: npt.ArrayLike) -> AuditResult:
-    """Compares the accuracy on seen and on unseen rows of a split.
-
-    Returns:
-        ``seen.<split>`` with the status ``measured``: ``value`` is the difference in accuracy, seen minus unseen;
-        ``details`` has both groups, the interval of the difference, and the difference at equal length. ``skipped`` if
-        a group has fewer than 20 rows.
-    """
+    """Compares the accuracy on seen and on unseen rows of a split, seen minus unseen, also at equal length."""
     right = np.asarray(correct)
     if right.shape != (len(split),) or right.dtype != np.bool_:
         raise ValueError(f"correct must be {len(split)} truth values; got {right.dtype} of shape {right.shape}")

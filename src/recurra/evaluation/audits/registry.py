@@ -44,12 +44,7 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True)
 class Audit:
-    """One audit.
-
-    Attributes:
-        home: Module of this package and function that makes it: ``leakage:audit_leakage``; the function gives one
-            result or a list.
-    """
+    """One audit: the function of a module of this package that makes it gives one result or a list."""
 
     name: str
     subject: Subject

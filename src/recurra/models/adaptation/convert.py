@@ -128,14 +128,10 @@ class TableFactors(NamedTuple):
 
 
 def factorise_table(table: Tensor, width: int, frequencies: Tensor) -> TableFactors:
-    """Returns the factors of a width that come nearest to a table, each row's squared error weighted.
+    """The factors of a width that come nearest to a table ``(pieces, hidden)``, each row's squared error weighted.
 
-    They are the mean row and the first right singular vectors of the centred rows, each scaled by the square root of
-    its weight (Eckart and Young 1936; with weights of rows alone the scaled problem is the plain one). Singular vectors
-    come from the Gram matrix, in FP64.
-
-    Args:
-        frequencies: What each row's error counts, ``(pieces,)``, at least 0 and not all 0.
+    They are the mean row and the first right singular vectors of the centred rows, each scaled by the root of its
+    weight ``(pieces,)`` (Eckart and Young 1936), from the Gram matrix in FP64.
     """
     weights = (frequencies.double() / frequencies.double().sum())[:, None]
     parts = list(zip(table.split(_ROWS), weights.split(_ROWS), strict=True))
@@ -151,10 +147,7 @@ def factorise_table(table: Tensor, width: int, frequencies: Tensor) -> TableFact
 
 
 def expected_frequencies(vocabulary: int, pieces: Tensor | None = None) -> Tensor:
-    """Returns how often pieces are expected, ``(vocabulary,)``, in no unit: by their numbers, and by texts if given.
-
-    Vocabularies are sorted by frequency, so numbers say something of texts that nobody has seen. Both count as much.
-    """
+    """How often pieces are expected, ``(vocabulary,)``: by their numbers, for vocabularies are sorted, and by texts."""
     by_number = (_FLAT + torch.arange(vocabulary, dtype=torch.float64)) ** -_EXPONENT
     by_number /= by_number.sum()
     if pieces is None:
@@ -166,11 +159,7 @@ _SCALE = ".scale"
 
 
 def save_int8(model: RecurraModel, folder: Path) -> None:
-    """Writes weights of a model as whole numbers, a quarter of the size, beside its configuration.
-
-    Each row of a matrix is divided by a scale of its own, so that its largest number is 127; vectors stay in FP32.
-    `load_encoder_weights` reads them back as floats.
-    """
+    """Writes weights as whole numbers, rows of matrices by scales whose largest number is 127; vectors in FP32."""
     tensors: dict[str, Tensor] = {}
     for name, values in model.state_dict().items():
         if values.ndim != 2:
@@ -201,10 +190,7 @@ _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNor
 
 
 def load_encoder(name: str, plan: str = "", pieces: Tensor | None = None, **changes: object) -> RecurraModel:
-    """Returns a pretrained encoder as a model of ours, in evaluation mode and without a head.
-
-    With an empty plan it computes what transformers' ``BertModel`` or ``RobertaModel`` does, without their pooler.
-    """
+    """A pretrained encoder as a model of ours without a head, which computes what transformers' does, poolers aside."""
     source = find_encoder(name)
     model = RecurraModel(RecurraConfig(**source.shape(plan, changes)))
     load_encoder_weights(model, source, plan, pieces)
@@ -217,12 +203,9 @@ def load_encoder_weights(
 ) -> None:
     """Gives a model the weights of an encoder; what the encoder does not have changes nothing at first.
 
-    What each recurrence has of its own starts as the shared layer's. A token table that is narrower than the encoder's
-    starts from the factors that come nearest to it, as `recurra.models.adaptation.convert` finds them.
-
-    Args:
-        pieces: Numbers of the pieces of the texts that the model is for, ``(tokens,)``: a narrow table keeps those
-            better that occur more often. None goes by the vocabulary's order alone.
+    What each recurrence has of its own starts as the shared layer's, a narrow token table from the factors that come
+    nearest to the encoder's: by the numbers of the ``pieces`` of the texts that the model is for, ``(tokens,)``, or the
+    vocabulary's order alone.
     """
     _refuse_foreign(source)
     layers = source.plan(plan)
@@ -361,13 +344,10 @@ class _Reader:
 
 @torch.inference_mode()
 def piece_vectors(source: EncoderSource, tokenizer: Any, *, batch_size: int = 512) -> Tensor:
-    """What an encoder makes of every piece of its vocabulary alone between its special tokens, FP32.
+    """What an encoder makes of each piece alone between its special tokens, ``(pieces, hidden)``, mean square 1.
 
     Weighted by the logarithm of one plus the piece's number, as WordPiece vocabularies are sorted by frequency
-    (model2vec does the same). Some ten seconds on one core for MiniLM.
-
-    Returns:
-        ``(pieces, hidden_size)``, scaled to a mean square of 1.
+    (model2vec does the same).
     """
     _refuse_foreign(source)
     model = RecurraModel(RecurraConfig(**source.shape())).eval()

@@ -16,11 +16,7 @@ _MOST_LAYERS = 1024
 
 @dataclass(frozen=True)
 class SharingPlan:
-    """Layers of an encoder, by their numbers from 0, in the order in which they are applied.
-
-    A plan without a group in brackets is a stack: every layer once. A number may stand twice; each place then has
-    weights of its own, which begin alike.
-    """
+    """Layers of an encoder, by their numbers from 0, as they are applied; one may stand twice, weights apart."""
 
     prelude: tuple[int, ...]
     core: tuple[int, ...]
@@ -107,10 +103,9 @@ def _unreadable(text: str, why: str) -> ConfigurationError:
 
 
 def align(student: SharingPlan, layers: int) -> list[int]:
-    """Returns for each of the student's applications how many layers the teacher has applied there, from 1.
+    """How many layers the teacher has applied at each of the student's applications, from 1.
 
-    If the student applies as many layers as the teacher has, they stand for each other one by one. If it leaves layers
-    out, each of its layers stands for itself. Otherwise its layers stand for some at even distances.
+    One by one if both apply as many; each for itself if the student leaves some out; else at even distances.
     """
     order = student.order
     if len(order) == layers:

@@ -32,12 +32,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 
 @dataclass(frozen=True)
 class PackagedEncoder:
-    """An encoder that comes as a Python package.
-
-    Attributes:
-        place: In the package: a folder with the files of transformers, or a file of 4-bit blocks, which
-            `recurra.models.adaptation.blocks` makes such a folder in the cache.
-    """
+    """An encoder that comes as a Python package, in ``place``: a folder of transformers, or a file of 4-bit blocks."""
 
     module: str
     place: str
@@ -202,11 +197,7 @@ def _sha256(path: Path, changed_ns: int, size: int) -> str:  # noqa: ARG001 - of
 
 
 def find_encoder(name: str, *, any_family: bool = False) -> EncoderSource:
-    """Finds a pretrained encoder.
-
-    Args:
-        name: One of `ENCODER_NAMES`, a folder with ``config.json`` and ``model.safetensors``, or ``owner/name`` of the
-            public hub.
+    """Finds one of `ENCODER_NAMES`, a folder with its configuration and weights, or ``owner/name`` of the public hub.
 
     Raises:
         CheckpointError: If it cannot be used: no weights or pickled ones, another architecture, changed weights.

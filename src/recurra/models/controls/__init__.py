@@ -20,10 +20,7 @@ STATES_TOKENS = 256
 
 
 def holds_linear_model(folder: Path) -> bool:
-    """Whether a model folder, or an export, holds a linear model and nothing else; nothing is read.
-
-    It may be of an older version.
-    """
+    """Whether a folder holds a linear model, of an older version too, and nothing else; nothing is read."""
     found = any((folder / name).is_file() for name in (LINEAR_NAME, *OLD_NAMES))
     return found and not holds_joined_model(folder)
 

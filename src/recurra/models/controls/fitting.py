@@ -56,12 +56,7 @@ FEW_LABELS, MOST_WORK = 100, 300_000_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way of fitting.
-
-    Attributes:
-        loss: ``logistic`` (regression) or ``hinge`` (squared, one class against the others: a linear SVM); where there
-            are too many labels for either, ``bayes`` of n-grams and ``ridge`` of vectors.
-    """
+    """One way of fitting: logistic regression, linear SVM; for many labels naive Bayes, ridge of vectors."""
 
     loss: Literal["logistic", "hinge", "bayes", "ridge"]
     c: float
@@ -90,12 +85,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Problem:
-    """Features, ``(texts, features)``, sparse or dense, with what is to be learned of them.
-
-    Attributes:
-        weights: What each text counts in a fit, ``(texts,)``; none lets all count alike. Candidates are judged on texts
-            that count alike.
-    """
+    """Features, ``(texts, features)``, sparse or dense, what is to be learned, and what each text counts in a fit."""
 
     features: Any
     targets: npt.NDArray[Any]
@@ -262,10 +252,9 @@ def fit_linear(
     selection: tuple[Sequence[str], npt.ArrayLike] | None = None,
     weights: npt.NDArray[np.float32] | None = None,
 ) -> LinearModel:
-    """Fits the papers' control: logistic regression on counts of words and word pairs, weighted by TF-IDF.
+    """The papers' control: logistic regression on TF-IDF of words and pairs.
 
-    ``C`` is the one of `C_GRID` with the lowest loss on the selection split, and 10 without one, or with more labels
-    than can be fitted four times.
+    ``C`` is the one of `C_GRID` with the lowest loss on the selection split; 10 without one or with too many labels.
     """
     truth, independent = checked_targets(texts, labels, num_labels)
     vectorizers = fit_vectorizers(texts, characters=False, num_labels=num_labels)
@@ -291,11 +280,10 @@ def fit_tuned(
     seed: int = 0,
     weights: npt.NDArray[np.float32] | None = None,
 ) -> LinearModel:
-    """Fits the control that an expert would respect: words and characters, what fits them chosen by `choose`.
+    """The control that an expert would respect: words and characters, what fits them chosen by `choose`.
 
     Logistic regression is tried for two classes and for independent labels; for more classes it takes a minute where
-    the SVM takes a second, and was level with it. ``independent`` says of a teacher's answers whether a text may have
-    any number of labels.
+    the SVM takes a second, and was level with it.
     """
     vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, weights, independent=independent)
     choice = choose(problem, candidates)
@@ -314,14 +302,12 @@ def fit_static(
     seed: int = 0,
     weights: npt.NDArray[np.float32] | None = None,
 ) -> LinearModel:
-    """Fits the static control: every word piece has a vector once and for all; their mean, then logistic regression.
+    """The static control: every word piece has a vector once and for all; their mean, then logistic regression.
 
-    The vectors, ``(pieces, width)``, are what a pretrained encoder makes of the piece alone between its special tokens
-    (the method of model2vec; Tulkens and van Dongen 2024), weighted by the logarithm of the piece's rank (Zipf's law:
-    frequent pieces come first in a WordPiece vocabulary and say little). As the model behind the mean is linear, each
-    piece's vector and the weights become one score a label: the model that is kept is a table of scores, some hundred
-    KiB. model2vec also cuts the vectors to 256 directions and scales texts to length 1; the first costs accuracy here
-    or gains none, the second would keep the vectors from becoming scores.
+    The vectors, ``(pieces, width)``, are those of `recurra.models.adaptation.convert.piece_vectors` (the method of
+    model2vec; Tulkens and van Dongen 2024). As the model behind the mean is linear, each piece keeps one score a label.
+    model2vec also cuts the vectors to 256 directions and scales texts to length 1; the first gains nothing here, the
+    second would keep the vectors from becoming scores.
     """
     targets, independent = checked_targets(texts, targets, num_labels, independent=independent)
     pieces, wide = Vectorizer.of_pieces(tokenizer, len(vectors)), vectors.astype(np.float64)
@@ -343,10 +329,10 @@ def out_of_fold_probabilities(
     states: npt.NDArray[np.float32] | None = None,
     seed: int = 0,
 ) -> tuple[Floats, str]:
-    """Probabilities of every text from a control as `fit_tuned` makes it that did not see its label.
+    """Calibrated probabilities ``(texts, labels)`` from fits like `fit_tuned` without the text, and what gave them.
 
-    With ``states``, what an encoder makes of each text, ``(texts, width)``, a logistic regression on them judges too,
-    and the mean of the two's log-probabilities is calibrated anew.
+    With ``states`` of an encoder, ``(texts, width)``, a logistic regression on them judges too, by the mean of both
+    logs.
     """
     vectorizers, problem, candidates = tuned_problem(texts, labels, num_labels, seed)
     logits, candidate = _out_of_fold(problem, candidates)

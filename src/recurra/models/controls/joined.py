@@ -62,9 +62,8 @@ def fit_joined(
 ) -> JoinedFit:
     """Fits the mean of two models' log-probabilities, or one SVM on both, whichever cross-validates better.
 
-    The two are the tuned control of `recurra.models.controls.fitting.fit_tuned` and a logistic regression on the
-    states, each calibrated. For independent labels, for more than `FEW_LABELS`, and beyond
-    `_MOST_ROWS_TOGETHER`, the mean alone is fitted.
+    The two are the tuned control and a logistic regression on mean states, ``(texts, width)``, each calibrated. For
+    independent labels, more than `FEW_LABELS`, and beyond `_MOST_ROWS_TOGETHER`, the mean alone is fitted.
     """
     vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, weights, independent=independent)
     centre, spread = scale_of(states.astype(np.float64))

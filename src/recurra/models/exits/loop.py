@@ -19,12 +19,7 @@ from recurra.models.rows import CachedRows, RowLayout
 
 @dataclass(frozen=True)
 class Stop:
-    """A recurrence after which the loop looks up: an exit, or the last one.
-
-    Attributes:
-        states: ``(batch, tokens, hidden)`` of the rows that are still computed, as their layout has them; of the
-            leading positions alone where only those are asked for.
-    """
+    """An exit, or the last recurrence, with ``(batch, tokens or leading ones, hidden)`` of the rows still computed."""
 
     recurrence: int
     final: bool

@@ -65,10 +65,7 @@ def _library_of(values: Any) -> Any:
 
 
 class Decision(NamedTuple):
-    """What a rule decides after one exit: which rows stop, ``(rows,)``.
-
-    ``state``, rows along the first axis, is what it wants to be handed with its next decision, of the rows that remain.
-    """
+    """Which rows stop at an exit, ``(rows,)``, and what the rule wants to be handed next, of the rows that remain."""
 
     exits: Any
     state: Any = None

@@ -31,11 +31,7 @@ _SLACK = 1e-6
 
 @dataclass(frozen=True)
 class CalibratedExits:
-    """A rule with the threshold that was chosen, and what it does on the rows that chose it.
-
-    Attributes:
-        quality: What is kept: nats a token of a language model, share of equal labels of a classifier.
-    """
+    """The rule that was chosen, if any; what it keeps (nats a token, share of equal labels) and does on the rows."""
 
     rule: ExitRule | None
     quality: float
@@ -63,9 +59,7 @@ def calibrate_classifier(
 ) -> CalibratedExits:
     """Chooses the threshold that lets most rows stop early while enough labels stay those of the full model.
 
-    Args:
-        confidence: Probability, over the draw of the rows, that the agreement holds for texts like them; none promises
-            nothing beyond these rows.
+    With a ``confidence`` the agreement is promised for texts like these rows, over their draw; else for these alone.
     """
     chosen = threshold_rule(kind)
     check_agreement(agreement, confidence)
@@ -125,10 +119,7 @@ def check_enough_rows(rows: int, agreement: float, confidence: float) -> None:
 
 
 def depths_under(rule: ExitRule, logits: Mapping[int, Floats]) -> npt.NDArray[np.int64]:
-    """Returns the recurrences ``(rows,)`` after which rows stop, from their logits ``(rows, labels)`` at all exits.
-
-    The same decisions as in `recurra.models.exits.loop`, where nothing is left to compute.
-    """
+    """The recurrences ``(rows,)`` after which rows stop by their logits at all exits, decided as in `exits/loop.py`."""
     *exits, last = sorted(logits)
     depths = np.full(len(logits[last]), last, dtype=np.int64)
     remaining, state = np.ones(len(depths), dtype=np.bool_), None
