@@ -8,8 +8,6 @@ runs.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -42,159 +40,85 @@ class Subject(StrEnum):
     """A figure: ``(word_perplexity, makes the causality audit)``."""
 
 
-@dataclass(frozen=True)
-class Audit:
-    """One audit: the function of a module of this package that makes it gives one result or a list."""
-
-    name: str
-    subject: Subject
-    home: str
-    meanings: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-
-    def make(self, *arguments: Any, **keywords: Any) -> list[AuditResult]:
-        """Makes it, with the arguments of its subject."""
-        module, _, function = self.home.partition(":")
-        found = getattr(importlib.import_module(f"{_ROOM}.{module}"), function)(*arguments, **keywords)
-        return [found] if isinstance(found, AuditResult) else list(found)
-
-
-# In the order in which those of one subject run.
-AUDITS: list[Audit] = [
-    Audit(
-        "leakage",
-        Subject.LABELLED_DATA,
-        "leakage:audit_leakage",
-        {
-            "leakage": "Rows of this split also stand in the training rows, so a model can score by remembering: every "
-            "accuracy on the split is too high, for every model. Compare on a split without the overlap."
-        },
-        {
-            "leakage": "Rows of this split also stand in the training rows, and the figures are much the same without "
-            "them. For a split without them take them out of one side; --group-column keeps rows that belong together "
-            "on one side."
-        },
-    ),
-    Audit(
-        "shortcuts",
-        Subject.LABELLED_DATA,
-        "shortcuts:audit_shortcuts",
-        {
-            "shortcut": "Labels can be guessed from the form of the text (length, punctuation, spacing) without "
-            "reading it: part of every accuracy here says nothing about language.",
-            "shortcuts.labels": "Labels have other shares in this split than in training, and every figure depends on "
-            "them. Test on rows as they come in use.",
-            "shortcuts.conflicts": "Equal texts have different labels, and no model can be right on all of them. Look "
-            "at these rows, and decide on one label a text.",
-        },
-        {
-            "shortcuts.format": "The form of a text (length, punctuation, case, spacing) tells much of its label. "
-            "Where the form is part of the signal, as exclamation marks are in spam, nothing is wrong. Where the label "
-            "must not depend on it, say so with --form-must-not-predict (form_must_not_predict: true in a study "
-            "file's data): then this fails."
-        },
-    ),
-    Audit(
-        "long-texts",
-        Subject.TOKENS,
-        "long_texts:audit_long_texts",
-        notes={
-            "long-texts": "Models read the first max_length tokens of a text alone; what stands behind them changes "
-            "nothing. Read more with --max-length N (max_length: N in a study file's data), at the price of time."
-        },
-    ),
-    Audit("seen", Subject.PREDICTIONS, "leakage:audit_seen"),
-    Audit(
-        "teacher",
-        Subject.TEACHER,
-        "leakage:audit_teacher",
-        {
-            "teacher": "The teacher was trained on rows of this split, and the student learned its answers: every "
-            "figure of the student on the split is too high. Take a teacher that never saw them."
-        },
-        {
-            "teacher": "The teacher was trained on rows of this split, and the student's figures are much the same "
-            "without them. A teacher that never saw them leaves no question."
-        },
-    ),
-    Audit(
-        "encoder",
-        Subject.ENCODER,
-        "leakage:audit_encoder",
-        notes={
-            "encoder": "The encoder has read the reported texts, though not their labels, and knows them a little "
-            "better than texts of tomorrow. Teach one without them (recurra adapt ENCODER --apart FILE), or report on "
-            "a file of its own (--test)."
-        },
-    ),
-    Audit(
-        "invariance",
-        Subject.CLASSIFIER,
-        "invariance:audit_invariance",
-        {
-            "invariance": "The model's answer for a text depends on more than the text: its figures are not to be "
-            "trusted.",
-            "invariance.padding": "The model's answer for a text changes with the padding behind it: its figures "
-            "depend on how texts were batched, and are not to be trusted.",
-            "invariance.neighbour": "The model's answer for a text changes with the other texts in the batch: its "
-            "figures depend on how texts were batched, and are not to be trusted.",
-        },
-    ),
-    Audit(
-        "causality",
-        Subject.LANGUAGE_MODEL,
-        "causality:audit_causality",
-        {
-            "causality": "The model sees tokens that it is to predict: its loss and perplexity are not to be trusted.",
-            "causality.training": "In training the model sees tokens that it is to predict, through the means of its "
-            "batch norms: it learns from what it will not have. Its evaluated loss is honest.",
-        },
-    ),
-    Audit(
-        "padding",
-        Subject.LANGUAGE_MODEL,
-        "causality:audit_language_padding",
-        {
-            "padding": "What the model says of a text changes with the padding beside it, or is no number: figures of "
-            "texts in batches, and what it goes on with there, are not to be trusted.",
-        },
-    ),
-    Audit(
-        "cache",
-        Subject.OUR_LANGUAGE_MODEL,
-        "invariance:audit_cache",
-        {
-            "cache": "With its cache the model says something else than without, or what is no number: text that it "
-            "generates is not that of the model whose loss was measured.",
-        },
-    ),
-    Audit(
-        "perplexity",
-        Subject.PERPLEXITY,
-        "leakage:audit_too_good",
-        {
-            "perplexity": "The perplexity is better than honest models of this size reach: look for a leak before "
-            "it is quoted."
-        },
-    ),
-]
+# What each audit looks at, and the module of this package and the function that make it: one result, or a list. Those
+# of one subject run in this order.
+AUDITS: dict[str, tuple[Subject, str]] = {
+    "leakage": (Subject.LABELLED_DATA, "leakage:audit_leakage"),
+    "shortcuts": (Subject.LABELLED_DATA, "shortcuts:audit_shortcuts"),
+    "long-texts": (Subject.TOKENS, "long_texts:audit_long_texts"),
+    "seen": (Subject.PREDICTIONS, "leakage:audit_seen"),
+    "teacher": (Subject.TEACHER, "leakage:audit_teacher"),
+    "encoder": (Subject.ENCODER, "leakage:audit_encoder"),
+    "invariance": (Subject.CLASSIFIER, "invariance:audit_invariance"),
+    "causality": (Subject.LANGUAGE_MODEL, "causality:audit_causality"),
+    "padding": (Subject.LANGUAGE_MODEL, "causality:audit_language_padding"),
+    "cache": (Subject.OUR_LANGUAGE_MODEL, "invariance:audit_cache"),
+    "perplexity": (Subject.PERPLEXITY, "leakage:audit_too_good"),
+}
+# What a failure means for a reader, by the first part of a result's name; the longest that fits counts.
+MEANINGS = {
+    "leakage": "Rows of this split also stand in the training rows, so a model can score by remembering: every "
+    "accuracy on the split is too high, for every model. Compare on a split without the overlap.",
+    "shortcut": "Labels can be guessed from the form of the text (length, punctuation, spacing) without reading it: "
+    "part of every accuracy here says nothing about language.",
+    "shortcuts.labels": "Labels have other shares in this split than in training, and every figure depends on them. "
+    "Test on rows as they come in use.",
+    "shortcuts.conflicts": "Equal texts have different labels, and no model can be right on all of them. Look at "
+    "these rows, and decide on one label a text.",
+    "teacher": "The teacher was trained on rows of this split, and the student learned its answers: every figure of "
+    "the student on the split is too high. Take a teacher that never saw them.",
+    "invariance": "The model's answer for a text depends on more than the text: its figures are not to be trusted.",
+    "invariance.padding": "The model's answer for a text changes with the padding behind it: its figures depend on "
+    "how texts were batched, and are not to be trusted.",
+    "invariance.neighbour": "The model's answer for a text changes with the other texts in the batch: its figures "
+    "depend on how texts were batched, and are not to be trusted.",
+    "causality": "The model sees tokens that it is to predict: its loss and perplexity are not to be trusted.",
+    "causality.training": "In training the model sees tokens that it is to predict, through the means of its batch "
+    "norms: it learns from what it will not have. Its evaluated loss is honest.",
+    "padding": "What the model says of a text changes with the padding beside it, or is no number: figures of texts "
+    "in batches, and what it goes on with there, are not to be trusted.",
+    "cache": "With its cache the model says something else than without, or what is no number: text that it generates "
+    "is not that of the model whose loss was measured.",
+    "perplexity": "The perplexity is better than honest models of this size reach: look for a leak before it is "
+    "quoted.",
+}
+# Likewise of a note.
+NOTES = {
+    "leakage": "Rows of this split also stand in the training rows, and the figures are much the same without them. "
+    "For a split without them take them out of one side; --group-column keeps rows that belong together on one side.",
+    "shortcuts.format": "The form of a text (length, punctuation, case, spacing) tells much of its label. Where the "
+    "form is part of the signal, as exclamation marks are in spam, nothing is wrong. Where the label must not depend "
+    "on it, say so with --form-must-not-predict (form_must_not_predict: true in a study file's data): then this "
+    "fails.",
+    "long-texts": "Models read the first max_length tokens of a text alone; what stands behind them changes nothing. "
+    "Read more with --max-length N (max_length: N in a study file's data), at the price of time.",
+    "teacher": "The teacher was trained on rows of this split, and the student's figures are much the same without "
+    "them. A teacher that never saw them leaves no question.",
+    "encoder": "The encoder has read the reported texts, though not their labels, and knows them a little better than "
+    "texts of tomorrow. Teach one without them (recurra adapt ENCODER --apart FILE), or report on a file of its own "
+    "(--test).",
+}
 
 
 def run_audits(subject: Subject, *arguments: Any, **keywords: Any) -> list[AuditResult]:
     """Makes every audit of a subject."""
-    chosen = [audit for audit in AUDITS if audit.subject is subject]
-    return [result for audit in chosen for result in audit.make(*arguments, **keywords)]
+    results: list[AuditResult] = []
+    for of, home in AUDITS.values():
+        if of is subject:
+            module, _, function = home.partition(":")
+            found = getattr(importlib.import_module(f"{_ROOM}.{module}"), function)(*arguments, **keywords)
+            results += [found] if isinstance(found, AuditResult) else found
+    return results
 
 
 def looks_at(name: str, *subjects: Subject) -> bool:
     """Whether the audit that gives results of this name looks at one of these subjects."""
-    return any(audit.name == name.partition(".")[0] and audit.subject in subjects for audit in AUDITS)
+    found = AUDITS.get(name.partition(".")[0])
+    return found is not None and found[0] in subjects
 
 
 def meaning(name: str, status: str = "failed") -> str:
     """What it means for a reader if the audit of this name fails, or gives a note; empty for what needs no words."""
-    if status not in ("failed", "note"):
-        return ""
-    texts = [audit.meanings if status == "failed" else audit.notes for audit in AUDITS]
-    known = {prefix: text for each in texts for prefix, text in each.items() if name.startswith(prefix)}
-    return known[max(known, key=len)] if known else UNKNOWN_MEANING if status == "failed" else ""
+    texts = {"failed": MEANINGS, "note": NOTES}.get(status, {})
+    known = [prefix for prefix in texts if name.startswith(prefix)]
+    return texts[max(known, key=len)] if known else UNKNOWN_MEANING if status == "failed" else ""
