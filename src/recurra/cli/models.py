@@ -25,7 +25,7 @@ def models(
     from recurra.models.presets import describe_presets
     from recurra.tasks.tables import CommandResult, Table
 
-    presets = describe_presets(num_labels=labels)
+    presets = describe_presets(labels)
     if name is not None:
         known = [item["name"] for item in presets]
         presets = [item for item in presets if item["name"] == name]

@@ -166,12 +166,11 @@ def compare_cache_policies(
     *,
     first_read: int,
     context: int,
-    dtype: torch.dtype = torch.float32,
 ) -> list[PolicyCost]:
     """Scores texts under every policy that the model allows, the exact one first."""
     found = []
     for serving in (None, *range(1, model.config.num_recurrences)):
         scores = score_token_exits(model, texts, None, first_read=first_read, context=context, serving=serving)
-        memory = growth_bytes_per_token(model.config, dtype, serving=serving)
+        memory = growth_bytes_per_token(model.config, serving=serving)
         found.append(PolicyCost(PER_LOOP if serving is None else SHARED, serving, memory, scores.loss))
     return found

@@ -237,14 +237,12 @@ def check_serving(config: RecurraConfig, serving: int | None) -> int | None:
     raise ConfigurationError(f"serving recurrence is {serving}; allowed for this model: 1 to {last}")
 
 
-def make_cache(config: RecurraConfig, policy: str, *, serving: int | None = None) -> RecurraCache:
+def make_cache(config: RecurraConfig, policy: str) -> RecurraCache:
     """Returns an empty cache of a policy by name."""
     if policy not in POLICIES:
         raise ConfigurationError(unknown("cache policy", policy, POLICIES))
-    if policy == PER_LOOP:
-        return RecurraCache(config)
-    # In the middle: half of the memory.
-    return RecurraCache(config, serving=max(1, config.num_recurrences // 2) if serving is None else serving)
+    # Shared by the one in the middle: half of the memory.
+    return RecurraCache(config, serving=None if policy == PER_LOOP else max(1, config.num_recurrences // 2))
 
 
 def kept_applications(config: RecurraConfig, serving: int | None = None) -> int:
@@ -253,8 +251,6 @@ def kept_applications(config: RecurraConfig, serving: int | None = None) -> int:
     return config.num_hidden_layers - shared * config.num_core_layers
 
 
-def growth_bytes_per_token(
-    config: RecurraConfig, dtype: torch.dtype = torch.float32, *, serving: int | None = None
-) -> int:
-    """Bytes by which the cache of one row grows with every token: keys and values of what keeps its own."""
-    return 2 * kept_applications(config, serving) * config.hidden_size * dtype.itemsize
+def growth_bytes_per_token(config: RecurraConfig, *, serving: int | None = None) -> int:
+    """Bytes by which the cache of one row grows with every token: keys and values of what keeps its own, in FP32."""
+    return 8 * kept_applications(config, serving) * config.hidden_size

@@ -173,11 +173,12 @@ def _update_flops(config: RecurraConfig, tokens: int, positions: int) -> int:
     return 2 * rank * (attention_each + queries * feed_forward)
 
 
-def _body_flops(config: RecurraConfig, tokens: int, positions: int, recurrences: int) -> float:
+def _body_flops(config: RecurraConfig, tokens: int, positions: int) -> float:
     """Operations of everything below the heads."""
-    width, table = config.hidden_size, config.token_embedding_size
-    layers = config.num_prelude_layers + config.num_core_layers * recurrences + config.num_coda_layers
-    total = (layers - 1) * _layer_flops(config, tokens, tokens) + _layer_flops(config, tokens, positions)
+    width, table, recurrences = config.hidden_size, config.token_embedding_size, config.num_recurrences
+    total = (config.num_hidden_layers - 1) * _layer_flops(config, tokens, tokens) + _layer_flops(
+        config, tokens, positions
+    )
     if config.low_rank:
         whole, last = _update_flops(config, tokens, tokens), _update_flops(config, tokens, positions)
         total += config.num_core_layers * recurrences * whole - (0 if config.num_coda_layers else whole - last)
@@ -189,36 +190,32 @@ def _body_flops(config: RecurraConfig, tokens: int, positions: int, recurrences:
     return total
 
 
-def forward_flops(config: Any, tokens: int, *, head_positions: int | None = None) -> float:
+def forward_flops(config: Any, tokens: int) -> float:
     """Floating-point operations of a classifier's forward pass over one sequence, as executed by its last layer too."""
     if not isinstance(config, RecurraConfig):
         return config.forward_flops(tokens)
-    if head_positions is None:
-        head_positions = 1 if config.pooling == "first" else tokens
+    positions = 1 if config.pooling == "first" else tokens
     heads = 2 * config.hidden_size * config.num_labels * (1 + len(config.exits))
-    return float(_body_flops(config, tokens, min(head_positions, tokens), config.num_recurrences) + heads)
+    return float(_body_flops(config, tokens, positions) + heads)
 
 
-def language_flops(
-    config: RecurraConfig, tokens: int, *, exit_after: int | None = None, with_exits: bool = False
-) -> float:
+def language_flops(config: RecurraConfig, tokens: int, *, with_exits: bool = False) -> float:
     """Floating-point operations of a language model's forward pass over one sequence, with every position's logits."""
     width, table = config.hidden_size, config.token_embedding_size
-    recurrences = exit_after or config.num_recurrences
     tied = config.heads == "tied"
     head = 2 * (table if tied else width) * config.vocab_size + (2 * width * table if tied and table != width else 0)
-    heads = 1 + (sum(number < recurrences for number in config.exits) if with_exits else 0)
-    return float(_body_flops(config, tokens, tokens, recurrences) + heads * tokens * head)
+    heads = 1 + (len(config.exits) if with_exits else 0)
+    return float(_body_flops(config, tokens, tokens) + heads * tokens * head)
 
 
-def flops_per_token(config: Any, tokens: int = 128, task: HeadKind = HeadKind.CLASSIFICATION) -> float:
+def flops_per_token(config: Any, tokens: int, task: HeadKind = HeadKind.CLASSIFICATION) -> float:
     """Operations a token of a forward pass over a sequence of ``tokens`` tokens, as executed."""
     whole = forward_flops if task == HeadKind.CLASSIFICATION else language_flops
     return whole(config, tokens) / tokens
 
 
-def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str, Any]]:
-    """Describes all presets as plain JSON values."""
+def describe_presets(num_labels: int) -> list[dict[str, Any]]:
+    """Describes all presets as plain JSON values; operations are those of sequences of 128 tokens."""
     result = []
     entries = [(HeadKind.CLASSIFICATION, item) for item in PRESETS.items()]
     entries += [(HeadKind.LANGUAGE_MODELLING, item) for item in LANGUAGE_PRESETS.items()]
@@ -237,11 +234,11 @@ def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str
                     "parts": asdict(counts),
                     "items": itemise_parameters(config, task),
                 },
-                "flops_per_token": flops_per_token(config, tokens, task),
+                "flops_per_token": flops_per_token(config, 128, task),
                 "size_mib": {"fp32": counts.size_mib(), "half": counts.size_mib(2)},
                 "vocab_size": config.vocab_size,
                 "num_labels": num_labels,
-                "tokens": tokens,
+                "tokens": 128,
                 "configuration": shape,
             }
         )

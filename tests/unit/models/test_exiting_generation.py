@@ -160,7 +160,7 @@ def test_a_cache_policy_that_cannot_work_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"unknown cache policy 'shard' \(did you mean 'shared'\?\)"):
         make_cache(config, "shard")
     with pytest.raises(ConfigurationError, match="serving recurrence is 4; allowed for this model: 1 to 3"):
-        make_cache(config, "shared", serving=4)
+        RecurraCache(config, serving=4)
     stacked = language_model(num_recurrences=1, exits=[]).config
     with pytest.raises(ConfigurationError, match="cache 'shared' needs two recurrences or more, and this model has"):
         make_cache(stacked, "shared")
