@@ -82,23 +82,6 @@ def test_a_language_model_returns_them_beside_a_loss_and_up_to_the_exit_that_spe
         assert all(torch.equal(found, wanted) for found, wanted in zip(early, output.hidden_states[:5], strict=True))
 
 
-@pytest.mark.parametrize("beams", [1, 2])
-def test_generate_returns_those_of_each_step(beams: int) -> None:
-    model = causal()
-    asked: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "num_beams": beams}
-    ids = torch.tensor([[1, 4, 2, 7, 5], [3, 3, 9, 1, 8]])
-    output = model.generate(ids, **asked, output_hidden_states=True, return_dict_in_generate=True)
-    prompt, *steps = output.hidden_states
-    assert len(steps) == 3 and {states.shape for states in prompt} == {(2 * beams, 5, 8)}
-    assert {states.shape for step in steps for states in step} == {(2 * beams, 1, 8)}
-    assert torch.equal(output.sequences, model.generate(ids, **asked))
-    if beams == 1:
-        whole = model(output.sequences[:, :-1], output_hidden_states=True).hidden_states
-        for place, step in enumerate(steps, start=5):
-            for found, wanted in zip(step, whole, strict=True):
-                torch.testing.assert_close(found[:, 0], wanted[:, place], rtol=1e-4, atol=1e-5)
-
-
 def test_beside_an_exit_rule_they_are_refused_in_one_line() -> None:
     classifier, model = stirred(exits=[1]), causal()
     calls = [

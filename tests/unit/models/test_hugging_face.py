@@ -11,7 +11,6 @@ import pytest
 import torch
 from datasets import Dataset
 from transformers import (
-    AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     Trainer,
@@ -128,14 +127,6 @@ def test_a_language_model_comes_back_bit_equal_and_each_weight_is_in_the_file_on
     data = (tmp_path / "model.safetensors").read_bytes()
     counted = count_parameters(model.config, HeadKind.LANGUAGE_MODELLING).total
     assert len(data) == 8 + int.from_bytes(data[:8], "little") + counted * dtype.itemsize
-
-
-def test_the_body_is_read_from_a_language_model_and_moves_into_another_head(tmp_path: Path) -> None:
-    model = language_model(heads="tied").eval()
-    model.save_pretrained(tmp_path)
-    body = AutoModel.from_pretrained(tmp_path).eval()
-    ids = torch.randint(0, 11, (2, 5))
-    assert torch.equal(body(ids).last_hidden_state, model.model(ids).last_hidden_state)
 
 
 @pytest.mark.parametrize("heads", HEADS)

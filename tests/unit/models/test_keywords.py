@@ -63,18 +63,6 @@ def test_what_transformers_passes_changes_nothing(model: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["asked", "configured"])
-def test_without_return_dict_there_is_a_tuple(model: Any, how: str) -> None:
-    wanted = model(IDS).to_tuple()
-    if how == "configured":
-        model.config.return_dict = False
-    found = model(IDS) if how == "configured" else model(IDS, return_dict=False)
-    assert isinstance(found, tuple) and len(found) == len(wanted)
-    assert torch.equal(found[0], wanted[0])
-    if how == "configured":
-        assert torch.equal(model(IDS, return_dict=True)[0], wanted[0])
-
-
-@pytest.mark.parametrize("how", ["asked", "configured"])
 def test_attention_weights_are_refused_in_one_line(model: Any, how: str) -> None:
     asked = {"output_attentions": True} if how == "asked" else {}
     if how == "configured":
