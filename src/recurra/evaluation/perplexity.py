@@ -212,12 +212,8 @@ def _assemble(
 
 
 def _heads(output: Any, exits: bool) -> dict[str, Tensor]:
-    early = getattr(output, "exit_logits", None) if exits else None
-    if early is None:
-        return {FINAL: output.logits}
-    if not isinstance(early, dict):
-        early = {f"exit-{number}": logits for number, logits in enumerate(early, start=1)}
-    return {**{str(name): logits for name, logits in early.items()}, FINAL: output.logits}
+    early = (getattr(output, "exit_logits", None) or ()) if exits else ()
+    return {**{f"exit-{number}": logits for number, logits in enumerate(early, start=1)}, FINAL: output.logits}
 
 
 def _nats(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float64]:

@@ -48,10 +48,6 @@ class DepthwiseConvolution(nn.Module):
         step = max(1, self.span // max(1, len(self.lags) - 1))
         return (window[:, ::step] * self.weight.to(window.dtype)).sum(1, keepdim=True)
 
-    def extra_repr(self) -> str:
-        """Shown by print(model)."""
-        return f"{self.weight.shape[1]}, kernel_size={self.weight.shape[0]}, lags={self.lags}"
-
 
 class _Convolve(torch.autograd.Function):
     @staticmethod
@@ -402,14 +398,6 @@ class TokenConvolution(nn.Module):
         return self.pointwise(functional.gelu(layout.convolve(states, self.depthwise)))
 
 
-class Unmixed(nn.Module):
-    """Stands where a cycle has no convolution."""
-
-    def forward(self, states: Tensor, layout: RowLayout) -> Tensor:  # noqa: ARG002 - as a convolution is called
-        """Returns the states."""
-        return states
-
-
 class Perceptron(nn.Module):
     """Out to the inner width, GELU, and back: the ``MLP`` of equation 2, and the whole network of BERT's layers."""
 
@@ -432,16 +420,16 @@ class Cycle(nn.Module):
     def __init__(self, config: RecurraConfig, dilation: int) -> None:
         super().__init__()
         kind = config.feed_forward
-        self.mixer = (
-            TokenConvolution(config, dilation, pointwise=kind != "depthwise") if config.has_convolution else Unmixed()
-        )
+        mixes = config.has_convolution
+        self.mixer = TokenConvolution(config, dilation, pointwise=kind != "depthwise") if mixes else None
         self.norm = make_norm(config)
         self.transform = nn.Identity() if kind == "conv" else Perceptron(config)
         self.dropout = Dropout(config.hidden_dropout)
 
     def forward(self, states: Tensor, layout: RowLayout) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same."""
-        return states + self.dropout(self.transform(self.norm(self.mixer(states, layout))))
+        mixed = states if self.mixer is None else self.mixer(states, layout)
+        return states + self.dropout(self.transform(self.norm(mixed)))
 
 
 class Refinement(nn.Module):
@@ -511,7 +499,3 @@ class Embeddings(nn.Module):
             types = self.token_type.weight[0] if token_type_ids is None else self.token_type(token_type_ids)
             states = states + types
         return self.dropout(self.norm(states))
-
-    def extra_repr(self) -> str:
-        """Shown by print(model)."""
-        return f"factorised={isinstance(self.projection, nn.Linear)}"

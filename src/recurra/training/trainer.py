@@ -47,16 +47,11 @@ from recurra.training.distillation import Distillation, RowLoss
 UNAVERAGED_NAME = "unaveraged.safetensors"
 
 
-def decay_at(step: int, decay: float) -> float:
-    """Share of the old average that step ``step`` (from 1) keeps: rises to ``decay``, so that the start is forgotten.
-
-    ``min(decay, (1 + step) / (10 + step))``, the rule of TensorFlow's ``ExponentialMovingAverage``.
-    """
-    return min(decay, (1 + step) / (10 + step))
-
-
 class WeightAverage(TrainerCallback):
-    """Averages the weights after every optimiser step: ``d * average + (1 - d) * weights``, ``d`` by `decay_at`."""
+    """Averages the weights after every optimiser step: ``d * average + (1 - d) * weights``.
+
+    ``d`` rises to the decay, so that the start is forgotten, by the rule of TensorFlow's ``ExponentialMovingAverage``.
+    """
 
     def __init__(self, model: PreTrainedModel, decay: float) -> None:
         self.model = model
@@ -66,7 +61,8 @@ class WeightAverage(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Takes the step's weights in."""
-        share = 1 - decay_at(state.global_step, self.decay)
+        step = state.global_step
+        share = 1 - min(self.decay, (1 + step) / (10 + step))
         with torch.no_grad():
             for average, weight in zip(self._averages, self._weights, strict=True):
                 average.lerp_(weight, share)

@@ -19,19 +19,16 @@ from recurra.models.controls.fitting import (
     FOLDS,
     STATES_C,
     Candidate,
-    Choice,
-    Problem,
     choose,
     judge,
     sample_of,
     scale_of,
     tuned_problem,
 )
-from recurra.models.controls.linear import Floats, LinearModel, label_scores
+from recurra.models.controls.linear import LinearModel, label_scores
 
-# Of one SVM on both; of features whose length is 1 for each kind of n-grams and `_STATES_LENGTH` for states.
+# Of one SVM on both; of features whose length is 1 for each kind of n-grams, and for states on average.
 _JOINED_C = (0.03, 0.1, 0.3, 1.0)
-_STATES_LENGTH = 1.0
 # Beyond, states as a sparse matrix would take hundreds of MB, and the SVM minutes.
 _MOST_ROWS_TOGETHER = 20_000
 
@@ -75,20 +72,23 @@ def fit_joined(
     mean = np.mean([each.logits * each.factor for each in choices], axis=0)
     factor, score, measure, loss = judge(mean, sample_of(problem).targets, independent=problem.independent)
     apart_only = problem.independent or num_labels > FEW_LABELS or len(texts) > _MOST_ROWS_TOGETHER
-    together = None if apart_only else _together(problem, scaled)
-    if together is None or (score, -loss) >= (together[1].score, -together[1].loss):
-        parts = [each.fit(choice.candidate) for each, choice in zip((problem, apart), choices, strict=True)]
+    both, length = problem, 1 / np.sqrt(scaled.shape[1])
+    choice = None
+    if not apart_only:
+        # N-grams and states side by side, and the best SVM on them.
+        both = replace(problem, features=hstack([problem.features, csr_matrix(scaled * length)]).tocsr())
+        choice = choose(both, [Candidate("hinge", c) for c in _JOINED_C])
+    if choice is None or (score, -loss) >= (choice.score, -choice.loss):
+        parts = [problem.fit(words_choice.candidate), apart.fit(states_choice.candidate)]
         (weight, bias), (states_weight, states_bias) = (
-            [part * choice.factor * factor / 2 for part in fitted]
-            for fitted, choice in zip(parts, choices, strict=True)
+            [part * each.factor * factor / 2 for part in fitted] for fitted, each in zip(parts, choices, strict=True)
         )
         fitted_by = (
             f"{words_choice.candidate}, and mean token states of {encoder} + {states_choice.candidate}, "
-            f"log-probabilities averaged, {_validated(measure, score)}"
+            f"log-probabilities averaged, by {FOLDS}-fold cross-validation ({measure} {score:.3f})"
         )
         c = words_choice.candidate.c
     else:
-        both, choice, length = *together, _STATES_LENGTH / np.sqrt(scaled.shape[1])
         weight, bias = (choice.factor * part for part in both.fit(choice.candidate))
         weight, states_weight = weight[:, : -scaled.shape[1]], weight[:, -scaled.shape[1] :] * length
         states_bias, c = np.zeros_like(bias), choice.candidate.c
@@ -99,14 +99,3 @@ def fit_joined(
     slopes, offsets = (label_scores(part, independent=problem.independent).T for part in (slopes.T, offsets[None]))
     words = LinearModel(vectorizers, weight, bias, c, independent=problem.independent, fitted_by=fitted_by)
     return JoinedFit(words, slopes.astype(np.float32), offsets[:, 0].astype(np.float32))
-
-
-def _together(problem: Problem, scaled: Floats) -> tuple[Problem, Choice]:
-    """N-grams and states side by side, and the best SVM on them."""
-    features = hstack([problem.features, csr_matrix(scaled * (_STATES_LENGTH / np.sqrt(scaled.shape[1])))]).tocsr()
-    both = replace(problem, features=features)
-    return both, choose(both, [Candidate("hinge", c) for c in _JOINED_C])
-
-
-def _validated(measure: str, score: float) -> str:
-    return f"by {FOLDS}-fold cross-validation ({measure} {score:.3f})"

@@ -55,7 +55,7 @@ def chosen_c(fitted_by: str) -> list[float]:
 def test_it_is_the_mean_of_two_models_log_probabilities(
     targets: Any, labels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joined, "_together", lambda *_: None)
+    monkeypatch.setattr(joined, "_MOST_ROWS_TOGETHER", 0)
     fit = fit_joined(TEXTS, targets, STATES, encoder="tiny", num_labels=labels)
     words = fit_tuned(TEXTS, targets, num_labels=labels).logits(TEXTS)
     scaled = (STATES - STATES.mean(axis=0)) / np.where(STATES.std(axis=0) > 0, STATES.std(axis=0), 1)
