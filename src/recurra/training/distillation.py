@@ -71,13 +71,7 @@ class RowLoss:
 def answers_apart(
     student: Tensor, teacher: Tensor, temperature: float, *, several: bool, weights: Tensor | None = None
 ) -> Tensor:
-    """How far softened answers are apart, in nats, times the square of the temperature.
-
-    Args:
-        student: Logits ``(batch, labels)``.
-        several: Whether each label is decided for itself; the mean is then over labels too.
-        weights: What each row counts, ``(batch,)``; none counts all alike.
-    """
+    """How far softened answers are apart, in nats, times the temperature squared; a mean over several labels."""
     student, teacher = student / temperature, teacher / temperature
     if several:
         target = teacher.sigmoid()

@@ -24,15 +24,6 @@ def test_with_weights_and_ties_it_is_the_figure_of_scikit_learn(rows: list[tuple
             assert value == 0
 
 
-@given(rows=ROWS)
-def test_rows_that_count_twice_are_there_twice(rows: list[tuple[bool, int, int, int]]) -> None:
-    relevant, scores, weights, _ = (np.array(part) for part in zip(*rows, strict=True))
-    once = RankedLabel(relevant, scores).average_precision(weights)
-    if weights.sum():
-        twice = RankedLabel(np.repeat(relevant, weights), np.repeat(scores, weights)).average_precision()
-        assert once == pytest.approx(twice)
-
-
 def test_a_label_that_no_row_has_is_not_ranked() -> None:
     first, second, third = rank_labels(np.array([0, 2, 2]), np.array([[3.0, 9.0, 1.0], [2.0, 9.0, 2.0], [1.0, 9.0, 0]]))
     assert second is None
