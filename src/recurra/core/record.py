@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
-from pydantic_core import from_json
 
 from recurra.core.configuration import HashedSettings
 from recurra.core.errors import CheckpointError
-from recurra.core.packed import in_study, read_study_bytes
+from recurra.core.packed import in_study
 from recurra.core.record_parts import (
     ANSWERS,
     AnyDecisionRecord,
@@ -27,7 +25,6 @@ from recurra.core.record_parts import (
     OneLabelRecord,
     Part,
     RunRecordBase,
-    hash_of_text,
 )
 from recurra.core.sealed import read_sealed
 
@@ -505,21 +502,8 @@ def holds_any_record(folder: Path | str) -> bool:
 
 
 def holds_record(folder: Path | str, config_hash: str) -> bool:
-    """Whether a folder holds the record of a run of this configuration; as strict as reading it, and faster."""
-    path = _record_path(folder)
-    try:
-        text = read_study_bytes(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return read_any_record(path).config_hash == config_hash
-    with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):
-        values = from_json(text, allow_inf_nan=False)
-        # A file whose hash fits is what `write_record` wrote: no need to look inside.
-        known = type(values["schema_version"]) is int and 2 <= values["schema_version"] <= SCHEMA_VERSION
-        if known and values.get("task", "classification") in RECORDS and values["content_hash"] == hash_of_text(text):
-            return bool(values["config_hash"] == config_hash)
-    return read_any_record(path).config_hash == config_hash
+    """Whether a folder holds the record of a run of this configuration."""
+    return holds_any_record(folder) and read_any_record(folder).config_hash == config_hash
 
 
 def _record_path(folder: Path | str) -> Path:

@@ -155,10 +155,7 @@ def _array(values: Sequence[Any]) -> npt.NDArray[Any]:
     kinds = {type(value) for value in values}
     if kinds in ({str}, {bool}, {int}, {float}, {int, float}):
         return np.asarray(values)
-    column = np.empty(len(values), dtype=object)
-    for row, value in enumerate(values):
-        column[row] = value
-    return column
+    return np.fromiter(values, dtype=object, count=len(values))
 
 
 def _number_labels(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
@@ -171,11 +168,9 @@ def _number_labels(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDAr
     if len(distinct) < 2:
         only = f"one class only: {distinct[0]!r}" if distinct else "no labels"
         raise InputError(f"y has {only}; a classifier needs texts of at least two")
-    classes = np.empty(len(distinct), dtype=object)
-    for number, label in enumerate(distinct):
-        classes[number] = label
     index = {label: number for number, label in enumerate(distinct)}
-    return classes.astype(labels.dtype), np.array([index[label] for label in values], dtype=np.int64)
+    classes = np.fromiter(distinct, dtype=object, count=len(distinct)).astype(labels.dtype)
+    return classes, np.array([index[label] for label in values], dtype=np.int64)
 
 
 def _label_words(classes: npt.NDArray[Any]) -> list[str]:

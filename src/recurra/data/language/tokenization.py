@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_a
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.language.corpora import SOURCES, LanguageDataset, RunningText
 from recurra.data.tokenization import TRAINED, PublicTokenizer, tokenizer_from_folder
-from recurra.data.vocabulary import tokenizer_hash
+from recurra.data.vocabulary import is_broken_tokenizer, tokenizer_hash
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -84,23 +83,17 @@ END_OF_TEXT = "<|endoftext|>"
 def read_byte_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
     """Reads a tokenizer in GPT-2's two files."""
     try:
-        ids = json.loads(vocabulary.read_text(encoding="utf-8"))
-        lines = merges.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 JSON and text"
-        raise ConfigurationError(f"cannot read '{vocabulary}' and '{merges}': {reason}; copy them again") from error
-    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-    known = isinstance(ids, dict) and all(isinstance(value, int) for value in ids.values())
-    if not known or any(len(pair) != 2 for pair in pairs) or END_OF_TEXT not in ids:
+        model = BPE.from_file(str(vocabulary), str(merges))
+    except BaseException as error:
+        if not is_broken_tokenizer(error):
+            raise
         raise ConfigurationError(
-            f"'{vocabulary}' and '{merges}' are no byte-level BPE with {END_OF_TEXT}; give GPT-2's vocab.json "
-            "and merges.txt"
-        )
-    for first, second in pairs:
-        for piece in (first, second, first + second):
-            if piece not in ids:
-                raise ConfigurationError(f"'{merges}' makes {piece!r}, which '{vocabulary}' lacks; copy both again")
-    return _byte_level(BPE(ids, [(first, second) for first, second in pairs]))
+            f"'{vocabulary}' and '{merges}' hold no tokenizer that can be read: {error}; give GPT-2's vocab.json and "
+            "merges.txt"
+        ) from error
+    if model.token_to_id(END_OF_TEXT) is None:
+        raise ConfigurationError(f"'{vocabulary}' has no {END_OF_TEXT}; give GPT-2's vocab.json and merges.txt")
+    return _byte_level(model)
 
 
 def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:

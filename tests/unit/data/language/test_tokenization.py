@@ -105,11 +105,11 @@ def test_two_files_and_a_saved_folder_give_the_same_tokenizer(tokenizer, files: 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("vocab.json", "[1, 2]", "are no byte-level BPE"),
-        ("vocab.json", "{", "not UTF-8 JSON"),
-        ("vocab.json", '{"a": 0}', "are no byte-level BPE"),
-        ("merges.txt", "#version: 0.2\na b c\n", "are no byte-level BPE"),
-        ("merges.txt", "#version: 0.2\nzq qz\n", "makes 'zq', which"),
+        ("vocab.json", "[1, 2]", "Bad vocabulary json file"),
+        ("vocab.json", "{", "hold no tokenizer that can be read"),
+        ("vocab.json", '{"a": 0}', "out of vocabulary"),
+        ("merges.txt", "#version: 0.2\na b c\n", "invalid at line 1"),
+        ("merges.txt", "#version: 0.2\nzq qz\n", "Token `zq` out of vocabulary"),
     ],
 )
 def test_damaged_files(files: Path, name: str, content: str, message: str) -> None:
