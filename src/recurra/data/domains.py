@@ -19,6 +19,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +114,7 @@ def load_domains(
     if rows != PAPER_ROWS:
         sizes = " / ".join(f"{count:,}" for count in rows.values())
         notes.append(f"The sources allow {sizes} rows a domain, not the papers' 18,192 / 2,274 / 2,274.")
-    cut = TextSplit(name="pool", texts=texts, labels=pool.labels, ids=pool.ids, groups=pool.groups)
+    cut = replace(pool, texts=texts)
     return TextDataset(
         name=name,
         protocol=protocol,
