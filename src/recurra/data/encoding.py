@@ -60,10 +60,7 @@ def write_arrays(path: Path, key: str, arrays: Mapping[str, npt.NDArray[Any]]) -
     metadata = {"format": CACHE_FORMAT, "key": key, "sha256": _checksum(arrays)}
     try:
         with atomic_path(path) as temporary:
-            try:
-                save_file(dict(arrays), temporary, metadata=metadata)
-            except SafetensorError as error:
-                raise StorageError(f"cannot write '{path}': {error}") from error
+            save_file(dict(arrays), temporary, metadata=metadata)
     except StorageError as error:
         logger.warning("tokenised rows were not cached: %s", error)
 

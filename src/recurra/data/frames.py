@@ -51,14 +51,12 @@ class RowsInMemory:
         return {split: folder / f"{name}.parquet" for split, name in names.items()}
 
     def write(self, folder: Path) -> None:
-        """Writes each split as Parquet, unless it lies there already."""
+        """Writes each split as Parquet."""
         for split, path in self.files(folder).items():
             table = pa.table({name: pa.array(cells, pa.string()) for name, cells in self.parts[split].items()})
-            what = self.sources[split].encode("utf-8")
-            table = table.replace_schema_metadata({MADE_FROM: what})
-            if not _holds(path, table):
-                with atomic_path(path) as temporary:
-                    pq.write_table(table, temporary, compression="zstd")
+            table = table.replace_schema_metadata({MADE_FROM: self.sources[split].encode("utf-8")})
+            with atomic_path(path) as temporary:
+                pq.write_table(table, temporary, compression="zstd")
 
     def options(self, folder: Path) -> dict[str, Any]:
         """What the configuration of the data says of them: the files, and that labels are lists if they are."""
@@ -223,11 +221,3 @@ def _as_lists(cells: list[Any], source: str) -> list[Any]:
                 f"row {place} of {source} has the one label '{cell[:60]}' where others have lists; give each row a list"
             )
     return [json.dumps(cell or [], ensure_ascii=False) for cell in cells]
-
-
-def _holds(path: Path, table: Any) -> bool:
-    """Whether a file holds just this table; one that cannot be read does not."""
-    try:
-        return bool(pq.read_table(path).equals(table))
-    except (OSError, pa.ArrowException):
-        return False

@@ -128,18 +128,6 @@ def test_splits_are_files_of_their_own_and_all_rows_are_in_every_name(tmp_path: 
     assert read(given).parts == read(train, validation=train, test=test).parts
 
 
-def test_a_file_is_written_once_and_again_if_it_was_damaged(tmp_path: Path) -> None:
-    rows = read((TEXTS, WORDS))
-    path = written(rows, tmp_path)
-    before, when = path.read_bytes(), path.stat().st_mtime_ns
-    rows.write(tmp_path)
-    assert path.stat().st_mtime_ns == when
-    for damage in (before[:-3], b"", written(read((TEXTS, WORDS[::-1])), tmp_path / "other").read_bytes()):
-        path.write_bytes(damage)
-        rows.write(tmp_path)
-        assert path.read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("data", "said"),
     [
