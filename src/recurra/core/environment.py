@@ -119,12 +119,7 @@ def keep_freed_memory() -> bool:
     and zeroed again at each step, which took 40 % of a training step on a CPU. It holds for the whole process, so only
     training and our commands ask for it.
     """
-    libc = _glibc()
-    if libc is None:
-        return False
-    with contextlib.suppress(AttributeError):
-        return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, _NEVER))
-    return False
+    return _set_allocator((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER))
 
 
 def use_huge_pages() -> bool:
@@ -179,16 +174,13 @@ def limit_fragmentation() -> bool:
     of 256 KiB and more, or where torch computes of 32 MiB, for mapping what each layer gives made a batch take 1.6
     times as long.
     """
+    mapped, trimmed = _LARGE_BYTES_OF_TORCH if "torch" in sys.modules else _LARGE_BYTES
+    return _set_allocator((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, mapped), (_M_TRIM_THRESHOLD, trimmed))
+
+
+def _set_allocator(*settings: tuple[int, int]) -> bool:
     libc = _glibc()
-    if libc is None:
-        return False
-    large, kept = _LARGE_BYTES
-    if "torch" in sys.modules:
-        large, kept = _LARGE_BYTES_OF_TORCH
-    with contextlib.suppress(AttributeError):
-        settings = ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, large), (_M_TRIM_THRESHOLD, kept))
-        return all(libc.mallopt(*setting) for setting in settings)
-    return False
+    return libc is not None and all(libc.mallopt(*setting) for setting in settings)
 
 
 def _glibc() -> ctypes.CDLL | None:
