@@ -167,6 +167,10 @@ class TableFile:
             else:
                 lines, encoding, has_mark = decoded(stream, self.source, self._encoding)
                 first = next((line for line in lines if not line.isspace()), "")
+        if self.kind == "jsonl" and first.lstrip().startswith("["):
+            self.kind = "json"
+            self._open_text(wanted)
+            return
         if encoding != "utf-8":
             why = "its first bytes say" if has_mark else "was asked for"
             self.notes.append(f"{self.source} is read as {encoding.upper()}, as {why}.")
@@ -400,8 +404,9 @@ def _tool_of(record: Mapping[str, Any]) -> tuple[str, Callable[[dict[str, Any]],
 
 
 def _choices_of_cell(cell: Any) -> Any:
-    if isinstance(cell, str) and cell.startswith('{"choices"') and is_json(cell):
-        cell = json.loads(cell)
+    if isinstance(cell, str) and cell.startswith('{"choices"'):
+        with suppress(ValueError, RecursionError):
+            cell = json.loads(cell)
     return Choices(cell["choices"]) if isinstance(cell, dict) and isinstance(cell.get("choices"), list) else cell
 
 

@@ -192,6 +192,8 @@ def test_a_broken_line_of_jsonl(tmp_path: Path, line: str, parts: tuple[str, ...
 
 
 def test_a_document_is_read_whole_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.jsonl").write_text('[{"text": "a", "label": 1}]')
+    assert read_table(tmp_path / "rows.jsonl", "text", "label").texts == ["a"]
     path = tmp_path / "rows.json"
     path.write_bytes(b'[{"text": "\xff"}]')
     refused(path, "is not utf-8: byte 0xff")
