@@ -93,3 +93,21 @@ def language_model(seed: int = 0, **overrides: Any) -> RecurraForCausalLM:
     """A language model of a thousand parameters, freshly initialised."""
     torch.manual_seed(seed)
     return RecurraForCausalLM(language_config(**overrides))
+
+
+def rows_of(lengths: list[int], vocab_size: int, seed: int = 3) -> list[list[int]]:
+    """Rows of chance tokens, none of which is 0."""
+    dice = torch.Generator().manual_seed(seed)
+    return [torch.randint(1, vocab_size, (length,), generator=dice).tolist() for length in lengths]
+
+
+def laid_out(rows: list[list[int]], layout: str = "right", fill: int = 2) -> dict[str, torch.Tensor]:
+    """Rows ``packed`` end to end, or padded on one side with a token that also occurs in them."""
+    if layout == "packed":
+        lengths = torch.tensor([len(row) for row in rows])
+        return {"input_ids": torch.tensor([[token for row in rows for token in row]]), "row_lengths": lengths}
+    width = max(map(len, rows))
+    both = [(row, [1] * len(row), width - len(row)) for row in rows]
+    ids = [[fill] * gap + row if layout == "left" else row + [fill] * gap for row, _, gap in both]
+    mask = [[0] * gap + ones if layout == "left" else ones + [0] * gap for _, ones, gap in both]
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}

@@ -204,7 +204,7 @@ def counted(model: torch.nn.Module, tokens: int, **asked: Any) -> int:
 
 
 @given(LANGUAGE_CONFIGS, st.integers(2, 6))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_flops_of_a_language_model_equal_the_executed_operations(values: dict[str, Any], tokens: int) -> None:
     config = language_config(**values)
     model = RecurraForCausalLM(config).eval()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from references import recurrent_transformer as reference
-from tiny import language_model, stir
+from tiny import laid_out, language_model, rows_of, stir
 
 # Rotary models turn queries and keys in FP32 whatever the states' type.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
@@ -43,19 +43,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def rows_of(lengths: list[int], vocab_size: int) -> list[list[int]]:
-    dice = torch.Generator().manual_seed(0)
-    return [torch.randint(0, vocab_size, (length,), generator=dice).tolist() for length in lengths]
-
-
-def batch(rows: list[list[int]], *, left: bool = False) -> dict[str, Tensor]:
-    """Rows padded with a token that also occurs in them, so that only the mask can tell."""
-    width = max(map(len, rows))
-    gaps = [[3] * (width - len(row)) for row in rows]
-    place = (lambda row, gap: gap + row) if left else (lambda row, gap: row + gap)
-    ids = torch.tensor([place(row, gap) for row, gap in zip(rows, gaps, strict=True)])
-    mask = torch.tensor([place([1] * len(row), [0] * len(gap)) for row, gap in zip(rows, gaps, strict=True)])
-    return {"input_ids": ids, "attention_mask": mask, "labels": ids.clone()}
+def batch(rows: list[list[int]], layout: str = "right") -> dict[str, Tensor]:
+    inputs = laid_out(rows, layout, fill=3)
+    return {**inputs, "labels": inputs["input_ids"].clone()}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -65,7 +55,7 @@ def test_losses_logits_and_gradients_equal_the_formulas(variant: str) -> None:
     stir(model)
     # Padding on the right for some and on the left for others; a row of one token predicts nothing.
     rows = rows_of([4, 3, 1], config.vocab_size)
-    inputs = batch(rows, left=len(variant) % 2 == 0)
+    inputs = batch(rows, "left" if len(variant) % 2 == 0 else "right")
     output = model(**inputs, output_exits=True, logits_to_keep=0)
     output.loss.backward()
     weights = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}

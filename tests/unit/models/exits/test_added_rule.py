@@ -32,7 +32,7 @@ from recurra.models.exits.rules import (
 from recurra.models.exits.thresholds import calibrate_classifier, depths_under
 from references import recurrent_transformer as reference
 from references.exiting_decoder import decode
-from tiny import language_model, stir, tiny_model
+from tiny import laid_out, language_model, rows_of, stir, tiny_model
 
 EXITS: dict[str, Any] = {"num_recurrences": 5, "exits": [1, 2, 3, 4]}
 LENGTHS = [5, 3, 5, 1, 4, 2, 6, 3]
@@ -104,21 +104,6 @@ def patient(exits: int) -> Callable[[Tensor, int], bool]:
     return stops
 
 
-def some_rows(vocab_size: int) -> list[list[int]]:
-    dice = torch.Generator().manual_seed(3)
-    return [torch.randint(1, vocab_size, (length,), generator=dice).tolist() for length in LENGTHS]
-
-
-def batch_of(rows: list[list[int]], *, packed: bool) -> dict[str, Tensor]:
-    if packed:
-        lengths = torch.tensor([len(row) for row in rows])
-        return {"input_ids": torch.tensor([[token for row in rows for token in row]]), "row_lengths": lengths}
-    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.tensor(row)
-    return {"input_ids": ids, "attention_mask": (ids > 0).long()}
-
-
 def classifier() -> RecurraForSequenceClassification:
     model = tiny_model(vocab_size=12, hidden_size=8, intermediate_size=6, num_labels=5, heads="separate", **EXITS)
     model = model.double().eval()
@@ -147,16 +132,16 @@ def test_names_records_and_help_know_it() -> None:
         calibrate_classifier({}, 0.5, kind="patience")
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_rule_with_a_state_stops_rows_as_defined(packed: bool) -> None:
+@pytest.mark.parametrize("layout", ["right", "packed"])
+def test_a_rule_with_a_state_stops_rows_as_defined(layout: str) -> None:
     """Rows stop one after another, so that the state has to follow those that remain."""
-    model, rows = classifier(), some_rows(12)
+    model, rows = classifier(), rows_of(LENGTHS, 12)
     seen: set[int] = set()
     with torch.no_grad():
         weights = dict(model.named_parameters())
         by_exit = [reference.classify_exits(row, None, weights, model.config) for row in rows]
         for patience in (1, 2, 3):
-            output = model(**batch_of(rows, packed=packed), exit_rule=PatienceRule(patience))
+            output = model(**laid_out(rows, layout), exit_rule=PatienceRule(patience))
             depths = []
             for logits in by_exit:
                 stops = patient(patience)

@@ -11,7 +11,7 @@ from torch import Tensor
 from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit, confidence, entropy
 from references import recurrent_transformer as reference
 from references.exits import stops
-from tiny import language_model, stir, tiny_model
+from tiny import laid_out, language_model, rows_of, stir, tiny_model
 
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
 LENGTHS = [5, 3, 5, 1, 4, 2]
@@ -36,25 +36,6 @@ LANGUAGE: dict[str, dict[str, Any]] = {
     },
     "tied, two layers": {**EXITS, "heads": "tied", "num_core_layers": 2},
 }  # fmt: skip
-
-
-def some_rows(vocab_size: int) -> list[list[int]]:
-    dice = torch.Generator().manual_seed(3)
-    return [torch.randint(1, vocab_size, (length,), generator=dice).tolist() for length in LENGTHS]
-
-
-def padded(rows: list[list[int]], *, left: bool = False) -> dict[str, Tensor]:
-    width = max(map(len, rows))
-    gaps = [[2] * (width - len(row)) for row in rows]
-    both = list(zip(rows, gaps, strict=True))
-    ids = [gap + row if left else row + gap for row, gap in both]
-    mask = [[0] * len(gap) + [1] * len(row) if left else [1] * len(row) + [0] * len(gap) for row, gap in both]
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-
-
-def packed(rows: list[list[int]]) -> dict[str, Tensor]:
-    flat = [token for row in rows for token in row]
-    return {"input_ids": torch.tensor([flat]), "row_lengths": torch.tensor([len(row) for row in rows])}
 
 
 def alone(by_exit: list[dict[int, Tensor]], rule: ExitRule, last: int) -> tuple[list[Tensor], list[int]]:
@@ -108,11 +89,11 @@ def test_a_row_of_a_batch_gets_what_it_gets_alone(variant: str, packing: str) ->
     model = tiny_model(**shape).double().eval()
     stir(model, spread=0.3)
     config = model.config
-    rows = some_rows(12)
+    rows = rows_of(LENGTHS, 12)
     weights = dict(model.named_parameters())
     with torch.no_grad():
         by_exit = [reference.classify_exits(row, None, weights, config) for row in rows]
-        inputs = padded(rows) if packing == "padded" else packed(rows)
+        inputs = laid_out(rows, packing)
         full = model(**inputs)
         work = Work(model)
         seen = set()
@@ -139,8 +120,8 @@ def test_rows_without_tokens_keep_nobody_waiting() -> None:
     for seed in range(12):
         model = tiny_model(**EXITS).eval()
         stir(model, seed)
-        rows = some_rows(40)
-        batch = packed(rows)
+        rows = rows_of(LENGTHS, 40)
+        batch = laid_out(rows, "packed")
         filled = {**batch, "row_lengths": torch.cat([batch["row_lengths"], torch.zeros(2, dtype=torch.long)])}
         with torch.inference_mode():
             sure = model(**filled).exit_logits[0].softmax(-1).amax(-1)
@@ -159,9 +140,9 @@ def test_a_scored_row_of_a_batch_gets_what_it_gets_alone(variant: str, side: str
     model = language_model(**LANGUAGE[variant]).double().eval()
     stir(model, spread=0.6)
     config = model.config
-    rows = some_rows(11)
+    rows = rows_of(LENGTHS, 11)
     weights = dict(model.named_parameters())
-    inputs = padded(rows, left=side == "left")
+    inputs = laid_out(rows, side)
     real = inputs["attention_mask"].bool()
     with torch.no_grad():
         by_exit = [reference.next_token_logits(row, weights, config) for row in rows]
@@ -192,7 +173,7 @@ def test_gradients_through_rows_that_stopped_are_those_of_the_formulas(variant: 
     shape = {"vocab_size": 12, "hidden_size": 8, "intermediate_size": 6, "num_core_layers": 1, **CLASSIFIERS[variant]}
     model = tiny_model(**shape).double().eval()
     stir(model, spread=0.3)
-    rows, weights = some_rows(12), dict(model.named_parameters())
+    rows, weights = rows_of(LENGTHS, 12), dict(model.named_parameters())
     leaves = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
     by_exit = [reference.classify_exits(row, None, leaves, model.config) for row in rows]
     rule = middle_rules(
@@ -200,7 +181,7 @@ def test_gradients_through_rows_that_stopped_are_those_of_the_formulas(variant: 
     )[0]
     said, depths = alone(by_exit, rule, model.config.num_recurrences)
     torch.stack(said).square().sum().backward()
-    output = model(**(padded(rows) if packing == "padded" else packed(rows)), exit_rule=rule)
+    output = model(**laid_out(rows, packing), exit_rule=rule)
     assert output.exited_after.tolist() == depths and len(set(depths)) > 1
     output.logits.double().square().sum().backward()
     for name, weight in weights.items():
@@ -213,5 +194,5 @@ def test_the_last_layer_before_a_fixed_exit_computes_one_position() -> None:
     shapes: list[tuple[int, ...]] = []
     model.model.core.block.register_forward_hook(lambda *said: shapes.append(tuple(said[2].shape[:2])))
     with torch.no_grad():
-        output = model(**padded(some_rows(40)), exit_rule=FixedExit(3))
+        output = model(**laid_out(rows_of(LENGTHS, 40)), exit_rule=FixedExit(3))
     assert shapes == [(6, 5), (6, 5), (6, 1)] and output.exited_after.tolist() == [3] * 6
