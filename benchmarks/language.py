@@ -69,7 +69,7 @@ def _loss_peak(name: str, tokens: int) -> dict[str, float]:
     targets = torch.randint(0, config.vocab_size, (LOSS_ROWS * tokens,))
     before = peak_memory_mib()
     losses = [
-        vocabulary_cross_entropy(heads.features(part), heads.weight(number, table), targets)
+        vocabulary_cross_entropy(heads.projection(part), heads.weight(number, table), targets)
         for number, part in enumerate(states)
     ]
     torch.stack(losses).mean().backward()

@@ -111,3 +111,9 @@ def laid_out(rows: list[list[int]], layout: str = "right", fill: int = 2) -> dic
     ids = [[fill] * gap + row if layout == "left" else row + [fill] * gap for row, _, gap in both]
     mask = [[0] * gap + ones if layout == "left" else ones + [0] * gap for _, ones, gap in both]
     return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+def cached_bytes(cache: Any) -> int:
+    """Bytes of all states that a cache keeps, without what its buffers hold free for the next tokens."""
+    kept = [part for layer in cache.layers if layer.is_initialized for part in (layer.keys, layer.values)]
+    return sum(part.nbytes for part in (*kept, *cache.histories))

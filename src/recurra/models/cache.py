@@ -209,11 +209,6 @@ class RecurraCache(Cache):
             )
         super().crop(tokens_to_remove)
 
-    def memory_bytes(self) -> int:
-        """Bytes of all states kept, without what the buffers hold free for the next tokens."""
-        kept = [part for layer in self.layers if layer.is_initialized for part in (layer.keys, layer.values)]
-        return sum(part.numel() * part.element_size() for part in (*kept, *self.histories))
-
 
 def check_length(number: int, kept: int, past: int) -> None:
     """Checks that a layer application has seen as many tokens as the others."""

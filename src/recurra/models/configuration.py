@@ -46,53 +46,37 @@ class RecurraConfig(PreTrainedConfig):
     "CRT-Deep", section 3.1, whose loops are our recurrences and whose loop encoding is our recurrence embedding.
 
     Args:
-        embedding_size: Width of the token table; narrower than ``hidden_size`` means a factorised embedding with one
-            linear map up to it (Lan et al. 2020, ALBERT, section 3.1), which in a model that is made of a pretrained
-            encoder starts from the truncated SVD of its table. ``None`` means ``hidden_size``.
+        embedding_size: Width of the token table; narrower than ``hidden_size``, a linear map leads up to it (Lan et al.
+            2020, ALBERT, section 3.1). ``None`` means ``hidden_size``.
         num_attention_heads: Heads; must divide ``hidden_size`` into heads of even width (rotary pairs).
-        feed_forward: ``swiglu``, ``gelu`` (two linear maps with GELU between them, as in BERT), or what a cycle of
-            refinement (TRM; CRT-Deep, equation 2) is made of: ``conv+linear``, ``conv`` (without its MLP), ``linear``
-            (without its convolution), ``depthwise`` (without the pointwise map).
+        feed_forward: ``swiglu``, ``gelu`` (as in BERT), or what a cycle of refinement (TRM; CRT-Deep, equation 2) has:
+            ``conv+linear``, ``conv`` (no MLP), ``linear`` (no convolution), ``depthwise`` (no pointwise map).
         num_cycles: Cycles of the feed-forward network, each with weights of its own; 1 where there are none.
         dilations: Distances between those positions, cycle by cycle in turn.
-        causal_convolution: Whether convolutions read earlier positions only. Off, they read as many later ones: right
-            for an encoder; in a ``causal`` model it leaks the future, for the experiment that shows it (`leaks`).
+        causal_convolution: Whether convolutions read earlier positions only; off, a ``causal`` model `leaks`.
         tokens_without_recurrence: If given, a classifier applies the core to each row once for every token beyond so
-            many, at least once and at most ``num_recurrences`` times: as many as the text needs, where its length says
-            it (Fan et al. 2024, "Looped Transformers for Length Generalization", section 4).
+            many, up to ``num_recurrences`` times (Fan et al. 2024, "Looped Transformers for Length Generalization").
         residual_scale: alpha of the recurrence, or its initial value if learned. 0 for stacked models.
         recurrence_embedding: Whether a learned vector for each recurrence is added to the core's input.
-        recurrence_norms: Whether each recurrence has norms and biases of its own in the core's layers, whose matrices
-            stay shared. With several recurrences only, and so the next.
-        low_rank: Rank, at most ``hidden_size``, of the update ``B A`` that each recurrence has for each of the core's
-            matrices (Bae et al. 2024, "Relaxed Recursive Transformers"); 0 leaves them out. Queries, keys and values
-            are one matrix here.
-        input_injection: How the core sees its first input again at every recurrence: ``none``, ``add``, or ``concat``
-            (a linear map of both, as in Geiping et al. 2025).
-        norm: Kind of all norms: ``rms``, ``layer``, ``batch`` (mixes positions and rows in training, so that a decoder
-            reads the future: for the study of the published code), or ``none``.
+        recurrence_norms: Whether each recurrence has norms and biases of its own in the core's layers.
+        low_rank: Rank of the update ``B A`` that each recurrence has for each of the core's matrices (Bae et al. 2024,
+            "Relaxed Recursive Transformers"); queries, keys and values are one matrix here.
+        input_injection: How the core sees its first input again: ``none``, ``add``, ``concat`` (Geiping et al. 2025).
+        norm: Kind of all norms: ``rms``, ``layer``, ``none``, or ``batch``, with which a decoder trains on the future.
         norm_placement: ``pre`` (inside the residual branch) or ``post`` (after the sum).
-        position: ``rotary`` (queries and keys turn), ``learned`` (a table that is added to the embedding) or ``none``
-            (an encoder then reads a set, a decoder knows what is earlier).
+        position: ``rotary``, ``learned`` or ``none`` (an encoder then reads a set, a decoder knows what is earlier).
         embedding_cycles: Cycles that refine the token embedding before positions are added (CRT-Deep, equation 1).
         embedding_dropout: Dropout of the embedding; ``None`` means ``hidden_dropout``.
-        heads: ``shared`` (the final head, and one that all exits share), ``separate`` (one for each), or ``tied`` (each
-            is the token table, behind one linear map down to its width; language models only).
+        heads: ``shared`` (the final one, and one for all exits), ``separate``, or ``tied`` to the token table.
         exit_loss_weight: Weight of the exits' mean loss; the final loss has the rest (CRT-Deep, equation 5).
         causal: Whether a position sees only itself and earlier ones.
-        pooling: What a classifier reads: ``first`` (position 0, so rows are padded on the right, as our tokenizers do),
-            ``last`` (of the real tokens, with padding on either side), ``max`` (each channel's largest value over the
-            real tokens; Collobert and Weston 2008, "A Unified Architecture for Natural Language Processing"), or
-            ``mean`` (over the real tokens; Reimers and Gurevych 2019, "Sentence-BERT", section 3).
+        pooling: What a classifier reads: ``first`` (position 0, so rows are padded on the right), or of real tokens
+            ``last``, ``max`` (Collobert and Weston 2008), or ``mean`` (Reimers and Gurevych 2019, Sentence-BERT).
         type_vocab_size: Token types; 0 leaves the table out.
-        rms_norm_eps: Epsilon of all norms; 1e-6 does not underflow in bf16, and half precision computes it in FP32. A
-            large one, such as 0.1, leaves small states small: a rarely trained word stays quiet.
+        rms_norm_eps: Epsilon of all norms; a large one, such as 0.1, leaves the states of rarely trained words small.
         attention_dropout: Dropout of attention weights; above 0 leaves the fused attention kernels on a CPU.
         pad_token_id: Id of the padding token, whose row of the table stays zero.
         eos_token_id: Id of the token that ends a text: generation stops there.
-
-    Raises:
-        ConfigurationError: For an unknown key, a wrong type or a value out of range.
     """
 
     model_type: ClassVar[str] = "recurra"

@@ -74,10 +74,6 @@ class VocabularyHeads(nn.Module):
         self.exits = nn.ModuleList(nn.Linear(width, config.vocab_size, bias=False) for _ in range(own))
         self.projection = nn.Linear(width, table, bias=False) if self.tied and table != width else nn.Identity()
 
-    def features(self, states: Tensor) -> Tensor:
-        """Maps states ``(..., hidden)`` to what the heads' weights are multiplied with."""
-        return self.projection(states)
-
     def weight(self, exit_number: int, table: Tensor) -> Tensor:
         """Returns a head's weight, ``(vocabulary, width of the features)``."""
         if self.final is None:

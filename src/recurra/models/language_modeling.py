@@ -250,7 +250,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         return self._head_logits(states[:, _chosen(kept)], head)
 
     def _head_logits(self, states: Tensor, head: int) -> Tensor:
-        features = self.heads.features(states)
+        features = self.heads.projection(states)
         logits = functional.linear(features, self.heads.weight(head, self.model.embeddings.token.weight))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -264,7 +264,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         divisor = counted.sum().clamp(min=1) if items is None else items
         return [
             vocabulary_cross_entropy(
-                self.heads.features(part.flatten(0, 1)[chosen]), self.heads.weight(head, table), flat[chosen]
+                self.heads.projection(part.flatten(0, 1)[chosen]), self.heads.weight(head, table), flat[chosen]
             )
             / divisor
             for head, part in states.items()

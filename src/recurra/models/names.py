@@ -50,8 +50,6 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "recurrent-tiny": ("2 layers applied twice, width 96: for the demo", {**_TINY_NARROW, **_recurrent(2, 2)}),
 }
 
-PRESET_NAMES = tuple(PRESETS)
-
 # The shared block of "CRT-Deep", section 3: post-norm, cycles of refinement, learned positions, no biases in attention.
 _CRT = {
     "num_core_layers": 1, "residual_scale": 0.0, "recurrence_embedding": True, "feed_forward": "conv+linear",
@@ -93,8 +91,6 @@ LANGUAGE_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "stacked-lm-parameters": ("control: 5 layers, crt-small's parameters", {**_STACKED_LM, **_EQUAL_PARAMETERS}),
     "stacked-lm-flops": ("control: 9 layers, crt-small's FLOPs a token", {**_STACKED_LM, **_EQUAL_FLOPS}),
 }
-
-LANGUAGE_PRESET_NAMES = tuple(LANGUAGE_PRESETS)
 
 # Keys of `recurra.models.configuration.RecurraConfig`, for a check that must not load transformers; a test compares.
 MODEL_KEYS = (

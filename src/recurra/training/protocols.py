@@ -21,21 +21,15 @@ class ProtocolConfig(HashedSettings):
     """A training protocol. The same protocol is used for every model of a comparison.
 
     Attributes:
-        schedule: ``plateau`` halves after epochs without improvement; the others run over all steps. ``onecycle`` rises
-            from a 25th for 30 % of the steps and falls to almost nothing, both along a cosine (Smith and Topin 2018, as
-            PyTorch has it; the moments' decays stay as they are).
+        schedule: ``plateau`` halves after epochs without improvement; the others run over all steps. ``onecycle`` is
+            PyTorch's (Smith and Topin 2018), but that the moments' decays stay as they are.
         warmup_ratio: Share of all steps with a rising learning rate (not for ``plateau`` and ``onecycle``).
-        selection: What chooses the epoch, early stopping too: ``loss`` (the lowest) or ``accuracy`` (the highest) of
-            the selection split.
-        token_dropout: Share of the tokens that read as ``[MASK]`` in training, anew at every step; never special tokens
-            or padding. Above 0, tokens that the training split lacks read as ``[MASK]`` afterwards (`recurra.training.
-            vocabulary`).
-        weight_averaging: Decay of a moving average of the weights, a step; what is evaluated, chosen and saved is then
-            the average (`recurra.training.trainer`). 0 averages nothing.
-        activation_checkpointing: Whether what a layer computes is computed again in the backward pass instead of kept:
-            less memory, about a third more time, the same result.
-        auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, before the classifier
-            (`recurra.training.fit`); without such rows nothing is done.
+        selection: What chooses the epoch, early stopping too: the lowest ``loss`` or the highest ``accuracy``.
+        token_dropout: Share of the words that read as ``[MASK]`` in training, anew at every step; above 0, tokens that
+            the training split lacks read as ``[MASK]`` afterwards (`recurra.training.vocabulary`).
+        weight_averaging: Decay of a moving average of the weights, a step; the average is evaluated, chosen and saved.
+        activation_checkpointing: Whether layers are computed again in the backward pass: less memory, more time.
+        auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, before the classifier.
         teacher: Whom the models learn from (`recurra.training.distillation`): in a study the name of one of its models,
             which is trained first, under the study's first protocol without a teacher; else the folder of a run, of an
             export, or of a Hugging Face classifier. Several, separated by commas, are averaged. Empty: labels alone.

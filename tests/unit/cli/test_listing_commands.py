@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from recurra.cli.main import main
-from recurra.models.names import LANGUAGE_PRESET_NAMES, PRESET_NAMES
+from recurra.models.names import LANGUAGE_PRESETS, PRESETS
 from reviews import TINY_DATA, review_rows, write_csv, write_reviews
 
 
@@ -28,7 +28,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
 
 def test_models_lists_all_presets_with_exact_counts(capsys: pytest.CaptureFixture[str]) -> None:
     presets = {item["name"]: item for item in answer(capsys, "models")["presets"]}
-    assert tuple(presets) == PRESET_NAMES + LANGUAGE_PRESET_NAMES
+    assert list(presets) == [*PRESETS, *LANGUAGE_PRESETS]
     totals = {name: item["parameters"]["total"] for name, item in presets.items()}
     assert (totals["baseline"], totals["recurrent"], totals["recurrent-wide"]) == (25_912_706, 10_972_162, 18_817_538)
     for item in presets.values():
@@ -58,7 +58,7 @@ def test_models_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, total in ((["models"], "25.9"), (["models", "--wide"], "25,912,706")):
         assert main(arguments) == 0
         out = capsys.readouterr().out
-        assert total in out and all(name in out for name in PRESET_NAMES + LANGUAGE_PRESET_NAMES)
+        assert total in out and all(name in out for name in (*PRESETS, *LANGUAGE_PRESETS))
 
 
 def test_the_presets_fit_a_terminal_of_80_characters(
@@ -69,7 +69,7 @@ def test_the_presets_fit_a_terminal_of_80_characters(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     # No name and no number is broken: each preset begins one line, with its three figures.
-    for name in PRESET_NAMES + LANGUAGE_PRESET_NAMES:
+    for name in (*PRESETS, *LANGUAGE_PRESETS):
         (line,) = (line for line in lines if line.startswith(f"│ {name} "))
         assert len([cell for cell in line.split("│")[2:5] if float(cell)]) == 3
 

@@ -17,7 +17,7 @@ from recurra.models.exits.rules import ConfidenceRule, ExitRule, confidence
 from references.exiting_decoder import decode
 from references.exits import stops
 from relaxed import RELAXED
-from tiny import language_model, stir
+from tiny import cached_bytes, language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -143,7 +143,7 @@ def test_a_shared_cache_keeps_less(serving: int) -> None:
     for place in range(5):
         with torch.no_grad():
             model(torch.tensor([[place]]), past_key_values=cache)
-        sizes.append(cache.memory_bytes())
+        sizes.append(cached_bytes(cache))
     grown = {second - first for first, second in itertools.pairwise(sizes)}
     assert grown == {growth_bytes_per_token(model.config, serving=serving)} == {2 * 2 * serving * 8 * 4}
     assert growth_bytes_per_token(model.config) == 2 * 2 * 4 * 8 * 4

@@ -14,7 +14,7 @@ from recurra import RecurraForCausalLM, RecurraModel
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache, growth_bytes_per_token
 from relaxed import RELAXED
-from tiny import language_config, language_model, stir
+from tiny import cached_bytes, language_config, language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2], "max_position_embeddings": 64}
 STACKED: dict[str, Any] = {
@@ -129,14 +129,14 @@ def test_the_cache_grows_by_what_is_stated_for_each_token() -> None:
     for place in range(12):
         with torch.no_grad():
             model(ids[:, place : place + 1], past_key_values=cache)
-        sizes.append(cache.memory_bytes())
+        sizes.append(cached_bytes(cache))
     steps = {second - first for first, second in itertools.pairwise(sizes)}
     assert steps == {growth_bytes_per_token(model.config)} == {2 * (1 + 2 * 3) * 16 * 4}
     # One history for each cycle of each application, and none is longer than its dilation needs.
     assert [history.shape[1] for history in cache.histories] == [2, *([2, 4] * 7)]
     prompt = RecurraCache(model.config)
     in_pieces(model, ids, None, [12], prompt)
-    assert prompt.memory_bytes() == cache.memory_bytes()
+    assert cached_bytes(prompt) == cached_bytes(cache)
     assert all(history.untyped_storage().nbytes() == history.nbytes for history in prompt.histories)
 
 
@@ -169,7 +169,7 @@ def test_rows_of_a_cache_can_be_chosen_repeated_and_forgotten() -> None:
     cache = RecurraCache(model.config)
     in_pieces(model, ids, None, [10], cache)
     cache.reset()
-    assert cache.get_seq_length() == cache.memory_bytes() == 0
+    assert cache.get_seq_length() == cached_bytes(cache) == 0
     torch.testing.assert_close(in_pieces(model, ids, None, [10], cache), whole, **TOLERANCE)
     with pytest.raises(ConfigurationError, match="cannot take 2 tokens out of the cache"):
         cache.crop(-2)

@@ -16,7 +16,7 @@ from factories import RunFactory
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig
-from recurra.models.names import PRESET_NAMES
+from recurra.models.names import PRESETS
 from recurra.study.executor import LocalExecutor, Outcome, choose_next, rough_weight, threads_of
 from recurra.study.plan import look_at, run_folder
 from recurra.study.workers import Workers
@@ -173,7 +173,7 @@ def test_runs_begin_in_the_plan_s_order_and_the_last_few_by_length() -> None:
     )
 
 
-@pytest.mark.parametrize("model", PRESET_NAMES)
+@pytest.mark.parametrize("model", PRESETS)
 def test_every_preset_has_a_weight(model: str) -> None:
     config = make_run(model, DataConfig(name="demo"), PROTOCOLS["paper"], seed=0, precision="fp32")
     half = config.model_copy(update={"data": config.data.model_copy(update={"fraction": 0.5})})

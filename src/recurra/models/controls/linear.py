@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,15 +49,14 @@ _FORMAT, _VERSION = "recurra-linear", 3
 Floats = npt.NDArray[np.float64]
 
 
-class HashedColumns:
+class HashedColumns(NamedTuple):
     """The column of any n-gram, from its hash: nothing is remembered, and several may share one."""
 
-    def __init__(self, width: int) -> None:
-        self._width = width
+    width: int
 
     def get(self, term: str) -> int:
         """The column."""
-        return abs(int(murmurhash3_32(term, seed=0))) % self._width
+        return abs(int(murmurhash3_32(term, seed=0))) % self.width
 
 
 class Vectorizer:

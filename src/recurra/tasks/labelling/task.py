@@ -46,7 +46,7 @@ from recurra.evaluation.audits.grading import control_right, grade, needs_predic
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.evaluation.metrics import never_given
 from recurra.models.adaptation.source import MULTILINGUAL
-from recurra.models.names import PRESET_NAMES, PRESETS
+from recurra.models.names import PRESETS
 from recurra.tasks.base import Competitor, DataCost, Given, Model, Task, count_lengths, named_options, refuse_options
 from recurra.tasks.labelling.answers import read_answers, record_answers
 from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, STATIC, labelled
@@ -99,7 +99,7 @@ class LabellingTask(Task):
         WORDS_AND_ENCODER: {ENCODER: "minilm"},
     }
     starts_from_encoders = True
-    advice = f"a classifier: {', '.join(PRESET_NAMES)}"
+    advice = f"a classifier: {', '.join(PRESETS)}"
     kind_of_data = "labelled data"
     exit_option = "--agreement"
     exit_default = 0.99

@@ -19,7 +19,7 @@ from recurra.data.language.tokenization import (
     read_language_tokenizer,
 )
 from recurra.data.tokenization import TRAINED
-from recurra.models.names import LANGUAGE_PRESET_NAMES, LANGUAGE_PRESETS, WITHOUT_CONVOLUTION
+from recurra.models.names import LANGUAGE_PRESETS, WITHOUT_CONVOLUTION
 from recurra.tasks.base import (
     Competitor,
     DataCost,
@@ -56,7 +56,7 @@ class LanguageTask(Task):
     data_config = LanguageDataConfig
     presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = LANGUAGE_PRESETS
     protocols = LANGUAGE_PROTOCOLS
-    advice = f"a language model: {', '.join(LANGUAGE_PRESET_NAMES)}, or a model file with such a preset"
+    advice = f"a language model: {', '.join(LANGUAGE_PRESETS)}, or a model file with such a preset"
     usage = ("generate", "'A beginning'")
     kind_of_data = "running text"
     exit_option = "--bound"

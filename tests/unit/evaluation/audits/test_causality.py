@@ -12,7 +12,7 @@ from foreign import tiny_gpt2
 from recurra import RecurraForCausalLM, preset
 from recurra.core.record import AuditResult
 from recurra.evaluation.audits.causality import audit_causality, reach_ahead
-from recurra.models.names import LANGUAGE_PRESET_NAMES
+from recurra.models.names import LANGUAGE_PRESETS
 from tiny import language_config, language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2], "max_position_embeddings": 128}
@@ -65,7 +65,7 @@ def test_every_head_leaks_as_far_as_its_shape_can_read(variant: str) -> None:
         assert f"its shape can read {reach} ahead" in audit.summary
 
 
-@pytest.mark.parametrize("name", LANGUAGE_PRESET_NAMES)
+@pytest.mark.parametrize("name", LANGUAGE_PRESETS)
 def test_every_preset_is_causal_at_its_real_width_and_depth(name: str) -> None:
     """With few words, which the body does not know of; 'recurra audit model crt-deep' takes the real vocabulary."""
     deep = name.startswith("crt-deep")
