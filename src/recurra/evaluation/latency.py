@@ -59,12 +59,9 @@ def measure_side_by_side(
 ) -> dict[str, LatencyRecord]:
     """Times several models over the same set in one run, batch by batch in turns.
 
-    Within a batch every competitor is called once; who begins rotates from batch to batch, so that none always
-    finds the caches as the same other one left them. The garbage collector is off meanwhile.
-
-    Args:
-        batches: The whole set in batches of real lengths (padding is the caller's and is timed as it is), or one such
-            list a competitor, with the same samples in the same batches (a linear model takes texts, not tokens).
+    Who begins rotates, so that none always finds the caches as the same other one left them; the garbage collector is
+    off. Batches are of real lengths, their padding is timed as it is; each competitor may have the same samples in its
+    own form.
     """
     names = list(calls)
     inputs = batches if isinstance(batches, Mapping) else dict.fromkeys(names, batches)

@@ -77,16 +77,13 @@ Integers = npt.NDArray[np.int64]
 
 
 def fit_temperature(logits: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """Returns the temperature whose softmax of ``logits / temperature`` has the lowest cross-entropy (equation 9).
+    """The temperature whose softmax of ``logits / temperature`` has the lowest cross-entropy (equation 9).
 
-    Where few rows are all right, the best temperature would be 0 and every probability 1. So the target is not the
-    label alone: of ``n`` rows each counts ``(n + 1) / (n + classes)`` for its label and ``1 / (n + classes)`` for every
-    other, as Platt 1999 ("Probabilistic Outputs for Support Vector Machines", section 2.2) has it for two classes. The
-    cross-entropy is convex in the inverse temperature, so that halving an interval finds its only minimum.
-
-    Few rows would give logits that are calibrated already a temperature of chance. So 1 stays where another gains at
-    most one nat over all rows: Akaike's criterion, which chooses as cross-validation by single rows does (Stone 1977,
-    "An Asymptotic Equivalence of Choice of Model by Cross-Validation and Akaike's Criterion").
+    Where few rows are all right, the best temperature would be 0 and every probability 1. So of ``n`` rows each counts
+    ``(n + 1) / (n + classes)`` for its label and ``1 / (n + classes)`` for every other, as Platt 1999 ("Probabilistic
+    Outputs for Support Vector Machines", section 2.2) has it for two classes. The cross-entropy is convex in the
+    inverse temperature, so that halving an interval finds its only minimum. 1 stays where another gains at most one nat
+    over all rows: Akaike's criterion, which chooses as cross-validation by single rows does (Stone 1977).
     """
     scores, truth = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     rows, classes = scores.shape
@@ -139,11 +136,10 @@ def precision_thresholds(
 ) -> list[PrecisionThreshold]:
     """Thresholds of a label from the highest to the lowest, each with a lower bound of the precision from there on.
 
-    Without a label they are thresholds of whatever is most probable, and the precision is the share of answers that are
-    right. The rows given the label are ordered by its probability, and thresholds stand behind every twentieth of them:
-    where, the probabilities decide and not who is right. The bound is that of Clopper and Pearson 1934, one-sided. Its
-    error of 5 % is shared out among the thresholds (Bonferroni), so that all bounds hold together with 95 % and one may
-    be chosen; Geifman and El-Yaniv 2017 ("Selective Classification for Deep Neural Networks", section 3) do likewise.
+    Without a label they are of whatever is most probable. They stand behind every twentieth of the rows given the
+    label, by its probability. The bound is that of Clopper and Pearson 1934, one-sided; its error of 5 % is shared out
+    among the thresholds (Bonferroni), so that one may be chosen; Geifman and El-Yaniv 2017 ("Selective Classification
+    for Deep Neural Networks", section 3) do likewise.
     """
     answers, highest = probabilities.argmax(axis=1), probabilities.max(axis=1)
     given = answers == label if label is not None else np.ones(len(answers), dtype=np.bool_)
@@ -184,10 +180,9 @@ def evaluate_logits(
 ) -> MetricsRecord:
     """Computes accuracy, precision, recall, F1, loss, the confusion matrix, and average precision by label.
 
-    With two classes precision, recall and F1 are those of label 1. With more they are macro means over the classes
-    that occur among labels or predictions (scikit-learn's convention: a class that never occurs counts for nothing).
-    A ratio without a denominator is 0. The loss is computed in float64 whatever the type of the logits; of equal
-    logits the lowest label is the prediction.
+    With two classes precision, recall and F1 are those of label 1, with more macro means over the classes that occur
+    among labels or predictions, as scikit-learn has it. A ratio without a denominator is 0. The loss is computed in
+    float64; of equal logits the lowest label is the prediction.
     """
     scores = np.asarray(logits, dtype=np.float64)
     truth = np.asarray(labels)

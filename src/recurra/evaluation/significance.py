@@ -142,15 +142,11 @@ def paired_bootstrap(
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in accuracy (or of any mean over rows), A minus B.
 
-    Scores that are shares of a few seeds differ by multiples of one grid step, and the mean over resampled rows is then
-    a sum of independent draws from a few values: its distribution is computed exactly (the characteristic function of
-    one row to the power of the rows), which is what ever more resamples would approach. For other scores the counts of
-    each distinct difference are drawn from their multinomial, the same distribution as drawing rows.
-
-    Returns:
-        The difference, its interval, and the two-sided p-value of "no difference": the share of resamples that lie
-        at least as far from the observed difference as that lies from zero. It is never 0: drawn, one is added above
-        and below; exact, it is at least 1e-15.
+    Scores that are shares of a few seeds differ by multiples of one grid step, ``1 / steps``: the distribution of the
+    mean over resampled rows is then computed exactly (the characteristic function of one row to the power of the rows).
+    For others the counts of each distinct difference are drawn from their multinomial, the same as drawing rows. The
+    two-sided p-value is the share of resamples at least as far from the observed difference as that is from zero; it is
+    never 0: drawn, one is added above and below; exact, it is at least 1e-15.
     """
     a, b = _paired(correct_a, correct_b)
     if samples < 1:

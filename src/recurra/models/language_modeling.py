@@ -105,16 +105,12 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         """Predicts the next token at every position of ids ``(batch, tokens)``; padding may stand on either side.
 
         Args:
-            labels: ``(batch, tokens)`` token ids, not shifted, -100 where nothing is to be predicted. Padding is not
-                counted whatever stands there.
-            exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that
-                exit's. The positions of ``logits_to_keep`` decide, padding aside. The rows that remain are computed as
-                a smaller batch. With a cache the rule holds for single tokens; a prompt is read through all
-                recurrences. For inference: no labels.
+            labels: ``(batch, tokens)`` token ids, not shifted, -100 where nothing is to be predicted, as at padding.
+            exit_rule: A row stops after the first exit at which the rule says so of positions of ``logits_to_keep``,
+                and its logits are that exit's. With a cache the rule holds for single tokens, not for a prompt.
             logits_to_keep: Number of last positions whose logits are wanted, 0 for all, or their indices. None means
                 all without labels and none with labels: training never holds all logits.
-            num_items_in_batch: What the sum of losses is divided by, if not the number of predicted tokens: the
-                Trainer's count over all batches of an accumulated step.
+            num_items_in_batch: What the sum of losses is divided by: the Trainer's count over accumulated batches.
 
         Returns:
             ``loss``, the weighed mean of the heads' (CRT-Deep, equation 5), if there are labels; ``logits``

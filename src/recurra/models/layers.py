@@ -308,9 +308,7 @@ def rotary_table(positions: int, head_dim: int, theta: float, device: torch.devi
 def apply_rotary(states: Tensor, table: Tensor | None) -> Tensor:
     """Turns consecutive pairs ``(2i, 2i+1)`` of each head by the position's angle; without a table leaves them.
 
-    Args:
-        states: ``(batch, tokens, ..., head_dim)``, any floating type; computed in FP32, and returned so on a CPU, where
-            attention wants it; elsewhere in the type of ``states``.
+    ``(batch, tokens, ..., head_dim)`` is computed in FP32, and returned so on a CPU, where attention wants it.
     """
     if table is None:
         return states

@@ -175,19 +175,15 @@ class RecurraModel(RecurraPreTrainedModel):
         """Computes the last hidden states of ids ``(batch, tokens)``; their mask is non-zero at real tokens.
 
         Args:
-            num_positions: If given, only that many leading positions are returned, and the last layer computes no
-                others. The values are those of the full computation.
+            num_positions: Only so many leading positions are returned, and the last layer computes no others.
             row_lengths: ``(rows,)`` if ``input_ids`` is ``(1, tokens)`` and holds rows of these lengths end to end,
                 without padding; ``num_positions`` is then 1 or none. A length of 0 is allowed: its states mean nothing.
-            past_key_values: If given, ``input_ids`` go on behind the tokens in this cache, and are added to it.
-                ``attention_mask`` then covers those in the cache as well.
+            past_key_values: ``input_ids`` go on behind the tokens in this cache; ``attention_mask`` covers both.
 
         Returns:
-            ``last_hidden_state`` of shape ``(batch, tokens or num_positions, hidden)``; ``(1, tokens or rows, hidden)``
-            for packed rows. Exits' states are as long. If asked for, ``hidden_states``: those of the embeddings, then
-            those after each layer application, ``(batch, tokens, hidden)`` each and of all positions; after the last
-            layer of a recurrence with what it carries on (``residual_scale``), and after the last layer of all normed
-            by the final norm, if there is one, as ``last_hidden_state`` is.
+            ``last_hidden_state``, ``(batch, positions, hidden)``, of packed rows ``(1, tokens or rows, hidden)``. If asked
+            for, ``hidden_states`` of all positions: of the embeddings, then after each layer application; after the last
+            of a recurrence with what it carries on, and after the last of all normed, as ``last_hidden_state`` is.
         """
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.embeddings(input_ids, token_type_ids, layout)
@@ -373,15 +369,12 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         """Classifies ids ``(batch, tokens)``; their mask is non-zero at real tokens, their types 0 if not given.
 
         Args:
-            labels: ``(batch,)`` class indices; with the configuration's ``problem_type`` ``multi_label_classification``
-                0 and 1 a label, ``(batch, labels)``.
-            exit_after: Recurrence after which the model stops and whose head is read; none means the last.
-            exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that
-                exit's. The rows that remain are computed as a smaller batch. For inference: no labels.
+            labels: ``(batch,)``, or 0 and 1 a label, ``(batch, labels)``, of a ``multi_label_classification``.
+            exit_rule: A row stops after the first exit at which the rule says so, and its logits are that exit's.
 
         Returns:
-            ``logits`` of shape ``(batch or packed rows, labels)`` in FP32, and the mean cross-entropy (binary, also
-            over labels, for any number of labels a row) if labels are given, the exits' weighed in.
+            ``logits``, ``(batch or packed rows, labels)`` in FP32, and with labels the mean cross-entropy (binary, also over
+            labels, for several labels a row), the exits' weighed in.
         """
         first = self.config.pooling == "first"
         wants_all = wants_states(self.config, output_hidden_states)

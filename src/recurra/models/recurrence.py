@@ -138,12 +138,7 @@ class RecurrentCore(nn.Module):
         queries: int | None = None,
         all_states: list[Tensor] | None = None,
     ) -> Tensor:
-        """Applies the core once, ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions.
-
-        Args:
-            all_states: If given, the states after every layer are put behind what is there; after the last layer they
-                are those that are returned.
-        """
+        """Applies the core once to ``(batch, tokens, hidden)``; appends states of every layer, those returned last."""
         inputs = self._core_input(states, first, recurrence)
         updated = self._stack(recurrence)(inputs, layout, queries, all_states)
         carried = states if queries is None else layout.leading(states, queries)
@@ -155,13 +150,9 @@ class RecurrentCore(nn.Module):
     def skipped_keys_and_values(
         self, states: Tensor, first: Tensor, done: int, rotary: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """What the core's first layer would keep in the recurrences after ``done``, had they left the states alone.
+        """Keys and values ``(rows, recurrences skipped, heads, head_dim)`` that the core's first layer would keep.
 
-        Args:
-            states: ``(rows, 1, hidden)`` after ``done`` recurrences.
-
-        Returns:
-            Keys and values ``(rows, recurrences skipped, heads, head_dim)``.
+        Had the recurrences after ``done`` left the states ``(rows, 1, hidden)`` alone.
         """
         inputs = [self._core_input(states, first, number) for number in range(done, self.num_recurrences)]
         if self.recurrences is None:

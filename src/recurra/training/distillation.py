@@ -132,9 +132,8 @@ class Distillation:
     def loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         """The loss of a batch of a `TaughtCollator`.
 
-        Args:
-            inputs: With ``labels``; a row that ``labelled`` has 0 for adds nothing to their part, whose sum is divided
-                by all rows. With ``row_weights`` each part of a row's loss is times its weight.
+        A row that ``labelled`` has 0 for adds nothing to the labels' part, whose sum is divided by all rows. With
+        ``row_weights`` each part of a row's loss is times its weight.
         """
         labelled, weights = inputs.get(LABELLED), inputs.get(WEIGHTS)
         by_row = labelled is not None or weights is not None or self.row_loss.exit_distillation > 0

@@ -162,9 +162,7 @@ def cross_entropy(logits: Floats, targets: npt.NDArray[Any], *, independent: boo
 class Choice:
     """The best of several candidates.
 
-    Attributes:
-        factor: Of all scores, with which probabilities fit the rows that were left out (temperature scaling: Guo et al.
-            2017, "On Calibration of Modern Neural Networks"); it changes no decision.
+    The factor of its scores fits probabilities to rows left out (Guo et al. 2017) and changes no decision.
     """
 
     candidate: Candidate

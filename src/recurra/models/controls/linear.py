@@ -135,12 +135,9 @@ class Vectorizer:
 
 
 class LinearModel:
-    """Scores of a text: its features times the weights, plus a bias a label.
+    """Scores of a text: its features times the weights, ``(1 or labels, features)``, plus a bias a label.
 
     Weights are rounded to FP32, so that the model in memory and the one on disk are the same, and summed in FP64.
-
-    Args:
-        weight: ``(1, features)`` for two classes (the score of label 1), else ``(labels, features)``.
     """
 
     def __init__(
