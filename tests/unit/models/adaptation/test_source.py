@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-import recurra.models.adaptation.source as source_module
 from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError
-from recurra.models.adaptation.source import PACKAGED, find_encoder
+from recurra.models.adaptation.source import PACKAGED, PackagedEncoder, find_encoder
 from tiny_encoder import write_tiny_encoder
 
 
@@ -38,19 +37,14 @@ def test_a_folder_says_what_adapt_wrote_down_of_its_origin(folder: Path) -> None
 
 
 def test_changed_weights_of_a_package_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_module.importlib.util, "find_spec", lambda _: Spec([str(folder.parent)]))
-    monkeypatch.setitem(PACKAGED, "minilm", packaged(place=folder.name))
+    monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.setitem(PACKAGED, "minilm", packaged(module=folder.name, place="."))
     with pytest.raises(CheckpointError, match=r"is not what was released as .*its hash begins with"):
         find_encoder("minilm")
 
 
 def packaged(**changes: Any) -> Any:
-    return source_module.PackagedEncoder(**{**vars(PACKAGED["minilm"]), **changes})
-
-
-class Spec:
-    def __init__(self, places: list[str]) -> None:
-        self.submodule_search_locations = places
+    return PackagedEncoder(**{**vars(PACKAGED["minilm"]), **changes})
 
 
 def test_without_the_package_and_without_a_hub_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
