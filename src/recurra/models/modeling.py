@@ -181,9 +181,10 @@ class RecurraModel(RecurraPreTrainedModel):
             past_key_values: ``input_ids`` go on behind the tokens in this cache; ``attention_mask`` covers both.
 
         Returns:
-            ``last_hidden_state``, ``(batch, positions, hidden)``, of packed rows ``(1, tokens or rows, hidden)``. If asked
-            for, ``hidden_states`` of all positions: of the embeddings, then after each layer application; after the last
-            of a recurrence with what it carries on, and after the last of all normed, as ``last_hidden_state`` is.
+            ``last_hidden_state``, ``(batch, positions, hidden)``, of packed rows ``(1, tokens or rows, hidden)``. If
+            asked for, ``hidden_states`` of all positions: of the embeddings, then after each layer application; after
+            the last of a recurrence with what it carries on, and after the last of all normed, as
+            ``last_hidden_state`` is.
         """
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.embeddings(input_ids, token_type_ids, layout)
@@ -373,8 +374,8 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             exit_rule: A row stops after the first exit at which the rule says so, and its logits are that exit's.
 
         Returns:
-            ``logits``, ``(batch or packed rows, labels)`` in FP32, and with labels the mean cross-entropy (binary, also over
-            labels, for several labels a row), the exits' weighed in.
+            ``logits``, ``(batch or packed rows, labels)`` in FP32, and with labels the mean cross-entropy (binary, also
+            over labels, for several labels a row), the exits' weighed in.
         """
         first = self.config.pooling == "first"
         wants_all = wants_states(self.config, output_hidden_states)
