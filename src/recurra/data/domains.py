@@ -138,7 +138,7 @@ def _read(
     for label, (corpus, reviews) in enumerate(sources.items()):
         if reviews is None:
             # GLUE train and validation, as in the papers.
-            parts = read_sst2(data_root).parts
+            parts, _ = read_sst2(data_root)
             read = joined("sst2", (parts["train"], parts["validation"]))
             if read.groups is None and protocol != "pooled":
                 raise DataError(

@@ -18,7 +18,7 @@ import re
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -45,27 +45,16 @@ HELD_OUT_SHARE = 1 / 8
 _TREEBANK_SPLIT = {"train": "train", "validation": "dev", "test": "test"}
 
 
-class Sst2(NamedTuple):
-    """The parts of SST-2 with known labels, and of each row, by its id, the sentences that it is the whole of."""
-
-    parts: dict[str, TextSplit]
-    whole_of: dict[str, frozenset[int]] | None
-    notes: list[str]
-
-
-def read_sst2(data_root: Path | None) -> Sst2:
-    """Reads SST-2 from the data root or by its public name."""
+def read_sst2(data_root: Path | None) -> tuple[dict[str, TextSplit], dict[str, frozenset[int]] | None]:
+    """Reads the parts of SST-2 with known labels, and of each row, by its id, the sentences that it is the whole of."""
     # The test sentences of the hub have hidden labels.
     wanted = ["train", "validation", *(["test_labeled"] if "test_labeled" in SST2.present(data_root) else [])]
-    sources = _read_sources(data_root)
+    constituent_of, whole_of = _read_sources(data_root) or (None, None)
     parts = {}
     for name, table in SST2.read(data_root, wanted).items():
         part = name.removesuffix("_labeled")
-        parts[part] = _part(part, table.to_pydict(), None if sources is None else sources[0])
-    notes = []
-    if "test" not in parts:
-        notes.append("The public test sentences of SST-2 have hidden labels; no test split is reported.")
-    return Sst2(parts, None if sources is None else sources[1], notes)
+        parts[part] = _part(part, table.to_pydict(), constituent_of)
+    return parts, whole_of
 
 
 def _part(name: str, rows: dict[str, list[Any]], groups: dict[str, Group] | None) -> TextSplit:
@@ -107,7 +96,7 @@ def _read_sources(data_root: Path | None) -> tuple[dict[str, Group], dict[str, f
 
 def load_sst2(protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
     """Loads SST-2 under ``official`` or ``pooled``; the seed chooses held-out sentences, or the random split."""
-    parts, whole_of, notes = read_sst2(data_root)
+    parts, whole_of = read_sst2(data_root)
     dropped: dict[str, int] = {}
     for name in list(parts):
         parts[name], empty = without_empty(parts[name])
@@ -132,6 +121,9 @@ def load_sst2(protocol: str, split_seed: int, data_root: Path | None) -> TextDat
     queries = (text for split in reported.values() for text in split.texts)
     leaking = rows_that_give_away(queries, [train.texts[row] for row in outside])
     rows = [row for position, row in enumerate(outside) if position not in leaking]
+    notes = [f"{len(held_out)} whole sentences are held out of GLUE train, by source, to choose the checkpoint."]
+    if "test" not in parts:
+        notes.append("The public test sentences of SST-2 have hidden labels; no test split is reported.")
     return TextDataset(
         name="sst2",
         protocol="official",
@@ -144,10 +136,7 @@ def load_sst2(protocol: str, split_seed: int, data_root: Path | None) -> TextDat
             "train: phrase of a held-out sentence": len(train) - len(outside) - len(held_out),
             "train: holds a reported row word for word": len(leaking),
         },
-        notes=[
-            f"{len(held_out)} whole sentences are held out of GLUE train, by source, to choose the checkpoint.",
-            *notes,
-        ],
+        notes=notes,
     )
 
 
