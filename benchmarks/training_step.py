@@ -39,7 +39,8 @@ def build(job: Job) -> Callable[[int], None]:
     if job.variant == PADDED:
         batches = representative(_shuffled(split), split, job.steps)
         return _step(model.train(), split, batches, precision="fp32", width=corpora.MAX_LENGTH)
-    grouped = list(LengthGroupedBatchSampler(split.lengths, BATCH_SIZE, seed=0, drop_last=True))
+    sampler = LengthGroupedBatchSampler(split.lengths, BATCH_SIZE, seed=0)
+    grouped = [batch for batch in sampler if len(batch) == BATCH_SIZE]
     # Left open: the process ends with the narrow table in place.
     narrowed = reachable_vocabulary(model, [split])
     (split,) = narrowed.__enter__()

@@ -27,21 +27,15 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
     that occur, epoch ``e`` from 1 takes the shortest ``e / curriculum_epochs``.
     """
 
+    # What accelerate asks of every batch sampler.
+    drop_last = False
+
     def __init__(
-        self,
-        lengths: Integers | Sequence[int],
-        batch_size: int,
-        seed: int,
-        drop_last: bool = False,
-        *,
-        window_batches: int = WINDOW_BATCHES,
-        curriculum_epochs: int = 0,
+        self, lengths: Integers | Sequence[int], batch_size: int, seed: int, *, curriculum_epochs: int = 0
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.batch_size = batch_size
         self.seed = seed
-        self.drop_last = drop_last
-        self.window_batches = window_batches
         self.curriculum_epochs = curriculum_epochs
         self.epoch = 0
 
@@ -50,14 +44,13 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        rows = len(self.lengths)
-        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+        return (len(self.lengths) + self.batch_size - 1) // self.batch_size
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng((self.seed, self.epoch))
         order = self._shuffled(generator)
         whole = len(order) - len(order) % self.batch_size
-        window = self.batch_size * self.window_batches
+        window = self.batch_size * WINDOW_BATCHES
         for start in range(0, whole, window):
             part = order[start : min(start + window, whole)]
             # Stable, and `part` is shuffled: rows of equal length meet others every epoch.
@@ -69,7 +62,7 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
             places[[0, longest]] = places[[longest, 0]]
         for index in places:
             yield batches[index].tolist()
-        if whole < len(order) and not self.drop_last:
+        if whole < len(order):
             yield order[whole:].tolist()
 
     def _shuffled(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
