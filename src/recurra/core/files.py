@@ -145,9 +145,9 @@ def write_text(path: Path | str, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path | str, value: Any, *, indent: int | None = 1) -> None:
+def write_json(path: Path | str, value: Any) -> None:
     """Writes one JSON document atomically; non-finite numbers are refused, keys keep their order."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False) + "\n")
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path | str) -> Any:

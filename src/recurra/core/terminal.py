@@ -40,21 +40,21 @@ def decimal(value: float | None, digits: int = 4) -> str:
     return NONE if value is None else f"{value:.{digits}f}"
 
 
-def significant(value: float | None, digits: int = 3) -> str:
-    """A few significant digits without an exponent, for figures whose size varies."""
+def significant(value: float | None) -> str:
+    """Three significant digits without an exponent, for figures whose size varies."""
     if value is None:
         return NONE
     if value == 0:
         return "0"
-    text = f"{value:.{digits}g}"
+    text = f"{value:.3g}"
     if "e" in text or abs(value) >= 1000:
         return f"{value:,.0f}" if abs(value) >= 1 else f"{value:.6f}".rstrip("0")
     return text
 
 
-def interval(low: float | None, high: float | None, digits: int = 3) -> str:
+def interval(low: float | None, high: float | None) -> str:
     """A 95 % interval, or an empty text."""
-    return "" if low is None or high is None else f"{low:.{digits}f}–{high:.{digits}f}"
+    return "" if low is None or high is None else f"{low:.3f}–{high:.3f}"
 
 
 def signed(difference: float, digits: int = 1) -> str:
