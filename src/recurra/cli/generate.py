@@ -48,6 +48,10 @@ def generate(
     exit_rule: options.ExitRuleName = None,
     threshold: options.ExitThreshold = None,
     exit_after: options.ExitAfter = None,
+    draft: Annotated[
+        int | None,
+        typer.Option("--draft", help="Draft tokens after this exit and check them together: the same text, faster."),
+    ] = None,
     cache: Annotated[
         str,
         typer.Option(
@@ -81,6 +85,7 @@ def generate(
         seed=seed,
         cache=cache,
         rule=make_rule(exit_rule, threshold=threshold, after=exit_after),
+        draft=draft,
     )
     texts = [
         text
@@ -125,4 +130,6 @@ def _figures(figures: GenerationFigures, cache: str) -> list[str]:
         total = sum(figures.exits.values())
         shares = [f"{number}: {100 * count / total:.0f} %" for number, count in sorted(figures.exits.items())]
         lines.append(f"tokens by the recurrences they took: {', '.join(shares)}")
+    if figures.drafted:
+        lines.append(f"drafted tokens that were right: {100 * figures.accepted / figures.drafted:.0f} %")
     return lines

@@ -103,6 +103,33 @@ class RecurraCache(Cache):
         super().__init__(layers=[GrowingLayer() for _ in range(kept_applications(config, serving))])
         self.histories: list[Tensor] = []
         self.exit_counts: Counter[int] = Counter()
+        # What the convolutions of the last pass read, if some of its tokens may be taken out again.
+        self._windows: dict[int, Tensor] | None = None
+
+    def allow_taking_back(self) -> None:
+        """Keeps what convolutions read until the next pass, so that `keep` can take tokens of a pass back."""
+        self._windows = {}
+
+    def mark(self) -> tuple[int, list[Tensor]]:
+        """Where the cache is, for `restore`."""
+        return self.get_seq_length(), list(self.histories)
+
+    def restore(self, mark: tuple[int, list[Tensor]]) -> None:
+        """Takes back all tokens since a mark."""
+        tokens, self.histories = mark
+        self._shorten(tokens)
+
+    def keep(self, tokens: int, mark: tuple[int, list[Tensor]]) -> None:
+        """Takes back all but the first tokens of the one pass since a mark."""
+        assert self._windows is not None
+        self._shorten(mark[0] + tokens)
+        for number, history in enumerate(self.histories):
+            self.histories[number] = self._windows[number][:, tokens : tokens + history.shape[1]]
+
+    def _shorten(self, tokens: int) -> None:
+        for layer in self.layers:
+            if layer.is_initialized and layer.get_seq_length() > tokens:
+                layer.keys, layer.values = layer.keys[:, :, :tokens], layer.values[:, :, :tokens]
 
     def update_attention(
         self,
@@ -143,6 +170,8 @@ class RecurraCache(Cache):
             self.histories.append(states.new_zeros(batch, span, states.shape[2]))
         history = self.histories[number]
         window = torch.cat((history if rows is None else history[rows], states), dim=1)
+        if self._windows is not None:
+            self._windows[number] = window
         kept = window[:, window.shape[1] - span :]
         if rows is not None:
             previous = self.histories[number - self._convolutions][:, -1:]

@@ -36,6 +36,7 @@ HOW: dict[str, dict[str, Any]] = {
     "without cache": {"cache": "none"},
     "early": {"rule": ConfidenceRule.constant(0.3)},
     "after 1": {"rule": FixedExit(1)},
+    "drafted": {"draft": 1},
 }
 
 
