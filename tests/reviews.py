@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from recurra.cli.main import main
 
@@ -82,3 +84,15 @@ def train_tiny(folder: Path, *assignments: str, rows: int = 240) -> Path:
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file below a folder with its content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file of predictions, by its extension."""
+    import pyarrow.parquet as pq
+
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    with path.open(encoding="utf-8", newline="") as stream:
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in stream]
+        return list(csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ","))

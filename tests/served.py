@@ -176,3 +176,12 @@ def running(
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def prompt_server(limits: ServerLimits | None = None, key: str | Sequence[str] | None = None) -> Iterator[Running]:
+    """Serves a model that answers at once."""
+    model, engine = slow_model()
+    engine.open.set()
+    with running([model], limits, key) as server:
+        yield server

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 
 from recurra import RecurraConfig, RecurraForCausalLM, RecurraForSequenceClassification
 from recurra.data.encoding import EncodedSplit
+from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 40,
@@ -39,6 +42,25 @@ def stir(model: torch.nn.Module, seed: int = 0, spread: float = 0.3) -> None:
         for name, parameter in model.named_parameters():
             values = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * spread
             parameter.copy_(values + (1.0 if "norm" in name else 0.0))
+
+
+def write_classifier(
+    folder: Path, texts: Sequence[str], *, graph_length: int = 0, **shape: Any
+) -> RecurraForSequenceClassification:
+    """Writes a stirred model with a tokenizer of the texts; its graph too, if a length is given at which it cuts."""
+    tokenizer = as_transformers(wordpiece(train_wordpiece(texts, 200)))
+    model = tiny_model(vocab_size=len(tokenizer), max_position_embeddings=32, **shape).eval()
+    stir(model)
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    if graph_length:
+        from recurra.deployment.export.build import save_tokenizer
+        from recurra.deployment.onnx.model import write_onnx
+
+        (folder / "onnx").mkdir()
+        save_tokenizer(tokenizer, graph_length, folder / "onnx")
+        write_onnx(model, "fp32", graph_length, folder / "onnx", {})
+    return model
 
 
 def tiny_split(rows: int = 48, seed: int = 0, vocab_size: int = 40, longest: int = 12) -> EncodedSplit:

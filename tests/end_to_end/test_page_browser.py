@@ -16,7 +16,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import ServedModel
-from served import Running, deep_model, running, slow_model
+from served import Running, deep_model, prompt_server, running, slow_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
 
@@ -370,9 +370,7 @@ def test_an_error_is_shown_and_goes_away(server: Running, visit: Any) -> None:
 
 
 def test_a_server_that_is_gone_is_told(visit: Any) -> None:
-    model, engine = slow_model()
-    engine.open.set()
-    with running([model]) as server:
+    with prompt_server() as server:
         page = visit(server).page
         assert page.locator("#second-choice").is_hidden()
     page.locator("#text").fill("anyone there?")
@@ -382,9 +380,7 @@ def test_a_server_that_is_gone_is_told(visit: Any) -> None:
 
 
 def test_a_key_is_asked_for_and_kept(visit: Any) -> None:
-    model, engine = slow_model()
-    engine.open.set()
-    with running([model], key=KEY) as server:
+    with prompt_server(key=KEY) as server:
         page = visit(server).page
         assert "401" in page.locator("#alarm").inner_text()
         page.locator("#key").fill(KEY)

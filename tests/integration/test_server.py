@@ -28,7 +28,7 @@ from recurra.deployment.serving.bodies import Prediction
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import ServedModel, name_folders, open_models
 from reviews import review_rows, train_linear, train_tiny
-from served import HEAD, Answer, Running, running, slow_model
+from served import HEAD, Answer, Running, prompt_server, running, slow_model
 
 TEXTS = [text for text, _ in review_rows(40, seed=3)]
 LEGITIMATE = {
@@ -367,9 +367,7 @@ def test_a_request_that_takes_too_long_is_given_up() -> None:
 
 
 def test_a_failure_says_nothing_of_the_text() -> None:
-    model, engine = slow_model()
-    engine.open.set()
-    with running([model]) as server:
+    with prompt_server() as server:
         answer = server.post({"text": "spoil my-secret"})
         assert answer.refusal == (500, "failed") and b"secret" not in answer.body
         (event,) = server.events("computation")

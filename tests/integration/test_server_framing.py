@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 
 from recurra.deployment.serving.limits import ServerLimits
-from served import HEAD, Running, deep_model, running, slow_model
+from served import HEAD, Running, deep_model, prompt_server, running, slow_model
 
 KEY = "0123456789abcdef-framing"
 PAGE = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -27,15 +27,6 @@ OFFERED_BYTES = 32 * 2**20
 # What the server reads is some hundred kilobytes; what the kernel takes before the server reads it is more.
 TAKEN_BYTES = 6 * 2**20
 PATIENCE_S = 30
-
-
-@contextlib.contextmanager
-def prompt_server(limits: ServerLimits | None = None, key: str | None = None) -> Iterator[Running]:
-    """A server whose engine answers at once."""
-    model, engine = slow_model()
-    engine.open.set()
-    with running([model], limits, key=key) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

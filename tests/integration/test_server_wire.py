@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 
 from recurra.deployment.serving.limits import ServerLimits
-from served import HEAD, Running, running, slow_model
+from served import HEAD, Running, prompt_server
 
 KEY = "0123456789abcdef-wire"
 BODY = b'{"text": "a"}'
@@ -20,17 +20,13 @@ CLOSE = b"Connection: close\r\n"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    model, engine = slow_model()
-    engine.open.set()
-    with running([model], ServerLimits(body_timeout_s=5)) as found:
+    with prompt_server(ServerLimits(body_timeout_s=5)) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Running]:
-    model, engine = slow_model()
-    engine.open.set()
-    with running([model], ServerLimits(body_timeout_s=5), key=KEY) as found:
+    with prompt_server(ServerLimits(body_timeout_s=5), key=KEY) as found:
         yield found
 
 

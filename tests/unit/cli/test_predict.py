@@ -26,7 +26,7 @@ from recurra.deployment.prediction.files import SUFFIXES
 from recurra.deployment.serving.bodies import predictions_of
 from recurra.evaluation.metrics import precision_thresholds
 from recurra.evaluation.predictions import read_predictions, write_predictions
-from reviews import train_linear
+from reviews import read_rows, train_linear
 
 TEXTS = ['the film was "great", and clever', "the plot was awful\nand boring", "the pace was number 7"]
 MIXED = [each for n in (1, 2, 3) for each in itertools.permutations(["great", "awful", "clever", "boring", "film"], n)]
@@ -65,15 +65,8 @@ def write(path: Path, columns: dict[str, list[Any]]) -> Path:
 
 
 def read(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
-    if path.suffix == ".parquet":
-        table = pq.read_table(path)
-        return table.column_names, table.to_pylist()
-    with path.open(encoding="utf-8", newline="") as stream:
-        if path.suffix == ".jsonl":
-            rows = [json.loads(line) for line in stream]
-            return list(rows[0]), rows
-        reader = csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")
-        return list(reader.fieldnames or []), list(reader)
+    rows = read_rows(path)
+    return list(rows[0]), rows
 
 
 @pytest.mark.parametrize("output", SUFFIXES)

@@ -16,13 +16,12 @@ import torch
 from recurra import Classifier
 from recurra.core.errors import CheckpointError, ConfigurationError, DataError
 from recurra.data.cleaning import clean_texts
-from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.classifier import log_probabilities
 from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import softmax
 from recurra.deployment.engines.trained import TransformerEngine
 from reviews import review_rows
-from tiny import stir, tiny_model
+from tiny import write_classifier
 
 TEXTS = [text for text, _ in review_rows(40)]
 
@@ -30,13 +29,9 @@ TEXTS = [text for text, _ in review_rows(40)]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder: random weights of some size, and a tokenizer of its own."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = as_transformers(wordpiece(train_wordpiece(TEXTS, 200)))
-    model = tiny_model(vocab_size=len(tokenizer), max_position_embeddings=32)
-    stir(model)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    folder = tmp_path_factory.mktemp("classifier")
+    write_classifier(folder, TEXTS)
+    return folder / "model"
 
 
 def classifier(folder: Path, *, precision: str = "fp32", batch_size: int = 7) -> Classifier:

@@ -16,17 +16,14 @@ pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 from recurra import Classifier
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.cleaning import clean_texts
-from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import Engine, softmax
-from recurra.deployment.export.build import save_tokenizer
 from recurra.deployment.export.manifest import CalibrationRecord, VocabularyRecord
 from recurra.deployment.onnx.engine import OnnxEngine
-from recurra.deployment.onnx.model import write_onnx
 from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit
 from recurra.models.loading import load_classifier_model
 from reviews import review_rows
-from tiny import stir, tiny_model
+from tiny import write_classifier
 
 TEXTS = [text for text, _ in review_rows(30)]
 MIXED = [*TEXTS[:20], "", "!!!", "Great " * 60, "   ", *TEXTS[20:], "unheardof 変 word", TEXTS[0]]
@@ -44,17 +41,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A model folder for each shape, its ONNX graph beside it."""
-    found = {}
-    tokenizer = as_transformers(wordpiece(train_wordpiece(TEXTS, 200)))
+    found = {name: tmp_path_factory.mktemp(name) for name in SHAPES}
     for name, shape in SHAPES.items():
-        folder = found[name] = tmp_path_factory.mktemp(name)
-        model = tiny_model(vocab_size=len(tokenizer), max_position_embeddings=32, **shape)
-        stir(model)
-        model.save_pretrained(folder / "model")
-        tokenizer.save_pretrained(folder / "model")
-        (folder / "onnx").mkdir()
-        save_tokenizer(tokenizer, 24, folder / "onnx")
-        write_onnx(model.eval(), "fp32", 24, folder / "onnx", {})
+        write_classifier(found[name], TEXTS, graph_length=24, **shape)
     return found
 
 

@@ -12,15 +12,13 @@ import torch
 from recurra import Classifier
 from recurra.core.errors import ConfigurationError
 from recurra.data.cleaning import clean_texts
-from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.engines import load_engine
-from recurra.deployment.export.build import save_tokenizer, trim
+from recurra.deployment.export.build import trim
 from recurra.deployment.onnx.engine import OnnxEngine
-from recurra.deployment.onnx.model import write_onnx
 from recurra.models.exits.rules import ConfidenceRule
 from recurra.models.loading import load_classifier_model
 from reviews import review_rows
-from tiny import stir, tiny_model
+from tiny import write_classifier
 
 TEXTS = [text for text, _ in review_rows(12)]
 MIXED = [*TEXTS, "", " ".join(TEXTS[:4]), "Great " * 200, " ".join(TEXTS), TEXTS[0]]
@@ -31,14 +29,7 @@ LENGTH, MOST = 12, 5
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder with an exit, and its ONNX graph beside it."""
     folder = tmp_path_factory.mktemp("windows")
-    tokenizer = as_transformers(wordpiece(train_wordpiece(TEXTS, 200)))
-    model = tiny_model(vocab_size=len(tokenizer), max_position_embeddings=32, exits=[1])
-    stir(model)
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    (folder / "onnx").mkdir()
-    save_tokenizer(tokenizer, LENGTH, folder / "onnx")
-    write_onnx(model.eval(), "fp32", LENGTH, folder / "onnx", {})
+    write_classifier(folder, TEXTS, graph_length=LENGTH, exits=[1])
     return folder
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.prediction.files import SUFFIXES, PredictedRows, check_output, open_writer
+from reviews import read_rows
 
 NAMES = ["bad", "good", "so, so"]
 TEXTS = ['a "quoted", text', "", "two\nlines\tand a tab", "naïve ☕", "plain"]
@@ -24,22 +21,13 @@ def rows(start: int, stop: int) -> PredictedRows:
     return PredictedRows(TEXTS[start:stop], scores[start:stop])
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        return pq.read_table(path).to_pylist()
-    with path.open(encoding="utf-8", newline="") as stream:
-        if path.suffix == ".jsonl":
-            return [json.loads(line) for line in stream]
-        return list(csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ","))
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_rows_come_back_in_order_with_what_was_predicted(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"p{suffix}"
     with open_writer(path, OneLabel(NAMES)) as writer:
         writer.write(rows(0, 2))
         writer.write(rows(2, 5))
-    found = read(path)
+    found = read_rows(path)
     expected = rows(0, 5).probabilities
     assert [row["text"] for row in found] == TEXTS
     assert "naïve ☕".encode() in path.read_bytes()
@@ -56,7 +44,7 @@ def test_no_rows_are_a_valid_file(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"p{suffix}"
     with open_writer(path, OneLabel(NAMES)):
         pass
-    assert read(path) == []
+    assert read_rows(path) == []
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -94,7 +82,7 @@ def test_what_a_spreadsheet_would_run_is_written_as_text_if_that_is_asked_for(tm
     for escape in (False, True):
         with open_writer(path, OneLabel(names), escape_formulas=escape) as writer:
             writer.write(PredictedRows(texts, np.tile([0.75, 0.25], (len(texts), 1))))
-        found = read(path)
+        found = read_rows(path)
         mark = "'" if escape else ""
         assert [row["text"] for row in found] == [*(f"{mark}{text}" for text in texts[:6]), *texts[6:]]
         assert {row["label"] for row in found} == {f"{mark}=cmd()"}
