@@ -1,16 +1,28 @@
-"""A model and a tokenizer that lie in one folder, and whether they are of one model."""
+"""Models that lie in folders: whether tokenizer and model are of one, no code beside them, and rows in few sizes."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.data.vocabulary import SPECIAL_TOKENS, as_transformers, wordpiece
-from recurra.deployment.engines.trained import TransformerEngine
+from recurra.deployment.engines.computation import budget_batches
+from recurra.deployment.engines.trained import (
+    FlatRows,
+    ForeignClassifier,
+    TransformerEngine,
+    filled_size,
+    pack_rows,
+    padded_inputs,
+)
 from tiny import tiny_model
+from tiny_encoder import TEXTS, write_tiny_encoder
 
 WORDS = [f"word{number}" for number in range(100)]
 
@@ -39,3 +51,100 @@ def test_a_token_number_beyond_all_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises((ConfigurationError, CheckpointError)) as caught:
         TransformerEngine.load(tmp_path, max_length=8)
     assert "\n" not in str(caught.value)
+
+
+def test_code_beside_a_model_that_needs_none_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_tiny_encoder(tmp_path / "foreign", TEXTS, labels=["neg", "pos"])
+    wanted = ForeignClassifier.load(folder, precision="fp32").logits(TEXTS)
+    marker = tmp_path / "ran"
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n", encoding="utf-8")
+    path = folder / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    names = {"AutoModelForSequenceClassification": "evil.Model", "AutoConfig": "evil.Config"}
+    path.write_text(json.dumps({**values, "auto_map": names}), encoding="utf-8")
+    np.testing.assert_array_equal(ForeignClassifier.load(folder, precision="fp32").logits(TEXTS), wanted)
+    assert not marker.exists()
+    # Of a kind that only its own code knows there is nothing else to take, and nobody is asked whether to run it.
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
+    path.write_text(json.dumps({**values, "auto_map": names, "model_type": "evil"}), encoding="utf-8")
+    with pytest.raises(CheckpointError) as caught:
+        ForeignClassifier.load(folder, precision="fp32")
+    assert "\n" not in str(caught.value) and not marker.exists() and asked == []
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    folder = write_tiny_encoder(tmp_path / "foreign", TEXTS, labels=["neg", "pos"])
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="pickled weights can run code when they are read and are refused"):
+        ForeignClassifier.load(folder, precision="fp32")
+
+
+LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=80)
+
+
+@pytest.mark.parametrize("lengths", [[3], [2, 2], [1, 4, 2]])
+def test_rows_are_cut_out_and_padded(lengths: list[int]) -> None:
+    ids = np.arange(1, sum(lengths) + 1, dtype=np.int32)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    order = np.argsort(lengths)
+    inputs = padded_inputs(ids, starts[order], np.array(lengths)[order], 0)
+    for row, index in enumerate(order):
+        wanted = [*range(starts[index] + 1, starts[index] + 1 + lengths[index])]
+        assert inputs["input_ids"][row].tolist() == wanted + [0] * (max(lengths) - lengths[index])
+    assert ("attention_mask" in inputs) == (len(set(lengths)) > 1)
+    if "attention_mask" in inputs:
+        assert inputs["attention_mask"].sum(dim=1).tolist() == sorted(lengths)
+
+
+def flat_rows(lengths: list[int]) -> FlatRows:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return FlatRows(np.arange(1, offsets[-1] + 1, dtype=np.int32), offsets, pad=0)
+
+
+@given(LENGTHS, st.integers(1, 4), st.booleans())
+def test_packed_batches_hold_every_row_once_longest_first(lengths: list[int], batch_size: int, few: bool) -> None:
+    rows = flat_rows(lengths)
+    seen: list[int] = []
+    for indices, inputs in rows.packed(batch_size, few_sizes=few):
+        ids, own = inputs["input_ids"], inputs["row_lengths"].tolist()
+        assert ids.shape == (1, sum(own))
+        pieces = np.split(ids[0].numpy(), np.cumsum(own)[:-1])
+        for index, piece in zip(indices, pieces, strict=False):
+            assert piece.tolist() == rows.input_ids[rows.offsets[index] : rows.offsets[index + 1]].tolist()
+        assert all(not piece.any() for piece in pieces[len(indices) :])
+        assert few or len(own) == len(indices)
+        # Fillers are rows like others: the model refuses longer ones.
+        assert max(own) == max(lengths[index] for index in indices)
+        seen += indices.tolist()
+    assert sorted(seen) == list(range(len(lengths)))
+    assert [lengths[index] for index in seen] == sorted(lengths, reverse=True)
+
+
+@given(LENGTHS, st.integers(1, 300))
+def test_a_batch_keeps_its_budget_and_is_full(lengths: list[int], budget: int) -> None:
+    lengths_of = np.array(lengths)
+    batches = [lengths_of[rows] for rows in budget_batches(lengths_of, budget)]
+    for batch, following in zip(batches, [*batches[1:], None], strict=True):
+        assert batch.sum() <= budget or len(batch) == 1
+        assert following is None or batch.sum() + following[0] > budget
+
+
+@given(st.integers(1, 5000), st.sampled_from([32, 512, 1024, 2048]))
+def test_a_filled_size_is_no_smaller_and_wastes_little(tokens: int, budget: int) -> None:
+    size = filled_size(tokens, budget)
+    assert tokens <= size < max(2 * tokens, tokens + max(budget // 8, 16), 17)
+
+
+@pytest.mark.parametrize("budget", [512, 2048])
+def test_batches_come_in_a_dozen_sizes(budget: int) -> None:
+    sizes = {filled_size(tokens, budget) for tokens in range(1, budget + 1)}
+    assert len(sizes) <= 12
+    assert max(sizes) == budget
+
+
+def test_fillers_make_a_round_number_of_rows_and_tokens() -> None:
+    rows = flat_rows([5, 4, 4])
+    inputs = pack_rows(rows.input_ids, rows.offsets[:-1], rows.lengths, 0, budget=256)
+    assert inputs["input_ids"].tolist() == [[*range(1, 14), 0, 0, 0]]
+    assert inputs["row_lengths"].tolist() == [5, 4, 4, 3] + [0] * 28
