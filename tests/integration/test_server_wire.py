@@ -1,8 +1,13 @@
-"""Requests that no client library would send, byte by byte."""
+"""Requests that no client library would send: read in one way, bounded in all that stands around their data."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+import socket
+import struct
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,12 +15,18 @@ import pytest
 pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 
 from recurra.deployment.serving.limits import ServerLimits
-from served import HEAD, Running, prompt_server
+from served import HEAD, Running, deep_model, prompt_server, running, slow_model
 
-KEY = "0123456789abcdef-wire"
+KEY = "0123456789abcdef-framing"
+PAGE = b"GET / HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 BODY = b'{"text": "a"}'
-END = b"\r\n\r\n"
-CLOSE = b"Connection: close\r\n"
+WHOLE = HEAD + b"Content-Length: 13\r\n\r\n" + BODY
+TRAILER = b"x-a: " + b"b" * 50 + b"\r\n"
+OFFERED_BYTES = 32 * 2**20
+# What the server reads is some hundred kilobytes; what the kernel takes before the server reads it is more.
+TAKEN_BYTES = 6 * 2**20
+PATIENCE_S = 30
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +37,357 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Running]:
-    with prompt_server(ServerLimits(body_timeout_s=5), key=KEY) as found:
+    with prompt_server(key=KEY) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Running]:
+    with prompt_server(ServerLimits(body_timeout_s=0.4)) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def connected(server: Running) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as connection:
+        yield connection
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65536):
+            found += part
+    return found
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """One answer, its body too."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        part = connection.recv(65536)
+        assert part, found
+        found += part
+    head, _, body = found.partition(b"\r\n\r\n")
+    length = int(re.findall(rb"content-length: (\d+)", head)[0])
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+def pour(connection: socket.socket, unit: bytes) -> int:
+    """Sends one thing over and over; returns the bytes that were taken before the connection was closed."""
+    block, taken = unit * (65536 // len(unit)), 0
+    with contextlib.suppress(ConnectionError):
+        while taken < OFFERED_BYTES:
+            connection.sendall(block)
+            taken += len(block)
+    return taken
+
+
+def drip(connection: socket.socket, unit: bytes) -> bool:
+    """Sends one thing now and then; says whether the connection was closed."""
+    end = time.monotonic() + PATIENCE_S
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() < end:
+            connection.sendall(unit)
+            time.sleep(0.1)
+        return False
+    return True
+
+
+ENDLESS = {
+    "trailers": (HEAD + CHUNKED + b"d\r\n" + BODY + b"\r\n0\r\n", TRAILER),
+    "one trailer": (HEAD + CHUNKED + b"0\r\nx-a: ", b"b"),
+    "trailers of the page": (PAGE + CHUNKED + b"0\r\n", TRAILER),
+    "an extension": (HEAD + CHUNKED + b"5;", b"a"),
+    "an extension at the page": (PAGE + CHUNKED + b"5;", b"a"),
+    "tiny chunks": (HEAD + CHUNKED, b"1\r\n \r\n"),
+    "tiny chunks with extensions": (HEAD + CHUNKED, b"1;aaaaaaa\r\n \r\n"),
+    "blank lines": (b"", b"\r\n"),
+}
+
+
+@pytest.mark.parametrize(("head", "unit"), ENDLESS.values(), ids=ENDLESS)
+def test_what_is_no_data_has_a_bound(server: Running, head: bytes, unit: bytes) -> None:
+    with connected(server) as connection:
+        connection.sendall(head + unit * (200_000 // len(unit)))
+        found = answer_of(connection)
+        assert found.startswith(b"HTTP/1.1 431") and b'"head_too_large"' in found and b"connection: close" in found
+        assert pour(connection, unit) < TAKEN_BYTES
+    # What belongs to a request is counted among those that were turned away.
+    if head.startswith(HEAD):
+        assert b'recurra_refused_total{code="head_too_large"}' in server.get("/metrics").body
+
+
+ANSWERED = {
+    "200": (PAGE, b"0\r\n", TRAILER),
+    "401": (HEAD, b"0\r\n", TRAILER),
+    "404": (b"PUT /none HTTP/1.1\r\nHost: x\r\n", b"0\r\n", TRAILER),
+    "405": (b"DELETE / HTTP/1.1\r\nHost: x\r\n", b"0\r\nx-a: ", b"b"),
+    "401 extension": (HEAD, b"5;", b"a"),
+    "200 data": (PAGE, b"fffffff\r\n", b"a"),
+}
+
+
+@pytest.mark.parametrize(("head", "begun", "unit"), ANSWERED.values(), ids=ANSWERED)
+def test_who_was_answered_does_not_go_on(locked: Running, head: bytes, begun: bytes, unit: bytes, request) -> None:
+    with connected(locked) as connection:
+        connection.sendall(head + CHUNKED + begun)
+        found = answer_of(connection)
+        assert found.split()[1] == request.node.callspec.id.split()[0].encode() and b"connection: close" in found
+        # The data of a body that is thrown away has a bound of its own.
+        assert pour(connection, unit) < TAKEN_BYTES + 2 * 2**20
+
+
+REFUSED = {
+    "401": HEAD,
+    "404": HEAD.replace(b"/v1/classify", b"/none"),
+    "405": HEAD.replace(b"/v1/classify", b"/health/live"),
+    "415": HEAD.replace(b"json", b"text") + b"X-API-Key: " + KEY.encode() + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("status", REFUSED)
+def test_who_still_sends_sees_the_answer(locked: Running, status: str) -> None:
+    parts = 15
+    with connected(locked) as connection:
+        connection.sendall(REFUSED[status] + b"Content-Length: %d\r\n\r\n" % (parts * 100_000))
+        for _ in range(parts):
+            connection.sendall(b"x" * 100_000)
+            time.sleep(0.01)
+        found = until_closed(connection)
+        assert found.split()[1] == status.encode() and b"connection: close" in found, found
+        assert found.count(b"HTTP/1.1") == 1
+
+
+def test_an_early_answer_asks_for_no_body(locked: Running) -> None:
+    found = locked.raw(HEAD + b"Expect: 100-continue\r\nContent-Length: 13\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 401") and found.count(b"HTTP/1.1") == 1
+
+
+def test_chunks_with_all_that_may_stand_around_them_are_served(server: Running) -> None:
+    pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in b'{"text": "' + b"a" * 3000 + b'"}')
+    chunked = HEAD + CHUNKED + b"9;name=value\r\n" + BODY[:9] + b"\r\n4\r\n" + BODY[9:] + b"\r\n0\r\n"
+    with connected(server) as connection:
+        for _ in range(3):
+            connection.sendall(chunked + b"X-A: b\r\nExpect: 100-continue\r\n\r\n")
+            assert answer_of(connection).startswith(b"HTTP/1.1 200")
+            connection.sendall(HEAD + CHUNKED + pieces + b"0\r\n\r\n")
+            assert answer_of(connection).startswith(b"HTTP/1.1 200")
+            connection.sendall(PAGE + CHUNKED + b"0\r\n\r\n")
+            answer = answer_of(connection)
+            assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" not in answer
+
+
+def test_a_body_of_many_chunks_may_have_as_much_around_them_as_in_them(server: Running) -> None:
+    text = b"".join(b"6\r\naaaaaa\r\n" for _ in range(16_000))
+    found = server.raw(
+        HEAD + CHUNKED + b'a\r\n{"text": "\r\n' + text + b'2\r\n"}\r\n0\r\n\r\n' + PAGE + b"\r\n" + b"?\r\n\r\n"
+    )
+    assert re.findall(rb"HTTP/1.1 (\d+)", found) == [b"200", b"200", b"400"]
+
+
+def test_a_trailer_is_no_header(locked: Running) -> None:
+    chunked = HEAD + CHUNKED + b"d\r\n" + BODY + b"\r\n0\r\n"
+    found = locked.raw(
+        chunked + b"X-API-Key: " + KEY.encode() + b"\r\n\r\n" + b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"
+    )
+    assert re.findall(rb"HTTP/1.1 (\d+)", found) == [b"401", b"200"]
+
+
+SLOW = {
+    "a trailer": (HEAD + CHUNKED + b"d\r\n" + BODY + b"\r\n0\r\nx-a: ", b"b"),
+    "a trailer of the page": (PAGE + CHUNKED + b"0\r\nx-a: ", b"b"),
+    "data of the page": (PAGE + b"Content-Length: 1000\r\n\r\n", b"b"),
+    "blank lines": (b"", b"\r\n"),
+    "blank lines after a request": (PAGE + b"\r\n", b"\r\n"),
+    "a head": (b"GET / HTTP/1.1\r\n", b"x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("head", "unit"), SLOW.values(), ids=SLOW)
+def test_nobody_is_waited_for_for_ever(hasty: Running, head: bytes, unit: bytes) -> None:
+    with connected(hasty) as connection:
+        connection.sendall(head)
+        assert drip(connection, unit)
+
+
+def test_what_comes_after_what_is_no_http_is_not_answered_before_it() -> None:
+    model, engine = slow_model()
+    with running([model]) as server:
+        for ending, status in ((b"\x00\r\n\r\n", b"400"), (HEAD + CHUNKED + b"0\r\n" + TRAILER * 6000, b"431")):
+            with connected(server) as connection:
+                engine.open.clear()
+                connection.sendall(WHOLE + ending)
+                assert engine.begun.acquire(timeout=20)
+                time.sleep(0.1)
+                engine.open.set()
+                assert re.findall(rb"HTTP/1.1 (\d+)", until_closed(connection)) == [b"200", status]
+
+
+def test_requests_sent_ahead_have_a_bound(server: Running) -> None:
+    found = server.raw((b"GET /health/live HTTP/1.1\r\n\r\n") * 1000)
+    statuses = re.findall(rb"HTTP/1.1 (\d+)", found)
+    assert statuses[-1] == b"429" and 100 < len(statuses) < 300 and set(statuses[:-1]) == {b"200"}
+
+
+def test_a_large_head_is_refused_also_in_one_piece(server: Running) -> None:
+    for head in (PAGE + TRAILER * 1500 + b"\r\n", PAGE + b"x-a: " + b"b" * 70_000 + b"\r\n\r\n"):
+        with connected(server) as connection:
+            connection.sendall(head)
+            assert until_closed(connection).startswith(b"HTTP/1.1 431")
+
+
+def test_an_upgrade_is_ignored_quietly(server: Running) -> None:
+    upgrade = (
+        PAGE
+        + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n"
+    )
+    before = len(server.events("server"))
+    found = server.raw(upgrade + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 200") and b"connection: close" in found and found.count(b"HTTP/1.1") == 1
+    assert len(server.events("server")) == before
+
+
+def test_who_leaves_while_requests_wait_is_neither_computed_nor_an_error() -> None:
+    model, engine = slow_model()
+    with running([model], ServerLimits(batch_texts=1)) as server:
+        for times in range(1, 6):
+            with connected(server) as connection:
+                connection.sendall(WHOLE * 20)
+                assert engine.begun.acquire(timeout=20)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            while len([event for event in server.events() if event.get("refused") == "client_gone"]) < times:
+                time.sleep(0.01)
+            engine.open.set()
+            assert server.post({"text": "b"}).status == 200
+            assert engine.begun.acquire(timeout=20)
+            engine.open.clear()
+        assert [batch for batch in engine.batches if batch != ["b"]] == [["a"]] * 5
+        levels = {json.loads(line)["level"] for line in server.log.getvalue().splitlines()}
+        assert levels == {"info"}, server.log.getvalue()
+        engine.open.set()
+
+
+LARGE = json.dumps({"text": ["a"] * 64, "recurrences": True}).encode()
+LARGE = HEAD + b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE
+
+
+@pytest.fixture(scope="module")
+def talkative() -> Iterator[Running]:
+    """An answer to `LARGE` has some 8 MB, more than the kernel takes for a client that does not read."""
+    model = deep_model("deep", [f"label {number} {'x' * 200}" for number in range(200)])
+    with running([model], ServerLimits(body_timeout_s=0.4)) as found:
+        yield found
+
+
+def wait_for(server: Running, connections: int) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while len(server.server.server_state.connections) != connections:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_who_does_not_take_an_answer_is_dropped(talkative: Running) -> None:
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(PATIENCE_S)
+        connection.connect(("127.0.0.1", talkative.port))
+        connection.sendall(LARGE)
+        wait_for(talkative, 1)
+        wait_for(talkative, 0)
+        taken = len(until_closed(connection))
+        assert 0 < taken < 7 * 2**20
+    assert talkative.post({"text": "a"}).status == 200
+
+
+def test_who_takes_it_slowly_gets_all_of_it(talkative: Running) -> None:
+    with connected(talkative) as connection:
+        wait_for(talkative, 1)
+        connection.sendall(LARGE)
+        head = connection.recv(65536)
+        length = int(re.findall(rb"content-length: (\d+)", head)[0])
+        body = head.partition(b"\r\n\r\n")[2]
+        while len(body) < length:
+            part = connection.recv(2**20)
+            assert part, "closed before the answer was whole"
+            body += part
+            # Longer in all than one that takes nothing is waited for.
+            time.sleep(0.1)
+        assert len(json.loads(body)["results"][0]["predictions"]) == 64
+
+
+def test_the_end_does_not_wait_for_who_does_not_take_an_answer() -> None:
+    model = deep_model("deep", [f"label {number} {'x' * 200}" for number in range(200)])
+    with running([model], ServerLimits(body_timeout_s=0.4, timeout_s=60)) as server, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(LARGE)
+        wait_for(server, 1)
+        # Of the answer something came: the rest is on its way.
+        connection.settimeout(PATIENCE_S)
+        assert connection.recv(1024)
+        server.server.should_exit = True
+        wait_for(server, 0)
+
+
+@pytest.mark.parametrize("sent", [0, 1, 40, len(WHOLE) - 1])
+def test_who_had_connected_is_answered_before_the_end(sent: int) -> None:
+    with prompt_server() as server, connected(server) as connection:
+        connection.sendall(WHOLE[:sent])
+        wait_for(server, 1)
+        server.server.should_exit = True
+        wait_for_the_end_to_begin(server)
+        connection.sendall(WHOLE[sent:])
+        head, _, body = until_closed(connection).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200") and b"connection: close" in head.lower()
+        assert json.loads(body)["results"]
+
+
+def test_who_waits_in_the_queue_of_the_system_is_answered_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with prompt_server() as server, contextlib.ExitStack() as stack:
+        clients: list[socket.socket] = []
+
+        async def end_before_they_are_accepted(_: int) -> bool:
+            # On the server's own thread: nobody is accepted until this has returned.
+            for _ in range(30):
+                clients.append(stack.enter_context(connected(server)))
+                clients[-1].sendall(WHOLE)
+            return True
+
+        monkeypatch.setattr(server.server, "on_tick", end_before_they_are_accepted)
+        wait_for_the_end_to_begin(server)
+        answers = [until_closed(client) for client in clients]
+        assert len(answers) == 30 and all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+
+
+def test_the_end_waits_a_moment_only_for_who_sends_nothing() -> None:
+    with prompt_server(ServerLimits(body_timeout_s=0.4, timeout_s=60)) as server, connected(server) as connection:
+        wait_for(server, 1)
+        server.server.should_exit = True
+        assert until_closed(connection) == b""
+
+
+def test_the_end_does_not_wait_for_who_was_answered() -> None:
+    with prompt_server() as server, connected(server) as connection:
+        connection.sendall(WHOLE)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        server.server.should_exit = True
+        assert until_closed(connection) == b""
+
+
+def wait_for_the_end_to_begin(server: Running) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while server.server.servers[0].is_serving():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    # The connections are told after the listening socket was closed.
+    time.sleep(0.05)
+
+
+END = b"\r\n\r\n"
+CLOSE = b"Connection: close\r\n"
 
 
 AMBIGUOUS = {
