@@ -71,14 +71,9 @@ class ScoredModel:
     """The runs of one model on one split, read once and ready to be held against another's.
 
     Attributes:
-        label: Name in the table.
-        split: The split.
-        seeds: Seed of each run.
         values: The measure of each run; empty if one was not evaluated on the split.
         correct: Which rows each run got right; none where the predictions cannot be read, or are not asked for.
-        seeded: Whether another seed gives another model; the linear control is always the same.
         every_value: The measure of each run that there is, those that `only` leaves out too: what the seed alone moves.
-        barred: Why it is held against nobody; empty if it may be.
     """
 
     label: str

@@ -31,14 +31,7 @@ _LEAST_POOLED = 3
 
 @dataclass(frozen=True)
 class _Asked:
-    """A contrast whose two sides are there: the gaps of its pairs, and the test if it could be made.
-
-    Attributes:
-        low: Lower end of the interval over rows.
-        high: Upper end of it.
-        p: Of the bootstrap over rows, or of the paired t-test over seeds.
-        reason: Why there is no test.
-    """
+    """A contrast whose two sides are there: the gaps of its pairs, and the test if it could be made."""
 
     contrast: Contrast
     a: ScoredModel
@@ -68,11 +61,8 @@ def answer_contrasts(
     that a contrast never claims what the test of its pair does not.
 
     Args:
-        contrasts: Of the study file.
         key: The table. A side that names a precision is looked up in the table of that precision; the contrast belongs
             to the table of side ``a``.
-        scored: The models of every table on its headline split.
-        measure: What they are judged by.
         tests: Those between the models of the table.
     """
     asked = [found for contrast in contrasts if (found := _ask(contrast, key, scored, measure)) is not None]

@@ -171,12 +171,7 @@ SUMMARY_NAME = "summary.json"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a page says beside the recommendation.
-
-    Attributes:
-        ships: What rows the model has that the folder hands out; empty if nothing is known.
-        commands: What to type to use it.
-    """
+    """What a page says beside the recommendation."""
 
     ships: str = ""
     commands: Sequence[str] = ()
@@ -193,9 +188,6 @@ def write_study_report(
 ) -> Path:
     """Writes everything that a study shows into its folder: the page, its figures and tables, the plain values.
 
-    Returns:
-        The path of the HTML file.
-
     Raises:
         StorageError: If it cannot be written.
     """
@@ -209,9 +201,6 @@ def write_study_report(
 
 def write_files(folder: Path, summary: Summary, drawn: Drawings) -> list[Path]:
     """Writes ``figures/*.svg`` and ``tables/*.csv``; removes what only an earlier call wrote.
-
-    Returns:
-        The files, relative to the folder.
 
     Raises:
         StorageError: If one cannot be written.

@@ -28,12 +28,6 @@ STUDY_FILES = "configs/studies"
 def read_study(folder: Path | str) -> tuple[list[Path], dict[str, Any] | None]:
     """Finds the run folders of a study, packed or not, and reads its ``latency.json``.
 
-    Args:
-        folder: A study's output folder, or one under ``results/``.
-
-    Returns:
-        Run folders by name, and the latency measurements if there are any.
-
     Raises:
         DataError: If the folder holds no runs, or the measurements are not JSON.
     """
@@ -65,7 +59,6 @@ def load_runs(
     """Reads every record that can be read and names every one that cannot.
 
     Args:
-        folders: Run folders.
         failures: Reasons that the caller knows (run identifier to message); they win over what the folder tells.
 
     Returns:

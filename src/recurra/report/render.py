@@ -40,14 +40,7 @@ def render_report(
     drawn: Drawings | None = None,
     answer: Any = None,
 ) -> str:
-    """Renders the report as one HTML file that needs nothing else.
-
-    Args:
-        answer: What stands beside the recommendation: `recurra.report.files.Answer`, or nothing.
-
-    Returns:
-        HTML. Every text that came from outside is escaped.
-    """
+    """Renders the report as one HTML file that needs nothing else."""
     drawn = drawn or draw(summary, runs)
     created = sorted(run.record.created for run in runs)
     page = (

@@ -167,13 +167,6 @@ def pareto_front(merit: Mapping[str, float], cost: Mapping[str, float]) -> list[
     """Names on the Pareto front of merit (more is better) and cost (less is better).
 
     A model is off the front if another is at least as good and at least as cheap, and better in one of the two.
-
-    Args:
-        merit: By name.
-        cost: By name; models without a cost are not considered.
-
-    Returns:
-        Names by rising cost.
     """
     front: list[str] = []
     best = float("-inf")
@@ -239,12 +232,8 @@ def summarise(
     """Summarises runs into tables of models that may be compared; see `recurra.report.load`.
 
     Args:
-        runs: Finished runs, in any order.
         latency: Content of the study's ``latency.json``, if there is one; preferred to what a run measured alone.
-        failed: Runs without a record, to be listed.
         base: Folders of runs inside this one are named relative to it.
-        questions: What the study asks.
-        exports: Records of exports of these runs.
 
     Raises:
         ConfigurationError: If what the study wants its models judged by is nothing that the runs have.

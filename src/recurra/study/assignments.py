@@ -68,10 +68,7 @@ def sort_keywords(
     """Sorts the keywords of a call in Python into protocol and data.
 
     Args:
-        keywords: Keys of the training protocol and of the data.
         protocol: A protocol by name or file, or keys of one with ``base``, the name or file that they change.
-        task: What the data are for.
-        others: What else the call takes, for suggestions.
 
     Returns:
         The protocol by name or file, none if none was named; and the sorted keys.

@@ -54,7 +54,6 @@ class CostBook:
         """Operations of a run's training; none for a control, whose solver decides how long it works.
 
         Args:
-            run: The run.
             epochs: How many epochs; none takes the most that its protocol allows.
 
         Raises:
@@ -93,9 +92,7 @@ class Timed:
     """What timing a model on this machine told.
 
     Attributes:
-        flops_per_s: Operations a second in training; none for a control.
         seconds: Of a fit of a control, or of what a run does beside its training.
-        memory_mib: Peak memory of the steps, on rows of the mean length; none for a control.
     """
 
     flops_per_s: float | None
@@ -186,8 +183,6 @@ def cost_plan(runs: Sequence[PlannedRun], book: CostBook, measure: Measure | Non
     """Counts and estimates the cost of every run of a plan.
 
     Args:
-        runs: The plan.
-        book: Counts the operations.
         measure: Times models without a record of theirs in the plan. None takes the rate of the other models, if there
             are any.
 

@@ -35,23 +35,7 @@ class MeasuredExit:
 
 @dataclass(frozen=True)
 class ExitChoice:
-    """A threshold, what chose it, what it does elsewhere and what it saves.
-
-    Attributes:
-        run_id: The run.
-        asked: What it was to keep, in words.
-        chosen_on: The split that chose it.
-        chosen: The rule, and what it does there.
-        judged: What it does on the reported split; none if there is no rule.
-        timed: By batch size; empty if there is no rule.
-        published: The schedule that "CRT-Deep" publishes, with its numbers.
-        fixed: Every exit by itself, if that was asked for.
-        threads: Of the numeric library.
-        num_recurrences: Of the model.
-        unit: What stops early: ``Rows`` or ``Tokens``.
-        quality: What the quality is.
-        what: What was timed, in words.
-    """
+    """A threshold, what chose it, what it does elsewhere and what it saves."""
 
     run_id: str
     asked: str
@@ -105,13 +89,8 @@ def choose_exits(
     """Chooses the threshold of a rule for a finished run, judges it and times it.
 
     Args:
-        run: A run of a Transformer with exits.
         keep: How much of its quality must stay, by the option of its task: ``--bound``, the share by which a language
             model's loss may grow, or ``--agreement``, the share of rows that keep the full model's label.
-        kind: ``confidence`` or ``entropy``.
-        batch_sizes: Rows a batch to time.
-        threads: Of the numeric library; 0 takes all cores.
-        data_root: Local copies of public data.
         each: Also judge and time every exit by itself.
 
     Raises:

@@ -34,11 +34,7 @@ class PlannedExport:
     """One export of one run.
 
     Attributes:
-        run_id: The run.
-        request: What is asked for.
-        folder: Where it lies; its record lies beside it.
         state: ``done`` (it has its record), ``to do``, ``failed`` (when it was last tried), ``waits`` (for its run).
-        reason: Why it failed.
     """
 
     run_id: str

@@ -50,11 +50,7 @@ def final_run(judged: RunConfig, output: Path) -> Path | None:
 
 
 def train_again(judged: RunConfig, output: Path, machine: Machine, reporter: Reporter) -> tuple[AnyRecord | None, str]:
-    """Trains a judged run once more, in a worker; takes up what was begun.
-
-    Returns:
-        The record; or none, and why.
-    """
+    """Trains a judged run once more, in a worker; takes up what was begun."""
     folder = output / FINAL_NAME
     if (folder / CONFIG_NAME).is_file() and not _is_of(judged, folder):
         shutil.rmtree(folder)

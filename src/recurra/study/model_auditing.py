@@ -25,15 +25,8 @@ class StudyAudit:
     """One audit over all runs of a study on the same data.
 
     Attributes:
-        data: Name, protocol and fingerprint of the data.
-        name: Name of the audit.
         status: ``failed`` if it failed for any run, else ``note`` if it was one for any, ``skipped`` if it was skipped
             for all, ``measured`` for a figure without pass or fail.
-        runs: Runs that have this audit.
-        failed_runs: Identifiers of those that failed.
-        summary: What the first run of that status says of it.
-        value: The figure that was judged there.
-        threshold: What it was judged against.
     """
 
     data: str
@@ -52,9 +45,6 @@ class StudyAudit:
 
 def audit_study(folder: Path) -> tuple[list[StudyAudit], dict[str, str]]:
     """Collects the audits of all records of a study.
-
-    Returns:
-        One entry for each audit on each data set, and the runs without a record, each with the reason.
 
     Raises:
         CheckpointError: If the folder holds no finished run.
@@ -131,7 +121,6 @@ def audit_model(name: str, assignments: Sequence[str] = (), *, seed: int = 0) ->
     Args:
         name: A run folder, a preset, or a Hugging Face folder with a causal language model, which need not be ours.
         assignments: ``key=value`` changes of a preset's configuration, for example ``causal_convolution=false``.
-        seed: Seed of the weights of a preset, and of the tokens.
 
     Returns:
         Of a classifier: invariance to padding and to neighbours. Of a language model: causality of every head, and

@@ -64,15 +64,9 @@ class RunProgress:
     """What a run says of itself.
 
     Attributes:
-        host: Machine that it runs on.
-        pid: Its process there.
         started: When the process began, seconds since the epoch.
-        updated: When this was written.
-        stage: What it is doing: ``loading data``, ``training``, ``evaluating``.
-        step: Optimiser steps done.
         steps: Optimiser steps of all epochs, 0 while it is not known.
         epoch: Epoch under way, from 1; 0 before training.
-        epochs: Epochs at most.
         first_step: Steps that were done when this process began: of an earlier process that was killed.
     """
 
@@ -220,12 +214,8 @@ class PlannedRun:
     """One run of a plan, as its folder shows it at the moment of planning.
 
     Attributes:
-        config: The run.
-        folder: Where it lies.
         state: ``done`` (it has its record), ``refused`` (it has one that cannot be trusted), ``running``, ``failed``
             (it ended without a record), ``interrupted`` (it began and will go on), ``to do``.
-        reason: Why it failed, or why its record is refused.
-        progress: What a run under way, or an interrupted one, says of itself.
     """
 
     config: RunConfig

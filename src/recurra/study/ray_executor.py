@@ -57,9 +57,6 @@ class Cluster:
     Attributes:
         address: ``HOST:PORT`` of the cluster's head, or ``auto`` for the one that this machine belongs to.
         cpus: Cores of a run; also its threads, unless they are set.
-        gpus: Accelerators of a run.
-        retries: How often a run is started again after its node died.
-        wording: How the command calls these.
     """
 
     address: str = AUTO
@@ -181,12 +178,7 @@ class RemoteRun:
     """What a node is told.
 
     Attributes:
-        config: Plain configuration of the run.
-        folder: The run's folder as the study sees it.
-        machine: The machine as JSON, its threads settled.
         token_path: A file in the study's folder; a node that reads ``token`` there shares the folder.
-        token: What the file holds.
-        cwd: Working folder of the study, from which the names of a user's files are taken.
     """
 
     config: dict[str, Any]
@@ -272,12 +264,9 @@ class RayExecutor:
     """Runs on a Ray cluster.
 
     Args:
-        output: The study's folder.
         machine: Data root and caches, the same paths on every node; its ``threads`` are those of one run, 0 takes its
             cores.
-        cluster: Where, and what one run needs.
         workers: Runs at once; 0 leaves it to the cluster.
-        reporter: For progress.
     """
 
     def __init__(self, output: Path, machine: Machine, cluster: Cluster, *, workers: int, reporter: Reporter) -> None:

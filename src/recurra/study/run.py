@@ -28,9 +28,6 @@ _IMITATED = (
 def preflight(configs: Iterable[RunConfig], data: StudyData) -> list[str]:
     """Checks data, tokenizer, protocol and model configuration of runs, each different one once.
 
-    Returns:
-        Lines that a person should read before they start, each once.
-
     Raises:
         RecurraError: What the first run that cannot start would have raised.
     """
@@ -84,9 +81,6 @@ def execute_run(
     """Executes a run, or takes it up where it was interrupted, or returns its record if it is done.
 
     This process holds the folder meanwhile. ``notes`` are said once it is clear that the run starts.
-
-    Returns:
-        The record; none on the other processes of a distributed run.
 
     Raises:
         StorageError: If the folder holds another run or is in use.

@@ -48,22 +48,8 @@ class StudySpec(Settings):
     """A study: every combination of data, models, protocols and seeds, for one task.
 
     Attributes:
-        name: Short name; the report's file name and heading.
-        title: Heading of the report; the name if empty.
-        data: Corpora or files, all of one task.
-        models: Presets, ``linear``, model files, or variants written out; see `recurra.tasks.runs.ModelVariant`.
-        protocols: Training protocols by name or file, or variants written out; see
-            `recurra.tasks.runs.ProtocolVariant`.
         protocol_overrides: Changed keys of each protocol; also a list of ``key=value``.
-        seeds: Seeds; a control is deterministic and runs once.
-        precision: Precision of the matrix products, or several.
-        contrasts: Pairs of models to hold against each other; see `recurra.tasks.questions.Contrast`.
         published: Published tables to stand beside ours; none given means table 6 beside the whole of SST-2.
-        exports: What every Transformer is exported as once it is trained; no part of a run's identity.
-        max_mib: See `recurra.tasks.questions.Limits`; so is ``max_ms``.
-        max_ms: See ``max_mib``.
-        measure: What the models are judged by; see `recurra.tasks.questions.Judging`. No run changes by it.
-        costs: See ``measure``.
         prices: What a text costs with a model, by its name; no run changes by it.
     """
 

@@ -78,7 +78,6 @@ def find_study(path: Path, output: Path | None) -> tuple[StudySpec, Path]:
     """Reads a study from its file or from its folder.
 
     Args:
-        path: A study file, or a folder that a study was run in.
         output: The study's folder; none takes the folder itself, or ``runs/NAME`` for a file.
 
     Raises:
@@ -260,17 +259,6 @@ def within_minutes(
 
     Seconds are measured here: a few training steps of each model. Controls are never left out; who learns from a model
     that is left out is left out with it. Evaluation is not in it.
-
-    Args:
-        spec: The study.
-        output: Its folder.
-        data: What is known of its data.
-        minutes: The budget.
-        workers: Runs at once; 0 chooses as `run` does.
-        reporter: For progress.
-
-    Returns:
-        The study, and a line on what it will take and what was left out.
 
     Raises:
         ConfigurationError: If a model of the study has an impossible shape.

@@ -24,8 +24,6 @@ class Ended:
 
     Attributes:
         code: 0, or the exit code of an error, or of the worker if it died; negative: the signal.
-        last: The last line that was said.
-        result: What the function returned.
     """
 
     code: int
@@ -73,10 +71,7 @@ class Workers:
     """The workers of a study; a context that ends them.
 
     Args:
-        count: Of those that are started at once; more are started when they are called for.
         threads: Threads of their numeric libraries.
-        modules: What each imports before its first call.
-        cwd: Folder that they work in; none is this process's own.
     """
 
     def __init__(self, count: int, threads: int, modules: Sequence[str] = (), cwd: Path | None = None) -> None:
@@ -109,10 +104,7 @@ class Workers:
         """Calls a function in a worker that is idle, or in a new one, and follows it to its end.
 
         Args:
-            function: ``module:function``; it takes and returns plain JSON values.
-            arguments: Of the function.
             machine: For a function whose first argument is what the worker knows of its data.
-            say: Gets every line that the worker writes meanwhile.
             threads: Threads of the numeric libraries; 0 takes those of all workers.
         """
         worker = self._take(threads or self.threads)

@@ -41,10 +41,8 @@ class DataCost:
     """What a training epoch on some data is made of.
 
     Attributes:
-        label_names: Names of the classes, where the data have any.
         lengths: Training rows of each length in tokens, by the length as text.
         vocab_size: Tokens that the tokenizer tells apart; none where the head's size does not depend on them.
-        auxiliary_lengths: Auxiliary rows of each length in tokens.
         unlabelled_lengths: Texts without labels of each length in tokens; students of a teacher read them.
     """
 
@@ -70,9 +68,7 @@ class ExitQuality:
     """What an exit rule does on rows that did not choose it.
 
     Attributes:
-        split: Those rows.
         full: Quality without the rule: nats a token, or accuracy.
-        exits: Quality with it.
         agreement: Share of rows whose label is the full model's; none where there are no labels.
         exited_after: Rows or tokens by the recurrences that they took.
     """
@@ -85,16 +81,7 @@ class ExitQuality:
 
 
 class ExitSubject(Protocol):
-    """A run whose exit rule is chosen, judged and timed.
-
-    Attributes:
-        run_id: The run.
-        chosen_on: The split that chooses.
-        model: With exits.
-        unit: What stops early: ``Rows`` or ``Tokens``.
-        quality: What its quality is called.
-        timed: What is timed, in words.
-    """
+    """A run whose exit rule is chosen, judged and timed."""
 
     run_id: str
     chosen_on: str
@@ -126,8 +113,6 @@ class Competitor:
 
     Attributes:
         name: The run's identifier, or ``RUN/EXPORT``, with ``+exits`` where rows leave early.
-        call: Computes one batch of `Task.timing_batches`.
-        precision: Of the computation.
     """
 
     name: str
@@ -139,25 +124,12 @@ class Task(ABC):
     """What models of one task are called, configured by, trained, measured and timed by.
 
     Attributes:
-        name: What its records say under ``task``.
-        data_config: Configuration of its data.
         presets: Models that it trains by name: a description and a shape.
-        protocols: Its training protocols by name.
         controls: Models without a training protocol, such as ``linear``, and keys that each is configured with; they
             are cheap, deterministic and run once.
-        advice: Which models to take for it, for messages.
-        kind_of_data: What its data are called, for messages.
-        exports: Whether its runs can be exported.
-        takes_answers: Whether a model may be known by its answers alone.
-        kind_of_answer: What its models give, for messages.
-        starts_from_encoders: Whether its models may start from a pretrained encoder.
-        usage: Command that uses a run and what follows its folder, for messages.
-        published_tables: Published figures that a study file can name, by the name that it uses.
-        exit_option: The option that says how much of the quality an exit rule must keep.
-        exit_default: Its value where none is named.
-        architecture: Class that a model folder names if its model is of this task.
         takes_foreign_models: Whether models that are not ours can be audited as models of this task.
         records_exits: Whether early exits are kept beside a run's record, for its study's report.
+        usage: Command that uses a run and what follows its folder, for messages.
         timing_scope: What a timing covers: ``text`` (text to label) or ``model`` (tokens to logits).
     """
 
@@ -221,8 +193,6 @@ class Task(ABC):
         """Builds the configuration of data from what a person wrote; what is not named is chosen.
 
         Args:
-            values: Keys of the data, at least ``name``: a corpus or a file.
-            data: Looks at them.
             models: Those that are to read them; empty if it may be any, none if they are only looked at.
 
         Returns:
@@ -272,9 +242,6 @@ class Task(ABC):
     @abstractmethod
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
         """Looks at what a run will need: data, tokenizer, protocol, model configuration.
-
-        Returns:
-            Lines that a person should read before it starts.
 
         Raises:
             RecurraError: If it could not start.

@@ -33,8 +33,6 @@ class LoadedRun:
 
     Attributes:
         folder: Of the first fold, if it is several.
-        record: Of all folds together, likewise.
-        beside: What the task keeps beside the record.
         folds: The runs that it was put together from; none of a run that is itself.
     """
 
@@ -71,16 +69,7 @@ class LoadedRun:
 
 @dataclass(frozen=True)
 class TableRuns:
-    """The runs of one table.
-
-    Attributes:
-        key: What they share.
-        title: Heading, unlike that of any other table.
-        variant: What part of the data was trained on, in words; empty for all of it.
-        groups: The runs of each model, one a seed, by label.
-        headline: The split that the comparison is judged on.
-        warnings: What a reader has to know about the grouping.
-    """
+    """The runs of one table."""
 
     key: TableKey
     title: str

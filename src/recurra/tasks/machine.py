@@ -15,11 +15,8 @@ class Machine:
     """Where data lie, threads, whether to time, what to keep: nothing that defines a run.
 
     Attributes:
-        data_root: Local copies of public corpora.
-        cache_dir: Cache of tokenised rows.
         threads: Threads of the numeric library; 0 means all cores.
         latency: Whether to time the model at the end; a study times all its models side by side instead.
-        keep_checkpoints: Whether training checkpoints stay.
     """
 
     data_root: Path | None = None

@@ -115,9 +115,7 @@ class Contrast(Settings):
     """A question that was asked before the runs: ``a`` against ``b``, in every table that has both.
 
     Attributes:
-        name: What the difference isolates, for example ``sharing at equal width``.
         a: A model of the study; ``MODEL@PRECISION`` names one precision, to compare across precisions.
-        b: What it is held against.
     """
 
     name: str = Field(min_length=1, max_length=120)
@@ -149,7 +147,6 @@ class PublishedReference(Settings):
         table: One of the ``published_tables`` of a task: of classifiers ``6``, ``6 early``, ``7`` to ``12``,
             ``13 fp32``, ``13 fp16``, ``fp32 early``, ``fp16 early``.
         data: Keys of the data that a table of ours must have to stand beside it, for example ``{fraction: 0.1}``.
-        precision: Precision that it must have; any if absent.
     """
 
     table: str
@@ -203,7 +200,6 @@ class Judging(Settings):
     Attributes:
         measure: Name of a measure of their task; none lets the data decide. ``cost:FILE`` stands for ``cost`` with the
             content of a file.
-        costs: For ``cost``, what a row costs, by its true label and the predicted one.
     """
 
     measure: str | None = None
@@ -266,13 +262,8 @@ class Questions:
     """What a study asks of its records.
 
     Attributes:
-        contrasts: Pairs of models to hold against each other.
         published: Published tables to stand beside ours; none stands for table 6 beside the whole of SST-2.
-        limits: What a recommended model may cost.
-        judging: What models are judged by.
         texts: Of the rows, by split and identity, where the data are a file of the user that can still be read.
-        fingerprint: Of those data.
-        prices: What a text costs, by the name of a model.
     """
 
     contrasts: Sequence[Contrast] = field(default_factory=tuple)

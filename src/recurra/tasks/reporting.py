@@ -30,14 +30,7 @@ def nearest(models: Sequence[ModelSummary], limits: Limits) -> Advice:
 
 
 class Reporting(ABC):
-    """What the report asks a task. The methods that are not abstract suit most tasks.
-
-    Attributes:
-        task: Its name, as records have it.
-        measures: What its tables may be judged by, the first unless `measure_of` says otherwise.
-        overview_note: Below the table that has a row a table over all studies.
-        published_tables: Names of published tables that a study file may put beside ours.
-    """
+    """What the report asks a task. The methods that are not abstract suit most tasks."""
 
     task: str
     measures: tuple[Measure, ...]

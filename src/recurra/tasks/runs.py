@@ -50,15 +50,9 @@ class ModelVariant(Settings):
     values are checked where the model is configured, before any run.
 
     Attributes:
-        name: Name in tables and run folders; not that of a preset.
-        preset: What to start from; none if it starts from an encoder. With a teacher also one of
-            `recurra.tasks.profile.TEACHABLE`; with an encoder also `recurra.tasks.profile.WORDS_AND_ENCODER`.
-        encoder: The pretrained encoder to start from, as `recurra.models.adaptation.source.find_encoder` takes it.
-        plan: Which of its layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it.
         teacher: Whom it learns from, named as in `recurra.training.protocols.ProtocolConfig` and trained under the same
             protocol. None takes the protocol's, if it has one.
         method: Who trains it in place of the protocol: ``setfit`` (`recurra.training.setfit`); none is the protocol.
-        answers: File of the answers by which alone it is known; see `recurra.tasks.labelling.answers`.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", validate_default=True, allow_inf_nan=False)
@@ -112,11 +106,6 @@ class ProtocolVariant(Settings):
     """A training protocol with some keys changed: ``{name: distil, base: finetune, teacher: minilm}``.
 
     Every other key is one of `recurra.training.protocols.ProtocolConfig`.
-
-    Attributes:
-        name: Name in tables; not that of a protocol.
-        base: The protocol to start from, by name or file.
-        models: The models of the study that are trained under it; none are all.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", validate_default=True, allow_inf_nan=False)
@@ -160,9 +149,7 @@ class TeacherConfig(HashedSettings):
     """One teacher of a run.
 
     Attributes:
-        name: Where it is shown: the name of a model of the same study, or that of the folder.
         run_id: If it is a run of the same study, which lies beside the run; empty if it is a folder.
-        folder: Else where it lies: a run, an export, or a Hugging Face classifier.
         identity: Hash of what lies there, so that another teacher is another run.
     """
 
@@ -225,16 +212,11 @@ class RunConfig(HashedSettings):
     """One run: a model, data, a protocol and a seed.
 
     Attributes:
-        model: Name in tables: a preset, a control such as ``linear``, or the name of a model file.
         model_overrides: Keys of the model configuration on top of the preset; ``preset`` names another base, or
             ``encoder`` and ``plan`` a pretrained encoder and which of its layers are shared; ``teacher`` whom it learns
             from, if others of the same protocol do not.
-        data: What to train and test on: labelled rows, or running text for a language model.
         data_hash: Hash of the user's files, so that a changed file is a changed run.
-        protocol: How to train.
         seed: Seed of weights, batch order and dropout. The data have their own ``split_seed``.
-        precision: Precision of the matrix products.
-        teachers: Whom it learns from; none if the protocol names nobody.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"model_overrides", "data_hash", "seed", "precision"})
@@ -379,12 +361,6 @@ def make_run(
     """Builds a run's configuration from what a person names.
 
     Args:
-        model: As `resolve_model` takes it.
-        data: What to train and test on.
-        protocol: How to train.
-        seed: Of the run; a control has none.
-        precision: Of the matrix products.
-        overrides: Changed keys of the model.
         teachers: Whom it learns from; none looks for the folders that the protocol names.
     """
     name, file_overrides = resolve_model(model)

@@ -64,17 +64,11 @@ class ModelSummary:
     """One model of a table, over its seeds.
 
     Attributes:
-        label: Name in the table; unlike the preset it is unique there.
-        color: Index of its colour and marker in every chart.
         scores: By split, as its task has them; a `recurra.tasks.measures.Measure` reads its estimate from there.
         latency: By batch size in samples, as text (a key of JSON).
         fronts: Costs (``latency 1``, ``size``) by which no model of the table is both cheaper and better; see
             `recurra.report.summary`.
-        audited: Whether any audit was run on any of its runs.
-        failed_audits: Names of the audits that failed for any of its runs.
-        failed_groups: The same, by family and split: ``leakage on test``.
         barred: Why its figures are held against nobody's; empty if they may be.
-        price: What a text costs with it, as the study says.
     """
 
     label: str
@@ -123,7 +117,6 @@ class PairTest:
     """Two models of a table on one split, by the rows that both were scored on or by their seeds alone.
 
     Attributes:
-        seeds: Seeds of the first whose runs were paired.
         rows: Rows compared; 0 if they could not be, or if the test is by seeds.
         gap: By how much the first is better, in the unit of the measure: mean over the pairs.
         low: Lower end of its 95 % interval: paired bootstrap over rows, or Student's t over seeds.
@@ -132,7 +125,6 @@ class PairTest:
         odds_ratio: See `recurra.evaluation.significance.discordant_odds_ratio`; ``None`` without predictions.
         seeds_apart: Whether every seed of one lies above every seed of the other; ``None`` with one seed.
         supported: ``p_holm`` is below 0.05 and, by rows, the seeds do not contradict.
-        reason: Why there is no test, or an empty text.
     """
 
     first: str
@@ -173,14 +165,12 @@ class ContrastLine:
 
     Attributes:
         seeds: Pairs of runs compared, one a seed; a model that knows no seed meets every seed of the other.
-        gap: Mean of the measure of ``a`` less that of ``b`` over those pairs.
         half: Half its 95 % interval over seeds (Student's t on the pairs); none with one pair.
         low: Lower end of its 95 % paired bootstrap interval over rows; none if it could not be tested so.
         p: Bootstrap p-value, or that of the paired t-test where there are no rows to draw.
         p_holm: Corrected by Holm over the contrasts of the table; by seeds, over all pairs of the table.
         odds_ratio: Rows that only ``a`` gets right for each that only ``b`` does, over all pairs.
         spread: The most that the seed alone moves either model: its best less its worst seed; none with one seed.
-        inside_spread: Whether the gap is smaller than that; none with one seed.
     """
 
     name: str
@@ -208,8 +198,6 @@ class PooledContrast:
     Attributes:
         gaps: By data set, the mean gap of its tables, `ContrastLine.gap`; each data set counts the same.
         half: Half the 95 % interval of the gap over data sets (Student's t).
-        ahead: On how many of them ``a`` is better.
-        p: Of the t-test over data sets; none if all gaps are the same.
         p_holm: Corrected by Holm over the pooled contrasts of the study.
     """
 
@@ -233,13 +221,8 @@ class AuditLine:
     """One finding of one audit.
 
     Attributes:
-        name: For example ``leakage.contained.test``.
-        group: What it belongs to, for a reader: ``leakage on test``.
         status: ``passed``, ``note``, ``failed``, ``measured`` or ``skipped``.
         meaning: What it means that it failed, or is a note, and what to do; empty otherwise.
-        example: A row that shows it, or an empty text.
-        concerns: Which runs: ``every run``, or models and seeds.
-        split: The split that was judged, or an empty text.
     """
 
     name: str
@@ -269,9 +252,6 @@ class Advice:
     """What to choose for one priority, and why.
 
     Attributes:
-        priority: What matters.
-        choice: A model, or what else is to be done; none if nothing can be chosen.
-        why: In a sentence.
         details: The same at length, question by question: how sure, what it costs, what is given up, what would change
             it.
     """
@@ -296,12 +276,7 @@ class TableSummary:
     """Models that may be compared: same data, same splits, same training protocol, same precision.
 
     Attributes:
-        variant: What part of the data was trained on, in words; empty for all of it.
-        subset: The same without the seed that drew it.
-        splits: As the task describes them.
         judged_by: Key of the measure that its tests, drawings and advice go by.
-        published: Published figures beside ours, as the task has them.
-        recommended: The model to take if nothing else is asked; none if there is none to trust.
     """
 
     key: str
@@ -343,13 +318,7 @@ class TableSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything a report shows.
-
-    Attributes:
-        machines: Machines and sets of versions as records have them, and the number of runs on each.
-        task: That of the records, empty without any.
-        pooled: Contrasts over data sets.
-    """
+    """Everything a report shows."""
 
     tables: list[Any]
     machines: list[dict[str, Any]]
