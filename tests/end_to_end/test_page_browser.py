@@ -192,6 +192,24 @@ def test_texts_stop_early_if_the_box_is_ticked(deep_server: Running, visit: Any)
     assert "carries no rule" in page.locator("#results table + p").inner_text()
 
 
+def test_the_slider_says_after_which_recurrence_texts_stop(deep_server: Running, visit: Any) -> None:
+    page = visit(deep_server).page
+    page.select_option("#second", "")
+    slider = page.locator("#depth")
+    assert slider.get_attribute("max") == slider.input_value() and page.locator("#depth-said").inner_text().endswith(
+        "4 of 4"
+    )
+    slider.focus()
+    page.keyboard.press("Home")
+    assert page.locator("#depth-said").inner_text() == "Recurrences: 1 of 4"
+    page.locator("#text").fill("a")
+    page.locator("#classify").click()
+    page.wait_for_selector("#results .card")
+    first = deep_server.post({"text": "a", "exit_after": 1}).json["results"][0]["predictions"][0]
+    shares = [f"{100 * share:.1f} %" for share in sorted(first["probabilities"].values(), reverse=True)]
+    assert shown(page)[0] == ("reviews", first["label"], shares)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 def test_the_thoughts_fit_any_screen(deep_server: Running, visit: Any, width: int, scheme: str) -> None:

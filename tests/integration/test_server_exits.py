@@ -17,6 +17,7 @@ from recurra import Classifier
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.serving.models import open_models
+from recurra.models.exits.rules import FixedExit
 from reviews import review_rows, train_linear, train_tiny
 from served import Running, running
 
@@ -143,3 +144,24 @@ def test_a_model_without_the_means_says_so(server: Running) -> None:
     assert [set(one) for one in found] == [{"label", "probabilities"}] * 2
     several = server.post({"text": TEXTS[0], "model": ["linear", "fp32"], "recurrences": True}).json["results"]
     assert "recurrences" not in several[0]["predictions"][0] and "recurrences" in several[1]["predictions"][0]
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_every_text_stops_where_the_request_says(server: Running, folders: dict[str, Path], after: int) -> None:
+    for name in ("fp32", "run"):
+        found = asked(server, name, TEXTS, exit_after=after)
+        wanted = Classifier.open(folders[name]).classify(TEXTS, rule=FixedExit(after)).probabilities
+        np.testing.assert_allclose(rows(found), wanted, atol=TOLERANCE)
+        assert {one["exited_after"] for one in found} == {after}
+
+
+def test_a_depth_that_a_model_does_not_have_is_one_line(server: Running) -> None:
+    for model, after, said in (
+        ("fp32", 3, "'exit_after' is 3 for model 'fp32'; allowed: 1, 2"),
+        ("plain", 1, "'exit_after' is 1 for model 'plain'; allowed: 2"),
+        ("linear", 1, "'exit_after' is 1 for model 'linear'; it has no recurrences: leave it out"),
+    ):
+        answer = server.post({"text": "a", "model": model, "exit_after": after})
+        assert (answer.status, answer.json["error"]["message"]) == (404, said)
+    both = asked(server, "fp32", TEXTS, exit_after=1, exit_rule="calibrated")
+    assert {one["exited_after"] for one in both} == {1}

@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -68,7 +69,7 @@ _TEXT = "The opening is slow, but the last act is worth the wait."
 _REASONS = {
     400: "The body is not JSON in UTF-8.",
     401: "The API key is missing or wrong.",
-    404: "There is no such model.",
+    404: "There is no such model, or it has no such exit.",
     408: "The body came too slowly.",
     413: "The body is too large.",
     415: "The body is not declared to be JSON in UTF-8, or is compressed.",
@@ -217,7 +218,8 @@ class Application:
         return _respond(ClassifyResponse(results))
 
     async def _results(self, query: ClassifyRequest, request: Request) -> list[ModelResult]:
-        texts, extras = query.texts, Extras(query.exit_rule is not None, query.recurrences)
+        texts, after = query.texts, None if query.exit_after is None else int(query.exit_after)
+        extras = Extras(query.exit_rule is not None or after is not None, query.recurrences, after)
         # From here on to the last text that is submitted nothing is waited for: these models answer, or none.
         models = self._models.chosen(query.model_names(self._models.names))
         for model in models:
@@ -225,13 +227,15 @@ class Application:
                 name = model.description.name
                 message = f"'abstain_below' is not for the multi-label model '{name}', which gives any number of labels"
                 raise Refusal(422, "invalid", message)
+            if after is not None:
+                _check_exit(after, model)
         spans = _occluded_spans(texts, self._limits) if query.explain else []
         changed = [without(text, span) for text, ranges in zip(texts, spans, strict=False) for span in ranges]
         futures: list[Future[Computed]] = []
         try:
             futures.extend(model.batcher.submit(texts, extras) for model in models)
             if changed:
-                futures.extend(model.batcher.submit(changed, Extras(exits=extras.exits)) for model in models)
+                futures.extend(model.batcher.submit(changed, replace(extras, recurrences=False)) for model in models)
             request.state.counts = {
                 "models": [model.description.name for model in models],
                 "texts": len(texts),
@@ -301,6 +305,14 @@ def _refusal_of(error: Exception, scope: Scope) -> Refusal | None:
         message = f"the method {scope['method'][:20]} is not allowed here; use {headers['Allow']}"
         return Refusal(405, "wrong_method", message, headers)
     return Refusal(404, "not_found", "there is nothing under this address; /openapi.json lists what there is")
+
+
+def _check_exit(after: int, model: QueuedModel) -> None:
+    depth = model.classifier.depth
+    allowed = () if depth is None else (*depth.exits, depth.num_recurrences)
+    if after not in allowed:
+        said = f"allowed: {', '.join(map(str, allowed))}" if allowed else "it has no recurrences: leave it out"
+        raise Refusal(404, "unknown_exit", f"'exit_after' is {after} for model '{model.description.name}'; {said}")
 
 
 def _occluded_spans(texts: Sequence[str], limits: ServerLimits) -> list[list[Span]]:

@@ -24,6 +24,7 @@ from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.computation import Classified
 from recurra.deployment.explanation import ExplainedLabel, WordEffect
 from recurra.deployment.serving.limits import Refusal, ServerLimits, try_again
+from recurra.models.exits.rules import FixedExit
 
 # A body that is too large is read and thrown away up to here: a client that is cut off while it sends sees a broken
 # connection instead of the answer.
@@ -39,6 +40,7 @@ class Extras:
 
     exits: bool = False
     recurrences: bool = False
+    exit_after: int | None = None
 
 
 Name = Annotated[str, Meta(min_length=1)]
@@ -52,6 +54,8 @@ class ClassifyRequest(Struct, frozen=True, forbid_unknown_fields=True):
         model: A model by name, or several; none takes the first that the server was started with.
         exit_rule: 'calibrated' lets texts stop early by the rule that a model carries (see /v1/models); one without
             goes all the way.
+        exit_after: Every text stops after this recurrence, one of the model's exits or its last, whatever the
+            rule; a model without it is answered 404.
         recurrences: Also give the prediction after each recurrence. All are computed then, also with an exit rule.
         abstain_below: A text whose highest probability is lower gets no label: 'label' is null then. Multi-label
             models have thresholds of their own and refuse it.
@@ -63,6 +67,8 @@ class ClassifyRequest(Struct, frozen=True, forbid_unknown_fields=True):
     text: str | Annotated[list[str], Meta(min_length=1)]
     model: Name | Annotated[list[Name], Meta(min_length=1)] | None = None
     exit_rule: Literal["calibrated"] | None = None
+    # Of JSON 1.0 is a whole number too.
+    exit_after: Annotated[float, Meta(ge=1, multiple_of=1)] | None = None
     recurrences: bool = False
     abstain_below: Annotated[float, Meta(ge=0, le=1)] | None = None
     explain: bool = False
@@ -106,7 +112,7 @@ class Prediction(Struct, omit_defaults=True):
             is lower.
         words: With 'explain': in the order of the text.
         words_by_label: The same of a multi-label model: for each of the text's labels, at most 20.
-        exited_after: With 'exit_rule': recurrences that the text took; the label is of there.
+        exited_after: With 'exit_rule' or 'exit_after': recurrences that the text took; the label is of there.
         recurrences: If asked for: the prediction after each recurrence with a head, the last included.
         stops_after: With 'recurrences': where the text stops, or would, under the model's own exit rule.
     """
@@ -328,6 +334,7 @@ _ALLOWED = {
     "text": "a string or a list of strings, one at least",
     "model": "the name of a model or a list of names, one at least",
     "exit_rule": "'calibrated' or null",
+    "exit_after": "a whole number from 1, or null",
     "recurrences": "true or false",
     "abstain_below": "a number from 0 to 1, or null",
     "explain": "true or false",
@@ -392,6 +399,8 @@ def answer(classifier: Classifier, texts: list[str], extras: Extras) -> Classifi
     A model without a rule of its own goes all the way, and says so; one without recurrences has nothing to say of them.
     """
     depth, rule = classifier.depth, classifier.calibrated_rule
+    if extras.exit_after is not None:
+        rule = FixedExit(extras.exit_after)
     if depth is None or extras == Extras():
         return Classified(classifier.predict_proba(texts))
     all_the_way = np.full(len(texts), depth.num_recurrences)

@@ -24,7 +24,7 @@ from recurra.deployment.serving.limits import Refusal, ServerLimits
 K = 1024
 LIMITS = ServerLimits(max_texts=5, max_characters=40_000)
 SMALL = ServerLimits(max_body_bytes=10 * K, max_held_bytes=16 * K, body_timeout_s=5)
-KEYS = "text, model, exit_rule, recurrences, abstain_below, explain"
+KEYS = "text, model, exit_rule, exit_after, recurrences, abstain_below, explain"
 TEXT = "must be a string or a list of strings, one at least"
 NUMBER = "'abstain_below' must be a number from 0 to 1, or null"
 MISTAKES = {
