@@ -97,7 +97,7 @@ def audit_study(
     ]
     for run_id, reason in missing.items():
         sys.stderr.write(one_line(f"no record: {run_id}: {reason}") + "\n")
-    plain = {"study": str(folder), "audits": [audit.plain() for audit in audits], "without_record": missing}
+    plain = {"study": str(folder), "audits": [vars(audit) for audit in audits], "without_record": missing}
     failed = [audit.name for audit in audits if audit.status == "failed"]
     present(CommandResult(plain, [Table("audits", str(folder), rows)], failed), as_json=as_json)
 

@@ -68,17 +68,18 @@ def exits(
 def _parts(choice: ExitChoice) -> list[Table | list[str]]:
     from recurra.tasks.tables import Table
 
-    chosen, judged = choice.chosen, choice.judged
-    if chosen.rule is None or judged is None:
-        nowhere = f"{choice.run_id}: no threshold keeps {choice.asked} on {choice.chosen_on}: stop nowhere early"
+    subject = choice.subject
+    if choice.measured is None:
+        nowhere = f"{subject.run_id}: no threshold keeps {choice.asked} on {subject.chosen_on}: stop nowhere early"
         return [[nowhere], _fixed_exits(choice)]
-    rule = f"{choice.run_id}: {chosen.rule.describe()}, chosen on {choice.chosen_on} for {choice.asked}"
+    judged = choice.measured.judged
+    rule = f"{subject.run_id}: {choice.measured.label}, chosen on {subject.chosen_on} for {choice.asked}"
     total = sum(judged.exited_after.values())
     shares = [
-        {"Recurrences taken": str(number), choice.unit: f"{count:,}", "Share": f"{100 * count / total:.1f} %"}
+        {"Recurrences taken": str(number), subject.unit: f"{count:,}", "Share": f"{100 * count / total:.1f} %"}
         for number, count in sorted(judged.exited_after.items())
     ]
-    lines = [f"{choice.quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
+    lines = [f"{subject.quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
     if judged.agreement is not None:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
     places = [number for number, count in judged.exited_after.items() if count]
@@ -91,9 +92,9 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
             "With exits": f"{timed.exits_ms:.3f}",
             "Speed-up": f"{timed.speed_up:.2f} x",
         }
-        for timed in choice.timed
+        for timed in choice.measured.timed
     ]
-    timed_table = Table("timed", f"Wall-clock, ms for {choice.what}", rows)
+    timed_table = Table("timed", f"Wall-clock, ms for {subject.timed}", rows)
     return [[rule], Table("shares", f"On {judged.split}", shares), lines, timed_table, _fixed_exits(choice)]
 
 
@@ -101,7 +102,7 @@ def _fixed_exits(choice: ExitChoice) -> Table:
     from recurra.tasks.tables import Table
 
     fixed = [*choice.fixed, choice.published]
-    quality = choice.quality.capitalize()
+    quality = choice.subject.quality.capitalize()
     rows = [
         {"Leaves": exit_.label, quality: f"{exit_.judged.exits:.4f}"}
         | {f"Batch {timed.batch_size}": f"{timed.speed_up:.2f} x" for timed in exit_.timed}

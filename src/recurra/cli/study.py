@@ -253,4 +253,4 @@ def pack(
     unfinished = f"; left out {packed.unfinished} without a record" if packed.unfinished else ""
     size = f"{packed.size_bytes / 2**20:.1f} MiB"
     line = f"{output}: {packed.runs} runs, {packed.added} new, {packed.replaced} replaced, {size}{unfinished}"
-    present(CommandResult(packed.plain(), [[line]]), as_json=as_json)
+    present(CommandResult({**vars(packed), "output": str(packed.output)}, [[line]]), as_json=as_json)

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,48 +44,41 @@ RECORDS_A_MODEL = 3
 LARGEST_PACE = 3.0
 
 
-class CostBook:
-    """Counts operations of runs; data are looked at once."""
+def training_flops(run: RunConfig, data: StudyData, epochs: int | None = None) -> float | None:
+    """Operations of a run's training; none for a control, whose solver decides how long it works.
 
-    def __init__(self, known: StudyData) -> None:
-        self.known = known
-        self._flops: dict[tuple[str, str, int], float] = {}
+    Without ``epochs`` it is trained for the most that its protocol allows.
 
-    def training_flops(self, run: RunConfig, epochs: int | None = None) -> float | None:
-        """Operations of a run's training; none for a control, whose solver decides how long it works.
+    Raises:
+        RecurraError: If the data or the model configuration cannot be used.
+    """
+    if run.is_control:
+        return None
+    cost, protocol = data_cost(run, data), run.protocol
+    passes = protocol.max_epochs if epochs is None else epochs
+    parts = [
+        (cost.lengths, passes),
+        (cost.auxiliary_lengths, protocol.auxiliary_epochs),
+        (cost.unlabelled_lengths, passes if run.teachers else 0),
+    ]
 
-        Args:
-            epochs: How many epochs; none takes the most that its protocol allows.
-
-        Raises:
-            RecurraError: If the data or the model configuration cannot be used.
-        """
-        if run.is_control:
-            return None
-        data, protocol = self.data(run), run.protocol
-        passes = protocol.max_epochs if epochs is None else epochs
-        parts = [
-            (data.lengths, passes),
-            (data.auxiliary_lengths, protocol.auxiliary_epochs),
-            (data.unlabelled_lengths, passes if run.teachers else 0),
-        ]
-        return sum(self._epoch_flops(run, data, lengths) * passes for lengths, passes in parts if lengths and passes)
-
-    def _epoch_flops(self, run: RunConfig, data: DataCost, lengths: Mapping[str, int]) -> float:
+    def epoch_flops(lengths: Mapping[str, int]) -> float:
         # The lengths of data that were looked at stay where they are.
-        key = run.model, content_hash(run.model_overrides), id(lengths)
-        if key not in self._flops:
-            self._flops[key] = (1 + BACKWARD) * task_of_data(run.data).epoch_flops(run, lengths, data)
-        return self._flops[key]
+        name = f"flops {content_hash([run.model, run.model_overrides])} {id(lengths)}"
+        forward = partial(task_of_data(run.data).epoch_flops, run, lengths, cost)
+        return (1 + BACKWARD) * data.once(name, run.data, forward)
 
-    def data(self, run: RunConfig) -> DataCost:
-        """What an epoch on a run's data is made of.
+    return sum(epoch_flops(lengths) * passes for lengths, passes in parts if lengths and passes)
 
-        Raises:
-            RecurraError: If the data cannot be used.
-        """
-        task, reading = task_of_data(run.data), content_hash(run.data.plain())
-        return self.known.once(f"cost {reading}", run.data, lambda: task.data_cost(run.data, self.known))
+
+def data_cost(run: RunConfig, data: StudyData) -> DataCost:
+    """What an epoch on a run's data is made of; the data are looked at once.
+
+    Raises:
+        RecurraError: If the data cannot be used.
+    """
+    read = partial(task_of_data(run.data).data_cost, run.data, data)
+    return data.once(f"cost {content_hash(run.data.plain())}", run.data, read)
 
 
 @dataclass(frozen=True)
@@ -103,13 +97,13 @@ class Timed:
 Measure = Callable[[RunConfig], Timed]
 
 
-def measured(book: CostBook, threads: int) -> Measure:
+def measured(known: StudyData, threads: int) -> Measure:
     """What times a model: training steps on made-up rows of the mean length, or fits of a control on some rows."""
 
     def measure(config: RunConfig) -> Timed:
         if config.is_control:
-            return Timed(None, task_of_data(config.data).control_seconds(config, book.known))
-        data = book.data(config)
+            return Timed(None, task_of_data(config.data).control_seconds(config, known))
+        data = data_cost(config, known)
         reset_peak_memory()
         speed = training_speed(config, data.tokens / data.rows, threads=threads)
         return Timed(speed, None, peak_memory_mib())
@@ -118,7 +112,7 @@ def measured(book: CostBook, threads: int) -> Measure:
 
 
 def training_speed(config: RunConfig, mean_tokens: float, *, threads: int, steps: int = TIMED_STEPS) -> float:
-    """Operations a second in training, counted as in `CostBook`, from steps on made-up rows of the mean length.
+    """Operations a second in training, counted as in `training_flops`, from steps on made-up rows of the mean length.
 
     Raises:
         ConfigurationError: If the model configuration is wrong.
@@ -179,7 +173,7 @@ class PlanCost:
         return sum(self.runs[run.config.run_id].seconds or 0.0 for run in runs)
 
 
-def cost_plan(runs: Sequence[PlannedRun], book: CostBook, measure: Measure | None = None) -> PlanCost:
+def cost_plan(runs: Sequence[PlannedRun], data: StudyData, measure: Measure | None = None) -> PlanCost:
     """Counts and estimates the cost of every run of a plan.
 
     Args:
@@ -189,11 +183,11 @@ def cost_plan(runs: Sequence[PlannedRun], book: CostBook, measure: Measure | Non
     Raises:
         RecurraError: If the data or a model configuration cannot be used.
     """
-    flops = {run.config.run_id: book.training_flops(run.config) for run in runs}
+    flops = {run.config.run_id: training_flops(run.config, data) for run in runs}
     models: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         models[model_key(run.config)].append(run)
-    rates = {key: _recorded_rate(members, book) for key, members in models.items()}
+    rates = {key: _recorded_rate(members, data) for key, members in models.items()}
     known = [rate for key, (rate, _) in rates.items() if rate is not None and not models[key][0].config.is_control]
     costs, basis = {}, []
     for key, members in models.items():
@@ -230,13 +224,13 @@ def model_key(config: RunConfig) -> str:
     return content_hash([config.model, config.model_overrides, config.precision, config.protocol.batch_size])
 
 
-def _recorded_rate(members: Sequence[PlannedRun], book: CostBook) -> tuple[float | None, int]:
+def _recorded_rate(members: Sequence[PlannedRun], data: StudyData) -> tuple[float | None, int]:
     """Operations a second of a model over its records (seconds, for a control), and how many those were."""
     values: list[float] = []
     for run in members:
         record = readable_record(run)
         if record is not None and (seconds := whole_seconds(record)) > 0 and len(values) < RECORDS_A_MODEL:
-            flops = book.training_flops(run.config, record.training.epochs)
+            flops = training_flops(run.config, data, record.training.epochs)
             values.append(seconds if flops is None else flops / seconds)
     return (statistics.median(values), len(values)) if values else (None, 0)
 
@@ -341,8 +335,7 @@ def costs_of_pending(data: StudyData, spec: Mapping[str, Any], output: str, thre
         from recurra.models.quiet import quieten_libraries
 
         quieten_libraries()
-    book = CostBook(data)
-    measure = measured(book, threads)
+    measure = measured(data, threads)
 
     def measure_aloud(config: RunConfig) -> Timed:
         timed = measure(config)
@@ -350,5 +343,5 @@ def costs_of_pending(data: StudyData, spec: Mapping[str, Any], output: str, thre
         sys.stdout.flush()
         return timed
 
-    costs = cost_plan(planned, book, measure_aloud).runs
+    costs = cost_plan(planned, data, measure_aloud).runs
     return {run.config.run_id: vars(costs[run.config.run_id]) for run in planned if run.state != "done"}

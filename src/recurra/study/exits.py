@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,31 +35,32 @@ class MeasuredExit:
 
 @dataclass(frozen=True)
 class ExitChoice:
-    """A threshold, what chose it, what it does elsewhere and what it saves."""
+    """A threshold, what chose it, what it does elsewhere and what it saves.
 
-    run_id: str
+    Attributes:
+        asked: What it was to keep, in words.
+        measured: The rule on the reported split; none if there is no rule.
+        published: The schedule that "CRT-Deep" publishes, with its numbers.
+        fixed: Every exit by itself, if that was asked for.
+    """
+
+    subject: ExitSubject
     asked: str
-    chosen_on: str
     chosen: CalibratedExits
-    judged: ExitQuality | None
-    timed: list[TimedEarlyExit]
+    measured: MeasuredExit | None
     published: MeasuredExit
-    fixed: list[MeasuredExit] = field(default_factory=list)
-    threads: int = 1
-    num_recurrences: int = 1
-    unit: str = "Rows"
-    quality: str = "accuracy"
-    what: str = ""
+    fixed: list[MeasuredExit]
+    threads: int
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
         return {
-            "run_id": self.run_id,
+            "run_id": self.subject.run_id,
             "asked": self.asked,
-            "chosen_on": self.chosen_on,
+            "chosen_on": self.subject.chosen_on,
             "chosen": self.chosen.plain(),
-            "judged": None if self.judged is None else _plain_judged(self.judged),
-            "timed": _plain_timed(self.timed),
+            "judged": None if self.measured is None else _plain_judged(self.measured.judged),
+            "timed": [] if self.measured is None else _plain_timed(self.measured.timed),
             "fixed": [
                 {"label": one.label, "judged": _plain_judged(one.judged), "timed": _plain_timed(one.timed)}
                 for one in [*self.fixed, self.published]
@@ -107,31 +108,20 @@ def choose_exits(
     share = of_run.exit_default if wanted is None else float(wanted)
     with torch_threads(threads):
         subject = of_run.exit_subject(run, data_root)
-        asked = of_run.describe_kept(share)
         chosen = subject.choose(share, kind)
-        judged = None if chosen.rule is None else subject.judge(chosen.rule)
-        timed = [] if chosen.rule is None else [_time(subject, chosen.rule, size) for size in batch_sizes]
-        # What nobody chose: the published schedule, and every exit by itself.
-        others: list[tuple[str, ExitRule]] = [(f"published schedule: {PUBLISHED.describe()}", PUBLISHED)]
-        others += [(f"after loop {number}", FixedExit(number)) for number in subject.model.config.exits if each]
-        *fixed, published = (
-            MeasuredExit(label, subject.judge(rule), [_time(subject, rule, size) for size in batch_sizes])
-            for label, rule in [*others[1:], others[0]]
-        )
+
+        def measure(label: str, rule: ExitRule) -> MeasuredExit:
+            return MeasuredExit(label, subject.judge(rule), [_time(subject, rule, size) for size in batch_sizes])
+
         return ExitChoice(
-            run_id=subject.run_id,
-            asked=asked,
-            chosen_on=subject.chosen_on,
+            subject=subject,
+            asked=of_run.describe_kept(share),
             chosen=chosen,
-            judged=judged,
-            timed=timed,
-            published=published,
-            fixed=fixed,
+            measured=None if chosen.rule is None else measure(chosen.rule.describe(), chosen.rule),
+            # What nobody chose: the published schedule, and every exit by itself.
+            fixed=[measure(f"after loop {number}", FixedExit(number)) for number in subject.model.config.exits if each],
+            published=measure(f"published schedule: {PUBLISHED.describe()}", PUBLISHED),
             threads=torch.get_num_threads(),
-            num_recurrences=int(subject.model.config.num_recurrences),
-            unit=subject.unit,
-            quality=subject.quality,
-            what=subject.timed,
         )
 
 
@@ -156,19 +146,15 @@ def keep_exits(run: Path, choice: ExitChoice) -> ExitsRecord:
     if not choice.fixed:
         raise ValueError("the exits were not measured one by one")
     first = choice.fixed[0].judged
-    rule = choice.chosen.rule
-    chosen = None
-    if choice.judged is not None and rule is not None:
-        chosen = _record(MeasuredExit(rule.describe(), choice.judged, choice.timed))
     return ExitsRecord(
-        run_id=choice.run_id,
-        num_recurrences=choice.num_recurrences,
+        run_id=choice.subject.run_id,
+        num_recurrences=int(choice.subject.model.config.num_recurrences),
         split=first.split,
-        chosen_on=choice.chosen_on,
+        chosen_on=choice.subject.chosen_on,
         asked=choice.asked,
         full_loss=first.full,
         fixed=[_record(measured) for measured in [*choice.fixed, choice.published]],
-        chosen=chosen,
+        chosen=None if choice.measured is None else _record(choice.measured),
         environment=environment_record(
             threads=choice.threads,
             precision="fp32",

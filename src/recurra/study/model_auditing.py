@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,6 @@ class StudyAudit:
     summary: str
     value: float | None
     threshold: float | None
-
-    def plain(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
-        return asdict(self)
 
 
 def audit_study(folder: Path) -> tuple[list[StudyAudit], dict[str, str]]:

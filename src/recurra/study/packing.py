@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from recurra.core.best_run import BEST_NAME
 from recurra.core.errors import CheckpointError
@@ -41,10 +40,6 @@ class PackedStudy:
     unfinished: int
     runs: int
     size_bytes: int
-
-    def plain(self) -> dict[str, Any]:
-        """Plain values, for ``--json``."""
-        return {**asdict(self), "output": str(self.output)}
 
 
 def pack_study(study: Path, output: Path) -> PackedStudy:

@@ -108,10 +108,6 @@ class RunProgress:
             return None
         return (self.updated - self.started) / done * max(0, self.steps - self.step)
 
-    def plain(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
-        return asdict(self)
-
 
 def read_progress(folder: Path) -> RunProgress | None:
     """What the run in a folder says of itself, or none if it says nothing that can be read."""
@@ -173,7 +169,7 @@ class ProgressReporter(Reporter):
             now = replace(self._now, updated=time.time())
         # A full disk is told by what matters; this file does not.
         with contextlib.suppress(StorageError):
-            write_json(self.path, now.plain())
+            write_json(self.path, asdict(now))
 
 
 class _FollowedTask(ProgressTask):

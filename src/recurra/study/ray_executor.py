@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -103,19 +102,17 @@ class Cluster:
             UnavailableError: If the cluster does not take this machine.
             ConfigurationError: If no node has what a run needs.
         """
+        ray = _import_ray(self.wording.extra)
         with _output_kept_free():
-            yield from self._connected(_import_ray(self.wording.extra))
-
-    def _connected(self, ray: ModuleType) -> Iterator[ModuleType]:
-        try:
-            ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise UnavailableError(self._unreachable(" ".join(str(error).split())[:200])) from error
-        try:
-            self._check_resources(ray)
-            yield ray
-        finally:
-            ray.shutdown()
+            try:
+                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise UnavailableError(self._unreachable(" ".join(str(error).split())[:200])) from error
+            try:
+                self._check_resources(ray)
+                yield ray
+            finally:
+                ray.shutdown()
 
     def _check_resources(self, ray: ModuleType) -> None:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -200,8 +197,6 @@ class Answer:
 
 def run_on_node(order: RemoteRun) -> Answer:
     """Carries out a run on the node that this is called on."""
-    import socket
-
     machine = Machine.from_json(order.machine)
     cwd = Path(order.cwd) if Path(order.cwd).is_dir() else None
     if _shares_folder(order):
@@ -283,7 +278,7 @@ class RayExecutor:
         with self.cluster.connected() as ray, self._token() as token, self.reporter.task("runs", len(pending)) as task:
             return self._execute(ray, pending, token, task)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _token(self) -> Iterator[tuple[Path, str]]:
         # The study holds its folder: what lies there was left by a driver that was killed.
         for leftover in self.output.glob(f"{_TOKEN_PREFIX}*"):

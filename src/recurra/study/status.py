@@ -6,7 +6,7 @@ import contextlib
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from recurra.core.progress import Reporter
 from recurra.core.terminal import duration, words
 from recurra.study.estimate import (
     RECORDS_A_MODEL,
-    CostBook,
     PlanCost,
     Timed,
     cost_plan,
@@ -70,7 +69,7 @@ def plain_run(run: PlannedRun) -> dict[str, Any]:
         "done": run.state == "done",
         "reason": run.reason,
         "folder": str(run.folder),
-        "progress": None if run.progress is None else run.progress.plain(),
+        "progress": None if run.progress is None else asdict(run.progress),
     }
 
 
@@ -229,8 +228,7 @@ def plan_with_cost(
     workers = workers or workers_for(waiting, data.machine)
     if not cost:
         return CostedPlan(spec.name, runs, workers, None, exports=exports)
-    book = CostBook(data)
-    time_model = measured(book, threads_of(data.machine, available_cores(), workers).threads)
+    time_model = measured(data, threads_of(data.machine, available_cores(), workers).threads)
 
     def measure(config: RunConfig) -> Timed:
         if config.is_control:
@@ -241,7 +239,7 @@ def plan_with_cost(
 
     try:
         return CostedPlan(
-            spec.name, runs, workers, cost_plan(runs, book, measure if calibrated else None), exports=exports
+            spec.name, runs, workers, cost_plan(runs, data, measure if calibrated else None), exports=exports
         )
     except ConfigurationError:
         # No data would cure it, and `run` refuses it too.

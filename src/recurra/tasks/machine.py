@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-_PATHS = ("data_root", "cache_dir")
+from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,9 @@ class Machine:
 
     def to_json(self) -> str:
         """Plain form, to hand to a worker process."""
-        values = dict(vars(self))
-        return json.dumps({**values, **{key: str(values[key]) if values[key] else None for key in _PATHS}})
+        return TypeAdapter(type(self)).dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Reads what `to_json` wrote."""
-        values = json.loads(text)
-        return cls(**{**values, **{key: Path(values[key]) if values[key] else None for key in _PATHS}})
+        return TypeAdapter(cls).validate_json(text)

@@ -133,15 +133,11 @@ def test_the_test_of_a_pair_is_of_the_seeds_that_its_contrast_is_of(tmp_path: Pa
 
 def test_models_without_a_seed_in_common_are_not_tested(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path)
-    summary = summarise_runs([factory.run("recurrent", 0.7, seed=1), factory.run("stacked-narrow", 0.9, seed=2)])
-    (test,) = summary["tables"][0]["tests"]
+    folders = [factory.run("recurrent", 0.7, seed=1), factory.run("stacked-narrow", 0.9, seed=2)]
+    assert answer(folders) == []
+    (test,) = summarise_runs(folders)["tables"][0]["tests"]
     assert test["reason"] == "the models have no seed in common"
     assert test["p"] is None and not test["supported"]
-
-
-def test_without_an_equal_seed_there_is_no_pair(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path)
-    assert answer([factory.run("recurrent", 0.7, seed=1), factory.run("stacked-narrow", 0.8, seed=2)]) == []
 
 
 def test_what_no_seed_changes_meets_every_seed(tmp_path: Path) -> None:

@@ -88,30 +88,6 @@ def test_legends_are_inside_the_figure(study: Path) -> None:
     assert "sharing & width_5: recurrent − baseline" in forest
 
 
-def test_numbers_are_those_of_the_summary_in_full(study: Path) -> None:
-    summary = json.loads((study / "summary.json").read_text(encoding="utf-8"))
-    results = rows(study / "tables" / "results.csv")
-    expected = [
-        (table["title"], model["label"], split, score["accuracy"]["mean"])
-        for table in summary["tables"]
-        for model in table["models"]
-        for split, score in model["scores"].items()
-    ]
-    found = [
-        (row["table"], row["model"], row["split"], float(row["value"]))
-        for row in results
-        if row["measure"] == "accuracy" and not row["seed"]
-    ]
-    assert found == expected
-    contrasts = rows(study / "tables" / "contrasts.csv")
-    assert [float(row["gap"]) for row in contrasts] == [table["contrasts"][0]["gap"] for table in summary["tables"]]
-    assert {row["name"] for row in contrasts} == {"sharing & width_5"}
-    tests = rows(study / "tables" / "tests.csv")
-    assert [float(row["odds_ratio"]) for row in tests] == [
-        table["tests"][0]["odds_ratio"] for table in summary["tables"]
-    ]
-
-
 def test_csv_quotes_what_has_to_be_quoted() -> None:
     made = csv_text([{"a": 'x,"y"\nz', "b": None}, {"a": "1", "c": 0.1 + 0.2}])
     assert list(csv.DictReader(io.StringIO(made))) == [

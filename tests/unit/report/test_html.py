@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from factories import RunFactory, invariance, leakage, study_latency
+from factories import RunFactory, leakage, study_latency
 from recurra.core.errors import StorageError
 from recurra.report.load import load_runs
 from recurra.report.render import TEMPLATES, render_report
@@ -182,17 +180,12 @@ def test_where_nothing_can_be_recommended_the_page_says_why(tmp_path: Path) -> N
     assert "Use None" not in page.text
 
 
-def test_summary_is_written_beside_the_report(tmp_path: Path) -> None:
-    folder = RunFactory(tmp_path / "runs", rows=SMALL).run("recurrent", audits=[invariance()])
-    write_report(tmp_path / "a", [folder], title="x")
-    assert json.loads((tmp_path / "a" / "summary.json").read_text(encoding="utf-8"))["tables"]
-
-
 def test_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path / "runs", rows=SMALL)
     folders = [factory.run(name, seed=seed) for name in ("baseline", "recurrent") for seed in (0, 1)]
     pages = [write_report(tmp_path / name, folders, title="x").read_bytes() for name in ("a", "b")]
     assert pages[0] == pages[1]
+    assert len(json.loads((tmp_path / "a" / "summary.json").read_text(encoding="utf-8"))["tables"][0]["models"]) == 2
 
 
 def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
@@ -201,9 +194,3 @@ def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> Non
     with pytest.raises(StorageError, match="a file stands where a folder is needed"):
         write_report(tmp_path / "file", [folder], title="x")
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
-
-
-def test_report_imports_no_torch() -> None:
-    code = "import sys, recurra.report; print([n for n in ('torch', 'transformers', 'sklearn') if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

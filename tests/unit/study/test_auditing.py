@@ -43,14 +43,11 @@ def test_audits_on_different_data_stay_apart(tmp_path: Path) -> None:
     assert len({audit.data for audit in found}) == 2
 
 
-def test_a_run_folder_is_a_study_of_one(tmp_path: Path) -> None:
-    run = RunFactory(tmp_path, rows=ROWS).run("linear", audits=[skipped()])
-    assert [audit.status for audit in audit_study(run)[0]] == ["skipped"]
-
-
-def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+def test_a_run_folder_is_a_study_of_one_and_a_folder_without_runs_is_none(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no finished run"):
         audit_study(tmp_path)
+    run = RunFactory(tmp_path, rows=ROWS).run("linear", audits=[skipped()])
+    assert [audit.status for audit in audit_study(run)[0]] == ["skipped"]
 
 
 def test_a_trained_model_passes_and_a_wrong_count_is_found(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from recurra.core.errors import ConfigurationError, StorageError
+from recurra.core.configuration import write_yaml
+from recurra.core.errors import ConfigurationError, RecurraError, StorageError
 from recurra.data.configuration import DataConfig
 from recurra.reported_study import refuse_folder_of_another
 from recurra.study.plan import claim_folder, load_run_config
@@ -28,41 +29,38 @@ def test_a_fresh_folder_gets_the_configuration(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
-def test_a_folder_of_another_run_is_refused_and_untouched(tmp_path: Path) -> None:
-    claim_folder(config(), tmp_path)
-    before = snapshot(tmp_path)
-    with pytest.raises(
-        StorageError, match=r"holds another run \(demo-default-baseline-paper-s0-.*, wanted .*-s1-"
-    ) as caught:
-        claim_folder(config(seed=1), tmp_path)
-    assert "choose another --output" in str(caught.value)
-    assert snapshot(tmp_path) == before
-
-
-def test_a_folder_with_something_else_is_refused_and_untouched(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("x", encoding="utf-8")
-    with pytest.raises(StorageError, match="is not empty and not a run folder of ours; choose another --output"):
+@pytest.mark.parametrize(
+    ("name", "text", "error", "message"),
+    [
+        (
+            "config.yaml",
+            write_yaml(config(seed=1).plain()),
+            StorageError,
+            r"holds another run \(demo-default-baseline-paper-s1-.*, wanted .*-s0-.*choose another --output",
+        ),
+        ("config.yaml", "model: [", ConfigurationError, "is not valid YAML"),
+        ("thesis.tex", "x", StorageError, "is not empty and not a run folder of ours; choose another --output"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused_and_untouched(
+    name: str, text: str, error: type[RecurraError], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(error, match=message):
         claim_folder(config(), tmp_path)
-    assert snapshot(tmp_path) == {"thesis.tex": b"x"}
+    assert snapshot(tmp_path) == {name: text.encode()}
 
 
-def test_what_a_failed_start_left_is_no_hindrance(tmp_path: Path) -> None:
-    for name in (".lock", "log.txt", "error.json"):
+def test_what_a_failed_start_or_a_kill_left_is_no_hindrance(tmp_path: Path) -> None:
+    for name in (".lock", "log.txt", "error.json", ".config.yaml.a1b2_c3d.part"):
         (tmp_path / name).write_text("x", encoding="utf-8")
     assert claim_folder(config(), tmp_path) is None
+    assert set(snapshot(tmp_path)) == {".lock", "log.txt", "error.json", "config.yaml"}
 
 
-def test_a_kill_while_the_configuration_was_written_is_no_hindrance(tmp_path: Path) -> None:
-    (tmp_path / ".config.yaml.a1b2_c3d.part").write_text("name: hal", encoding="utf-8")
+def test_a_part_of_a_study_file_is_no_hindrance_to_a_study(tmp_path: Path) -> None:
+    (tmp_path / ".study.yaml.a1b2_c3d.part").write_text("name: hal", encoding="utf-8")
     refuse_folder_of_another("any", tmp_path)
-    assert claim_folder(config(), tmp_path) is None
-    assert list(snapshot(tmp_path)) == ["config.yaml"]
-
-
-def test_a_damaged_configuration_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("model: [", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="is not valid YAML"):
-        claim_folder(config(), tmp_path)
 
 
 def test_a_machine_comes_back_from_the_worker_s_argument(tmp_path: Path) -> None:

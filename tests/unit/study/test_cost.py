@@ -17,7 +17,7 @@ from recurra.core.record import read_record, write_record
 from recurra.data.corpora import load_dataset
 from recurra.data.tokenization import load_tokenizer
 from recurra.models.presets import forward_flops, preset
-from recurra.study.estimate import CostBook, Timed, cost_plan, training_speed
+from recurra.study.estimate import Timed, cost_plan, data_cost, training_flops, training_speed
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.base import DataCost, task_of_data
@@ -54,11 +54,11 @@ def test_operations_are_those_of_every_row_at_its_own_length(tmp_path: Path) -> 
     lengths = [min(24, len(tokenizer(text)["input_ids"])) for text in dataset.splits["train"].texts]
     assert len(set(lengths)) > 1
     wanted = 3 * sum(forward_flops(shape, length) for length in lengths) * run.protocol.max_epochs
-    book = CostBook(StudyData(Machine(cache_dir=tmp_path / "cache")))
-    assert book.training_flops(run) == wanted
-    assert book.training_flops(run, epochs=2) == wanted / run.protocol.max_epochs * 2
-    assert book.data(run).rows == len(lengths) and book.data(run).tokens == sum(lengths)
-    assert book.training_flops(expand(spec)[0]) is None
+    known = StudyData(Machine(cache_dir=tmp_path / "cache"))
+    assert training_flops(run, known) == wanted
+    assert training_flops(run, known, epochs=2) == wanted / run.protocol.max_epochs * 2
+    assert data_cost(run, known).rows == len(lengths) and data_cost(run, known).tokens == sum(lengths)
+    assert training_flops(expand(spec)[0], known) is None
 
 
 def test_an_epoch_costs_what_its_parts_cost() -> None:
@@ -79,8 +79,8 @@ def test_auxiliary_rows_cost_as_often_as_they_are_passed_over(tmp_path: Path, mo
     monkeypatch.setattr(ClassificationTask, "data_cost", lambda *_: cost)
     plain = RunConfig.parse({**expand(study_of_demo())[0].plain(), "model": "recurrent"})
     protocol = plain.protocol.model_copy(update={"max_epochs": 2, "auxiliary_epochs": 7})
-    found = CostBook(StudyData(Machine(cache_dir=tmp_path / "cache"))).training_flops(
-        plain.model_copy(update={"protocol": protocol})
+    found = training_flops(
+        plain.model_copy(update={"protocol": protocol}), StudyData(Machine(cache_dir=tmp_path / "cache"))
     )
     one = {length: 3 * forward_flops(preset("recurrent"), length) for length in (5, 9)}
     assert found == 2 * 4 * one[9] + 7 * 3 * one[5]
@@ -95,9 +95,9 @@ def test_data_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return count(task, config, machine)
 
     monkeypatch.setattr(ClassificationTask, "data_cost", counted)
-    book = CostBook(StudyData(Machine(cache_dir=tmp_path / "cache")))
+    known = StudyData(Machine(cache_dir=tmp_path / "cache"))
     runs = [run for run in expand(study(tmp_path)) if run.model != "linear"]
-    assert len({book.training_flops(run) for run in runs}) == 1 and sum(looked.values()) == 1
+    assert len({training_flops(run, known) for run in runs}) == 1 and sum(looked.values()) == 1
 
 
 def test_seconds_come_from_the_records_of_the_study(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_seconds_come_from_the_records_of_the_study(tmp_path: Path) -> None:
     linear, tiny, other = expand(spec)
     finish(output, linear, wall_s=7.0, epochs=0)
     finish(output, tiny, wall_s=50.0, epochs=2)
-    found = cost_plan(plan_study(spec, output), CostBook(StudyData(Machine(cache_dir=tmp_path / "cache"))))
+    found = cost_plan(plan_study(spec, output), StudyData(Machine(cache_dir=tmp_path / "cache")))
     assert found.runs[linear.run_id].seconds == 7.0
     # Two epochs took 50 s, and the run may take five.
     assert found.runs[other.run_id].seconds == pytest.approx(125.0)
@@ -117,16 +117,16 @@ def test_seconds_come_from_the_records_of_the_study(tmp_path: Path) -> None:
 def test_a_model_without_a_record_is_calibrated_or_takes_the_others_rate(tmp_path: Path) -> None:
     write_tiny_model(tmp_path / "second.yaml")
     spec = study(tmp_path, models=[str(tmp_path / "tiny.yaml"), str(tmp_path / "second.yaml")])
-    output, book = tmp_path / "out", CostBook(StudyData(Machine(cache_dir=tmp_path / "cache")))
+    output, known = tmp_path / "out", StudyData(Machine(cache_dir=tmp_path / "cache"))
     first, second, *_ = expand(spec)
-    nothing = cost_plan(plan_study(spec, output), book)
+    nothing = cost_plan(plan_study(spec, output), known)
     assert nothing.seconds(plan_study(spec, output)) is None and "--calibrate" in nothing.basis[0]
-    flops = book.training_flops(first)
+    flops = training_flops(first, known)
     assert flops is not None
-    measured = cost_plan(plan_study(spec, output), book, lambda config: Timed(flops / 10, None))
+    measured = cost_plan(plan_study(spec, output), known, lambda config: Timed(flops / 10, None))
     assert measured.runs[second.run_id].seconds == pytest.approx(10.0) and "calibrated" in measured.basis[1]
     finish(output, first, wall_s=20.0, epochs=5)
-    others = cost_plan(plan_study(spec, output), book)
+    others = cost_plan(plan_study(spec, output), known)
     assert others.runs[second.run_id].seconds == pytest.approx(20.0)
     assert "at the rate of the other models' records" in others.basis[1]
 

@@ -13,7 +13,7 @@ from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.reported_study import _headline
 from recurra.study import estimate
-from recurra.study.estimate import CostBook, Expectation, RunCost, costs_of_pending, expect
+from recurra.study.estimate import Expectation, RunCost, costs_of_pending, expect, training_flops
 from recurra.study.executor import Outcome
 from recurra.study.spec import StudySpec, expand
 from recurra.study.workers import Workers
@@ -41,9 +41,9 @@ def test_each_model_has_its_time_the_cheapest_first(tmp_path: Path, monkeypatch:
     assert [line.split(":")[0].strip() for line in lines] == ["linear", "recurrent-tiny", "baseline-tiny", "together"]
     assert "MiB of memory or more" in lines[1] and "MiB" not in lines[0] and "2 runs of about" in lines[2]
     trained = {run.model: run for run in runs if not run.is_control}
-    book = CostBook(StudyData(machine))
+    known = StudyData(machine)
     for run in trained.values():
-        assert costs[run.run_id]["seconds"] == pytest.approx((book.training_flops(run) or 0.0) / SPEED)
+        assert costs[run.run_id]["seconds"] == pytest.approx((training_flops(run, known) or 0.0) / SPEED)
 
 
 def test_models_are_counted_as_they_are_timed(

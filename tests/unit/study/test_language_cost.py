@@ -11,7 +11,7 @@ from recurra.data.language.corpora import load_language_dataset
 from recurra.data.language.preparation import encode_for, make_samples
 from recurra.data.language.tokenization import load_language_tokenizer
 from recurra.models.presets import language_flops
-from recurra.study.estimate import CostBook, training_speed
+from recurra.study.estimate import training_flops, training_speed
 from recurra.study.executor import rough_weight
 from recurra.tasks.language.configuration import language_configuration
 from recurra.tasks.machine import Machine
@@ -22,15 +22,15 @@ from recurra.tasks.study_data import StudyData
 def test_a_training_costs_three_forward_passes_over_every_sample(mode: str, tmp_path: Path) -> None:
     run = language_run(tmp_path, mode=mode)
     run = run.model_copy(update={"data": run.data.model_copy(update={"context": 32})})
-    book = CostBook(StudyData(Machine(cache_dir=tmp_path / "cache")))
+    known = StudyData(Machine(cache_dir=tmp_path / "cache"))
     dataset = load_language_dataset(run.data)
     tokenizer = load_language_tokenizer(run.data, dataset, None)
     encoded = encode_for(dataset.splits["train"], run.data, tokenizer, tmp_path / "own")
     samples = make_samples(encoded, run.data)
     shape = language_configuration(run, len(tokenizer), tokenizer.eos_token_id)
     forward = sum(language_flops(shape, len(row["input_ids"]), with_exits=True) for row in samples)
-    assert book.training_flops(run, 1) == pytest.approx(3 * forward)
-    assert book.training_flops(run) == pytest.approx(3 * forward * run.protocol.max_epochs)
+    assert training_flops(run, known, 1) == pytest.approx(3 * forward)
+    assert training_flops(run, known) == pytest.approx(3 * forward * run.protocol.max_epochs)
     assert (len({len(row["input_ids"]) for row in samples}) == 1) == (mode == "packed")
 
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -52,7 +52,7 @@ def begin(output: Path, config: RunConfig, **values: object) -> None:
     folder = run_folder(output, config)
     folder.mkdir(parents=True)
     claim_folder(config, folder)
-    write_json(folder / PROGRESS_NAME, progress(**values).plain())
+    write_json(folder / PROGRESS_NAME, asdict(progress(**values)))
 
 
 def finish(output: Path, config: RunConfig, wall_s: float) -> None:

@@ -21,7 +21,7 @@ from recurra import reported_study as study_module
 from recurra.cli.main import main
 from recurra.core.best_run import BestRunRecord, find_run
 from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
-from recurra.core.files import FolderLock, write_json
+from recurra.core.files import write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, read_record, write_record
 from recurra.reported_study import StudyResult, read_latency_file, report_study, run_and_report
@@ -146,19 +146,6 @@ def test_another_study_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"holds the study 's', not 'other'; choose another --output"):
         run(spec(name="other"), tmp_path)
     assert snapshot(tmp_path) == before
-
-
-def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("x", encoding="utf-8")
-    with pytest.raises(StorageError, match="is not empty and not a study of ours"):
-        run(spec(), tmp_path)
-    assert snapshot(tmp_path) == {"thesis.tex": b"x"}
-
-
-def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
-    with FolderLock(tmp_path), pytest.raises(StorageError, match="in use by another process"):
-        run(spec(), tmp_path)
-    assert MadeUp.started == []
 
 
 def test_a_report_can_be_made_of_what_is_there(tmp_path: Path) -> None:

@@ -22,21 +22,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_linear(tmp_path_factory.mktemp("evaluate"))
 
 
-@pytest.mark.parametrize("split", ["test", "validation"])
-def test_a_split_gives_what_the_record_says(run: Path, split: str) -> None:
+@pytest.mark.parametrize("split", [None, "test", "validation", "train"])
+def test_a_split_gives_what_the_record_says(run: Path, split: str | None) -> None:
     result = compute_evaluation(run, TASK.measure, split=split)
-    assert result.metrics == result.recorded == read_record(run).metrics[split]
-    assert result.rows.name == split
+    # The last one is the default; of train the record has no figure.
+    assert result.rows.name == split or (split, result.rows.name) == (None, "test")
+    assert result.recorded == read_record(run).metrics.get(result.rows.name)
+    assert result.metrics == result.recorded or (split, result.metrics.rows) == ("train", 192)
     assert (result.computation.engine, result.plain()["computation"]["compute_precision"]) == ("scikit-learn", "fp64")
-
-
-def test_the_default_is_the_last_split(run: Path) -> None:
-    assert compute_evaluation(run, TASK.measure).rows.name == "test"
-
-
-def test_train_can_be_evaluated_though_the_record_has_no_figure_of_it(run: Path) -> None:
-    result = compute_evaluation(run, TASK.measure, split="train")
-    assert result.recorded is None and result.metrics.rows == 192
 
 
 def test_predictions_of_a_split_are_those_of_the_run(run: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from recurra.models.recurrence import LayerStack
 from recurra.tasks.language.training import train_language_model
 from recurra.training.checkpoint import SCALER_NAME, load_optimizer
 from recurra.training.fit import CHECKPOINTS_NAME, training_arguments
-from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS, ProtocolConfig, load_protocol
+from recurra.training.protocols import LANGUAGE_PROTOCOLS, ProtocolConfig, load_protocol
 from recurra.training.trainer import RecurraTrainer
 from tiny import language_model
 
@@ -149,12 +149,6 @@ def test_one_cycle_rises_for_three_tenths_and_falls_to_almost_nothing(tmp_path: 
 def test_label_smoothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"'label_smoothing' is 0.1: .*allowed: 0"):
         fit(tmp_path, label_smoothing=0.1)
-
-
-def test_every_parameter_of_a_protocol_at_its_default_is_left_out_only_if_it_came_later() -> None:
-    assert "adam_betas" not in PROTOCOLS["paper"].plain()
-    assert LANGUAGE_PROTOCOLS["paper"].plain()["adam_betas"] == [0.9, 0.95]
-    assert ProtocolConfig.parse(LANGUAGE_PROTOCOLS["paper"].plain()) == LANGUAGE_PROTOCOLS["paper"]
 
 
 def test_the_state_of_a_loss_scaler_is_kept_without_pickle(tmp_path: Path) -> None:
