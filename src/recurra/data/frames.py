@@ -51,12 +51,13 @@ class RowsInMemory:
         return {split: folder / f"{name}.parquet" for split, name in names.items()}
 
     def write(self, folder: Path) -> None:
-        """Writes each split as Parquet."""
+        """Writes each split as Parquet, unless its rows lie there already, whatever they came in."""
         for split, path in self.files(folder).items():
             table = pa.table({name: pa.array(cells, pa.string()) for name, cells in self.parts[split].items()})
             table = table.replace_schema_metadata({MADE_FROM: self.sources[split].encode("utf-8")})
-            with atomic_path(path) as temporary:
-                pq.write_table(table, temporary, compression="zstd")
+            if not _holds(path, table):
+                with atomic_path(path) as temporary:
+                    pq.write_table(table, temporary, compression="zstd")
 
     def options(self, folder: Path) -> dict[str, Any]:
         """What the configuration of the data says of them: the files, and that labels are lists if they are."""
@@ -221,3 +222,11 @@ def _as_lists(cells: list[Any], source: str) -> list[Any]:
                 f"row {place} of {source} has the one label '{cell[:60]}' where others have lists; give each row a list"
             )
     return [json.dumps(cell or [], ensure_ascii=False) for cell in cells]
+
+
+def _holds(path: Path, table: Any) -> bool:
+    # The hash of the file is part of a run's name, and must not change with what the same rows came in.
+    try:
+        return bool(pq.read_table(path).equals(table))
+    except (OSError, pa.ArrowException):
+        return False

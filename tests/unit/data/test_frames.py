@@ -128,6 +128,15 @@ def test_splits_are_files_of_their_own_and_all_rows_are_in_every_name(tmp_path: 
     assert read(given).parts == read(train, validation=train, test=test).parts
 
 
+def test_a_file_is_written_once_and_again_if_it_was_damaged(tmp_path: Path) -> None:
+    path = written(read((TEXTS, WORDS)), tmp_path)
+    before = path.read_bytes()
+    assert written(read(FORMS["frame"]), tmp_path).read_bytes() == before
+    for damage in (before[:-3], b"", written(read((TEXTS, WORDS[::-1])), tmp_path / "other").read_bytes()):
+        path.write_bytes(damage)
+        assert written(read((TEXTS, WORDS)), tmp_path).read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
