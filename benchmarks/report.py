@@ -34,7 +34,7 @@ from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
 from recurra.report.files import write_study_report
 from recurra.report.load import load_runs
-from recurra.report.summary import summarise, summarise_folders
+from recurra.report.summary import summarise
 from recurra.tasks.runs import ModelVariant, make_run
 from recurra.tasks.summary import plain
 from recurra.training.protocols import PROTOCOLS
@@ -52,7 +52,7 @@ def measure(setting: Setting) -> list[Measure]:
         many = list(write_runs(Path(folder) / "many", tables=tables, models=10, seeds=setting.sized(10, 2)))
         few = list(write_runs(Path(folder) / "few", tables=setting.sized(5, 1), models=8, seeds=setting.sized(5, 2)))
         start = time.perf_counter()
-        summary = plain(summarise_folders(many))
+        summary = plain(summarise(load_runs(many)[0]))
         aggregating_s = time.perf_counter() - start
         if len(summary["tables"]) != tables or summary["failed_runs"]:
             raise RuntimeError("the benchmark's records were not aggregated as they are meant to be")

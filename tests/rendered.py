@@ -8,8 +8,8 @@ from typing import Any
 
 from recurra.report.files import write_study_report
 from recurra.report.load import load_runs
-from recurra.report.summary import reporting_of, summarise, summarise_folders
-from recurra.tasks.summary import plain
+from recurra.report.summary import reporting_of, summarise
+from recurra.tasks.summary import Summary, plain
 
 
 def part_rows(task: str, table: Any, key: str) -> tuple[list[str], list[list[str]]]:
@@ -17,6 +17,17 @@ def part_rows(task: str, table: Any, key: str) -> tuple[list[str], list[list[str
     part = next(part for part in reporting_of(task).tables(table) if part.key == key)
     headings = part.headings()
     return headings, part.cells(headings)
+
+
+def summarise_folders(
+    runs: Sequence[Path],
+    latency: Mapping[str, Any] | None = None,
+    failures: Mapping[str, str] | None = None,
+    **asked: Any,
+) -> Summary:
+    """What a report of run folders knows."""
+    finished, failed = load_runs(runs, failures)
+    return summarise(finished, latency, failed, **asked)
 
 
 def summarise_runs(runs: Sequence[Path], latency: Mapping[str, Any] | None = None, **asked: Any) -> dict[str, Any]:

@@ -76,7 +76,8 @@ def audit_study(
     """Collect the audits of all records of a study. Example: recurra audit study runs/reviews."""
     from recurra.core.packed import run_folders
     from recurra.core.record import holds_any_record
-    from recurra.report.summary import summarise_folders
+    from recurra.report.load import load_runs
+    from recurra.report.summary import summarise
     from recurra.study.model_auditing import audit_study as collect
     from recurra.study.model_auditing import with_verdicts
     from recurra.tasks.tables import CommandResult, Table
@@ -84,7 +85,7 @@ def audit_study(
     audits, missing = collect(folder)
     if any(audit.status == "note" for audit in audits):
         runs = [folder] if holds_any_record(folder) else run_folders(folder)
-        audits = with_verdicts(audits, summarise_folders(runs))
+        audits = with_verdicts(audits, summarise(load_runs(runs)[0]))
     rows = [
         {
             "Data": audit.data,

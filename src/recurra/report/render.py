@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -139,14 +140,10 @@ def _facts(table: TableSummary, reporting: Reporting) -> list[tuple[str, str]]:
 
 def _codes(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
     """Versions of the code that ran, each once."""
-    found: dict[tuple[str, str | None, bool | None], int] = {}
-    for run in runs:
-        code = run.record.code
-        key = (code.version, code.commit, code.dirty)
-        found[key] = found.get(key, 0) + 1
+    codes = Counter((run.record.code.version, run.record.code.commit, run.record.code.dirty) for run in runs)
     return [
         {"version": version, "commit": commit, "dirty": dirty, "runs": number}
-        for (version, commit, dirty), number in found.items()
+        for (version, commit, dirty), number in codes.items()
     ]
 
 

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from recurra.core.errors import DataError
@@ -17,7 +16,7 @@ from recurra.core.record_parts import ANSWERS
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.compare import KnownRows, ScoredModel, compare_models, judge_leaks, mark_failed, scored_model
 from recurra.report.contrasts import ScoredTables, answer_contrasts, pool_contrasts
-from recurra.report.load import group_tables, load_runs, read_latency
+from recurra.report.load import group_tables, read_latency
 from recurra.tasks.audits import group_of
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, MeasuredExports
@@ -41,7 +40,7 @@ def summarise_model(
     measure: Measure,
     measured: Latencies,
     base: Path | None,
-    prices: Mapping[str, float] = MappingProxyType({}),
+    prices: Mapping[str, float],
 ) -> ModelSummary:
     """Summarises the runs of one model, one a seed.
 
@@ -270,24 +269,6 @@ def summarise(
         task=tasks[0] if tasks else "",
         pooled=pool_contrasts(found, reporting_of(tasks[0]).judge) if tasks else [],
     )
-
-
-@uncollected()
-def summarise_folders(
-    runs: Sequence[Path],
-    latency: Mapping[str, Any] | None = None,
-    *,
-    failures: Mapping[str, str] | None = None,
-    questions: Questions = NO_QUESTIONS,
-    exports: Sequence[ExportRecord] = (),
-) -> Summary:
-    """Summarises run folders.
-
-    One without a readable record is listed under ``failed_runs``, with the reason in ``failures`` if the caller knows
-    it by run identifier; the rest as `summarise` takes it.
-    """
-    finished, failed = load_runs(runs, failures)
-    return summarise(finished, latency, failed, questions=questions, exports=exports)
 
 
 def _table(

@@ -111,7 +111,7 @@ def measured(known: StudyData, threads: int) -> Measure:
     return measure
 
 
-def training_speed(config: RunConfig, mean_tokens: float, *, threads: int, steps: int = TIMED_STEPS) -> float:
+def training_speed(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
     """Operations a second in training, counted as in `training_flops`, from steps on made-up rows of the mean length.
 
     Raises:
@@ -131,7 +131,7 @@ def training_speed(config: RunConfig, mean_tokens: float, *, threads: int, steps
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(1, int(model.config.vocab_size), (rows, length), generator=generator).to(device)
         batch = {"input_ids": ids, "labels": ids if labels is None else labels.to(device)}
-        for _ in range(steps + 1):
+        for _ in range(TIMED_STEPS + 1):
             start = time.perf_counter()
             with autocast(config.precision, device):
                 loss = model(**batch).loss

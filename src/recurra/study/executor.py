@@ -14,7 +14,7 @@ from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
-from recurra.study.plan import claim_folder, look_at, note_failure, read_reason, run_folder
+from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, read_reason, run_folder
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
@@ -119,13 +119,13 @@ def outcome_of(output: Path, config: RunConfig, ended: Ended) -> Outcome:
     run = look_at(output, config)
     if ended.code == 0 and run.state == "done":
         return Outcome(config, run.folder, run.record)
-    reason = run.reason if run.state == "refused" else read_reason(run.folder)
+    reason = run.reason if run.state == "refused" else read_reason(run.folder / ERROR_NAME)
     exit_code = ended.code if ended.code > 0 else 1
     if reason is None:
         reason = f"{ended.cause}: {ended.last or 'no message'} (see {run.folder / LOG_NAME})"
         # Ctrl-C reaches the worker before it reaches us; it is no failure of the run.
         if ended.code != -signal.SIGINT:
-            note_failure(run.folder, reason, kind="RunError", code=exit_code)
+            note_failure(run.folder / ERROR_NAME, reason, kind="RunError", code=exit_code)
     return Outcome(config, run.folder, None, reason, exit_code)
 
 

@@ -14,13 +14,12 @@ from recurra.core.errors import ConfigurationError
 from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, ExitsRecord, TimedEarlyExit
 from recurra.core.record import read_any_record
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
-from recurra.models.exits.rules import CONFIDENCE, ConfidenceRule, ExitRule, FixedExit
+from recurra.models.exits.rules import ConfidenceRule, ExitRule, FixedExit
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import default_device, torch_threads
 from recurra.tasks.base import EXITS, FULL, ExitQuality, ExitSubject, Given, refuse_options, task
 from recurra.tasks.run_folder import accelerator_name
 
-BATCH_SIZES = (1, 32)
 PUBLISHED = ConfidenceRule(start=0.92, decay=0.98, floor=0.80)
 
 
@@ -80,12 +79,12 @@ def _plain_timed(timed: Sequence[TimedEarlyExit]) -> list[dict[str, Any]]:
 def choose_exits(
     run: Path,
     *,
-    keep: Given | None = None,
-    kind: str = CONFIDENCE,
-    batch_sizes: Sequence[int] = BATCH_SIZES,
-    threads: int = 0,
-    data_root: Path | None = None,
-    each: bool = False,
+    keep: Given,
+    kind: str,
+    batch_sizes: Sequence[int],
+    threads: int,
+    data_root: Path | None,
+    each: bool,
 ) -> ExitChoice:
     """Chooses the threshold of a rule for a finished run, judges it and times it.
 
@@ -100,9 +99,8 @@ def choose_exits(
         DataError: If its data cannot be had any more.
     """
     of_run = task(read_any_record(run).task)
-    options = dict(keep or {})
-    refuse_options(options, frozenset({of_run.exit_option}), f"for '{run}' it is '{of_run.exit_option}'")
-    wanted = options.get(of_run.exit_option)
+    refuse_options(keep, frozenset({of_run.exit_option}), f"for '{run}' it is '{of_run.exit_option}'")
+    wanted = keep.get(of_run.exit_option)
     if each and not of_run.records_exits:
         raise ConfigurationError(f"'--keep' is for language models, and '{run}' is no run of one; leave it out")
     share = of_run.exit_default if wanted is None else float(wanted)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recurra.core.environment import available_cores
-from recurra.core.files import read_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.deployment.export_record import (
@@ -20,7 +19,7 @@ from recurra.deployment.export_record import (
     read_export_record,
     record_path,
 )
-from recurra.study.plan import PlannedRun, note_failure
+from recurra.study.plan import PlannedRun, note_failure, read_reason
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
 from recurra.tasks.machine import Machine
@@ -96,11 +95,8 @@ def _look_at(output: Path, config: RunConfig, record: AnyRecord | None, request:
     present = read_export_record(path) if path.exists() else None
     if present is not None and fits(present, record):
         return PlannedExport(config.run_id, request, folder, "done")
-    try:
-        reason = str(read_json(error_path(folder))["error"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return PlannedExport(config.run_id, request, folder, "to do")
-    return PlannedExport(config.run_id, request, folder, "failed", reason)
+    reason = read_reason(error_path(folder))
+    return PlannedExport(config.run_id, request, folder, "to do" if reason is None else "failed", reason)
 
 
 def describe_exports(exports: Sequence[PlannedExport]) -> str:
@@ -137,10 +133,4 @@ def make_exports(
     )
     for item in exports if ended.code else ():
         if not record_path(item.folder).exists() and not error_path(item.folder).exists():
-            note_failure_at(item.folder, ended.reason, kind="RunError", code=max(ended.code, 1))
-
-
-def note_failure_at(folder: Path, reason: str, *, kind: str, code: int) -> None:
-    """Leaves the reason of a failed export beside its place."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    note_failure(folder.parent, reason, kind=kind, code=code, name=error_path(folder).name)
+            note_failure(error_path(item.folder), ended.reason, kind="RunError", code=max(ended.code, 1))

@@ -35,7 +35,7 @@ from recurra.deployment.export_record import (
 )
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.models.quiet import quieten_libraries
-from recurra.study.export_plan import note_failure_at
+from recurra.study.plan import note_failure
 from recurra.tasks.run_folder import accelerator_name
 from recurra.tasks.study_data import StudyData
 
@@ -168,7 +168,7 @@ def _export_one_run(
             record = make_export(reference, request, output)
         except RecurraError as error:
             reporter.say(f"{run_id}/{request.name}: error: {error}")
-            note_failure_at(folder, str(error), kind=type(error).__name__, code=error.exit_code)
+            note_failure(error_path(folder), str(error), kind=type(error).__name__, code=error.exit_code)
             continue
         size = record.weights_bytes / 2**20
         reporter.say(f"{run_id}/{request.name}: {size:.2f} MiB, {record.computation.describe()}")

@@ -259,28 +259,26 @@ def look_at(output: Path, config: RunConfig) -> PlannedRun:
     progress = read_progress(folder)
     if progress is not None and progress.alive:
         return PlannedRun(config, folder, "running", progress=progress)
-    reason = read_reason(folder)
+    reason = read_reason(folder / ERROR_NAME)
     if reason is not None:
         return PlannedRun(config, folder, "failed", reason)
     begun = (folder / CONFIG_NAME).exists()
     return PlannedRun(config, folder, "interrupted" if begun else "to do", progress=progress)
 
 
-def read_reason(folder: Path) -> str | None:
-    """Why the run in a folder failed when it was last tried, or none if it did not."""
+def read_reason(path: Path) -> str | None:
+    """Why what left the file of a failure failed when it was last tried, or none if it did not."""
     try:
-        return str(read_json(folder / ERROR_NAME)["error"])
+        return str(read_json(path)["error"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def note_failure(folder: Path, reason: str, *, kind: str, code: int, name: str = ERROR_NAME) -> None:
-    """Leaves the reason of a failure in a folder, for `plan`, `status` and the report."""
-    try:
-        write_json(folder / name, {"error": reason, "kind": kind, "code": code})
-    except StorageError:
-        # Where nothing can be written the caller's own message must do.
-        return
+def note_failure(path: Path, reason: str, *, kind: str, code: int) -> None:
+    """Leaves the reason of a failure in a file, for `plan`, `status` and the report."""
+    # Where nothing can be written the caller's own message must do.
+    with contextlib.suppress(StorageError):
+        write_json(path, {"error": reason, "kind": kind, "code": code})
 
 
 def refuse_untrusted(runs: list[PlannedRun]) -> None:

@@ -28,7 +28,7 @@ from recurra.core.files import FolderLock, atomic_path, write_text
 from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import RECORD_NAME
 from recurra.study.executor import EXECUTE, Outcome, claim, logging_to, outcome_of, threads_of
-from recurra.study.plan import claim_folder, look_at, note_failure, run_folder
+from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, run_folder
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
@@ -354,7 +354,7 @@ class RayExecutor:
 
     def _failed(self, config: RunConfig, reason: str, code: int) -> Outcome:
         folder = run_folder(self.output, config)
-        note_failure(folder, reason, kind="RunError", code=code)
+        note_failure(folder / ERROR_NAME, reason, kind="RunError", code=code)
         return Outcome(config, folder, None, reason, code)
 
 

@@ -34,19 +34,15 @@ def preflight(configs: Iterable[RunConfig], data: StudyData) -> list[str]:
     seen: set[str] = set()
     lines: list[str] = []
     for config in configs:
-        if config.precision == "bf16" and config.needs_torch and _imitates_bf16():
-            lines.append(_IMITATED)
+        if config.precision == "bf16" and config.needs_torch:
+            from recurra.models.inference import default_device, imitates_bf16
+
+            lines += [_IMITATED] if imitates_bf16(default_device()) else []
         key = content_hash([{**config.plain(), "seed": 0, "teachers": [teacher.name for teacher in config.teachers]}])
         if key not in seen:
             lines += task_of_data(config.data).preflight(config, data)
         seen.add(key)
     return list(dict.fromkeys(lines))
-
-
-def _imitates_bf16() -> bool:
-    from recurra.models.inference import default_device, imitates_bf16
-
-    return imitates_bf16(default_device())
 
 
 def refuse_unheard_texts(configs: Iterable[RunConfig]) -> None:

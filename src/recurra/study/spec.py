@@ -169,9 +169,7 @@ class StudySpec(Settings):
 
 
 def _entry_name(value: Any) -> str:
-    if isinstance(value, Contrast | ExportRequest):
-        return value.name
-    if isinstance(value, ProtocolVariant):
+    if isinstance(value, Contrast | ExportRequest | ProtocolVariant):
         return value.name
     return model_name(value) if isinstance(value, (str, ModelVariant)) else str(value)
 

@@ -46,7 +46,7 @@ def execute(data: StudyData, folder: str) -> None:
             execute_run(config, path, data, reporter)
         except RecurraError as error:
             if not (path / RECORD_NAME).exists():
-                note_failure(path, str(error), kind=type(error).__name__, code=error.exit_code)
+                note_failure(path / ERROR_NAME, str(error), kind=type(error).__name__, code=error.exit_code)
             raise
 
 

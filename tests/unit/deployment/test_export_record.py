@@ -86,7 +86,7 @@ def test_a_plan_knows_what_has_become_of_each_export(tmp_path: Path) -> None:
     fp32, fp16, *_ = plan_exports(study, tmp_path, runs)
     made = export_record(first.run_id, "fp32", record_hash=str(records[first.run_id].content_hash))
     write_export_record(fp32.folder, made)
-    note_failure(fp16.folder.parent, "too wide", kind="AuditError", code=3, name=error_path(fp16.folder).name)
+    note_failure(error_path(fp16.folder), "too wide", kind="AuditError", code=3)
     plan = plan_exports(study, tmp_path, runs)
     assert [item.state for item in plan] == ["done", "failed", "waits", "waits"]
     assert plan[1].reason == "too wide" and plan[1].plain()["state"] == "failed"

@@ -8,7 +8,7 @@ import pytest
 from docs.site.results import questions_of, render_results_markdown
 
 from factories import RunFactory
-from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.errors import ConfigurationError
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 STUDY = """\
@@ -49,11 +49,6 @@ def test_a_study_with_records_that_no_page_shows_gets_one(project: Path) -> None
     assert render_results_markdown(project / "results", check=True) == []
 
 
-def test_the_page_holds_the_answers(project: Path) -> None:
-    render_results_markdown(project / "results")
-    assert "| asked of first: recurrent − baseline |" in (project / "README.md").read_text(encoding="utf-8")
-
-
 def test_the_study_file_of_the_project_asks_before_the_one_of_the_runs(project: Path) -> None:
     files = project / "configs" / "studies"
     files.mkdir(parents=True)
@@ -71,14 +66,6 @@ def test_named_documents_alone_are_written_if_some_are_named(project: Path) -> N
     readme = project / "README.md"
     assert render_results_markdown(project / "results", [readme]) == [readme]
     assert not (project / "docs" / "results" / "second.md").exists()
-
-
-def test_a_record_that_cannot_be_read_is_refused_and_an_unfinished_run_is_not(project: Path) -> None:
-    (project / "results" / "first" / "runs" / "unfinished").mkdir()
-    assert render_results_markdown(project / "results")
-    next((project / "results" / "first").rglob("record.json")).write_text("{", encoding="utf-8")
-    with pytest.raises(CheckpointError, match="cannot be read as a record"):
-        render_results_markdown(project / "results")
 
 
 def test_the_overview_has_a_line_for_each_table_and_links_to_the_pages_made_with_it(project: Path) -> None:

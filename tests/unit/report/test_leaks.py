@@ -16,8 +16,8 @@ from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions, write_predictions
 from recurra.report.load import load_runs
 from recurra.report.render import render_report, terminal_tables
-from recurra.report.summary import summarise, summarise_folders
-from rendered import summarise_runs
+from recurra.report.summary import summarise
+from rendered import summarise_folders, summarise_runs
 
 ROWS = {"train": 900, "validation": 300, "test": 600}
 COPIES = np.arange(600) < 40

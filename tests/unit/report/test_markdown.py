@@ -16,8 +16,9 @@ from factories import RunFactory, leakage, study_latency
 from recurra.core import terminal as form
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.record import read_record, write_record
-from recurra.report import read_study, summarise_folders
+from recurra.report.load import read_study
 from recurra.tasks.summary import Summary
+from rendered import summarise_folders
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 STUDY = """\

@@ -129,11 +129,6 @@ def test_cells_are_read_as_a_user_writes_them(tmp_path: Path) -> None:
     assert sum(int(split.labels.sum()) for split in dataset.splits.values()) == 15
 
 
-def test_one_label_a_row_works_too(tmp_path: Path) -> None:
-    dataset = load_dataset(config_of(write_tags(tmp_path / "a.csv", most=1)))
-    assert max(int(split.labels.sum(axis=1).max()) for split in dataset.splits.values()) == 1
-
-
 @pytest.mark.parametrize(
     ("cell", "separator", "message"),
     [
@@ -422,17 +417,18 @@ def test_evaluating_gives_what_the_record_says(trained: Trained, tmp_path: Path)
     assert again.plain["metrics"]["rows"] == 240 and again.plain["recorded"] is None
 
 
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    lines = path.read_text().splitlines()
+    return list(csv.DictReader(lines)) if path.suffix == ".csv" else [json.loads(line) for line in lines]
+
+
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_predictions_of_a_file(ending: str, trained: Trained, tmp_path: Path) -> None:
     output = tmp_path / f"said.{ending}"
     assert main(["predict", str(trained.run), "--input", str(trained.data), "--output", str(output), "--quiet"]) == 0
-    rows: list[dict[str, Any]]
-    if ending == "csv":
-        rows = list(csv.DictReader(output.read_text().splitlines()))
-    elif ending == "jsonl":
-        rows = [{**json.loads(line), **json.loads(line)["probabilities"]} for line in output.read_text().splitlines()]
-    else:
-        rows = pq.read_table(output).to_pylist()
+    rows = [{**row, **row.get("probabilities", {})} for row in rows_of(output)]
     thresholds = read_record(trained.run).decision.thresholds  # type: ignore[union-attr]
     assert len(rows) == 240 and "probability" not in rows[0]
     prefix = "" if ending == "jsonl" else "probability_"
@@ -461,13 +457,7 @@ def test_each_label_is_told_by_its_own_words(ending: str, trained: Trained, tmp_
     output = tmp_path / f"said.{ending}"
     asked = ["predict", str(trained.linear), "-i", str(tmp_path / "in.csv"), "-o", str(output), "--explain", "1", "-q"]
     assert main(asked) == 0
-    rows: list[dict[str, Any]]
-    if ending == "csv":
-        rows = list(csv.DictReader(output.read_text().splitlines()))
-    elif ending == "jsonl":
-        rows = [json.loads(line) for line in output.read_text().splitlines()]
-    else:
-        rows = pq.read_table(output).to_pylist()
+    rows = rows_of(output)
     assert list(rows[0])[:3] == ["text", "label", "words_by_label"] and "words" not in rows[0]
     own = []
     for text, row in zip(right, rows, strict=True):
@@ -550,23 +540,6 @@ def test_the_server_lists_labels(trained: Trained) -> None:
     assert (second.labels, second.label) == ([], "")
     traced = classifier.trace(["a lovely song"])
     assert traced.probabilities[0, -1] == pytest.approx(classifier.predict_proba(["a lovely song"])[0])
-
-
-@pytest.mark.slow
-def test_from_a_file_to_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, model = write_tags(tmp_path / "tags.csv", 120), write_tiny_model(tmp_path / "tiny.yaml")
-    keys = ["data.label_separator=;", "data.trained_vocab_size=200", "data.max_length=24", "max_epochs=1"]
-    options = ["--tokenizer", "trained", "--models", f"linear,{model}", "--seeds", "1", "--no-latency", "--json"]
-    folder = tmp_path / "out"
-    more = ["--output", str(folder), "--cache-dir", str(tmp_path / "cache"), "--workers", "1", "--quiet"]
-    assert main(["compare", str(data), "--no-estimate", *keys, *options, *more]) in (0, 3)
-    shown = json.loads(capsys.readouterr().out)
-    (table,) = shown["tables"]
-    assert {item["label"] for item in table["models"]} == {"linear", "tiny"}
-    page = (folder / "report.html").read_text()
-    assert "Micro F1" in page and "Labels on the test split" in page
-    assert main(["data", "describe", str(data), "label_separator=;", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["label_names"] == NAMES
 
 
 @pytest.mark.slow

@@ -13,11 +13,10 @@ from scipy import stats
 from exported import export_record
 from factories import RunFactory, latency_of
 from recurra.core.record import read_record
-from recurra.report import summarise_folders
 from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.questions import PublishedReference, Questions
 from recurra.tasks.summary import Summary, plain
-from rendered import part_rows, summarise_runs, write_report
+from rendered import part_rows, summarise_folders, summarise_runs, write_report
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 LOSSES = {0: (4, 0), 1: (0, 2), 2: (8, 0)}

@@ -18,7 +18,6 @@ from recurra.core.record import read_record
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.evaluation.significance import paired_bootstrap_by_class
-from recurra.report import summarise_folders
 from recurra.report.compare import Correctness, ScoredModel, bootstrap_gap, value_of
 from recurra.report.render import terminal_tables
 from recurra.reported_study import check_measure
@@ -29,10 +28,12 @@ from recurra.tasks.classification.measures import (
     by_class,
     by_cost,
     named_measure,
+    usual_f1,
 )
 from recurra.tasks.questions import Judging, Questions, read_costs
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import TableSummary
+from rendered import summarise_folders
 
 NAMES = ("ham", "spam", "other")
 COSTS = [[0.0, 1.0, 2.0], [5.0, 0.0, 0.5], [1.0, 3.0, 0.0]]
@@ -75,7 +76,11 @@ def test_intervals_and_tests_over_rows_are_those_of_resampled_rows() -> None:
     truth = rng.choice(3, 300, p=[0.7, 0.2, 0.1])
     good, bad = (np.where(rng.random(300) < share, truth, rng.integers(0, 3, 300)) for share in (0.8, 0.6))
     rows = [rng.integers(0, 300, 300) for _ in range(600)]
-    for score, name in ((by_class(balanced_accuracy), "balanced_accuracy"), (by_cost(COSTS), "cost")):
+    for score, name in (
+        (by_class(balanced_accuracy), "balanced_accuracy"),
+        (by_class(usual_f1), "macro_f1"),
+        (by_cost(COSTS), "cost"),
+    ):
         drawn = [expected(name, truth[each], good[each]) for each in rows]
         found = bootstrap_matrix(confusion(truth, good), score)
         assert found == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.02)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from recurra.core.errors import ConfigurationError
 from recurra.core.progress import Reporter
 from recurra.core.record import LanguageTrainingRecord
 from recurra.data.language.preparation import LanguageCollator, LineSamples, PackedBlocks
@@ -23,7 +22,7 @@ from recurra.models.inference import default_device
 from recurra.models.recurrence import LayerStack
 from recurra.tasks.language.training import train_language_model
 from recurra.training.checkpoint import SCALER_NAME, load_optimizer
-from recurra.training.fit import CHECKPOINTS_NAME, training_arguments
+from recurra.training.fit import CHECKPOINTS_NAME
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, ProtocolConfig, load_protocol
 from recurra.training.trainer import RecurraTrainer
 from tiny import language_model
@@ -146,11 +145,6 @@ def test_one_cycle_rises_for_three_tenths_and_falls_to_almost_nothing(tmp_path: 
     assert {betas for _, betas in seen} == {(0.9, 0.95)}
 
 
-def test_label_smoothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"'label_smoothing' is 0.1: .*allowed: 0"):
-        fit(tmp_path, label_smoothing=0.1)
-
-
 def test_the_state_of_a_loss_scaler_is_kept_without_pickle(tmp_path: Path) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     trainer = SimpleNamespace(accelerator=SimpleNamespace(scaler=scaler), args=SimpleNamespace(should_save=True))
@@ -160,12 +154,6 @@ def test_the_state_of_a_loss_scaler_is_kept_without_pickle(tmp_path: Path) -> No
     trainer.accelerator.scaler = fresh
     RecurraTrainer._load_scaler(trainer, str(tmp_path))
     assert fresh.state_dict() == scaler.state_dict()
-
-
-@pytest.mark.parametrize(("precision", "expected"), [("fp32", (0, 0)), ("bf16", (0, 1)), ("fp16", (1, 0))])
-def test_the_trainer_is_told_the_precision(precision: str, expected: tuple[int, int], tmp_path: Path) -> None:
-    arguments = training_arguments(LANGUAGE_PROTOCOLS["tuned"], tmp_path, seed=0, precision=precision)
-    assert (arguments.fp16, arguments.bf16) == tuple(map(bool, expected))
 
 
 @pytest.mark.gpu

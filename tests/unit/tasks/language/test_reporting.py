@@ -14,10 +14,9 @@ from docs.site.results import render_results_markdown, study_page
 from language_records import BYTES, TOKENS, WORDS, exits_record, language_record
 from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import LanguageRunRecord, write_record
-from recurra.report import read_study
 from recurra.report.figures import draw
 from recurra.report.files import named_figures, write_study_report
-from recurra.report.load import load_runs
+from recurra.report.load import load_runs, read_study
 from recurra.report.summary import summarise
 from recurra.tasks.language.reporting import language_charts, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
