@@ -171,22 +171,6 @@ _LEFT_BEHIND = frozenset({"checkpoints", ".lock", "progress.json"})
 
 
 @dataclass(frozen=True)
-class RemoteRun:
-    """What a node is told.
-
-    Attributes:
-        token_path: A file in the study's folder; a node that reads ``token`` there shares the folder.
-    """
-
-    config: dict[str, Any]
-    folder: str
-    machine: str
-    token_path: str
-    token: str
-    cwd: str
-
-
-@dataclass(frozen=True)
 class Answer:
     """What a node gives back: how the worker ended, and the run's files unless they lie in the study's folder."""
 
@@ -195,18 +179,24 @@ class Answer:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def run_on_node(order: RemoteRun) -> Answer:
-    """Carries out a run on the node that this is called on."""
-    machine = Machine.from_json(order.machine)
-    cwd = Path(order.cwd) if Path(order.cwd).is_dir() else None
-    if _shares_folder(order):
-        folder = Path(order.folder)
+def run_on_node(config: dict[str, Any], folder: Path, machine: str, token: tuple[Path, str], cwd: Path) -> Answer:
+    """Carries out a run on the node that this is called on.
+
+    Args:
+        config: Plain configuration of the run.
+        folder: The run's folder as the study sees it.
+        machine: The machine as JSON, its threads settled.
+        token: A file in the study's folder, and what it holds; a node that reads that there shares the folder.
+        cwd: Working folder of the study, from which the names of a user's files are taken.
+    """
+    here = cwd if cwd.is_dir() else None
+    if _shares_folder(*token):
         _wait_for_release(folder)
-        return Answer(socket.gethostname(), _work(folder, machine, cwd))
+        return Answer(socket.gethostname(), _work(folder, Machine.from_json(machine), here))
     own = Path(tempfile.mkdtemp(prefix="recurra-run-"))
     try:
-        claim_folder(RunConfig.parse(order.config, source="run"), own)
-        ended = _work(own, machine, cwd)
+        claim_folder(RunConfig.parse(config, source="run"), own)
+        ended = _work(own, Machine.from_json(machine), here)
         return Answer(socket.gethostname(), ended, _files_of(own))
     finally:
         shutil.rmtree(own, ignore_errors=True)
@@ -217,9 +207,9 @@ def _work(folder: Path, machine: Machine, cwd: Path | None) -> Ended:
         return workers.call(EXECUTE, str(folder), machine=machine, say=log)
 
 
-def _shares_folder(order: RemoteRun) -> bool:
+def _shares_folder(path: Path, token: str) -> bool:
     try:
-        return Path(order.token_path).read_text(encoding="ascii") == order.token
+        return path.read_text(encoding="ascii") == token
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -296,6 +286,7 @@ class RayExecutor:
         remote = ray.remote(run_on_node).options(
             num_cpus=self.cluster.cpus, num_gpus=self.cluster.gpus, max_retries=0, name="recurra run"
         )
+        machine = threads_of(self.machine, max(1, int(self.cluster.cpus)), 1)
         queue, outcomes = list(pending), []
         running: dict[Any, RunConfig] = {}
         lost: dict[str, int] = {}
@@ -306,7 +297,9 @@ class RayExecutor:
                     if (refused := claim(self.output, config)) is not None:
                         outcomes.append(refused)
                         continue
-                    running[remote.remote(self._order(config, *token))] = config
+                    folder = run_folder(self.output.resolve(), config)
+                    order = config.plain(), folder, machine.to_json(), token, Path.cwd()
+                    running[remote.remote(*order)] = config
                 finished, _ = ray.wait(list(running), num_returns=1, timeout=1.0) if running else ([], [])
                 for reference in finished:
                     config = running.pop(reference)
@@ -321,11 +314,6 @@ class RayExecutor:
                 ray.cancel(reference, force=True)
             raise
         return outcomes
-
-    def _order(self, config: RunConfig, token_path: Path, token: str) -> RemoteRun:
-        machine = threads_of(self.machine, max(1, int(self.cluster.cpus)), 1)
-        folder = run_folder(self.output.resolve(), config)
-        return RemoteRun(config.plain(), str(folder), machine.to_json(), str(token_path), token, str(Path.cwd()))
 
     def _outcome(self, ray: ModuleType, reference: Any, config: RunConfig, lost: dict[str, int]) -> Outcome | None:
         """What became of a run; none if its node died and it is to be started again."""

@@ -42,7 +42,7 @@ class StudyStatus:
     output: Path
     runs: list[PlannedRun]
     remaining_s: float | None
-    exports: Sequence[PlannedExport] = ()
+    exports: Sequence[PlannedExport]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -166,8 +166,8 @@ class CostedPlan:
     runs: list[PlannedRun]
     workers: int
     cost: PlanCost | None
-    note: str = ""
-    exports: Sequence[PlannedExport] = ()
+    note: str
+    exports: Sequence[PlannedExport]
 
     @property
     def pending(self) -> list[PlannedRun]:
@@ -226,8 +226,6 @@ def plan_with_cost(
     exports = exports_of(spec, output, runs)
     waiting = sum(run.state != "done" for run in runs)
     workers = workers or workers_for(waiting, data.machine)
-    if not cost:
-        return CostedPlan(spec.name, runs, workers, None, exports=exports)
     time_model = measured(data, threads_of(data.machine, available_cores(), workers).threads)
 
     def measure(config: RunConfig) -> Timed:
@@ -237,15 +235,15 @@ def plan_with_cost(
         reporter.say(f"calibrating {config.model}")
         return time_model(config)
 
+    costs, note = None, ""
     try:
-        return CostedPlan(
-            spec.name, runs, workers, cost_plan(runs, data, measure if calibrated else None), exports=exports
-        )
+        costs = cost_plan(runs, data, measure if calibrated else None) if cost else None
     except ConfigurationError:
         # No data would cure it, and `run` refuses it too.
         raise
     except RecurraError as error:
-        return CostedPlan(spec.name, runs, workers, None, f"the cost is not known: {error}", exports=exports)
+        note = f"the cost is not known: {error}"
+    return CostedPlan(spec.name, runs, workers, costs, note, exports)
 
 
 def within_minutes(

@@ -123,6 +123,10 @@ class Competitor:
 class Task(ABC):
     """What models of one task are called, configured by, trained, measured and timed by.
 
+    Methods raise `RecurraError` where data, a run or an export cannot be used, and its `ConfigurationError` for what a
+    person named: an unknown key, an impossible value, an option without meaning, data without audits, a
+    run without exits.
+
     Attributes:
         presets: Models that it trains by name: a description and a shape.
         controls: Models without a training protocol, such as ``linear``, and keys that each is configured with; they
@@ -174,11 +178,7 @@ class Task(ABC):
         return model
 
     def load_protocol(self, name: str, changes: Mapping[str, Any] | Sequence[str] = ()) -> ProtocolConfig:
-        """A training protocol by name or file, with changed keys, or ``key=value`` as a study file has them.
-
-        Raises:
-            ConfigurationError: If there is none, or a value is impossible.
-        """
+        """A training protocol by name or file, with changed keys, or ``key=value`` as a study file has them."""
         protocol = load_protocol(name, known=self.protocols)
         if not changes:
             return protocol
@@ -197,9 +197,6 @@ class Task(ABC):
 
         Returns:
             The configuration, and a sentence on what was chosen, empty if nothing was.
-
-        Raises:
-            ConfigurationError: For an unknown key or an impossible value.
         """
 
     @abstractmethod
@@ -212,28 +209,16 @@ class Task(ABC):
 
     @abstractmethod
     def audit_data(self, config: RunData, data: StudyData) -> tuple[str, list[AuditResult]]:
-        """Audits of data that need no model, under a title.
-
-        Raises:
-            ConfigurationError: If there is none for such data.
-        """
+        """Audits of data that need no model, under a title."""
 
     def label_names(self, config: RunData, data: StudyData) -> Sequence[str]:
-        """Names of the labels of data, in their order; none where they have no labels.
-
-        Raises:
-            RecurraError: If the data cannot be used.
-        """
+        """Names of the labels of data, in their order; none where they have no labels."""
         del config, data
         return ()
 
     @abstractmethod
     def data_cost(self, config: RunData, data: StudyData) -> DataCost:
-        """Counts the training rows of data by their length in tokens.
-
-        Raises:
-            RecurraError: If the data cannot be used.
-        """
+        """Counts the training rows of data by their length in tokens."""
 
     @abstractmethod
     def training_share(self, config: RunData) -> float:
@@ -241,11 +226,7 @@ class Task(ABC):
 
     @abstractmethod
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
-        """Looks at what a run will need: data, tokenizer, protocol, model configuration.
-
-        Raises:
-            RecurraError: If it could not start.
-        """
+        """Looks at what a run will need: data, tokenizer, protocol, model configuration."""
 
     @abstractmethod
     def training_modules(self, config: RunConfig) -> Sequence[str]:
@@ -268,19 +249,11 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
-        """Evaluates a finished run or an export with options of the command line.
-
-        Raises:
-            ConfigurationError: For an option without meaning, or an impossible value.
-        """
+        """Evaluates a finished run or an export with options of the command line."""
 
     @abstractmethod
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
-        """A finished run with exits.
-
-        Raises:
-            ConfigurationError: If it has none.
-        """
+        """A finished run with exits."""
 
     @abstractmethod
     def describe_kept(self, keep: float) -> str:
@@ -312,11 +285,7 @@ class Task(ABC):
 
     @abstractmethod
     def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], cost: DataCost) -> float:
-        """Operations of the forward passes over rows of these lengths.
-
-        Raises:
-            ConfigurationError: If the model configuration is wrong.
-        """
+        """Operations of the forward passes over rows of these lengths."""
 
     @abstractmethod
     def timing_key(self, record: AnyRecord) -> str:

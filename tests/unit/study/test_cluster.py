@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,7 +23,7 @@ from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig
 from recurra.study import ray_executor as cluster_module
 from recurra.study.plan import claim_folder, look_at, run_folder
-from recurra.study.ray_executor import Answer, Cluster, RayExecutor, RemoteRun, collect, run_on_node
+from recurra.study.ray_executor import Answer, Cluster, RayExecutor, collect, run_on_node
 from recurra.study.workers import Ended
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
@@ -130,17 +130,17 @@ print("\\n\\x1e" + json.dumps({{"code": 0, "reusable": True}}))
     return tmp_path / "study"
 
 
-def order(output: Path, *, shared: bool) -> RemoteRun:
+def order(output: Path, *, shared: bool) -> tuple[Any, ...]:
     folder = run_folder(output, CONFIG)
     folder.mkdir(parents=True)
     claim_folder(CONFIG, folder)
     token = output / ".shared-1"
     token.write_text("mine" if shared else "another", encoding="ascii")
-    return RemoteRun(CONFIG.plain(), str(folder), Machine(threads=1).to_json(), str(token), "mine", str(output))
+    return CONFIG.plain(), folder, Machine(threads=1).to_json(), (token, "mine"), output
 
 
 def test_a_node_that_shares_the_folder_works_in_it(worker: Path) -> None:
-    answer = run_on_node(order(worker, shared=True))
+    answer = run_on_node(*order(worker, shared=True))
     assert (answer.ended.code, answer.files) == (0, {})
     assert look_at(worker, CONFIG).state == "done"
     assert f"in {worker}" in (run_folder(worker, CONFIG) / "log.txt").read_text(encoding="utf-8")
@@ -150,7 +150,7 @@ def test_the_files_of_a_node_that_does_not_travel_back(worker: Path, monkeypatch
     own = worker / "n"
     own.mkdir(parents=True)
     monkeypatch.setattr("recurra.study.ray_executor.tempfile.mkdtemp", lambda **_: str(own))
-    answer = run_on_node(order(worker, shared=False))
+    answer = run_on_node(*order(worker, shared=False))
     assert set(answer.files) == {"config.yaml", "log.txt", "record.json", "model/weights"}
     assert not own.exists()
     assert look_at(worker, CONFIG).state == "interrupted"
@@ -176,7 +176,7 @@ def test_a_file_that_would_leave_the_folder_is_not_written(tmp_path: Path) -> No
 
 def test_a_run_waits_until_the_process_of_the_dead_node_is_gone(worker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = order(worker, shared=True)
-    lock = FolderLock(wanted.folder)
+    lock = FolderLock(wanted[1])
     lock.__enter__()
     waits: list[float] = []
 
@@ -185,7 +185,7 @@ def test_a_run_waits_until_the_process_of_the_dead_node_is_gone(worker: Path, mo
         lock.__exit__(None, None, None)
 
     monkeypatch.setattr("recurra.study.ray_executor.time.sleep", release)
-    assert run_on_node(wanted).ended.code == 0
+    assert run_on_node(*wanted).ended.code == 0
     assert len(waits) == 1
 
 
@@ -200,20 +200,26 @@ class RaisedError(DiedError):
     cause = ModuleNotFoundError("No module named 'recurra'")
 
 
+class Order(NamedTuple):
+    config: RunConfig
+    folder: Path
+    threads: int
+
+
 class FakeRay:
     """Answers in the order of ``answers``; each is a value, or an exception to be raised."""
 
     exceptions = SimpleNamespace(RayError=DiedError, RayTaskError=RaisedError)
 
-    def __init__(self, *answers: Callable[[RemoteRun], Answer] | Exception) -> None:
+    def __init__(self, *answers: Callable[[Order], Answer] | Exception) -> None:
         self.answers = list(answers)
-        self.orders: list[RemoteRun] = []
+        self.orders: list[Order] = []
 
     def remote(self, _: Any) -> Any:
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._submit))
 
-    def _submit(self, wanted: RemoteRun) -> int:
-        self.orders.append(wanted)
+    def _submit(self, config: dict[str, Any], folder: Path, machine: str, *_: Any) -> int:
+        self.orders.append(Order(RunConfig.parse(config), folder, Machine.from_json(machine).threads))
         return len(self.orders) - 1
 
     def wait(self, references: list[int], **_: Any) -> tuple[list[int], list[int]]:
@@ -242,10 +248,10 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
     return run
 
 
-def done(tmp_path: Path) -> Callable[[RemoteRun], Answer]:
-    def answer(wanted: RemoteRun) -> Answer:
+def done(tmp_path: Path) -> Callable[[Order], Answer]:
+    def answer(wanted: Order) -> Answer:
         factory = RunFactory(tmp_path / "made", data="demo", rows={"train": 20, "validation": 10, "test": 10})
-        run, config = factory.run("linear"), RunConfig.parse(wanted.config)
+        run, config = factory.run("linear"), wanted.config
         values = {"config_hash": config.config_hash, "run_id": config.run_id}
         write_record(wanted.folder, read_record(run).model_copy(update=values))
         shutil.rmtree(tmp_path / "made")
@@ -257,12 +263,12 @@ def done(tmp_path: Path) -> Callable[[RemoteRun], Answer]:
 def test_a_run_whose_node_died_is_started_again(tmp_path: Path, execute: Any) -> None:
     outcomes, ray = execute([CONFIG, OTHER], DiedError(), done(tmp_path), done(tmp_path))
     assert all(outcome.record is not None for outcome in outcomes.values()) and len(outcomes) == 2
-    assert [RunConfig.parse(wanted.config).model for wanted in ray.orders] == ["linear", "linear", "baseline"]
-    assert all(Machine.from_json(wanted.machine).threads == 3 for wanted in ray.orders)
+    assert [wanted.config.model for wanted in ray.orders] == ["linear", "linear", "baseline"]
+    assert all(wanted.threads == 3 for wanted in ray.orders)
 
 
 def test_a_run_that_was_done_when_its_node_died_is_not_run_again(tmp_path: Path, execute: Any) -> None:
-    def late(wanted: RemoteRun) -> Answer:
+    def late(wanted: Order) -> Answer:
         done(tmp_path)(wanted)
         raise DiedError
 

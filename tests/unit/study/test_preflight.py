@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import recurra.study.run as run_module
 from recurra.comparison import comparison
 from recurra.core.errors import ConfigurationError, DataError, RecurraError, UnavailableError
 from recurra.core.progress import Reporter
@@ -15,10 +17,12 @@ from recurra.reported_study import run_and_report
 from recurra.study.run import preflight
 from recurra.tasks import study_data as module
 from recurra.tasks.labelling.configuration import model_configuration
+from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_csv, write_reviews
+from tiny_runs import tiny_run
 
 
 def run(path: Path, model: str = "recurrent", seed: int = 0, overrides: Any = None, **data: Any) -> RunConfig:
@@ -90,3 +94,21 @@ def test_a_study_with_bad_data_starts_nothing_and_leaves_nothing(tmp_path: Path)
     with pytest.raises(DataError, match="one class only"):
         run_and_report(spec, output, StudyData(), reporter=Reporter(quiet=True), command="test")
     assert not output.exists()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_kill_leaves_no_checkpoints_beside_a_record(
+    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who finds a record does nothing any more: what is to go must be gone when it is written."""
+    folder, seen = tmp_path / "run", []
+
+    def execute(*_: object) -> Any:
+        (folder / "checkpoints" / "checkpoint-1").mkdir(parents=True)
+        return "record"
+
+    monkeypatch.setattr(run_module, "task_of_data", lambda _: SimpleNamespace(execute=execute))
+    monkeypatch.setattr(run_module, "write_record", lambda *_: seen.append((folder / "checkpoints").exists()))
+    machine = Machine(threads=1, latency=False, keep_checkpoints=keep)
+    run_module.execute_run(tiny_run(tmp_path), folder, StudyData(machine), Reporter(quiet=True))
+    assert seen == [keep]

@@ -134,27 +134,12 @@ def test_a_failed_run_is_isolated_named_and_tried_again(tmp_path: Path) -> None:
     assert len(MadeUp.started) == 1
 
 
-def test_without_any_record_there_is_no_report(tmp_path: Path) -> None:
-    MadeUp.failing = {0, 1}
-    result = run(spec(), tmp_path)
-    assert result.report is None and len(result.failed_runs) == 3
-
-
 def test_another_study_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     run(spec(), tmp_path)
     before = snapshot(tmp_path)
     with pytest.raises(StorageError, match=r"holds the study 's', not 'other'; choose another --output"):
         run(spec(name="other"), tmp_path)
     assert snapshot(tmp_path) == before
-
-
-def test_a_report_can_be_made_of_what_is_there(tmp_path: Path) -> None:
-    run(spec(seeds=[0]), tmp_path)
-    MadeUp.started.clear()
-    result = report_study(spec(), tmp_path, command="recurra study report")
-    assert MadeUp.started == []
-    assert [outcome.error for outcome in result.failed_runs] == ["not run yet"]
-    assert result.report is not None
 
 
 @pytest.mark.parametrize("change", ["edited", "newer"])
@@ -186,12 +171,15 @@ def test_a_record_that_cannot_be_trusted_stops_the_study_before_it_starts(
         assert "refused" in out and said in err and err.count("\n") == 1
 
 
-def test_the_report_says_why_a_run_failed_also_later(tmp_path: Path) -> None:
+def test_a_report_is_made_of_what_is_there_and_says_why_a_run_failed(tmp_path: Path) -> None:
     run(spec(seeds=[0]), tmp_path)
     failed = next(planned for planned in plan_study(spec(), tmp_path) if planned.state == "to do")
+    MadeUp.started.clear()
+    result = report_study(spec(), tmp_path, command="recurra study report")
+    assert [outcome.error for outcome in result.failed_runs] == ["not run yet"] and result.report is not None
     write_json(failed.folder / "error.json", {"error": "out of memory", "kind": "RunError", "code": 1})
     result = report_study(spec(), tmp_path, command="recurra study report")
-    assert [outcome.error for outcome in result.failed_runs] == ["out of memory"]
+    assert [outcome.error for outcome in result.failed_runs] == ["out of memory"] and MadeUp.started == []
     assert result.report is not None and "out of memory" in result.report.read_text(encoding="utf-8")
 
 
@@ -337,12 +325,6 @@ def test_of_several_data_sets_none_is_recommended_and_what_was_is_forgotten(
 
 
 @pytest.mark.usefixtures("_untimed")
-def test_one_model_alone_is_the_best(tmp_path: Path) -> None:
-    found = compare(tmp_path, models="linear").best
-    assert (found.model, found.seed) == ("linear", 0) and "no other is to be had" in found.why
-
-
-@pytest.mark.usefixtures("_untimed")
 def test_results_are_a_table_of_numbers_and_read_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = compare(tmp_path, FRAME.rename(columns={"label": "<b>"}), label_column="<b>")
     table = result.table
@@ -365,6 +347,7 @@ def test_results_are_a_table_of_numbers_and_read_well(tmp_path: Path, monkeypatc
 def test_without_a_finished_run_a_result_still_says_what_it_is(tmp_path: Path) -> None:
     MadeUp.failing = {0, 1}
     result = compare(tmp_path)
+    assert result.report is None and len(result.failed_runs) == 5
     assert repr(result).splitlines()[-1] == "no report: no run is finished" and "went wrong" in repr(result)
     assert result.table.empty
     with pytest.raises(RunError, match="can be recommended"):

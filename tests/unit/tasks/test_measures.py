@@ -20,11 +20,6 @@ def test_points_are_written_as_everywhere(gap: float) -> None:
     assert ACCURACY.gap(gap) == form.points(gap)
 
 
-def test_better_is_higher_or_lower() -> None:
-    assert ACCURACY.merit(0.9) > ACCURACY.merit(0.8)
-    assert LOSS.merit(3.9) > LOSS.merit(4.0)
-
-
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
