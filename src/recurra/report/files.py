@@ -124,20 +124,17 @@ def results_frame(summary: Summary) -> Any:
             "a table of results is a pandas DataFrame, and pandas is not installed; pip install pandas, or read "
             "result.summary, plain values"
         ) from error
-    rows: list[Row] = []
-    splits = {table.title: table.headline_split for table in summary.tables}
-    models = {(table.title, model.label): model for table in summary.tables for model in table.models}
-    by_model: dict[tuple[str, str], Row] = {}
-    for row in long_table(summary):
-        if row["seed"] == "" and row["split"] in ("", splits[row["table"]]):
-            key = row["table"], row["model"]
-            names = ("table", "data", "split_protocol", "part", "training", "precision", "model", "kind")
-            of_model = by_model.setdefault(key, {name: row[name] for name in names} | {"seeds": len(models[key].seeds)})
-            of_model[row["measure"]] = row["value"]
-            if row["basis"] is not None:
-                of_model |= {f"{row['measure']}_{part}": row[part] for part in ("sd", "low", "high", "basis")}
-    for key, row in by_model.items():
-        rows.append(row | {"failed_audits": "; ".join(models[key].failed_groups)})
+    rows = []
+    for table in summary.tables:
+        for model in table.models:
+            row = of_table(table) | {"model": model.label, "kind": model.kind, "seeds": len(model.seeds)}
+            for figure in (*_scores(table, model, summary), *_costs(model)):
+                if figure["seed"] == "" and figure["split"] in ("", table.headline_split):
+                    name = figure["measure"]
+                    row[name] = figure["value"]
+                    if figure["basis"] is not None:
+                        row |= {f"{name}_{part}": figure[part] for part in ("sd", "low", "high", "basis")}
+            rows.append(row | {"failed_audits": "; ".join(model.failed_groups)})
     return pd.DataFrame(rows).set_index("model") if rows else pd.DataFrame()
 
 

@@ -45,13 +45,7 @@ from recurra.training.protocols import ProtocolConfig
 
 
 class StudySpec(Settings):
-    """A study: every combination of data, models, protocols and seeds, for one task.
-
-    Attributes:
-        protocol_overrides: Changed keys of each protocol; also a list of ``key=value``.
-        published: Published tables to stand beside ours; none given means table 6 beside the whole of SST-2.
-        prices: What a text costs with a model, by its name; no run changes by it.
-    """
+    """A study: every combination of data, models, protocols and seeds. The keys: docs/reference/study-files.md."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
     title: str = ""

@@ -278,20 +278,21 @@ def within_minutes(
             for config in spec.data
         ]
         changed = spec.model_copy(update={"data": one})
-        found, said = within_minutes(changed, output, data, minutes, workers=workers, reporter=reporter)
+        smaller, note = within_minutes(changed, output, data, minutes, workers=workers, reporter=reporter)
         # Folds cost the others seconds.
-        if any(model_name(model) in seconds for model in found.models):
-            return found, f"one split instead of folds for --minutes {minutes:g}; {said}"
-    kept = dict(seconds)
-    while kept and sum(kept.values()) > 60 * minutes:
-        dearest = max(kept, key=lambda name: kept[name])
-        kept = {name: each for name, each in kept.items() if name != dearest and dearest not in teachers[name]}
-    told = ", ".join(f"{name} {duration(each)}" for name, each in sorted(seconds.items(), key=lambda item: item[1]))
-    left_out = [name for name in seconds if name not in kept]
+        if any(model_name(model) in seconds for model in smaller.models):
+            return smaller, f"one split instead of folds for --minutes {minutes:g}; {note}"
+    trained = dict(seconds)
+    while trained and sum(trained.values()) > 60 * minutes:
+        dearest = max(trained, key=lambda name: trained[name])
+        trained = {name: of for name, of in trained.items() if name != dearest and dearest not in teachers[name]}
+    times = ", ".join(f"{name} {duration(of)}" for name, of in sorted(seconds.items(), key=lambda item: item[1]))
+    left_out = [name for name in seconds if name not in trained]
     models = [model for model in spec.models if model_name(model) not in left_out]
     if not models:
-        raise RunError(f"no model can be trained within {minutes:g} minutes here: {told}; give more, or name others")
-    said = f"about {duration(sum(kept.values()))} of training ({told})" if kept else f"training takes {told}"
+        raise RunError(f"no model can be trained within {minutes:g} minutes here: {times}; give more, or name others")
+    total = duration(sum(trained.values()))
+    note = f"about {total} of training ({times})" if trained else f"training takes {times}"
     if not left_out:
-        return spec, said
-    return spec.model_copy(update={"models": models}), f"{said}; left out for --minutes {minutes:g}: {words(left_out)}"
+        return spec, note
+    return spec.model_copy(update={"models": models}), f"{note}; left out for --minutes {minutes:g}: {words(left_out)}"

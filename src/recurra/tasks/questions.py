@@ -68,15 +68,17 @@ def check_costs(values: Any, source: str) -> Costs:
         raise ConfigurationError(f"{source} are no table of true by predicted labels; {_FORM}")
     if len(values) < 2:
         raise ConfigurationError(f"{source} have {len(values)} true labels, at least 2 are needed; {_FORM}")
-    found: Costs = {}
+    costs: Costs = {}
     for true, row in values.items():
         if set(row) != set(values):
             raise ConfigurationError(
                 f"{source} name the true labels {', '.join(map(str, values))}, and for '{true}' the predicted ones "
                 f"{', '.join(map(str, row))}; both must be the same"
             )
-        found[str(true)] = {str(said): _cost(cost, f"{source}: '{true}' said '{said}'") for said, cost in row.items()}
-    return found
+        costs[str(true)] = {
+            str(predicted): _cost(cost, f"{source}: '{true}' said '{predicted}'") for predicted, cost in row.items()
+        }
+    return costs
 
 
 def _cost(value: Any, source: str) -> float:
@@ -112,11 +114,7 @@ def split_side(side: str) -> tuple[str, str | None]:
 
 
 class Contrast(Settings):
-    """A question that was asked before the runs: ``a`` against ``b``, in every table that has both.
-
-    Attributes:
-        a: A model of the study; ``MODEL@PRECISION`` names one precision, to compare across precisions.
-    """
+    """A question that was asked before the runs: ``a`` against ``b``, in every table that has both."""
 
     name: str = Field(min_length=1, max_length=120)
     a: str
@@ -141,13 +139,7 @@ class Contrast(Settings):
 
 
 class PublishedReference(Settings):
-    """Which published table stands beside which of ours.
-
-    Attributes:
-        table: One of the ``published_tables`` of a task: of classifiers ``6``, ``6 early``, ``7`` to ``12``,
-            ``13 fp32``, ``13 fp16``, ``fp32 early``, ``fp16 early``.
-        data: Keys of the data that a table of ours must have to stand beside it, for example ``{fraction: 0.1}``.
-    """
+    """Which published table stands beside which of ours."""
 
     table: str
     data: dict[str, Any] = Field(default_factory=dict)
@@ -195,12 +187,7 @@ COST = "cost"
 
 
 class Judging(Settings):
-    """What models are judged by.
-
-    Attributes:
-        measure: Name of a measure of their task; none lets the data decide. ``cost:FILE`` stands for ``cost`` with the
-            content of a file.
-    """
+    """What models are judged by."""
 
     measure: str | None = None
     costs: Costs | None = None
@@ -233,12 +220,7 @@ def with_costs(values: Any) -> Any:
 
 
 class Limits(Settings):
-    """What a recommended model may cost.
-
-    Attributes:
-        max_mib: Its files on disk, in MiB.
-        max_ms: Median milliseconds a text at batch 1.
-    """
+    """What a recommended model may cost."""
 
     max_mib: float | None = Field(default=None, gt=0)
     max_ms: float | None = Field(default=None, gt=0)

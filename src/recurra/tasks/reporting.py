@@ -49,10 +49,10 @@ class Reporting(ABC):
         """
         if judging.measure is None:
             return None
-        found = next((each for each in self.measures if each.key == judging.measure), None)
-        if found is None:
-            raise ConfigurationError(unknown("measure", judging.measure, [each.key for each in self.measures]))
-        return found
+        measures = {measure.key: measure for measure in self.measures}
+        if judging.measure not in measures:
+            raise ConfigurationError(unknown("measure", judging.measure, measures))
+        return measures[judging.measure]
 
     def judge(self, table: TableSummary) -> Measure:
         """What the models of a table were compared by."""
