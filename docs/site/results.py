@@ -327,8 +327,6 @@ def _block(name: str, path: Path, studies: _Studies) -> str:
 
 
 NO_RUN = "No finished run.\n"
-# Conclusions of more tables than these are a list that nobody reads.
-_MOST_CONCLUSIONS = 3
 _MOST_COLUMNS = 6
 _ON_OTHERS = ("Behind it", "No difference from it ", "Not distinguishable from ")
 
@@ -341,9 +339,11 @@ def study_page(summary: Summary, folder: str) -> str:
     blocks: list[str] = []
     names = dict(zip((table.key for table in summary.tables), _short_names(summary.tables), strict=True))
     if len(summary.tables) > 1:
-        if len(summary.tables) <= _MOST_CONCLUSIONS:
-            blocks += [f"{escaped(names[table.key])}: {escaped(_brief(table.conclusion))}" for table in summary.tables]
         blocks.append(_across(summary.tables, reporting))
+        forms = [(names[table.key], getattr(table, "form_accuracy", None)) for table in summary.tables]
+        alone = [f"{escaped(name)} {value:.3f}" for name, value in forms if value is not None]
+        short = 0 < len(alone) <= _MOST_COLUMNS
+        blocks.append(f"Length and punctuation alone: {', '.join(alone)}." if short else "")
     else:
         (table,) = summary.tables
         blocks.append(escaped(_brief(table.conclusion) if table.contrasts else table.conclusion))
@@ -403,7 +403,9 @@ def by_depth(summary: Summary) -> str:
             cells = [form.NONE if value is None else _mean_and_spread(value) for value in values]
             rows.append([escaped(name), escaped(model.label), *cells])
     headings = ["Data", "Model", *(measure.heading for measure in measures[:-1]), "After the last"]
-    return f"{markdown_grid(headings, rows)}\n\nAccuracy on test, mean ± standard deviation over seeds.\n"
+    several = any(len(model.seeds) > 1 for table in summary.tables for model in table.models)
+    over = ", mean ± standard deviation over seeds" if several else ""
+    return f"{markdown_grid(headings, rows, (True, True))}\n\nAccuracy on test{over}.\n"
 
 
 def _mean_and_spread(value: Estimate) -> str:
