@@ -178,11 +178,6 @@ def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
 PAGES = "docs/results"
 OVERVIEW = "overview"
 CLAIMS = "claims"
-ACROSS = ".across"
-SPLITS = ".splits"
-DEPTHS = ".depths"
-# What follows a study's name in a marker, where it is not the whole page.
-PARTS = re.compile(r"\.(across|splits|depths)$")
 NOTICE = "<!-- written by `make results` -->"
 
 _MARKER = re.compile(r"^[ \t]*<!-- results:(?P<name>\S+) (?P<edge>begin|end) -->[ \t]*$", re.MULTILINE)
@@ -277,7 +272,7 @@ def _pages(contents: Mapping[Path, str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path, content in sorted(contents.items()):
         for marker in _MARKER.finditer(content):
-            found.setdefault(PARTS.sub("", marker["name"]), path)
+            found.setdefault(marker["name"].partition(".")[0], path)
     return found
 
 
@@ -314,16 +309,15 @@ def _block(name: str, path: Path, studies: _Studies) -> str:
         return _overview(path, studies)
     if name == CLAIMS:
         return claims_markdown(path, studies.read, _addresses(path, studies))
-    study = PARTS.sub("", name)
+    study, _, part = name.partition(".")
     present = sorted(item.name for item in studies.results.glob("*") if item.is_dir() and run_folders(item))
     if study not in present:
         raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, present)}")
     summary = studies.read(study)
-    if name.endswith(SPLITS):
-        return by_split(summary)
-    if name.endswith(DEPTHS):
-        return by_depth(summary)
-    return across(summary) if name.endswith(ACROSS) else study_page(summary, f"results/{study}")
+    parts = {"across": across, "splits": by_split, "depths": by_depth}
+    if part and part not in parts:
+        raise ConfigurationError(f"'{path}': {unknown('part of a study', part, parts)}")
+    return parts[part](summary) if part else study_page(summary, f"results/{study}")
 
 
 NO_RUN = "No finished run.\n"

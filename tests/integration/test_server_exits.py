@@ -157,11 +157,11 @@ def test_every_text_stops_where_the_request_says(server: Running, folders: dict[
 
 def test_a_depth_that_a_model_does_not_have_is_one_line(server: Running) -> None:
     for model, after, said in (
-        ("fp32", 3, "'exit_after' is 3 for model 'fp32'; allowed: 1, 2"),
-        ("plain", 1, "'exit_after' is 1 for model 'plain'; allowed: 2"),
-        ("linear", 1, "'exit_after' is 1 for model 'linear'; it has no recurrences: leave it out"),
+        ("fp32", 3, "'exit_after', fp32: there is no head after recurrence 3; allowed for this model: 1, 2"),
+        ("plain", 1, "'exit_after', plain: there is no head after recurrence 1; allowed for this model: 2"),
+        ("linear", 1, "'exit_after', linear: an exit rule needs a Transformer"),
     ):
         answer = server.post({"text": "a", "model": model, "exit_after": after})
-        assert (answer.status, answer.json["error"]["message"]) == (404, said)
+        assert answer.status == 404 and answer.json["error"]["message"].startswith(said)
     both = asked(server, "fp32", TEXTS, exit_after=1, exit_rule="calibrated")
     assert {one["exited_after"] for one in both} == {1}

@@ -164,7 +164,7 @@ class Classifier:
         """
         self._check_may_leave()
         rule = self._calibrated() if rule is None else rule
-        self._check_rule(rule)
+        self.check_rule(rule)
         self._rule = rule
 
     def trace(self, texts: Sequence[str]) -> Trace:
@@ -189,7 +189,7 @@ class Classifier:
             ConfigurationError: If the model has no such exit, or no recurrences.
         """
         if rule is not None:
-            self._check_rule(rule)
+            self.check_rule(rule)
         if not trace:
             logits, exited_after = self._compute(texts, rule)
             return Classified(self.decision.probabilities(logits), exited_after)
@@ -260,7 +260,8 @@ class Classifier:
     def _no_logits(self) -> npt.NDArray[np.float32]:
         return np.empty((0, len(self.classes_)), dtype=np.float32)
 
-    def _check_rule(self, rule: ExitRule) -> None:
+    def check_rule(self, rule: ExitRule) -> None:
+        """Refuses a rule that texts of this model cannot stop by."""
         self._check_may_leave()
         if self.depth is None:
             raise ConfigurationError(NO_RECURRENCES.format("an exit rule"))

@@ -260,7 +260,8 @@ class Generator:
             if settings.draft is not None:
                 FixedExit(settings.draft).check(model.config, model.config.vocab_size)
         elif settings.rule is not None or settings.draft is not None:
-            raise ConfigurationError(f"an exit rule needs a model with exits; {what}")
+            asked = "an exit rule needs" if settings.draft is None else "drafts need"
+            raise ConfigurationError(f"{asked} a model with exits; {what}")
         elif settings.cache == SHARED:
             raise ConfigurationError(
                 f"cache '{SHARED}' is for recurrent models; {what}; allowed: {PER_LOOP} (its own), {NO_CACHE}"
@@ -305,13 +306,13 @@ class Generator:
         model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
         if settings.draft is not None:
             return [self._drafted(row, settings.draft, more.get("streamer")) for row in rows]
-        end, limit = tokenizer.eos_token_id, self.language.context_tokens
+        end = tokenizer.eos_token_id
         ids, mask = (part.to(model.device) for part in pad_left(rows, end))
         cache, width = self._new_cache(), ids.shape[1]
         arguments: dict[str, Any] = {
             **settings.arguments(),
             **more,
-            "max_new_tokens": settings.max_new_tokens if limit is None else min(settings.max_new_tokens, limit - width),
+            "max_new_tokens": self._room(width),
             "logits_processor": LogitsProcessorList([_OnlyNumbers(draws=settings.draws)]),
         }
         if len(tokenizer) < model.config.vocab_size:
@@ -335,6 +336,11 @@ class Generator:
         self._note(cache if cache is not None else output.past_key_values, len(rows) * settings.num_beams)
         return list(continuations)
 
+    def _room(self, width: int) -> int:
+        """How many tokens fit behind so many."""
+        wanted, limit = self.settings.max_new_tokens, self.language.context_tokens
+        return wanted if limit is None else min(wanted, limit - width)
+
     def _drafted(self, row: list[int], exit_after: int, streamer: _Streamer | None) -> list[int]:
         """The most probable tokens: an exit drafts some, and one pass of all recurrences over them says how many hold.
 
@@ -343,16 +349,13 @@ class Generator:
         are rounded otherwise than token by token.
         """
         model, end = self.language.model, self.language.tokenizer.eos_token_id
-        limit = self.language.context_tokens
-        most = self.settings.max_new_tokens if limit is None else min(self.settings.max_new_tokens, limit - len(row))
-        cache = RecurraCache(model.config)
+        most, cache = self._room(len(row)), RecurraCache(model.config)
 
         def best(tokens: list[int], *, last: int, exit_after: int | None = None) -> list[int]:
             ids = torch.tensor([tokens], device=model.device)
             output = model(ids, past_key_values=cache, exit_after=exit_after, logits_to_keep=last)
             scores = output.logits[0, :, : len(self.language.tokenizer)]
-            if not scores.amax(-1).isfinite().all():
-                raise no_numbers()
+            _check_numbers(scores.amax(-1))
             return list(scores.argmax(-1).tolist())
 
         start = time.perf_counter()
@@ -363,7 +366,7 @@ class Generator:
         while len(found) < most and found[-1] != end:
             mark, drafts = cache.mark(), list[int]()
             while len(drafts) < min(DRAFTED, most - len(found) - 1) and end not in drafts:
-                drafts += best([*found[-1:], *drafts][-1:], last=1, exit_after=exit_after)
+                drafts += best((drafts or found)[-1:], last=1, exit_after=exit_after)
             cache.restore(mark)
             checked = best([found[-1], *drafts], last=0)
             right = next((at for at, draft in enumerate(drafts) if checked[at] != draft), len(drafts))
@@ -405,9 +408,13 @@ class _OnlyNumbers(LogitsProcessor):
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:  # noqa: ARG002
         # The largest is no number if one is none; -inf is a token that is forbidden, or a beam that never was.
         largest = scores.amax(-1, keepdim=True)
-        if not largest.isfinite().all():
-            raise no_numbers()
+        _check_numbers(largest)
         return cast("torch.FloatTensor", scores - largest) if self._draws else scores
+
+
+def _check_numbers(largest: torch.Tensor) -> None:
+    if not largest.isfinite().all():
+        raise no_numbers()
 
 
 def _tell(streamer: TextStreamer | None, tokens: list[int]) -> None:

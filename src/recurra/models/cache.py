@@ -127,9 +127,9 @@ class RecurraCache(Cache):
             self.histories[number] = self._windows[number][:, tokens : tokens + history.shape[1]]
 
     def _shorten(self, tokens: int) -> None:
+        # Drafts leave the later recurrences' layers as they were, so each is cut by what it has too many.
         for layer in self.layers:
-            if layer.is_initialized and layer.get_seq_length() > tokens:
-                layer.keys, layer.values = layer.keys[:, :, :tokens], layer.values[:, :, :tokens]
+            layer.crop(min(0, tokens - layer.get_seq_length()))
 
     def update_attention(
         self,

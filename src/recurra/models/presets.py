@@ -12,8 +12,6 @@ import torch
 
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.configuration import RecurraConfig
-from recurra.models.language_modeling import RecurraForCausalLM
-from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import GELU, LANGUAGE_PRESETS, PRESETS
 
 
@@ -88,6 +86,10 @@ _ITEMS = (
 
 def _count_items(config: RecurraConfig, task: HeadKind) -> Counter[tuple[str, str]]:
     """Parameters by item and its part, of a model that is built without memory."""
+    # Twice as long to import as all else here, and planning a study counts operations alone.
+    from recurra.models.language_modeling import RecurraForCausalLM
+    from recurra.models.modeling import RecurraForSequenceClassification
+
     kind = RecurraForCausalLM if task == HeadKind.LANGUAGE_MODELLING else RecurraForSequenceClassification
     with torch.device("meta"):
         model = kind(config)

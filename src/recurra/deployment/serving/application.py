@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
+from recurra.core.errors import ConfigurationError
 from recurra.core.version import __version__
 from recurra.deployment.explanation import MOST_PARTS, Span, explanations_of, spans_of, without
 from recurra.deployment.export.formats import FORMATS
@@ -61,6 +62,7 @@ from recurra.deployment.serving.limits import (
 )
 from recurra.deployment.serving.models import Models, QueuedModel, ServedModel
 from recurra.deployment.serving.observation import METRICS_TYPE, EventLog, Metrics
+from recurra.models.exits.rules import FixedExit
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MODEL_PATH = "/v1/models/{name}"
@@ -228,7 +230,10 @@ class Application:
                 message = f"'abstain_below' is not for the multi-label model '{name}', which gives any number of labels"
                 raise Refusal(422, "invalid", message)
             if after is not None:
-                _check_exit(after, model)
+                try:
+                    model.classifier.check_rule(FixedExit(after))
+                except ConfigurationError as error:
+                    raise Refusal(404, "unknown_exit", f"'exit_after', {model.description.name}: {error}") from None
         spans = _occluded_spans(texts, self._limits) if query.explain else []
         changed = [without(text, span) for text, ranges in zip(texts, spans, strict=False) for span in ranges]
         futures: list[Future[Computed]] = []
@@ -305,14 +310,6 @@ def _refusal_of(error: Exception, scope: Scope) -> Refusal | None:
         message = f"the method {scope['method'][:20]} is not allowed here; use {headers['Allow']}"
         return Refusal(405, "wrong_method", message, headers)
     return Refusal(404, "not_found", "there is nothing under this address; /openapi.json lists what there is")
-
-
-def _check_exit(after: int, model: QueuedModel) -> None:
-    depth = model.classifier.depth
-    allowed = () if depth is None else (*depth.exits, depth.num_recurrences)
-    if after not in allowed:
-        said = f"allowed: {', '.join(map(str, allowed))}" if allowed else "it has no recurrences: leave it out"
-        raise Refusal(404, "unknown_exit", f"'exit_after' is {after} for model '{model.description.name}'; {said}")
 
 
 def _occluded_spans(texts: Sequence[str], limits: ServerLimits) -> list[list[Span]]:

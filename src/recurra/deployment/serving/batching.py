@@ -164,7 +164,8 @@ class Batcher:
         seconds = time.monotonic() - started
         self._learn(seconds / len(texts))
         if self._observe is not None:
-            after = answers.exited_after
+            # Where a request says itself where texts stop, nothing can be read of them.
+            after = None if jobs[0].extras.exit_after else answers.exited_after
             self._observe(len(texts), seconds, None if after is None else after.tolist())
         start = 0
         for job in jobs:

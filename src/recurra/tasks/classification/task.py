@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,10 @@ class ClassificationTask(LabellingTask):
 
         return evaluate_logits(logits, labels, decision.probabilities(logits))
 
-    def of_exits(self, metrics: MetricsRecord, split: TextSplit, logits: Mapping[int, Logits]) -> MetricsRecord:
+    def of_exits(
+        self, metrics: MetricsRecord, split: TextSplit, by_recurrence: Callable[[], Mapping[int, Logits]]
+    ) -> MetricsRecord:
+        logits = by_recurrence()
         *exits, _ = sorted(logits)
         right = {number: float((logits[number].argmax(axis=1) == split.labels).mean()) for number in exits}
         return metrics.model_copy(update={"exit_accuracy": right})

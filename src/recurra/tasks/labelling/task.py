@@ -120,9 +120,9 @@ class LabellingTask(Task):
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> Any:
         """Metrics of the record on one split."""
 
-    def of_exits(self, metrics: Any, split: TextSplit, logits: Mapping[int, Logits]) -> Any:
-        """Adds what the heads after each recurrence say by themselves."""
-        del split, logits
+    def of_exits(self, metrics: Any, split: TextSplit, by_recurrence: Callable[[], Mapping[int, Logits]]) -> Any:
+        """Adds what the heads after each recurrence say by themselves, where that is measured."""
+        del split, by_recurrence
         return metrics
 
     @abstractmethod
@@ -352,7 +352,7 @@ class LabellingTask(Task):
             split = dataset.splits[name]
             metrics[name] = self.measure(logits[name], split.labels, decision)
             if not config.is_control and engine.model.config.exits:
-                by_recurrence = engine.logits_by_recurrence(split.texts, batch_size)
+                by_recurrence = partial(engine.logits_by_recurrence, split.texts, batch_size)
                 metrics[name] = self.of_exits(metrics[name], split, by_recurrence)
             right[name] = decision.same(logits[name], split.labels)
             audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])

@@ -206,3 +206,18 @@ def test_the_end_finishes_what_was_accepted(make) -> None:
     assert [future.result(20).batch_texts for future in futures] == [1] * 5
     ending.join(20)
     assert not ending.is_alive()
+
+
+@pytest.mark.parametrize(("extras", "seen"), [(Extras(exits=True), [1, 1]), (Extras(exits=True, exit_after=1), None)])
+def test_where_a_request_says_that_texts_stop_is_no_finding_of_a_rule(extras: Extras, seen: list[int] | None) -> None:
+    observed: list[object] = []
+    batcher = Batcher(
+        "model",
+        lambda texts, _: Classified(expected(texts), np.ones(len(texts), dtype=np.int64)),
+        ServerLimits(),
+        observe=lambda _, __, after: observed.append(after),
+    )
+    batcher.start()
+    batcher.submit(["a", "b"], extras).result(20)
+    batcher.stop()
+    assert observed == [seen]

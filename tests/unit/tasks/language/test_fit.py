@@ -177,3 +177,12 @@ def test_checkpoints_hold_the_betas(tmp_path: Path) -> None:
     newest = max((tmp_path / CHECKPOINTS_NAME).glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     groups = load_optimizer(newest / "optimizer.safetensors")["param_groups"]
     assert all(tuple(group["betas"]) == (0.8, 0.9) for group in groups)
+
+
+def test_a_language_model_trains_at_drawn_depths_which_its_seed_says(tmp_path: Path) -> None:
+    model, record = fit(tmp_path / "one", sampled_recurrences=True)
+    again, _ = fit(tmp_path / "two", sampled_recurrences=True)
+    plain, _ = fit(tmp_path / "plain")
+    weights = [dict(found.named_parameters())["heads.exits.0.weight"] for found in (model, again, plain)]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    assert all(math.isfinite(epoch.validation_loss) for epoch in record.history)
