@@ -199,6 +199,8 @@ def test_the_slider_says_after_which_recurrence_texts_stop(deep_server: Running,
     assert slider.get_attribute("max") == slider.input_value() and page.locator("#depth-said").inner_text().endswith(
         "4 of 4"
     )
+    box = slider.bounding_box()
+    assert box is not None and box["width"] > 100
     slider.focus()
     page.keyboard.press("Home")
     assert page.locator("#depth-said").inner_text() == "Recurrences: 1 of 4"
