@@ -54,6 +54,8 @@ ALLOWED = {
     ("tasks.labelling.training", "models.inference"): "torch, likewise",
     ("tasks.labelling.training", "tasks.labelling.teacher"): "torch, likewise",
     ("tasks.labelling.training", "models.modeling"): "torch, likewise",
+    ("models.presets", "models.modeling"): "the model classes, half of the import: a plan counts operations without",
+    ("models.presets", "models.language_modeling"): "likewise",
     ("tasks.run_folder", "models.presets"): "torch, likewise",
     # A study is planned and its status shown in a second: what only runs need, tasks import in their methods.
     ("tasks.classification.task", "evaluation.metrics"): "scipy",
