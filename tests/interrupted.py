@@ -164,8 +164,7 @@ def execute(
     _prepare(moments)
     cache = folder.parent / "cache"
     machine = Machine(threads=1, latency=False, cache_dir=cache, keep_checkpoints=keep_checkpoints, data_root=data_root)
-    data, quiet = StudyData(machine), Reporter(quiet=True)
-    record: AnyRecord | None = run_module.execute_run(RunConfig.parse(config), folder, data, quiet)
+    record: AnyRecord | None = run_module.execute_run(StudyData(machine), folder, RunConfig.parse(config))
     assert record is not None
 
 
@@ -175,7 +174,7 @@ def execute_with_little_space(config: dict[str, Any], folder: Path, most_bytes: 
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     machine = Machine(threads=1, latency=False, cache_dir=folder.parent / "cache")
     try:
-        run_module.execute_run(RunConfig.parse(config), folder, StudyData(machine), Reporter(quiet=True))
+        run_module.execute_run(StudyData(machine), folder, RunConfig.parse(config))
     except StorageError as error:
         (folder.parent / "refused.txt").write_text(str(error), encoding="utf-8")
 

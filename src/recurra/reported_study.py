@@ -29,7 +29,7 @@ from recurra.report.files import Answer, results_frame, results_text, write_stud
 from recurra.report.load import group_tables, load_runs, read_study, study_file_of
 from recurra.report.summary import reporting_of, summarise
 from recurra.study.estimate import Expectation, expect
-from recurra.study.executor import LocalExecutor, Outcome, rough_weight, threads_of, workers_for
+from recurra.study.executor import Executor, LocalExecutor, Outcome, rough_weight, threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
 from recurra.study.final import final_run, gains_rows, train_again
 from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
@@ -387,12 +387,12 @@ def run_and_report(
             for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
                 reporter.say(line)
             untimed = replace(machine, latency=False)
-            executor: LocalExecutor | RayExecutor
+            executor: Executor
             if cluster is None:
                 tell = partial(_told, spec, expected)
                 executor = LocalExecutor(output, replace(untimed, threads=threads), pool, reporter=reporter, tell=tell)
             else:
-                executor = RayExecutor(output, untimed, cluster, workers=workers, reporter=reporter)
+                executor = RayExecutor(output, untimed, workers, cluster, reporter=reporter)
             done_now = [outcome for wave in waves(spec, pending) for outcome in executor.execute(wave)]
             executed = {outcome.config.config_hash: outcome for outcome in done_now}
             outcomes = [

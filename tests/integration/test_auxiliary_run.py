@@ -32,7 +32,7 @@ def test_a_run_trains_on_them_first_and_says_so(tmp_path: Path, capsys: pytest.C
     config = run_of(tmp_path)
     assert config.run_id.startswith("sst2-default-treebank-tiny-tuned-treebank-s0-")
     machine = Machine(threads=1, latency=False, cache_dir=tmp_path / "cache", data_root=tmp_path)
-    record = execute_run(config, tmp_path / "run", StudyData(machine), Reporter())
+    record = execute_run(StudyData(machine), tmp_path / "run", config, reporter=Reporter())
     assert record is not None and not record.failed_audits()
     said = capsys.readouterr().err
     assert said.index("auxiliary epoch 1") < said.index("epoch 1: train loss")

@@ -52,11 +52,11 @@ def test_it_is_trained_measured_and_exported_and_only_sharing_is_refused(tmp_pat
     ):
         config = make_run(encoder, data, protocol, seed=0, precision="fp32", overrides=overrides)
         with pytest.raises(ConfigurationError, match=why):
-            execute_run(config, tmp_path / f"refused-{number}", StudyData(Machine(latency=False, threads=1)), QUIET)
+            execute_run(StudyData(Machine(latency=False, threads=1)), tmp_path / f"refused-{number}", config)
 
     config = make_run(encoder, data, protocol, seed=0, precision="fp32")
     data = StudyData(Machine(cache_dir=tmp_path / "cache", latency=True, threads=1))
-    record = execute_run(config, tmp_path / "run", data, QUIET)
+    record = execute_run(data, tmp_path / "run", config)
     assert isinstance(record, RunRecord) and record.metrics["test"].accuracy > 0.9
     assert record.model.encoder is not None and record.model.encoder.layers == 2 and record.latency
     assert {audit.status for audit in record.audits if audit.name.startswith("invariance.")} == {"passed"}

@@ -63,7 +63,7 @@ def run(root: Path, name: str = "student", *, overrides: dict[str, Any] | None =
 
 
 def execute(config: RunConfig, folder: Path, root: Path) -> RunRecord:
-    found = execute_run(config, folder, StudyData(machine(root)), QUIET)
+    found = execute_run(StudyData(machine(root)), folder, config)
     assert isinstance(found, RunRecord)
     return found
 
@@ -217,17 +217,17 @@ def test_answers_are_kept_and_nobody_is_asked_twice(
     alone = Machine(cache_dir=own, latency=False, threads=1)
     monkeypatch.setattr(teacher_module._Answers, "_compute", dies_late)
     with pytest.raises(KeyboardInterrupt):
-        execute_run(config, tmp_path / "student", StudyData(alone), QUIET)
+        execute_run(StudyData(alone), tmp_path / "student", config)
     again: list[int] = []
     monkeypatch.setattr(
         teacher_module._Answers, "_compute", lambda self, texts: (again.append(len(texts)), honest(self, texts))[1]
     )
-    assert execute_run(config, tmp_path / "student", StudyData(alone), QUIET) is not None
+    assert execute_run(StudyData(alone), tmp_path / "student", config) is not None
     rows = read_record(tmp_path / "student").data
     parts = sum(-(-rows.splits[name].rows // 50) for name in ("train", rows.selection_split))
     assert asked == [50] and len(again) == parts - 1
     monkeypatch.setattr(teacher_module._Answers, "_compute", lambda *_: pytest.fail("asked again"))
-    assert execute_run(config, tmp_path / "another", StudyData(alone), QUIET) is not None
+    assert execute_run(StudyData(alone), tmp_path / "another", config) is not None
 
 
 def test_a_classifier_of_transformers_and_a_linear_model_teach_by_their_answers(root: Path, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_comparison_names_what_it_lacks(root: Path, capsys: pytest.CaptureFixt
 def test_what_cannot_teach_or_be_started_from_says_why(root: Path, taught_by: Path, tmp_path: Path) -> None:
     def refused(kind: type[RecurraError], why: str, **keys: Any) -> None:
         with pytest.raises(kind, match=why) as caught:
-            execute_run(run(root, "bad", **keys), tmp_path / f"bad{len(why)}", StudyData(machine(root)), QUIET)
+            execute_run(StudyData(machine(root)), tmp_path / f"bad{len(why)}", run(root, "bad", **keys))
         assert "\n" not in str(caught.value)
 
     refused(
@@ -366,4 +366,4 @@ def test_what_cannot_teach_or_be_started_from_says_why(root: Path, taught_by: Pa
     gone = run(root, "gone", teacher=str(taught_by))
     planned = gone.model_copy(update={"teachers": [gone.teachers[0].model_copy(update={"identity": "0" * 16})]})
     with pytest.raises(RunError, match="not the one that the run was planned with"):
-        execute_run(planned, tmp_path / "gone", StudyData(machine(root)), QUIET)
+        execute_run(StudyData(machine(root)), tmp_path / "gone", planned)

@@ -20,7 +20,6 @@ from interrupted import MOMENTS, execute, execute_with_little_space, in_a_proces
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, StorageError
-from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord, read_record
 from recurra.deployment.decision import OneLabel, read_decision
 from recurra.deployment.engines.computation import softmax
@@ -106,7 +105,7 @@ def test_another_run_in_the_same_folder_is_refused(trained: TrainedRun) -> None:
     other = trained.config.model_copy(update={"seed": 1})
     before = snapshot(trained.folder)
     with pytest.raises(StorageError, match="holds another run"):
-        execute_run(other, trained.folder, StudyData(Machine(threads=1)), Reporter(quiet=True))
+        execute_run(StudyData(Machine(threads=1)), trained.folder, other)
     assert snapshot(trained.folder) == before
 
 

@@ -52,7 +52,7 @@ def configured(root: Path, protocol: ProtocolConfig = PROTOCOLS["finetune-few"],
 
 
 def execute(config: RunConfig, folder: Path, root: Path) -> RunRecord:
-    found = execute_run(config, folder, StudyData(Machine(cache_dir=root / "cache", latency=False, threads=1)), QUIET)
+    found = execute_run(StudyData(Machine(cache_dir=root / "cache", latency=False, threads=1)), folder, config)
     assert isinstance(found, RunRecord)
     return found
 

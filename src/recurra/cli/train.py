@@ -53,7 +53,7 @@ def train(
     notes: list[str] = []
     if not is_finished(config, output):
         notes = [*filter(None, [note]), *preflight([config], known)]
-    record = execute_run(config, output, known, reporter, notes)
+    record = execute_run(known, output, config, reporter=reporter, notes=notes)
     # The other processes of a distributed run have nothing to say.
     if record is not None:
         present(task.present(record, str(output)), as_json=as_json)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
@@ -22,7 +23,7 @@ from recurra.tasks.runs import RunConfig
 
 LOG_NAME = "log.txt"
 # What a worker calls for a run.
-EXECUTE = "recurra.study.worker:execute"
+EXECUTE = "recurra.study.run:execute_run"
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,6 @@ class Outcome:
     exit_code: int = 0
 
 
-Tell = Callable[[Outcome], str]
-
-
 def claim(output: Path, config: RunConfig) -> Outcome | None:
     """Makes the folder of a run of a study; what became of the run if the folder cannot be had."""
     folder = run_folder(output, config)
@@ -50,68 +48,104 @@ def claim(output: Path, config: RunConfig) -> Outcome | None:
     return None
 
 
-class LocalExecutor:
-    """Runs on this machine."""
+class Executor(ABC):
+    """Carries out runs side by side; a subclass says where.
+
+    Args:
+        at_once: Runs at once; 0 starts all.
+        tell: What is said of a run that has ended.
+    """
 
     def __init__(
-        self, output: Path, machine: Machine, workers: Workers, *, reporter: Reporter, tell: Tell | None = None
+        self,
+        output: Path,
+        machine: Machine,
+        at_once: int,
+        *,
+        reporter: Reporter,
+        tell: Callable[[Outcome], str] | None = None,
     ) -> None:
-        self.output = output
-        self.machine = machine
-        self.workers = workers
-        self.reporter = reporter
-        self.tell = tell
+        self.output, self.machine, self.at_once = output, machine, at_once
+        self.reporter, self.tell = reporter, tell
+
+    @abstractmethod
+    def ready(self) -> AbstractContextManager[object]:
+        """What is needed while runs are under way."""
+
+    @abstractmethod
+    def start(self, config: RunConfig) -> Future[Any]:
+        """Starts a run whose folder is claimed."""
+
+    @abstractmethod
+    def outcome(self, config: RunConfig, ended: Future[Any]) -> Outcome | None:
+        """What became of a run; none if it is to be started again."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends what is under way."""
 
     def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
         """Executes runs and returns what became of each; one that fails does not stop the others."""
         if not pending:
             return []
-        queue, guard = list(pending), threading.Lock()
-        outcomes: list[Outcome] = []
-        with self.reporter.task("runs", len(pending)) as task, ThreadPoolExecutor(self.workers.count) as threads:
+        queue, outcomes = list(pending), []
+        running: dict[Future[Any], RunConfig] = {}
+        with self.ready(), self.reporter.task("runs", len(pending)) as task:
             try:
-                for future in as_completed([threads.submit(self._execute_next, queue, guard) for _ in pending]):
-                    outcome = future.result()
-                    outcomes.append(outcome)
-                    task.advance(1, note=outcome.config.run_id)
-                    if self.tell is not None:
-                        self.reporter.stage(outcome.config.run_id, self.tell(outcome))
+                while queue or running:
+                    ended: list[Outcome | None] = []
+                    if queue and (not self.at_once or len(running) < self.at_once):
+                        config = queue.pop(choose_next(queue, self.at_once))
+                        ended.append(claim(self.output, config))
+                        if ended[0] is None:
+                            running[self.start(config)] = config
+                    else:
+                        for future in wait(running, return_when=FIRST_COMPLETED).done:
+                            config = running.pop(future)
+                            ended.append(self.outcome(config, future))
+                            if ended[-1] is None:
+                                queue.insert(0, config)
+                    for outcome in filter(None, ended):
+                        outcomes.append(outcome)
+                        task.advance(1, note=outcome.config.run_id)
+                        if self.tell is not None:
+                            self.reporter.stage(outcome.config.run_id, self.tell(outcome))
             except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                self.workers.stop()
+                self.stop()
                 raise
         return outcomes
 
-    def _execute_next(self, queue: list[RunConfig], guard: threading.Lock) -> Outcome:
-        with guard:
-            config = queue.pop(choose_next(queue, self.workers.count))
-        if (refused := claim(self.output, config)) is not None:
-            return refused
-        folder = run_folder(self.output, config)
+
+class LocalExecutor(Executor):
+    """Runs on this machine, in workers."""
+
+    def __init__(self, output: Path, machine: Machine, workers: Workers, **told: Any) -> None:
+        super().__init__(output, machine, workers.count, **told)
+        self.workers = workers
+
+    def ready(self) -> AbstractContextManager[object]:
+        """Threads that follow the workers."""
+        self._threads = ThreadPoolExecutor(self.at_once)
+        return self._threads
+
+    def start(self, config: RunConfig) -> Future[Ended]:
+        """Starts it in a worker."""
 
         def say(line: str) -> None:
             named = line.startswith(" ") or config.run_id in line
             self.reporter.say(line if named else f"{config.run_id}: {line}")
 
-        with logging_to(folder, say) as log:
-            ended = self.workers.call(EXECUTE, str(folder), machine=self.machine, say=log)
-        if self.workers.stopped:
-            # Ended by us: that is no failure of the run.
-            return Outcome(config, folder, None, "interrupted", 1)
-        return outcome_of(self.output, config, ended)
+        folder = run_folder(self.output, config)
+        arguments = {"machine": self.machine, "say": say, "log": folder / LOG_NAME}
+        return self._threads.submit(self.workers.call, EXECUTE, str(folder), **arguments)
 
+    def outcome(self, config: RunConfig, ended: Future[Ended]) -> Outcome:
+        """What the run's folder shows."""
+        return outcome_of(self.output, config, ended.result())
 
-@contextlib.contextmanager
-def logging_to(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Yields what writes a line to ``log.txt`` of a run folder, and says it."""
-    with (folder / LOG_NAME).open("a", encoding="utf-8") as log:
-
-        def log_line(line: str) -> None:
-            log.write(f"{line}\n")
-            log.flush()
-            say(line)
-
-        yield log_line
+    def stop(self) -> None:
+        """Kills the workers; that is no failure of their runs."""
+        self.workers.stop()
 
 
 def outcome_of(output: Path, config: RunConfig, ended: Ended) -> Outcome:

@@ -71,7 +71,7 @@ def train(data: StudyData, judged: dict[str, object], folder: str) -> None:
     known = StudyData(data.machine)
     known.hold(config.data, with_test_rows(data.rows(config.data)))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    execute_run(final_config(config), Path(folder), known, Reporter(quiet=True))
+    execute_run(known, folder, final_config(config))
 
 
 def with_test_rows(dataset: TextDataset) -> TextDataset:

@@ -17,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -25,9 +27,8 @@ from typing import Any
 
 from recurra.core.errors import ConfigurationError, RecurraError, RunError, StorageError, UnavailableError
 from recurra.core.files import FolderLock, atomic_path, write_text
-from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import RECORD_NAME
-from recurra.study.executor import EXECUTE, Outcome, claim, logging_to, outcome_of, threads_of
+from recurra.study.executor import EXECUTE, LOG_NAME, Executor, Outcome, outcome_of, threads_of
 from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, run_folder
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.machine import Machine
@@ -203,8 +204,8 @@ def run_on_node(config: dict[str, Any], folder: Path, machine: str, token: tuple
 
 
 def _work(folder: Path, machine: Machine, cwd: Path | None) -> Ended:
-    with Workers(0, machine.threads, cwd=cwd) as workers, logging_to(folder, lambda _: None) as log:
-        return workers.call(EXECUTE, str(folder), machine=machine, say=log)
+    with Workers(0, machine.threads, cwd=cwd) as workers:
+        return workers.call(EXECUTE, str(folder), machine=machine, log=folder / LOG_NAME)
 
 
 def _shares_folder(path: Path, token: str) -> bool:
@@ -245,92 +246,64 @@ def collect(files: dict[str, bytes], folder: Path) -> None:
             temporary.write_bytes(files[name])
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Runs on a Ray cluster.
 
     Args:
         machine: Data root and caches, the same paths on every node; its ``threads`` are those of one run, 0 takes its
             cores.
-        workers: Runs at once; 0 leaves it to the cluster.
+        cluster: Where; it chooses how many runs are under way if ``at_once`` is 0.
     """
 
-    def __init__(self, output: Path, machine: Machine, cluster: Cluster, *, workers: int, reporter: Reporter) -> None:
-        self.output = output
-        self.machine = _absolute(machine)
+    def __init__(self, output: Path, machine: Machine, at_once: int, cluster: Cluster, **told: Any) -> None:
+        super().__init__(output, threads_of(_absolute(machine), max(1, int(cluster.cpus)), 1), at_once, **told)
         self.cluster = cluster
-        self.workers = workers
-        self.reporter = reporter
-
-    def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
-        """Executes runs and returns what became of each; one that fails does not stop the others."""
-        if not pending:
-            return []
-        with self.cluster.connected() as ray, self._token() as token, self.reporter.task("runs", len(pending)) as task:
-            return self._execute(ray, pending, token, task)
+        self._references: dict[Future[Any], Any] = {}
+        self._lost: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def _token(self) -> Iterator[tuple[Path, str]]:
+    def ready(self) -> Iterator[None]:
+        """Connects, and leaves a token in the folder by which a node sees whether it shares it."""
         # The study holds its folder: what lies there was left by a driver that was killed.
         for leftover in self.output.glob(f"{_TOKEN_PREFIX}*"):
             leftover.unlink(missing_ok=True)
         path, token = self.output.resolve() / f"{_TOKEN_PREFIX}{secrets.token_hex(8)}", secrets.token_hex(16)
-        write_text(path, token)
-        try:
-            yield path, token
-        finally:
-            path.unlink(missing_ok=True)
+        with self.cluster.connected() as self._ray:
+            self._remote = self._ray.remote(run_on_node).options(
+                num_cpus=self.cluster.cpus, num_gpus=self.cluster.gpus, max_retries=0, name="recurra run"
+            )
+            self._token = path, token
+            write_text(path, token)
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
 
-    def _execute(
-        self, ray: ModuleType, pending: Sequence[RunConfig], token: tuple[Path, str], task: ProgressTask
-    ) -> list[Outcome]:
-        remote = ray.remote(run_on_node).options(
-            num_cpus=self.cluster.cpus, num_gpus=self.cluster.gpus, max_retries=0, name="recurra run"
-        )
-        machine = threads_of(self.machine, max(1, int(self.cluster.cpus)), 1)
-        queue, outcomes = list(pending), []
-        running: dict[Any, RunConfig] = {}
-        lost: dict[str, int] = {}
-        try:
-            while queue or running:
-                while queue and (self.workers == 0 or len(running) < self.workers):
-                    config = queue.pop(0)
-                    if (refused := claim(self.output, config)) is not None:
-                        outcomes.append(refused)
-                        continue
-                    folder = run_folder(self.output.resolve(), config)
-                    order = config.plain(), folder, machine.to_json(), token, Path.cwd()
-                    running[remote.remote(*order)] = config
-                finished, _ = ray.wait(list(running), num_returns=1, timeout=1.0) if running else ([], [])
-                for reference in finished:
-                    config = running.pop(reference)
-                    outcome = self._outcome(ray, reference, config, lost)
-                    if outcome is None:
-                        queue.insert(0, config)
-                        continue
-                    task.advance(1, note=config.run_id)
-                    outcomes.append(outcome)
-        except KeyboardInterrupt:
-            for reference in running:
-                ray.cancel(reference, force=True)
-            raise
-        return outcomes
+    def start(self, config: RunConfig) -> Future[Answer]:
+        """Gives it to the cluster."""
+        folder = run_folder(self.output.resolve(), config)
+        reference = self._remote.remote(config.plain(), folder, self.machine.to_json(), self._token, Path.cwd())
+        future: Future[Answer] = reference.future()
+        self._references[future] = reference
+        return future
 
-    def _outcome(self, ray: ModuleType, reference: Any, config: RunConfig, lost: dict[str, int]) -> Outcome | None:
-        """What became of a run; none if its node died and it is to be started again."""
-        folder = run_folder(self.output, config)
+    def outcome(self, config: RunConfig, ended: Future[Answer]) -> Outcome | None:
+        """What the run's folder shows; none if its node died and it is to be started again."""
+        del self._references[ended]
+        errors = self._ray.exceptions
         try:
-            answer: Answer = ray.get(reference)
+            answer = ended.result()
             if answer.files:
-                collect(answer.files, folder)
-        except ray.exceptions.RayTaskError as error:
+                collect(answer.files, run_folder(self.output, config))
+        except errors.RayTaskError as error:
             return self._failed(config, f"the node could not start it: {error.cause}", 1)
-        except ray.exceptions.RayError as error:
+        except errors.RayError as error:
             # The record may have been written before the node died: then nothing is to be done again.
             if look_at(self.output, config).state == "done":
                 return outcome_of(self.output, config, Ended(0, ""))
-            lost[config.run_id] = lost.get(config.run_id, 0) + 1
-            if lost[config.run_id] > self.cluster.retries:
-                tries = f"lost {lost[config.run_id]} times with the node that ran it"
+            self._lost[config.run_id] += 1
+            if self._lost[config.run_id] > self.cluster.retries:
+                tries = f"lost {self._lost[config.run_id]} times with the node that ran it"
                 return self._failed(config, f"{tries} ({type(error).__name__}); see Ray's logs", 1)
             self.reporter.say(f"{config.run_id}: its node died ({type(error).__name__}); it is started again")
             return None
@@ -339,6 +312,11 @@ class RayExecutor:
         outcome = outcome_of(self.output, config, answer.ended)
         self.reporter.say(f"{config.run_id}: {'done' if outcome.record else 'failed'} on {answer.node}")
         return outcome
+
+    def stop(self) -> None:
+        """Cancels what the cluster works on."""
+        for reference in self._references.values():
+            self._ray.cancel(reference, force=True)
 
     def _failed(self, config: RunConfig, reason: str, code: int) -> Outcome:
         folder = run_folder(self.output, config)

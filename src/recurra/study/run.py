@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from recurra.core.configuration import content_hash
@@ -13,7 +14,7 @@ from recurra.core.files import FolderLock
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record, write_record
 from recurra.data.configuration import DataConfig
-from recurra.study.plan import claim_folder
+from recurra.study.plan import ERROR_NAME, ProgressReporter, claim_folder, load_run_config, note_failure
 from recurra.tasks.base import task_of_data
 from recurra.tasks.run_folder import speaks_for_all
 from recurra.tasks.runs import RunConfig
@@ -72,43 +73,73 @@ def is_finished(config: RunConfig, folder: Path) -> bool:
 
 
 def execute_run(
-    config: RunConfig, folder: Path, data: StudyData, reporter: Reporter, notes: Sequence[str] = ()
+    data: StudyData,
+    folder: Path | str,
+    config: RunConfig | None = None,
+    *,
+    reporter: Reporter | None = None,
+    notes: Sequence[str] = (),
 ) -> AnyRecord | None:
     """Executes a run, or takes it up where it was interrupted, or returns its record if it is done.
 
-    This process holds the folder meanwhile. ``notes`` are said once it is clear that the run starts.
+    This process holds the folder meanwhile.
+
+    Args:
+        config: None takes what a study has written into the folder; how far the run is, and why it failed, is then
+            written there too.
+        reporter: For progress; none says nothing, or in a study's run what the study passes on.
+        notes: Said once it is clear that the run starts.
 
     Raises:
         StorageError: If the folder holds another run or is in use.
         RecurraError: Whatever is wrong with the data or the configuration.
     """
-    threads: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    if config.needs_torch or config.precision == "fp16":
-        from recurra.models.inference import check_precision, torch_threads
-        from recurra.models.quiet import quieten_libraries
+    folder = Path(folder)
+    with contextlib.ExitStack() as context:
+        if config is None:
+            (folder / ERROR_NAME).unlink(missing_ok=True)
+            config = load_run_config(folder)
+            if speaks_for_all():
+                reporter = context.enter_context(ProgressReporter(folder, epochs=config.protocol.max_epochs))
+            context.enter_context(_failure_noted(folder))
+        reporter = reporter or Reporter(quiet=True)
+        if config.needs_torch or config.precision == "fp16":
+            from recurra.models.inference import check_precision, torch_threads
+            from recurra.models.quiet import quieten_libraries
 
-        check_precision(config.precision)
-        quieten_libraries()
-        threads = torch_threads(data.machine.threads)
-    code_record()  # remembers the commit that is loaded now: the checkout may move on during a long run
-    task = task_of_data(config.data)
-    with threads:
+            check_precision(config.precision)
+            quieten_libraries()
+            context.enter_context(torch_threads(data.machine.threads))
+        code_record()  # remembers the commit that is loaded now: the checkout may move on during a long run
+        task = task_of_data(config.data)
         if not speaks_for_all():
             if not (folder / RECORD_NAME).exists():
-                task.trainer(config)(config, folder, data, Reporter(quiet=True))
+                task.trainer(config)(config, folder, data, reporter)
             return None
-        with FolderLock(folder):
-            done = claim_folder(config, folder)
-            if done is not None:
-                reporter.say(f"{config.run_id}: already done")
-                return done
-            for line in notes:
-                reporter.say(line)
-            record = task.execute(config, folder, data, reporter)
-            # The model is on disk. Once there is a record nobody comes back to clear up.
-            if config.needs_torch and not data.machine.keep_checkpoints:
-                from recurra.training.fit import remove_checkpoints
+        context.enter_context(FolderLock(folder))
+        if (done := claim_folder(config, folder)) is not None:
+            reporter.say(f"{config.run_id}: already done")
+            return done
+        for line in notes:
+            reporter.say(line)
+        started = time.perf_counter()
+        trained = task.trainer(config)(config, folder, data, reporter)
+        record = task.record_run(config, trained, folder, data, reporter, started=started)
+        # The model is on disk. Once there is a record nobody comes back to clear up.
+        if config.needs_torch and not data.machine.keep_checkpoints:
+            from recurra.training.fit import remove_checkpoints
 
-                remove_checkpoints(folder)
-            write_record(folder, record)
-            return record
+            remove_checkpoints(folder)
+        write_record(folder, record)
+        return record
+
+
+@contextlib.contextmanager
+def _failure_noted(folder: Path) -> Iterator[None]:
+    """Leaves ``error.json`` for the study, whose worker says no more than the message."""
+    try:
+        yield
+    except RecurraError as error:
+        if not (folder / RECORD_NAME).exists():
+            note_failure(folder / ERROR_NAME, str(error), kind=type(error).__name__, code=error.exit_code)
+        raise

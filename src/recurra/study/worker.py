@@ -8,7 +8,6 @@ because the study has closed it or has died, the worker ends at once, in the mid
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
@@ -16,45 +15,15 @@ import queue
 import signal
 import sys
 import threading
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 from recurra.core.environment import reset_peak_memory
 from recurra.core.errors import RecurraError
-from recurra.core.progress import Reporter
-from recurra.core.record import RECORD_NAME
-from recurra.study.plan import ERROR_NAME, ProgressReporter, load_run_config, note_failure
 from recurra.study.run import execute_run
 from recurra.tasks.machine import Machine
 from recurra.tasks.study_data import StudyData
 
 REPLY = "\x1e"
-
-
-def execute(data: StudyData, folder: str) -> None:
-    """Executes the run whose configuration lies in a folder; leaves ``error.json`` if it fails.
-
-    Raises:
-        RecurraError: Why it failed.
-    """
-    path = Path(folder)
-    (path / ERROR_NAME).unlink(missing_ok=True)
-    config = load_run_config(path)
-    with _reporter(path, config.protocol.max_epochs) as reporter:
-        try:
-            execute_run(config, path, data, reporter)
-        except RecurraError as error:
-            if not (path / RECORD_NAME).exists():
-                note_failure(path / ERROR_NAME, str(error), kind=type(error).__name__, code=error.exit_code)
-            raise
-
-
-def _reporter(folder: Path, epochs: int) -> AbstractContextManager[Reporter]:
-    """Tells how far the run is; of the processes of a distributed run the first speaks."""
-    if int(os.environ.get("RANK", "0")) > 0:
-        return contextlib.nullcontext(Reporter(quiet=True))
-    return ProgressReporter(folder, epochs=epochs)
 
 
 def serve(modules: list[str]) -> None:
@@ -79,7 +48,8 @@ def serve(modules: list[str]) -> None:
         # What the next run records as its peak must not be this one's.
         reply["reusable"] = reset_peak_memory()
         sys.stderr.flush()
-        sys.stdout.write(f"\n{REPLY}{json.dumps(reply)}\n")
+        # A record is read where it was written.
+        sys.stdout.write(f"\n{REPLY}{json.dumps(reply, default=lambda _: None)}\n")
         sys.stdout.flush()
 
 
@@ -97,7 +67,7 @@ def main(arguments: list[str]) -> int:
     if arguments[0] == "serve":
         serve(arguments[1:])
     try:
-        execute(StudyData(Machine.from_json(arguments[1])), arguments[0])
+        execute_run(StudyData(Machine.from_json(arguments[1])), arguments[0])
     except RecurraError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -99,12 +100,15 @@ class Workers:
         *arguments: Any,
         machine: Machine | None = None,
         say: Callable[[str], None] = lambda _: None,
+        log: Path | None = None,
         threads: int = 0,
     ) -> Ended:
         """Calls a function in a worker that is idle, or in a new one, and follows it to its end.
 
         Args:
             machine: For a function whose first argument is what the worker knows of its data.
+            say: Takes each line of its output.
+            log: File to which these lines are added.
             threads: Threads of the numeric libraries; 0 takes those of all workers.
         """
         worker = self._take(threads or self.threads)
@@ -115,14 +119,18 @@ class Workers:
             with contextlib.suppress(BrokenPipeError):
                 worker.process.stdin.write(f"{json.dumps([function, machine and machine.to_json(), arguments])}\n")
                 worker.process.stdin.flush()
-            for line in worker.process.stdout:
-                if line.startswith(REPLY):
-                    reply = json.loads(line.removeprefix(REPLY))
-                    reusable = reply["reusable"]
-                    return Ended(reply["code"], last, reply.get("result"))
-                if line.strip():
-                    last = line.strip()
-                    say(line.rstrip("\n"))
+            with nullcontext() if log is None else log.open("a", encoding="utf-8") as file:
+                for line in worker.process.stdout:
+                    if line.startswith(REPLY):
+                        reply = json.loads(line.removeprefix(REPLY))
+                        reusable = reply["reusable"]
+                        return Ended(reply["code"], last, reply.get("result"))
+                    if line.strip():
+                        last = line.strip()
+                        if file is not None:
+                            file.write(f"{line.rstrip()}\n")
+                            file.flush()
+                        say(line.rstrip("\n"))
             return Ended(worker.process.wait(), last)
         finally:
             with self._guard:

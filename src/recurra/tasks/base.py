@@ -240,8 +240,14 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> AnyRecord:
-        """Trains, measures and audits in a folder that is held; returns the record, to be written last."""
+    def record_run(
+        self, config: RunConfig, trained: Any, folder: Path, data: StudyData, reporter: Reporter, *, started: float
+    ) -> AnyRecord:
+        """Measures and audits what `trainer` left; returns the record, to be written last.
+
+        Args:
+            started: When the run began, by ``time.perf_counter``.
+        """
 
     @abstractmethod
     def present(self, record: AnyRecord, output: str) -> CommandResult:

@@ -8,6 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -218,18 +219,16 @@ class FakeRay:
     def remote(self, _: Any) -> Any:
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._submit))
 
-    def _submit(self, config: dict[str, Any], folder: Path, machine: str, *_: Any) -> int:
+    def _submit(self, config: dict[str, Any], folder: Path, machine: str, *_: Any) -> Any:
         self.orders.append(Order(RunConfig.parse(config), folder, Machine.from_json(machine).threads))
-        return len(self.orders) - 1
-
-    def wait(self, references: list[int], **_: Any) -> tuple[list[int], list[int]]:
-        return references[:1], references[1:]
-
-    def get(self, reference: int) -> Answer:
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer(self.orders[reference])
+        answer, future = self.answers.pop(0), Future[Answer]()
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            future.set_result(answer(self.orders[-1]))
+        except DiedError as error:
+            future.set_exception(error)
+        return SimpleNamespace(future=lambda: future)
 
 
 @pytest.fixture
@@ -240,7 +239,7 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
         ray = FakeRay(*answers)
         monkeypatch.setattr(Cluster, "connected", lambda _: nullcontext(ray))
         cluster = Cluster(cpus=3, retries=retries)
-        executor = RayExecutor(tmp_path, Machine(), cluster, workers=1, reporter=Reporter(quiet=True))
+        executor = RayExecutor(tmp_path, Machine(), 1, cluster, reporter=Reporter(quiet=True))
         outcomes = {outcome.config.run_id: outcome for outcome in executor.execute(configs)}
         assert not list(tmp_path.glob(".shared-*"))
         return outcomes, ray
@@ -295,10 +294,6 @@ def test_a_worker_that_fails_on_a_node_leaves_its_reason(tmp_path: Path, execute
     assert look_at(tmp_path, CONFIG).state == "failed"
 
 
-def test_the_token_of_a_driver_that_was_killed_goes_with_the_next_start(tmp_path: Path) -> None:
+def test_the_token_of_a_driver_that_was_killed_goes_with_the_next_start(tmp_path: Path, execute: Any) -> None:
     (tmp_path / ".shared-0123456789abcdef").write_text("left", encoding="utf-8")
-    executor = RayExecutor(tmp_path, Machine(threads=1), Cluster(), workers=0, reporter=Reporter(quiet=True))
-    with executor._token() as (path, token):
-        assert path.read_text(encoding="utf-8") == token
-        assert [each.name for each in tmp_path.iterdir()] == [path.name]
-    assert not list(tmp_path.iterdir())
+    execute([CONFIG], done(tmp_path))

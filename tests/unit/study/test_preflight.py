@@ -103,12 +103,12 @@ def test_a_kill_leaves_no_checkpoints_beside_a_record(
     """Who finds a record does nothing any more: what is to go must be gone when it is written."""
     folder, seen = tmp_path / "run", []
 
-    def execute(*_: object) -> Any:
+    def train(*_: object) -> None:
         (folder / "checkpoints" / "checkpoint-1").mkdir(parents=True)
-        return "record"
 
-    monkeypatch.setattr(run_module, "task_of_data", lambda _: SimpleNamespace(execute=execute))
+    task = SimpleNamespace(trainer=lambda _: train, record_run=lambda *_, **__: "record")
+    monkeypatch.setattr(run_module, "task_of_data", lambda _: task)
     monkeypatch.setattr(run_module, "write_record", lambda *_: seen.append((folder / "checkpoints").exists()))
     machine = Machine(threads=1, latency=False, keep_checkpoints=keep)
-    run_module.execute_run(tiny_run(tmp_path), folder, StudyData(machine), Reporter(quiet=True))
+    run_module.execute_run(StudyData(machine), folder, tiny_run(tmp_path))
     assert seen == [keep]

@@ -20,7 +20,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, DataError, RunError
-from recurra.core.progress import Reporter
 from recurra.core.record import MultiLabelRunRecord, read_record
 from recurra.core.record_parts import DecisionRecord
 from recurra.data.configuration import MultiLabelData
@@ -93,7 +92,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     machine = Machine(None, root / "cache", 1, False, False)
     for name, folder in ((str(model), "run"), ("linear", "linear")):
         config = train(root, name, config_of(data), "label_smoothing=0.05")
-        execute_run(config, root / folder, StudyData(machine), Reporter(quiet=True))
+        execute_run(StudyData(machine), root / folder, config)
     return Trained(data, root / "run", root / "linear")
 
 
@@ -560,7 +559,7 @@ def test_real_reviews_with_domain_and_mood(data_root: Path, tmp_path: Path) -> N
                 writer.writerow([split.texts[row], "|".join(labels)])
     config = config_of(path, label_separator="|", trained_vocab_size=2000, max_length=64)
     machine = Machine(None, tmp_path / "cache", 1, False, False)
-    record = execute_run(train(tmp_path, "linear", config), tmp_path / "run", StudyData(machine), Reporter(quiet=True))
+    record = execute_run(StudyData(machine), tmp_path / "run", train(tmp_path, "linear", config))
     assert isinstance(record, MultiLabelRunRecord)
     assert record.data.label_names == ["amazon", "liked", "yelp"]
     found = record.metrics["test"].labels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -217,9 +216,8 @@ def _log(probabilities: npt.NDArray[Any]) -> Scores:
     return np.log(np.maximum(probabilities.astype(np.float64), LEAST_PROBABILITY)).astype(np.float32)
 
 
-def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData) -> LabelRunRecord:
+def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, *, started: float) -> LabelRunRecord:
     """Keeps the answers of the test rows as predictions, and measures them as those of a model of the task."""
-    started = time.perf_counter()
     rows, answers = labelled(config.data), read_answers(config, data)
     dataset = data.rows(rows)
     split = judged_split(dataset)

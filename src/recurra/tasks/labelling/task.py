@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -307,7 +306,9 @@ class LabellingTask(Task):
             kind = "joined"
         return "recurra.deployment.classifier", f"recurra.tasks.labelling.{kind}"
 
-    def trainer(self, config: RunConfig) -> Callable[..., Trained]:
+    def trainer(self, config: RunConfig) -> Callable[..., Trained | None]:
+        if config.answers:
+            return _no_training
         if config.control == WORDS_AND_ENCODER:
             from recurra.tasks.labelling.joined import train_joined
 
@@ -320,15 +321,16 @@ class LabellingTask(Task):
 
         return train_model
 
-    def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LabelRunRecord:
+    def record_run(
+        self, config: RunConfig, trained: Any, folder: Path, data: StudyData, reporter: Reporter, *, started: float
+    ) -> LabelRunRecord:
         if config.answers:
-            return record_answers(self, config, folder, data)
+            return record_answers(self, config, folder, data, started=started)
         from recurra.deployment.classifier import Classifier
         from recurra.tasks.labelling.training import time_classifier
 
         machine, rows = data.machine, labelled(config.data)
-        started, threads = time.perf_counter(), machine.threads or available_cores()
-        trained = self.trainer(config)(config, folder, data, reporter)
+        threads = machine.threads or available_cores()
         dataset, model_record = trained.dataset, trained.model
         reporter.stage(config.run_id, "evaluating")
         engine: Any = load_engine(
@@ -502,6 +504,10 @@ class LabellingTask(Task):
             early = copy.copy(classifier)
             early.stop_early()
             yield Competitor(f"{name}{WITH_EXITS}", partial(early.logits, clean=False), precision)
+
+
+def _no_training(*_: Any) -> None:
+    """Answers that came from elsewhere have been trained there."""
 
 
 def _describe_labels(record: DataRecord) -> Table:

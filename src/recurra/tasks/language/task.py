@@ -201,10 +201,12 @@ class LanguageTask(Task):
 
         return train_language
 
-    def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LanguageRunRecord:
-        from recurra.tasks.language.training import execute_language
+    def record_run(
+        self, config: RunConfig, trained: Any, folder: Path, data: StudyData, reporter: Reporter, *, started: float
+    ) -> LanguageRunRecord:
+        from recurra.tasks.language.training import record_language
 
-        return execute_language(config, folder, data, reporter)
+        return record_language(config, trained, data, reporter, started=started)
 
     def present(self, record: AnyRecord, output: str) -> CommandResult:
         from recurra.tasks.language.evaluation import head_table

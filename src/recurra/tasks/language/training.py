@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -293,17 +292,14 @@ class TrainedLanguageModel:
     folder: Path
 
 
-def execute_language(config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LanguageRunRecord:
-    """Trains, measures and audits in a folder that is held; what was done before an interruption is not done again.
-
-    Returns:
-        The record, to be written last.
-    """
-    started, machine, text = time.perf_counter(), data.machine, running(config.data)
-    trained = train_language(config, folder, data, reporter)
+def record_language(
+    config: RunConfig, trained: TrainedLanguageModel, data: StudyData, reporter: Reporter, *, started: float
+) -> LanguageRunRecord:
+    """Measures and audits a trained model; returns the record, to be written last."""
+    machine, text = data.machine, running(config.data)
     reporter.stage(config.run_id, "evaluating")
     # As it was stored: what is measured is what others load.
-    model = load_language_model(folder / MODEL_NAME).to(default_device())
+    model = load_language_model(trained.folder).to(default_device())
     record = _data_record(config, trained)
     metrics: dict[str, LanguageMetricsRecord] = {
         name: measure_text(
