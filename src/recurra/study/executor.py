@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,8 @@ class LocalExecutor(Executor):
             self.reporter.say(line if named else f"{config.run_id}: {line}")
 
         folder = run_folder(self.output, config)
-        arguments = {"machine": self.machine, "say": say, "log": folder / LOG_NAME}
-        return self._threads.submit(self.workers.call, EXECUTE, str(folder), **arguments)
+        call = partial(self.workers.call, EXECUTE, str(folder), machine=self.machine, say=say, log=folder / LOG_NAME)
+        return self._threads.submit(call)
 
     def outcome(self, config: RunConfig, ended: Future[Ended]) -> Outcome:
         """What the run's folder shows."""

@@ -59,7 +59,6 @@ from recurra.training.protocols import PROTOCOLS
 
 if TYPE_CHECKING:
     from recurra.tasks.labelling.evaluation import ComputedRows
-    from recurra.tasks.labelling.training import Trained
 
 Logits = npt.NDArray[np.float32]
 
@@ -306,7 +305,7 @@ class LabellingTask(Task):
             kind = "joined"
         return "recurra.deployment.classifier", f"recurra.tasks.labelling.{kind}"
 
-    def trainer(self, config: RunConfig) -> Callable[..., Trained | None]:
+    def trainer(self, config: RunConfig) -> Callable[..., Any]:
         if config.answers:
             return _no_training
         if config.control == WORDS_AND_ENCODER:
