@@ -38,6 +38,7 @@ from recurra.deployment.onnx import MODEL_NAME
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
 from recurra.deployment.onnx.sessions import open_session
+from recurra.models.inference import default_device, has_bf16
 
 Rows = npt.NDArray[np.int64]
 Compute = Callable[[Rows, Rows], object]
@@ -52,17 +53,19 @@ SINGLE, CHUNKS = 24, 4
 BATCHES = (256, 1_024, 4_096)
 CALIBRATION_ROWS = 64
 
-OURS = ("recurra int8", "recurra fp32", "recurra bf16")
+# Emulated bf16 is many times slower than FP32, so nobody would set it on a processor without it.
+HALF = ("bf16",) if has_bf16(default_device()) else ()
+FASTEST = "bf16" if HALF else "fp32"
+OURS = tuple(f"recurra {precision}" for precision in ("int8", "fp32", *HALF))
 # What each peer needs beyond this package.
 PEERS = {
     "OpenVINO int8": ("openvino", "nncf"),
-    "OpenVINO bf16": ("openvino",),
-    "OpenVINO fp32": ("openvino",),
+    **{f"OpenVINO {precision}": ("openvino",) for precision in (*HALF, "fp32")},
     "ONNX Runtime int8": ("onnxruntime",),
     "ONNX Runtime int8, fused": ("onnxruntime",),
     "CTranslate2 int8": ("ctranslate2",),
-    "torch bf16": (),
-    "sentence-transformers bf16": ("sentence_transformers",),
+    f"torch {FASTEST}": (),
+    f"sentence-transformers {FASTEST}": ("sentence_transformers",),
 }
 
 
@@ -85,7 +88,7 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
         classifier = _ours(variant.split()[1], folder, tokenizer, length, job.threads)
         predict: Callable[[Sequence[str]], object] = classifier.predict
     elif variant.startswith("sentence-transformers"):
-        predict = _sentence_transformers(folder, tokenizer, length)
+        predict = _sentence_transformers(folder, tokenizer, length, _dtype(variant))
     else:
         compute = _peer(variant, folder, job.threads, ids_of(chunks[0][:CALIBRATION_ROWS]))
 
@@ -120,8 +123,8 @@ def _ours(precision: str, folder: Path, tokenizer: Any, length: int, threads: in
 
 def _peer(variant: str, folder: Path, threads: int, rows: Sequence[npt.NDArray[np.int32]]) -> Compute:
     model = models.bert(ENCODER).eval()
-    if variant == "torch bf16":
-        model = model.to(torch.bfloat16)
+    if variant.startswith("torch"):
+        model = model.to(_dtype(variant))
 
         def by_torch(ids: Rows, mask: Rows) -> object:
             with torch.inference_mode():
@@ -179,13 +182,19 @@ def _ctranslate2(model: Any, folder: Path, threads: int) -> Compute:
     return by_ctranslate2
 
 
-def _sentence_transformers(folder: Path, tokenizer: Any, length: int) -> Callable[[Sequence[str]], object]:
+def _dtype(variant: str) -> torch.dtype:
+    return torch.bfloat16 if variant.endswith("bf16") else torch.float32
+
+
+def _sentence_transformers(
+    folder: Path, tokenizer: Any, length: int, dtype: torch.dtype
+) -> Callable[[Sequence[str]], object]:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
 
     models.bert(ENCODER).bert.save_pretrained(folder / "bert")
     tokenizer.save_pretrained(folder / "bert")
-    body = Transformer(str(folder / "bert"), max_seq_length=length, model_kwargs={"dtype": torch.bfloat16})
+    body = Transformer(str(folder / "bert"), max_seq_length=length, model_kwargs={"dtype": dtype})
     encoder = SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension())], device="cpu")
     return lambda texts: encoder.encode(list(texts), batch_size=32, show_progress_bar=False, convert_to_tensor=True)
 
@@ -235,13 +244,13 @@ def measure(setting: Setting) -> list[Measure]:
     lines: list[Measure] = []
     for kind in kinds:
         single, rate = _times(setting, kind, [*OURS, *peers])
-        int8, fp32, bf16 = OURS
+        int8 = OURS[0]
         lines += _held("int8 in batches, against the fastest peer", kind, rate, (int8, peers), 1.3)
         lines += [measure for name in peers for measure in _held("int8 in batches", kind, rate, (int8, [name]), None)]
         lines += _held("int8, one text, against the fastest peer", kind, single, (int8, peers), 1.4)
-        for ours, name in ((fp32, "OpenVINO fp32"), (bf16, "OpenVINO bf16")):
-            others = [name] if name in peers else []
-            lines += _held(f"{ours.split()[1]} in batches", kind, rate, (ours, others), 1.2)
+        for precision in ("fp32", *HALF):
+            others = [name for name in peers if name == f"OpenVINO {precision}"]
+            lines += _held(f"{precision} in batches", kind, rate, (f"recurra {precision}", others), 1.2)
     return lines
 
 

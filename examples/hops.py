@@ -26,7 +26,7 @@ def encode(rows):
     return torch.tensor(ids), torch.from_numpy(rows.labels)
 
 
-def train(model, by_hops, steps, batch_size=64):
+def train(model, by_hops, steps, batch_size=128):
     """Lets one hop after the other in, over two thirds of the steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98))
     for step in range(steps):
@@ -39,7 +39,7 @@ def train(model, by_hops, steps, batch_size=64):
         optimizer.zero_grad()
 
 
-def main(steps=3000, rows=16_000):
+def main(steps=3000, rows=32_000):
     """Trains both models; returns their accuracy by hops."""
     splits, found = generate_depth(HOPS, train_rows=rows).splits, {}
     hops_of = [text.count("+") for text in splits["train"].texts]

@@ -25,7 +25,7 @@ def split(monkeypatch: pytest.MonkeyPatch) -> EncodedSplit:
     return split
 
 
-def test_both_train_on_the_same_rows(split: EncodedSplit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_train_on_the_same_rows(split: EncodedSplit, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, list[torch.Tensor]] = {}
 
     def forward(model: Any, **inputs: Any) -> Any:
@@ -39,13 +39,14 @@ def test_both_train_on_the_same_rows(split: EncodedSplit, monkeypatch: pytest.Mo
     rows = []
     picked = fine_tuning._picked
     monkeypatch.setattr(fine_tuning, "_picked", lambda *given: rows.append(picked(*given)) or rows[-1])
-    for variant in (fine_tuning.OURS_FP32, fine_tuning.BERT):
+    for variant in (fine_tuning.OURS_FP32, fine_tuning.BERT, fine_tuning.BY_LENGTH, fine_tuning.LOOP):
         seen[variant] = []
         fine_tuning.build(Job("fine-tuning", variant, "baseline-tiny", "", 1, STEPS))(1)
-    assert [len(batches) for batches in seen.values()] == [STEPS, STEPS]
-    ours, theirs = (torch.cat(batches).sort().values for batches in seen.values())
-    assert torch.equal(ours, theirs) and len(ours) == STEPS * BATCH
-    np.testing.assert_array_equal(rows[0].input_ids, rows[1].input_ids)
+    assert {len(batches) for batches in seen.values()} == {STEPS}
+    ours, *others = (torch.cat(batches).sort().values for batches in seen.values())
+    assert all(torch.equal(ours, theirs) for theirs in others) and len(ours) == STEPS * BATCH
+    for other in rows[1:]:
+        np.testing.assert_array_equal(rows[0].input_ids, other.input_ids)
 
 
 def test_picked_rows_are_rows_of_the_split(split: EncodedSplit) -> None:
