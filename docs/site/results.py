@@ -35,10 +35,9 @@ from recurra.study.spec import load_study
 from recurra.tasks.classification.measures import ACCURACY, exit_measures
 from recurra.tasks.language.tables import LOSS, WORD_PERPLEXITY, of_head
 from recurra.tasks.measures import Estimate, Measure, over_seeds
-from recurra.tasks.profile import PACKAGES
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import ContrastLine, PooledContrast, Summary, TableSummary
+from recurra.tasks.summary import Comparison, PooledContrast, Summary, TableSummary
 from recurra.tasks.tables import Table
 
 Read = Callable[[str], Summary]
@@ -322,7 +321,7 @@ def _block(name: str, path: Path, studies: _Studies) -> str:
 
 NO_RUN = "No finished run.\n"
 _MOST_COLUMNS = 6
-_ON_OTHERS = ("Behind it", "No difference from it ", "Not distinguishable from ")
+_ON_OTHERS = ("Behind it", "No difference from it ", "Not tested against it")
 
 
 def study_page(summary: Summary, folder: str) -> str:
@@ -412,7 +411,7 @@ def _asked(summary: Summary, reporting: Reporting) -> str:
     if not tables:
         return ""
     measure = reporting.judge(tables[0])
-    columns: dict[str, Sequence[ContrastLine | PooledContrast]] = {"Over all data": summary.pooled}
+    columns: dict[str, Sequence[Comparison | PooledContrast]] = {"Over all data": summary.pooled}
     if not summary.pooled or len(tables) <= _MOST_COLUMNS:
         names = _short_names(tables) if len(tables) > 1 else ["Gap"]
         columns = {**{name: table.contrasts for name, table in zip(names, tables, strict=True)}, **columns}
@@ -431,7 +430,7 @@ def _asked(summary: Summary, reporting: Reporting) -> str:
     return "\n\n".join([markdown_grid(["Asked", *map(escaped, columns)], rows), note])
 
 
-def _gap(line: ContrastLine | PooledContrast, measure: Measure) -> str:
+def _gap(line: Comparison | PooledContrast, measure: Measure) -> str:
     gap = escaped(measure.gap(line.gap, measure.width(line.half), unit=False))
     marks = {"distinguishable": f"**{gap}**", "by rows only": f"{gap} †"}
     return marks.get(line.verdict, gap)
@@ -486,25 +485,98 @@ def _natural(name: str) -> list[tuple[float, str]]:
     return [(float(part.replace(",", "")), "") if part[:1].isdigit() else (0.0, part) for part in parts]
 
 
+# The two models of the papers, and what their gap is between.
+COMPARED = ("recurrent", "baseline")
+Cells = dict[str, str]
+
+
+def _classifiers(table: Any) -> Cells | None:
+    """A table of both models of the papers in a row."""
+    models = {model.label: model for model in table.models}
+    if not set(COMPARED) <= set(models):
+        return None
+    line = next((line for line in table.contrasts if (line.a, line.b) == COMPARED), None)
+    seeds = sorted({len(models[label].seeds) for label in COMPARED})
+    cells = {"Data": table.title, "Seeds": " or ".join(map(str, seeds))}
+    for label in ("linear", "baseline", "recurrent"):
+        value = ACCURACY.of(models[label], table.headline_split) if label in models else None
+        cells[label] = form.NONE if value is None else _half_width(value, ACCURACY)
+        if label in COMPARED:
+            published = [form.decimal(line.accuracy) for line in table.published if line.model == label]
+            cells[f"{label}, published"] = "; ".join(published)
+    failed = sorted({group for model in table.models for group in model.failed_groups})
+    gap = form.NONE
+    if line is not None:
+        width = ACCURACY.width(line.half)
+        if line.half is None and line.low is not None and line.high is not None:
+            width = f" ({ACCURACY.range(line.low, line.high)})"
+        gap = ACCURACY.gap(line.gap, width, unit=False)
+    return cells | {
+        "Gap in points": gap,
+        "Verdict": "not asked" if line is None else line.verdict,
+        "Audits": f"failed: {form.words(failed)}" if failed else "passed",
+    }
+
+
+def _language_models(table: Any) -> Cells:
+    """The best model that does not leak, and what failed."""
+    best = next((model for model in table.models if not model.leaks), None)
+    loss, word = (None if best is None else part.of(best, table.headline_split) for part in (LOSS, WORD_PERPLEXITY))
+    leaking = [model.label for model in table.models if model.leaks]
+    failed = [label if "leaks" in label else f"{label} leaks" for label in leaking]
+    failed += sorted({group for model in table.models if not model.leaks for group in model.failed_groups})
+    return {
+        "Data": table.title,
+        "Seeds": " or ".join(map(str, sorted({len(model.seeds) for model in table.models}))),
+        "Best that does not leak": form.NONE if best is None else best.label,
+        "Loss": form.NONE if loss is None else _half_width(loss, LOSS),
+        "Perplexity a word": WORD_PERPLEXITY.text(word),
+        "Audits": f"failed: {form.words(failed)}" if failed else "passed",
+    }
+
+
+def _half_width(value: Estimate, measure: Measure) -> str:
+    """A mean ± half of its interval."""
+    mean = measure.value(value.mean)
+    if value.low is None or value.high is None:
+        return mean
+    # Of a share one digit less.
+    return f"{mean} ± {(value.high - value.low) / 2:.{measure.digits - (measure.scale > 1)}f}"
+
+
+# By task: a table in a row, and what stands below all of them.
+OVERVIEWS: dict[str, tuple[Callable[[Any], Cells | None], str]] = {
+    "classification": (
+        _classifiers,
+        "Test accuracy; ± half of the 95 % interval over seeds, or over the test rows with one seed. Published figures "
+        "are of the papers' own split (for SST-2 the pooled one, which leaks). The gap is recurrent less baseline; a "
+        "verdict holds for the rows and seeds that were tested.",
+    ),
+    "language modelling": (
+        _language_models,
+        "Language models: test loss in nats a token of the final head; ± half of the 95 % interval over seeds.",
+    ),
+}
+
+
 def _overview(path: Path, studies: _Studies) -> str:
     """A line for each table of each study, a block a task."""
     addresses, blocks = _addresses(path, studies), []
-    for task in reversed(PACKAGES):
-        reporting = reporting_of(task)
+    for task, (overview, note) in OVERVIEWS.items():
         rows = [
             {"Study": name, **cells}
             for name in studies.names()
             if studies.read(name).task == task
             for table in studies.read(name).tables
-            if (cells := reporting.overview(table)) is not None
+            if (cells := overview(table)) is not None
         ]
         if rows:
             common = _take_common(rows, "Data")
             made = markdown_table(Table("overview", "", rows))
             for name in {row["Study"] for row in rows} & set(addresses):
                 made = made.replace(f"| {escaped(name)} |", f"| [{escaped(name)}]({addresses[name]}) |")
-            note = f" All of them: {escaped(common)}." if common else ""
-            blocks.append(f"{made}\n\n{reporting.overview_note}{note}\n")
+            all_of_them = f" All of them: {escaped(common)}." if common else ""
+            blocks.append(f"{made}\n\n{note}{all_of_them}\n")
     return "\n".join(blocks) or NO_RUN
 
 

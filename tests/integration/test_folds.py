@@ -90,10 +90,10 @@ def test_models_are_held_against_each_other_on_all_rows(found: StudyResult, runs
     (test,) = table.tests
     right = {
         model: {row: ok for part in of_folds(runs, model) for row, ok in zip(part.ids, part.correct, strict=True)}
-        for model in (test.first, test.second)
+        for model in (test.a, test.b)
     }
     assert test.rows == ROWS and not test.reason
-    only = [right[test.first][row] and not right[test.second][row] for row in right[test.first]]
+    only = [right[test.a][row] and not right[test.b][row] for row in right[test.a]]
     assert test.mcnemar[0].only_first == sum(only)
     assert table.advice[0].details[-2] == (
         "What is shipped",

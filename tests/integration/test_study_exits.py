@@ -96,7 +96,7 @@ def test_both_are_timed_and_shown(study: StudyResult) -> None:
     full, early = (by_name["leaving", "onnx", exits] for exits in both)
     assert full["memory_mib"] == early["memory_mib"] and "after 1" in early["exits"]
     page = (study.output / "report.html").read_text(encoding="utf-8")
-    assert "onnx int8, exits" in page and "Latency, exported" in page
+    assert "onnx int8, exits" in page
 
 
 def test_each_head_is_judged_by_itself(study: StudyResult) -> None:

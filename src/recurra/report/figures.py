@@ -18,7 +18,7 @@ from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendE
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import Measure
 from recurra.tasks.reporting import Records, Reporting
-from recurra.tasks.summary import ContrastLine, Summary, TableSummary
+from recurra.tasks.summary import Comparison, Summary, TableSummary
 
 TEMPLATES = Path(__file__).parent / "templates"
 LARGEST_BUBBLE = 26.0
@@ -229,7 +229,7 @@ def contrasts(table: TableSummary, key: str, measure: Measure) -> Chart | None:
     )
 
 
-def _ends(line: ContrastLine) -> list[float]:
+def _ends(line: Comparison) -> list[float]:
     half = line.half or 0.0
     return [line.gap - half, line.gap + half, *(end for end in (line.low, line.high) if end is not None)]
 

@@ -14,16 +14,24 @@ from recurra.core.errors import DataError
 from recurra.core.record import LatencyRecord
 from recurra.core.record_parts import ANSWERS
 from recurra.deployment.export_record import ExportRecord
-from recurra.report.compare import KnownRows, ScoredModel, compare_models, judge_leaks, mark_failed, scored_model
-from recurra.report.contrasts import ScoredTables, answer_contrasts, pool_contrasts
 from recurra.report.load import group_tables, read_latency
+from recurra.report.statistics import (
+    KnownRows,
+    ScoredModel,
+    ScoredTables,
+    answer_contrasts,
+    compare_models,
+    judge_leaks,
+    pool_contrasts,
+    scored_model,
+)
 from recurra.tasks.audits import group_of
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, MeasuredExports
 from recurra.tasks.profile import part_of
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import ModelSummary, RunEntry, Summary, TableSummary, Timing, uncollected
+from recurra.tasks.summary import AuditLine, ModelSummary, RunEntry, Summary, TableSummary, Timing, uncollected
 
 MIB = 2**20
 
@@ -209,6 +217,22 @@ def mark_fronts(
     fronts = {name: pareto_front(merit, cost) for name, cost in costs_of(models, batch_sizes).items()}
     return [
         replace(model, fronts=[name for name, labels in fronts.items() if model.label in labels]) for model in models
+    ]
+
+
+def mark_failed(
+    models: Sequence[ModelSummary], before: Sequence[AuditLine], after: Sequence[AuditLine]
+) -> list[ModelSummary]:
+    """The models, which carry what failed in their names' rows, with the lines that `judge_leaks` made fail."""
+    new = [line for old, line in zip(before, after, strict=True) if old.status != line.status]
+    names, groups = [line.name for line in new], [line.group for line in new]
+    return [
+        replace(
+            model,
+            failed_audits=list(dict.fromkeys([*model.failed_audits, *names])),
+            failed_groups=list(dict.fromkeys([*model.failed_groups, *groups])),
+        )
+        for model in models
     ]
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, unknown
-from recurra.core.terminal import significant
+from recurra.core.terminal import significant, words
 from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import ExportLine, Measure, MeasuredExports
 from recurra.tasks.questions import Judging, Limits, Questions
-from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, TableSummary, unspoiled
-from recurra.tasks.tables import Cells, Table
+from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, Comparison, ModelSummary, TableSummary, unspoiled
+from recurra.tasks.tables import Table
 
 Records = Mapping[str, LoadedRun]
 
@@ -29,12 +29,51 @@ def nearest(models: Sequence[ModelSummary], limits: Limits) -> Advice:
     return Advice(RECOMMENDED, None, f"no model here stays within {limits}; the nearest is {near.label} with {cost}.")
 
 
+def best_model(models: Sequence[ModelSummary], split: str, measure: Measure) -> ModelSummary:
+    """The model with the best mean; of equals the one with fewer parameters."""
+    return max(models, key=lambda model: (measure.merit(measure.mean(model, split)), -model.parameters))
+
+
+def find_test(tests: Sequence[Comparison], first: ModelSummary, second: ModelSummary) -> Comparison | None:
+    """The test between two models, in whichever order it was made."""
+    wanted = {first.label, second.label}
+    return next((test for test in tests if {test.a, test.b} == wanted), None)
+
+
+def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: TableSummary, measure: Measure) -> list[str]:
+    """How the tests put each other model beside the best one: behind it, level, or unknown."""
+    split = table.headline_split
+    behind, level, unknown = [], [], []
+    for model in models:
+        if model is best:
+            continue
+        test = find_test(table.tests, best, model)
+        interval = None if test is None or test.p_holm is None else test.ahead(model.label)
+        if test is None or interval is None:
+            gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
+            unknown.append(f"{model.label} ({gap})")
+            continue
+        # Of the seeds that both have, as its interval.
+        gap = measure.gap(test.gap if test.a == model.label else -test.gap)
+        if test.supported:
+            behind.append(f"{model.label} ({gap}, 95 % {measure.range(*interval)})")
+        else:
+            level.append(f"{model.label} ({gap})")
+    sentences = {
+        "Behind it, beyond chance": behind,
+        "No difference from it is supported for": level,
+        "Not tested against it": unknown,
+    }
+    return [
+        f"{start}{'' if start.endswith('for') else ':'} {words(named)}." for start, named in sentences.items() if named
+    ]
+
+
 class Reporting(ABC):
     """What the report asks a task. The methods that are not abstract suit most tasks."""
 
     task: str
     measures: tuple[Measure, ...]
-    overview_note: str
     published_tables: Collection[str] = ()
 
     def measure_of(self, table: TableRuns, judging: Judging) -> Measure:
@@ -201,10 +240,6 @@ class Reporting(ABC):
     @abstractmethod
     def splits(self, table: Any) -> Table:
         """The splits that were run on."""
-
-    @abstractmethod
-    def overview(self, table: Any) -> Cells | None:
-        """The table in a row; none if it is of no interest among others."""
 
     def lines(self, table: Any) -> dict[str, Sequence[Any]]:
         """What a table has beside its results for other programs: lines, frozen dataclasses, by the name of a file."""

@@ -113,64 +113,23 @@ class SeedTest:
 
 
 @dataclass(frozen=True)
-class PairTest:
-    """Two models of a table on one split, by the rows that both were scored on or by their seeds alone.
+class Comparison:
+    """``a`` held against ``b`` on one split: a contrast of the study file, or one of all pairs of a table.
 
     Attributes:
-        rows: Rows compared; 0 if they could not be, or if the test is by seeds.
-        gap: By how much the first is better, in the unit of the measure: mean over the pairs.
-        low: Lower end of its 95 % interval: paired bootstrap over rows, or Student's t over seeds.
-        p_holm: Corrected by Holm over the pairs of the table.
-        mcnemar: One test a seed, corrected by Holm over all seeds and pairs of the table; none by seeds.
-        odds_ratio: See `recurra.evaluation.significance.discordant_odds_ratio`; ``None`` without predictions.
-        seeds_apart: Whether every seed of one lies above every seed of the other; ``None`` with one seed.
-        supported: ``p_holm`` is below 0.05 and, by rows, the seeds do not contradict.
-    """
-
-    first: str
-    second: str
-    split: str
-    seeds: tuple[int, ...]
-    rows: int
-    gap: float
-    low: float | None
-    high: float | None
-    p: float | None
-    p_holm: float | None
-    mcnemar: list[SeedTest]
-    odds_ratio: float | None
-    seeds_apart: bool | None
-    supported: bool
-    statement: str
-    reason: str = ""
-
-    def ahead(self, label: str) -> tuple[float, float] | None:
-        """The interval of how far one of the two is ahead of the other; none if there is none."""
-        if self.low is None or self.high is None:
-            return None
-        return (self.low, self.high) if label == self.first else (-self.high, -self.low)
-
-    @property
-    def doubt(self) -> str:
-        """Why a gap is not supported whose own interval leaves out 0; empty for any other."""
-        if self.supported or self.p_holm is None or self.low is None or self.high is None or self.low <= 0 <= self.high:
-            return ""
-        by_chance = "of so many pairs one may be apart by chance"
-        return "the seeds overlap" if self.p_holm < SIGNIFICANCE_LEVEL else by_chance
-
-
-@dataclass(frozen=True)
-class ContrastLine:
-    """One contrast of the study file in one table: ``a`` is asked about and held against ``b``.
-
-    Attributes:
+        name: Of the contrast; empty of a pair.
         seeds: Pairs of runs compared, one a seed; a model that knows no seed meets every seed of the other.
+        gap: The figure of ``a`` less that of ``b``, mean over the pairs.
         half: Half its 95 % interval over seeds (Student's t on the pairs); none with one pair.
+        spread: The most that the seed alone moves either model: its best less its worst seed; none with one seed.
+        seeds_apart: Whether every seed of one lies above every seed of the other; none with one seed.
+        rows: Rows compared; 0 if they could not be, or if the test is by seeds.
         low: Lower end of its 95 % paired bootstrap interval over rows; none if it could not be tested so.
         p: Bootstrap p-value, or that of the paired t-test where there are no rows to draw.
-        p_holm: Corrected by Holm over the contrasts of the table; by seeds, over all pairs of the table.
-        odds_ratio: Rows that only ``a`` gets right for each that only ``b`` does, over all pairs.
-        spread: The most that the seed alone moves either model: its best less its worst seed; none with one seed.
+        p_holm: Corrected by Holm over the contrasts, or the pairs, of the table; by seeds always over the pairs.
+        odds_ratio: See `recurra.evaluation.significance.discordant_odds_ratio`, over all pairs of runs.
+        mcnemar: One test a seed, corrected by Holm over all seeds of the contrasts, or the pairs; none by seeds.
+        reason: Why it is untested.
     """
 
     name: str
@@ -180,15 +139,41 @@ class ContrastLine:
     seeds: int
     gap: float
     half: float | None
-    low: float | None
-    high: float | None
-    p: float | None
-    p_holm: float | None
-    odds_ratio: float | None
     spread: float | None
-    inside_spread: bool | None
-    verdict: Verdict
+    seeds_apart: bool | None
+    rows: int = 0
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    odds_ratio: float | None = None
+    mcnemar: list[SeedTest] = field(default_factory=list)
+    verdict: Verdict = "untested"
     statement: str = ""
+    reason: str = ""
+
+    @property
+    def supported(self) -> bool:
+        """Whether there is a difference, as far as was looked."""
+        return self.verdict in ("distinguishable", "by rows only")
+
+    def ahead(self, label: str) -> tuple[float, float] | None:
+        """The interval of how far one of the two is ahead of the other: over rows, or else over seeds."""
+        low, high = self.low, self.high
+        if low is None and self.half is not None:
+            low, high = self.gap - self.half, self.gap + self.half
+        if low is None or high is None:
+            return None
+        return (low, high) if label == self.a else (-high, -low)
+
+    @property
+    def doubt(self) -> str:
+        """Why a gap is not supported whose own interval leaves out 0; empty for any other."""
+        interval = self.ahead(self.a)
+        if self.supported or self.p_holm is None or interval is None or interval[0] <= 0 <= interval[1]:
+            return ""
+        by_chance = "of so many pairs one may be apart by chance"
+        return "the seeds overlap" if self.p_holm < SIGNIFICANCE_LEVEL else by_chance
 
 
 @dataclass(frozen=True)
@@ -196,7 +181,7 @@ class PooledContrast:
     """One contrast over the data sets of a study, under one way of training: what it says of data that nobody tried.
 
     Attributes:
-        gaps: By data set, the mean gap of its tables, `ContrastLine.gap`; each data set counts the same.
+        gaps: By data set, the mean gap of its tables, `Comparison.gap`; each data set counts the same.
         half: Half the 95 % interval of the gap over data sets (Student's t).
         p_holm: Corrected by Holm over the pooled contrasts of the study.
     """
@@ -296,9 +281,9 @@ class TableSummary:
     reported_splits: list[str]
     batch_sizes: list[int]
     models: Sequence[Any]
-    tests: list[PairTest]
+    tests: list[Comparison]
     audits: list[AuditLine]
-    contrasts: list[ContrastLine]
+    contrasts: list[Comparison]
     published: list[Any] = field(default_factory=list)
     conclusion: str = ""
     advice: list[Advice] = field(default_factory=list)

@@ -16,7 +16,7 @@ from recurra.core.record_parts import ANSWERS
 if TYPE_CHECKING:
     # A command that shows a table loads no statistics.
     from recurra.tasks.measures import Estimate, Measure
-    from recurra.tasks.summary import ContrastLine, ModelSummary, PairTest, PooledContrast, Summary, TableSummary
+    from recurra.tasks.summary import Comparison, ModelSummary, PooledContrast, Summary, TableSummary
 
 NONE = form.NONE
 Cells = dict[str, str]
@@ -82,15 +82,6 @@ def interval(value: Estimate | None) -> str:
     """The interval of an estimate and what it is over, or a dash."""
     text = "" if value is None else form.interval(value.low, value.high)
     return f"{text} ({value.basis})" if text and value else NONE
-
-
-def half_width(value: Estimate, measure: Measure) -> str:
-    """A mean ± half of its interval."""
-    mean = measure.value(value.mean)
-    if value.low is None or value.high is None:
-        return mean
-    # Of a share one digit less.
-    return f"{mean} ± {(value.high - value.low) / 2:.{measure.digits - (measure.scale > 1)}f}"
 
 
 def seeds_of(model: ModelSummary) -> str:
@@ -165,12 +156,30 @@ def results(
     )
 
 
-def _ends(line: PairTest | ContrastLine, measure: Measure) -> str:
-    return NONE if line.low is None or line.high is None else measure.range(line.low, line.high)
-
-
-def _gap(line: ContrastLine | PooledContrast, measure: Measure) -> str:
+def _gap(line: Comparison | PooledContrast, measure: Measure) -> str:
     return measure.gap(line.gap, measure.width(line.half), unit=False)
+
+
+def _compared(lines: Iterable[Comparison], measure: Measure) -> list[Cells]:
+    """A row a comparison; names and counts of rows stand where there are some."""
+    return [
+        {
+            "Contrast": line.name,
+            "Models": f"{line.a} − {line.b}",
+            "Verdict": line.verdict,
+            f"Gap in {measure.unit} ± 95 % over seeds": _gap(line, measure),
+            "Pairs of seeds": str(line.seeds),
+            "95 % over rows": NONE if line.low is None or line.high is None else measure.range(line.low, line.high),
+            "p (Holm)": form.p_value(line.p_holm),
+            "Odds ratio": form.significant(line.odds_ratio),
+            "Finding": line.statement,
+            "McNemar a seed: only first : only second": "; ".join(
+                f"{test.only_first} : {test.only_second}, p {form.p_value(test.p_holm)}"
+                for test in (() if line.name else line.mcnemar)
+            ),
+        }
+        for line in lines
+    ]
 
 
 def contrasts(table: TableSummary, measure: Measure) -> Table:
@@ -184,20 +193,7 @@ def contrasts(table: TableSummary, measure: Measure) -> Table:
         "Distinguishable means: the paired t-test over seeds has p below 0.05 after Holm's correction over all pairs "
         "of models of the table. Another text could turn out differently."
     )
-    rows = [
-        {
-            "Contrast": line.name,
-            "Models": f"{line.a} − {line.b}",
-            "Verdict": line.verdict,
-            f"Gap in {measure.unit} ± 95 % over seeds": _gap(line, measure),
-            "Pairs of seeds": str(line.seeds),
-            "95 % over rows": _ends(line, measure),
-            "p (Holm)": form.p_value(line.p_holm),
-            "Odds ratio": form.significant(line.odds_ratio),
-            "Finding": line.statement,
-        }
-        for line in table.contrasts
-    ]
+    rows = _compared(table.contrasts, measure)
     note = (
         f"Named in the study file; gaps are the first model less the second, in {measure.unit} of "
         f"{measure.heading.lower()} on {table.headline_split}. {by_rows if measure.paired_by_rows else by_seeds}"
@@ -229,25 +225,9 @@ def pooled_contrasts(summary: Summary, measure: Measure) -> Table:
 
 def tests(table: TableSummary, measure: Measure) -> Table:
     """All pairs of models: on the same rows, or seed by seed where no rows are on disk."""
-    if not table.tests:
-        return Table("tests", "Tests between the models", [], "There is only one model: nothing to test.", folded=True)
-    rows = []
-    for test in table.tests:
-        untested = f"Not tested: {test.reason}. " if test.reason and test.p_holm is None else ""
-        only = [f"{of.only_first} : {of.only_second}, p {form.p_value(of.p_holm)}" for of in test.mcnemar]
-        rows.append(
-            {
-                "Pair": f"{test.first} − {test.second}",
-                "Finding": f"{untested}{test.statement}",
-                f"Gap, {measure.unit}": measure.gap(test.gap, unit=False),
-                "95 %": _ends(test, measure),
-                "Seeds": str(len(test.seeds)),
-                "p (Holm)": form.p_value(test.p_holm),
-                "Odds ratio": form.significant(test.odds_ratio),
-                "McNemar a seed: only first : only second": "; ".join(only),
-            }
-        )
-    return Table("tests", "Tests between the models", rows, _tests_note(table, measure), folded=measure.paired_by_rows)
+    rows = _compared(table.tests, measure)
+    note = _tests_note(table, measure) if rows else "There is only one model to test, or no pair with a seed in common."
+    return Table("tests", "Tests between the models", rows, note, folded=measure.paired_by_rows or not rows)
 
 
 def _tests_note(table: TableSummary, measure: Measure) -> str:

@@ -164,7 +164,7 @@ def test_one_bare_run_renders(tmp_path: Path, name: str) -> None:
     factory = RunFactory(tmp_path, rows=SMALL, data="reviews.csv", protocol="split")
     folder = factory.run(name, latency=False, predictions=[], epochs=1, dirty=True)
     page = Page(write_report(tmp_path, [folder], title="x").read_text(encoding="utf-8"))
-    assert "There is only one model: nothing to test" in page.text
+    assert "There is only one model to test" in page.text
     assert "No latency was measured" in page.text
     assert "No audit was run" in page.text
     assert "cannot be repeated exactly" in page.text

@@ -23,7 +23,7 @@ from recurra.report.load import load_runs
 from recurra.report.summary import pareto_front, reporting_of, summarise
 from recurra.tasks.classification.measures import bootstrap_matrix, by_class, usual_f1
 from recurra.tasks.questions import Judging, Limits, Questions
-from recurra.tasks.summary import PairTest
+from recurra.tasks.summary import Comparison
 from rendered import summarise_folders, summarise_runs
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
@@ -39,7 +39,7 @@ def model(table: dict, label: str) -> dict:
 
 
 def pair(table: dict, first: str, second: str) -> dict:
-    return next(item for item in table["tests"] if {item["first"], item["second"]} == {first, second})
+    return next(item for item in table["tests"] if {item["a"], item["b"]} == {first, second})
 
 
 def test_accuracy_over_seeds_has_the_t_interval(tmp_path: Path) -> None:
@@ -162,12 +162,11 @@ def test_a_clear_difference_is_supported_and_a_small_one_is_not(tmp_path: Path) 
     ]
     (table,) = summarise_runs(folders)["tables"]
     clear, small = pair(table, "linear", "baseline"), pair(table, "baseline", "recurrent")
-    assert clear["supported"]
+    assert clear["verdict"] == "distinguishable"
     assert clear["high"] < 0
     assert clear["seeds_apart"] is True
-    assert "ahead of linear" in clear["statement"]
-    assert not small["supported"]
-    assert "No difference is supported" in small["statement"]
+    assert "points below baseline on test" in clear["statement"]
+    assert small["verdict"] == "not distinguishable"
     assert "Behind it, beyond chance: linear" in table["conclusion"]
     assert "No difference from it is supported" in table["conclusion"]
     assert [item["choice"] for item in table["advice"][:2]] == ["recurrent", "yes, for accuracy"]
@@ -182,7 +181,7 @@ def test_rows_alone_do_not_support_a_gap_that_the_seed_moves(tmp_path: Path) -> 
     (test,) = table["tests"]
     assert test["p_holm"] < 0.05
     assert test["seeds_apart"] is False
-    assert not test["supported"]
+    assert test["verdict"] == "not distinguishable"
     assert "the seeds overlap" in test["statement"]
     assert "beyond chance" not in table["conclusion"]
 
@@ -194,14 +193,14 @@ def test_rows_alone_do_not_support_a_gap_that_the_seed_moves(tmp_path: Path) -> 
         ({"p_holm": 0.03, "seeds_apart": False}, "the seeds overlap"),
         ({"low": -0.07}, ""),
         ({"low": -0.07, "high": -0.01}, "of so many pairs one may be apart by chance"),
-        ({"p_holm": 0.03, "supported": True}, ""),
+        ({"p_holm": 0.03, "verdict": "by rows only"}, ""),
         ({"p_holm": None, "low": None, "high": None}, ""),
     ],
 )
 def test_a_gap_that_is_not_supported_says_why_if_its_own_interval_is_apart(values: dict[str, Any], doubt: str) -> None:
-    pair = PairTest(
-        first="a", second="b", split="test", seeds=(0,), rows=40, gap=0.05, low=0.01, high=0.09, p=0.02, p_holm=0.12,
-        mcnemar=[], odds_ratio=None, seeds_apart=None, supported=False, statement="",
+    pair = Comparison(
+        name="", a="a", b="b", split="test", seeds=1, gap=0.05, half=None, spread=None, seeds_apart=None,
+        low=0.01, high=0.09, p=0.02, p_holm=0.12, verdict="not distinguishable",
     )  # fmt: skip
     assert replace(pair, **values).doubt == doubt
 
@@ -237,7 +236,7 @@ def test_models_without_predictions_or_with_other_rows_are_not_tested(tmp_path: 
     (test,) = summarise_runs(missing)["tables"][0]["tests"]
     assert test["p"] is None
     assert "not on disk" in test["reason"]
-    assert not test["supported"]
+    assert test["verdict"] == "untested"
 
     moved = [
         RunFactory(tmp_path / "2", rows=SMALL).run("baseline"),
@@ -341,11 +340,10 @@ def test_a_better_and_cheaper_linear_model_is_recommended(tmp_path: Path) -> Non
     factory = RunFactory(tmp_path)
     folders = [factory.run("linear", 0.92), factory.run("baseline", 0.80), factory.run("recurrent", 0.79)]
     (table,) = summarise_runs(folders)["tables"]
-    recommended, needed, *others = table["advice"]
+    recommended, needed = table["advice"]
     assert recommended["choice"] == "linear" and "the best and the smallest" in recommended["why"]
     assert needed["choice"] == "no: take linear"
     assert "simply better" in needed["why"]
-    assert {item["choice"] for item in others} == {"linear"}
 
 
 def test_what_is_recommended_stays_within_the_limits(tmp_path: Path) -> None:
@@ -404,7 +402,7 @@ def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_pa
     assert "baseline is no classifier: it says 'ham' of every text of test." in table["conclusion"]
     assert "judged by macro F1 and not by accuracy" in table["conclusion"]
     assert "baseline" not in {item["choice"] for item in table["advice"]}
-    assert [{test["first"], test["second"]} for test in table["tests"]] == [{"linear", "recurrent"}]
+    assert [{test["a"], test["b"]} for test in table["tests"]] == [{"linear", "recurrent"}]
     expected = []
     for folder in folders[:2]:
         found = read_predictions(folder, "test")

@@ -5,7 +5,7 @@ the split that a model gets right stands beside its share without those rows. Th
 them lies outside the 95 % interval (Wilson) of the share on all rows, and is a note otherwise. If fewer than 20 rows,
 or less than a tenth of the split, are without such a copy, nothing can be said without them: then it fails above a
 tenth of the split. A finding whose effect nobody measured stays failed. Whether a comparison's verdict changes without
-the rows, `recurra.report.compare` says.
+the rows, `recurra.report.statistics` says.
 
 **Form**: what a classifier that sees the form alone gets right stands beside what a model does. It is a note unless the
 label must not depend on the form (``form_must_not_predict``); then it fails.

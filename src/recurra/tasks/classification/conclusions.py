@@ -1,13 +1,12 @@
-"""What a table says in sentences: the conclusion that its numbers support, and its row in the overview."""
+"""What a table says in sentences: the conclusion that its numbers support, and which model to take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recurra.core import terminal as form
 from recurra.core.record import are_unequal
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration, seeds, significant, times, words
@@ -22,9 +21,8 @@ from recurra.tasks.classification.measures import (
 )
 from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Limits
-from recurra.tasks.reporting import nearest
-from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ContrastLine, ModelSummary, PairTest, unspoiled
-from recurra.tasks.tables import Cells, half_width
+from recurra.tasks.reporting import beside_best, best_model, find_test, nearest
+from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, unspoiled
 
 # Rows of a class that a model must have seen judged before silence about it counts.
 FEWEST = 5
@@ -99,25 +97,7 @@ def _several(table: ClassificationTable, models: Sequence[ModelSummary], measure
         sentences.append(
             f"{best.label} {superlative}: {measure.value(measure.mean(best, split))} on the {rows:,} {split} rows."
         )
-    behind, level, unknown = [], [], []
-    for model in able:
-        if model is best:
-            continue
-        test = find_test(table.tests, best, model)
-        gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
-        interval = None if test is None or test.p_holm is None else test.ahead(model.label)
-        if test is None or interval is None:
-            unknown.append(f"{model.label} ({gap})")
-        elif test.supported:
-            behind.append(f"{model.label} ({gap}, 95 % {measure.range(*interval)})")
-        else:
-            level.append(f"{model.label} ({gap})")
-    if behind:
-        sentences.append(f"Behind it, beyond chance: {words(behind)}.")
-    if level:
-        sentences.append(f"No difference from it is supported for {words(level)}.")
-    if unknown:
-        sentences.append(f"Not tested against it: {words(unknown)}.")
+    sentences += beside_best(best, able, table, measure)
     misses = [
         f"{model.label} never says {never}."
         for model in able
@@ -253,67 +233,7 @@ def _percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
-def best_model(models: Sequence[ModelSummary], split: str, measure: Measure) -> ModelSummary:
-    """The model with the best mean; of equals the one with fewer parameters."""
-    return max(models, key=lambda model: (measure.merit(measure.mean(model, split)), -model.parameters))
-
-
-def find_test(tests: Sequence[PairTest], first: ModelSummary, second: ModelSummary) -> PairTest | None:
-    """The test between two models, in whichever order it was made."""
-    wanted = {first.label, second.label}
-    return next((test for test in tests if {test.first, test.second} == wanted), None)
-
-
-COMPARED = ("recurrent", "baseline")
-LINEAR = "linear"
-
-
-def _gap(line: ContrastLine) -> str:
-    if line.half is not None:
-        return ACCURACY.gap(line.gap, ACCURACY.width(line.half), unit=False)
-    known = line.low is not None and line.high is not None
-    rows = f" ({ACCURACY.range(line.low, line.high)})" if known else ""  # type: ignore[arg-type]
-    return ACCURACY.gap(line.gap, rows, unit=False)
-
-
-OVERVIEW_NOTE = (
-    "Test accuracy; ± half of the 95 % interval over seeds, or over the test rows with one seed. Published figures "
-    "are of the papers' own split (for SST-2 the pooled one, which leaks). The gap is recurrent less baseline; a "
-    "verdict holds for the rows and seeds that were tested."
-)
-
-
-def overview(table: ClassificationTable) -> Cells | None:
-    """A table of both models of the papers in a row."""
-    models = {model.label: model for model in table.models}
-    if not set(COMPARED) <= set(models):
-        return None
-    line = next((line for line in table.contrasts if (line.a, line.b) == COMPARED), None)
-    seeds_each = sorted({len(models[label].seeds) for label in COMPARED})
-    cells = {"Data": table.title, "Seeds": " or ".join(map(str, seeds_each))}
-    for label in (LINEAR, "baseline", "recurrent"):
-        value = ACCURACY.of(models[label], table.headline_split) if label in models else None
-        cells[label] = form.NONE if value is None else half_width(value, ACCURACY)
-        if label in COMPARED:
-            published = [form.decimal(line.accuracy) for line in table.published if line.model == label]
-            cells[f"{label}, published"] = "; ".join(published)
-    failed = sorted({group for model in table.models for group in model.failed_groups})
-    return cells | {
-        "Gap in points": form.NONE if line is None else _gap(line),
-        "Verdict": "not asked" if line is None else line.verdict,
-        "Audits": f"failed: {words(failed)}" if failed else "passed",
-    }
-
-
 NEEDED = "Is a Transformer needed?"
-
-
-def level_models(table: ClassificationTable, measure: Measure) -> list[str]:
-    """Labels of the best model and of those not shown to be worse."""
-    split = table.headline_split
-    scored = [model for model in table.models if split in model.scores and not fault_of(table, model)]
-    choice = _choice(table, scored, measure)
-    return [model.label for model in scored if choice.level(model)]
 
 
 def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list[Advice]:
@@ -327,34 +247,33 @@ def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list
     scored = [model for model in able if split in model.scores and not fault_of(table, model)]
     if len(scored) < 2:
         return []
-    choice = _choice(table, scored, measure)
-    advice = [
-        choice.recommended(limits), choice.need(), choice.accuracy(), choice.latency(), choice.memory()
-    ]  # fmt: skip
-    return [item for item in advice if item is not None]
-
-
-def _choice(table: ClassificationTable, models: Sequence[ModelSummary], measure: Measure) -> _Choice:
-    split = table.headline_split
-    least = margin(table, models[0].scores[split].confusion_matrix) if models else 0.0
-    guess = without_reading(table, models[0]) if models else ""
-    return _Choice(models, table.tests, split, measure, least, guess)
+    choice = _Choice(table, scored, measure)
+    return [item for item in (choice.recommended(limits), choice.need()) if item is not None]
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """The models to choose between, all with a score on the split, and what a smaller one may give up."""
+    """The models of a table to choose between, all with a score on its headline split."""
 
+    table: ClassificationTable
     models: Sequence[ModelSummary]
-    tests: Sequence[PairTest]
-    split: str
     measure: Measure
-    margin: float
-    guess: str
+
+    @property
+    def split(self) -> str:
+        return self.table.headline_split
+
+    @property
+    def margin(self) -> float:
+        """What a smaller model may give up."""
+        return margin(self.table, self.models[0].scores[self.split].confusion_matrix)
 
     @property
     def best(self) -> ModelSummary:
         return best_model(self.models, self.split, self.measure)
+
+    def best_of(self, models: Sequence[ModelSummary]) -> ModelSummary:
+        return best_model(models, self.split, self.measure)
 
     def score(self, model: ModelSummary) -> float:
         return self.measure.mean(model, self.split)
@@ -376,16 +295,9 @@ class _Choice:
         """What a smaller model may give up, in words."""
         return "a point" if self.measure.higher_is_better else f"{self.measure.value(self.margin)} a row"
 
-    def level(self, model: ModelSummary) -> bool:
-        """Whether a model is tested and not supported to be worse than the best one."""
-        if model is self.best:
-            return True
-        test = find_test(self.tests, self.best, model)
-        return test is not None and test.p_holm is not None and not test.supported
-
     def interval(self, model: ModelSummary) -> tuple[float, float] | None:
         """95 % interval over rows of how far a model is ahead of the best one; none if they were not paired."""
-        test = find_test(self.tests, self.best, model)
+        test = find_test(self.table.tests, self.best, model)
         return None if test is None else test.ahead(model.label)
 
     def recommended(self, limits: Limits) -> Advice:
@@ -405,13 +317,13 @@ class _Choice:
         best = self.best
         close = [model for model in self.models if self.lead(model, best) >= -self.margin]
         small = min(close, key=lambda model: (model.file_size_mib, model.parameters))
-        score = f"{self._figure} {self.measure.value(self.score(small))} on {self.split}, {_size(small)}"
+        score = f"{self.measure.in_text} {self.measure.value(self.score(small))} on {self.split}, {_size(small)}"
         if small is best:
             others = [model for model in self.models if model is not best and model.file_size_mib < best.file_size_mib]
             if not others:
                 why = f"the best and the smallest: {score}."
                 return Advice(RECOMMENDED, best.label, why, self._details(best))
-            second = best_model(others, self.split, self.measure)
+            second = self.best_of(others)
             why = f"the best: {score}; of the smaller ones {second.label} comes nearest, {self._far(second)}"
             return Advice(RECOMMENDED, best.label, f"{why}.", self._details(best))
         saved = f"{times(best.file_size_mib / small.file_size_mib)} smaller than {best.label}"
@@ -426,12 +338,12 @@ class _Choice:
         value = f"{self.measure.heading} {self.measure.value(self.score(chosen))}"
         if self.measure.key != ACCURACY.key and ACCURACY.key in score.figures:
             value += f", accuracy {ACCURACY.value(score.figures[ACCURACY.key].mean)}"
-        good = f"{value} on {score.rows:,} {self.split} rows; {self.guess}."
+        good = f"{value} on {score.rows:,} {self.split} rows; {without_reading(self.table, chosen)}."
         if chosen is not best:
             unsure = f" It could be more than {self.slack} behind." if self.surely_close(chosen) is False else ""
             sure = f"{self._far(chosen)}.{unsure}"
         elif rivals:
-            second = best_model(rivals, self.split, self.measure)
+            second = self.best_of(rivals)
             lead = "scores highest" if self.measure.higher_is_better else "costs least"
             sure = f"It {lead}. Next is {second.label}, {self._far(second)}."
         else:
@@ -451,14 +363,14 @@ class _Choice:
             changes.append(f"If that matters, take {best.label} ({_size(best)}).")
         smaller = [model for model in rivals if model.file_size_mib < chosen.file_size_mib]
         if smaller:
-            next_best = best_model(smaller, self.split, self.measure)
+            next_best = self.best_of(smaller)
             changes.append(
                 f"If it must be smaller, take {next_best.label} ({_size(next_best)}), {self._far(next_best)}."
             )
         faster = [
             model for model in rivals if model.single_ms is not None and 2 * model.single_ms < (chosen.single_ms or 0)
         ]
-        if faster and (quick := best_model(faster, self.split, self.measure)).label not in "".join(changes):
+        if faster and (quick := self.best_of(faster)).label not in "".join(changes):
             cost = f"{significant(quick.single_ms or 0)} ms a text"
             changes.append(f"If it must be faster, take {quick.label} ({cost}), {self._far(quick)}.")
         return [*details, *([("What would change this", " ".join(changes))] if changes else [])]
@@ -471,67 +383,11 @@ class _Choice:
     def _far(self, model: ModelSummary) -> str:
         """How far a model is from the best one, with its interval."""
         found = self.interval(model)
-        test = find_test(self.tests, self.best, model)
+        test = find_test(self.table.tests, self.best, model)
         doubt = f", but not supported: {test.doubt}" if test is not None and test.doubt else ""
         within = f" (95 % {self.measure.range(*found)}{doubt})" if found else ""
         gap = self.measure.signed(self.gap(model, self.best))
         return f"{gap} {self.measure.unit}{within} against {self.best.label}"
-
-    def accuracy(self) -> Advice:
-        equals = [model.label for model in self.models if model is not self.best and self.level(model)]
-        reason = f"{self.measure.value(self.score(self.best))} on {self.split}"
-        reason += f"; no difference is supported from {words(equals)}" if equals else ""
-        return Advice(self.measure.heading, self.best.label, f"{reason}.")
-
-    @property
-    def _figure(self) -> str:
-        return self.measure.in_text
-
-    def memory(self) -> Advice:
-        ranked = sorted(self.models, key=lambda model: (model.file_size_mib, model.parameters))
-        return Advice("Memory", ranked[0].label, self._with_price(_size(ranked[0]), ranked, "smallest", _size))
-
-    def latency(self) -> Advice:
-        batches = sorted({int(batch) for model in self.models for batch in model.latency})
-        batch = str(batches[0]) if batches else ""
-        timed = [model for model in self.models if batch in model.latency]
-        if len(timed) < 2:
-            return Advice("Latency", None, "The models were not timed against each other: nothing can be advised.")
-        ranked = sorted(timed, key=lambda model: model.latency[batch].median_ms)
-
-        def reason(model: ModelSummary) -> str:
-            return f"{significant(model.latency[batch].median_ms)} ms a text at batch {batch}"
-
-        ratio = ranked[1].latency[batch].median_ms / max(ranked[0].latency[batch].median_ms, 1e-9)
-        second = ranked[1].label
-        lead = f"{times(ratio)} faster than {second}" if ratio >= 1.05 else f"as {second} within 5 %"
-        text = f"{reason(ranked[0])}, {lead}"
-        return Advice("Latency", ranked[0].label, self._with_price(text, ranked, "fastest", reason))
-
-    def _with_price(
-        self,
-        text: str,
-        ranked: Sequence[ModelSummary],
-        superlative: str,
-        reason: Callable[[ModelSummary], str],
-    ) -> str:
-        """Adds what the choice costs in accuracy, and the first Transformer if the choice is a linear model."""
-        text += self._price(ranked[0])
-        transformer = next((model for model in ranked if model.kind != "linear"), None)
-        if ranked[0].kind == "linear" and transformer is not None:
-            name = transformer.label
-            text += f". The {superlative} Transformer: {name}, {reason(transformer)}{self._price(transformer)}"
-        return f"{text}."
-
-    def _price(self, model: ModelSummary) -> str:
-        if model is self.best:
-            return f"; also the {'most accurate' if self.measure.key == ACCURACY.key else 'best'}"
-        unsupported = " (not a supported difference)" if self.level(model) else ""
-        return f"; {self._amount(self.gap(model, self.best))} against {self.best.label}{unsupported}"
-
-    def _amount(self, difference: float) -> str:
-        of = f" of {self._figure}" if self.measure.higher_is_better else ""
-        return f"{self.measure.gap(difference)}{of}"
 
     def need(self) -> Advice | None:
         """Says when a linear model is simply better, or that nobody looked."""
@@ -541,8 +397,8 @@ class _Choice:
             return None
         if not linear:
             return Advice(NEEDED, "unknown", "No linear control was run: add it before you choose.")
-        control, rival = (best_model(kind, self.split, self.measure) for kind in (linear, deep))
-        tests = [(model, find_test(self.tests, control, model)) for model in deep]
+        control, rival = (self.best_of(kind) for kind in (linear, deep))
+        tests = [(model, find_test(self.table.tests, control, model)) for model in deep]
         gap = self.measure.gap(self.gap(rival, control))
         if any(test is None or test.p_holm is None for _, test in tests):
             return Advice(NEEDED, "untested", f"{rival.label} differs from {control.label} by {gap}, untested.")
@@ -551,7 +407,7 @@ class _Choice:
         cost = _cost_ratio(control, rival)
         if better:
             gains = words([f"{model.label} by {self.measure.size(abs(self.gap(model, control)))}" for model in better])
-            return Advice(NEEDED, f"yes, for {self._figure}", f"Better than {control.label}: {gains}{cost}.")
+            return Advice(NEEDED, f"yes, for {self.measure.in_text}", f"Better than {control.label}: {gains}{cost}.")
         if len(supported) == len(deep):
             behind = self.measure.size(abs(self.gap(rival, control)))
             why = f"{control.label} is simply better: every Transformer is at least {behind} behind it"

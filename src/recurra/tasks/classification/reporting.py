@@ -17,17 +17,8 @@ from recurra.deployment.decision import read_decision
 from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import Predictions, read_predictions
-from recurra.tasks.classification.conclusions import (
-    OVERVIEW_NOTE,
-    advise,
-    conclude,
-    fault_of,
-    level_models,
-    only_class,
-    overview,
-    said_costs,
-)
-from recurra.tasks.classification.exports import PUBLISHED, advise_exports, export_lines, published_lines
+from recurra.tasks.classification.conclusions import advise, conclude, fault_of, only_class, said_costs
+from recurra.tasks.classification.exports import PUBLISHED, export_lines, published_lines
 from recurra.tasks.classification.figures import study_charts, table_charts
 from recurra.tasks.classification.measures import (
     ACCURACY,
@@ -378,7 +369,6 @@ class ClassificationReporting(LabellingReporting):
 
     task = "classification"
     measures = (ACCURACY, MACRO_F1)
-    overview_note = OVERVIEW_NOTE
     published_tables = tuple(PUBLISHED)
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
@@ -471,9 +461,6 @@ class ClassificationReporting(LabellingReporting):
             audits(table),
         )
 
-    def overview(self, table: Any) -> Cells | None:
-        return overview(table)
-
     def published(self, table: TableRuns, models: Sequence[ModelSummary], questions: Questions) -> list[PublishedLine]:
         return published_lines(table, models, questions.published)
 
@@ -486,13 +473,11 @@ class ClassificationReporting(LabellingReporting):
         return conclude(table, self.judge(table))
 
     def advise(self, table: Any, limits: Limits) -> list[Advice]:
-        measure = self.judge(table)
-        level = level_models(table, measure)
-        items = [
-            replace(item, details=[*item.details, *_of_one_fold(table), *more_rows(table)]) if item.details else item
-            for item in advise(table, measure, limits)
+        more = [*_of_one_fold(table), *more_rows(table)]
+        return [
+            replace(item, details=[*item.details, *more]) if item.details else item
+            for item in advise(table, self.judge(table), limits)
         ]
-        return [*items, *advise_exports(table.exports, level)]
 
     def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> ClassificationTable:
         facts = {**self.data_facts(table), "form_accuracy": _form_accuracy(table)}

@@ -46,9 +46,9 @@ from recurra.tasks.language.tables import (
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Basis, Estimate, Measure, Score, over_seeds
 from recurra.tasks.questions import Questions
-from recurra.tasks.reporting import Records, Reporting
-from recurra.tasks.summary import AuditLine, ModelSummary, PairTest, TableSummary
-from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, half_width, tests
+from recurra.tasks.reporting import Records, Reporting, beside_best
+from recurra.tasks.summary import AuditLine, ModelSummary, TableSummary
+from recurra.tasks.tables import Table, audits, contrasts, tests
 
 
 def language_charts(table: LanguageTable, key: str) -> list[Chart]:
@@ -216,19 +216,15 @@ def cycle(record: LanguageRunRecord) -> str | None:
     return found
 
 
-def conclude_language(models: Sequence[LanguageModelSummary], differences: Sequence[PairTest], split: str) -> str:
-    """Some sentences on a table.
-
-    ``models`` are those that may be quoted, best first, then those that leak; ``differences`` are between the former.
-    """
-    honest = [model for model in models if not model.leaks]
+def conclude_language(table: LanguageTable) -> str:
+    """Some sentences on a table: on the models that may be quoted, best first, and on those that leak."""
+    split, honest = table.headline_split, [model for model in table.models if not model.leaks]
     sentences = []
     if honest:
-        sentences.append(_best(honest, split))
-        sentences += _held_against(honest[0].label, differences)
+        sentences += [_best(honest, split), *beside_best(honest[0], honest, table, LOSS)]
         if len(honest) > 1 and any(len(model.seeds) == 1 for model in honest):
             sentences.append("With one seed, another training could turn out differently.")
-    sentences += [_leak(model, split) for model in models if model.leaks]
+    sentences += [_leak(model, split) for model in table.models if model.leaks]
     return " ".join(sentences)
 
 
@@ -240,49 +236,10 @@ def _best(honest: Sequence[LanguageModelSummary], split: str) -> str:
     return f"{lead}: {honest[0].label}, perplexity {token} a token{by_word}."
 
 
-def _held_against(best: str, pairs: Sequence[PairTest]) -> list[str]:
-    behind, level, unknown = [], [], []
-    for pair in (pair for pair in pairs if pair.first == best):
-        if pair.low is None or pair.high is None:
-            unknown.append(f"{pair.second} ({pair.gap:+.3f} nats a token)")
-        elif pair.supported:
-            behind.append(f"{pair.second} ({pair.gap:+.3f} nats a token, 95 % {pair.low:+.3f} to {pair.high:+.3f})")
-        else:
-            level.append(f"{pair.second} ({pair.gap:+.3f}, 95 % {pair.low:+.3f} to {pair.high:+.3f})")
-    sentences = []
-    if behind:
-        sentences.append(f"Behind it by more than the seeds explain: {words(behind)}.")
-    if level:
-        tested = sum(pair.p is not None for pair in pairs)
-        corrected = f", corrected for {tested} pairs" if tested > 1 else ""
-        sentences.append(f"Not distinguishable from {best} by their seeds{corrected}: {words(level)}.")
-    if unknown:
-        sentences.append(f"Behind it with one seed: {words(unknown)}.")
-    # The best by the mean of all its seeds may have seeds that another lacks.
-    ahead = [f"{pair.first} ({-pair.gap:+.3f} nats a token)" for pair in pairs if pair.second == best]
-    if ahead:
-        sentences.append(f"Ahead of it on the seeds that both have: {words(ahead)}.")
-    return sentences
-
-
 def _leak(model: LanguageModelSummary, split: str) -> str:
     value = WORD_PERPLEXITY.of(model, split) or TOKEN_PERPLEXITY.of(model, split)
     figure = "" if value is None else f" shows {value.mean:,.2f} a word because it"
     return f"{model.label}{figure} leaks: its predictions read up to {model.reach_tokens} tokens ahead."
-
-
-def _best_row(table: LanguageTable) -> LanguageModelSummary | None:
-    return next((model for model in table.models if not model.leaks), None)
-
-
-_OVERVIEW = "Language models: test loss in nats a token of the final head; ± half of the 95 % interval over seeds."
-
-
-def _failed(table: LanguageTable) -> str:
-    leaking = [model.label for model in table.models if model.leaks]
-    named = [label if "leaks" in label else f"{label} leaks" for label in leaking]
-    named += sorted({group for model in table.models if not model.leaks for group in model.failed_groups})
-    return f"failed: {words(named)}" if named else "passed"
 
 
 class LanguageReporting(Reporting):
@@ -290,7 +247,6 @@ class LanguageReporting(Reporting):
 
     task = "language modelling"
     measures = (LOSS,)
-    overview_note = _OVERVIEW
 
     def alarms(self, tables: Sequence[Any]) -> list[tuple[str, list[tuple[str, str]]]]:
         leaking = [(model.label, table.title) for table in tables for model in table.models if model.leaks]
@@ -317,20 +273,6 @@ class LanguageReporting(Reporting):
 
     def lines(self, table: LanguageTable) -> dict[str, Sequence[Any]]:
         return {**super().lines(table), "leaving": early_exits(table)}
-
-    def overview(self, table: LanguageTable) -> Cells:
-        best = _best_row(table)
-        loss, word = (
-            None if best is None else measure.of(best, table.headline_split) for measure in (LOSS, WORD_PERPLEXITY)
-        )
-        return {
-            "Data": table.title,
-            "Seeds": " or ".join(map(str, sorted({len(model.seeds) for model in table.models}))),
-            "Best that does not leak": NONE if best is None else best.label,
-            "Loss": NONE if loss is None else half_width(loss, LOSS),
-            "Perplexity a word": WORD_PERPLEXITY.text(word),
-            "Audits": _failed(table),
-        }
 
     def beside(self, folder: Path, record: LanguageRunRecord) -> ExitsRecord | None:
         """What was kept of the run's exits."""
@@ -421,8 +363,8 @@ class LanguageReporting(Reporting):
             lines += [_audit_line(label, name, audits, splits) for name, audits in found.items()]
         return sorted(lines, key=lambda line: line.status != "failed")
 
-    def conclude(self, table: TableSummary) -> str:
-        return conclude_language(table.models, table.tests, table.headline_split)
+    def conclude(self, table: Any) -> str:
+        return conclude_language(table)
 
     def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LanguageTable:
         return LanguageTable(**vars(common))

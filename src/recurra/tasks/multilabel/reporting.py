@@ -31,8 +31,9 @@ from recurra.tasks.labelling.reporting import (
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, Score, estimate
 from recurra.tasks.questions import Questions
-from recurra.tasks.summary import ModelSummary, TableSummary
-from recurra.tasks.tables import Cells, Table, audits, contrasts, results, tests
+from recurra.tasks.reporting import beside_best, best_model
+from recurra.tasks.summary import TableSummary
+from recurra.tasks.tables import Table, audits, contrasts, results, tests
 
 BOOTSTRAP_SAMPLES = 2000
 BOOTSTRAP_SEED = 20
@@ -203,10 +204,6 @@ def _label_table(table: LabellingTable) -> Table:
     return Table("labels", heading, rows, "Means over seeds." if rows else "", page_only=False)
 
 
-def _best(table: TableSummary) -> ModelSummary:
-    return max(table.models, key=lambda model: MICRO_F1.mean(model, table.headline_split))
-
-
 def _measure_together(records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MultiLabelMetricsRecord:
     decisions = [read_decision(record.data.label_names, record.decision) for record in records]
     scores = [part.logits.astype(np.float64) for part in parts]
@@ -229,7 +226,6 @@ class MultiLabelReporting(LabellingReporting):
 
     task = "multi-label classification"
     measures = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY)
-    overview_note = "Multi-label classifiers."
 
     def figures(self, table: Any) -> Sequence[Measure]:
         return FIGURES
@@ -245,15 +241,6 @@ class MultiLabelReporting(LabellingReporting):
             tests(table, measure),
             audits(table),
         )
-
-    def overview(self, table: Any) -> Cells:
-        best, failed = _best(table), [group.name for group in table.failed_groups]
-        return {
-            "Data": table.title,
-            "Highest micro F1": best.label,
-            "Micro F1": MICRO_F1.text(MICRO_F1.of(best, table.headline_split)),
-            "Failed audits": form.words(failed),
-        }
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
         """The folds of a cross-validation are one run, each decided by its own thresholds."""
@@ -289,12 +276,13 @@ class MultiLabelReporting(LabellingReporting):
         scored = [model for model in table.models if table.headline_split in model.scores]
         if not scored:
             return "No model was evaluated on a common split: nothing can be concluded."
-        best = max(scored, key=lambda model: MICRO_F1.mean(model, table.headline_split))
-        said = f"{best.label} has the highest micro F1 on {table.headline_split}"
-        sentences = [f"{said}: {MICRO_F1.value(MICRO_F1.mean(best, table.headline_split))}."]
-        supported = [test.statement for test in table.tests if test.supported]
-        if len(scored) > 1:
-            sentences += supported or ["No difference between the models is supported by their seeds."]
+        measure, split = self.judge(table), table.headline_split
+        best = best_model(scored, split, measure)
+        value = measure.value(measure.mean(best, split))
+        sentences = [
+            f"{best.label} scores highest: {measure.in_text} {value} on the {best.scores[split].rows:,} {split} rows."
+        ]
+        sentences += beside_best(best, scored, table, measure)
         if table.failed_groups:
             sentences.append(f"Failed audits: {form.words([group.name for group in table.failed_groups])}.")
         sentences += noted(table.audits, table.headline_split)

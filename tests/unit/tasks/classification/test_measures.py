@@ -18,8 +18,8 @@ from recurra.core.record import read_record
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.evaluation.significance import paired_bootstrap_by_class
-from recurra.report.compare import Correctness, ScoredModel, bootstrap_gap, value_of
 from recurra.report.render import terminal_tables
+from recurra.report.statistics import Rows, bootstrap_gap
 from recurra.reported_study import check_measure
 from recurra.study.spec import StudySpec
 from recurra.tasks.classification.measures import (
@@ -65,7 +65,7 @@ def test_from_rows_and_from_the_matrix_it_is_the_figure_of_scikit_learn(name: st
     truth, said = (np.array(side) for side in zip(*rows, strict=True))
     measure = named_measure(name, NAMES, COSTS if name == "cost" else None)
     wanted = pytest.approx(expected(name, truth, said))
-    assert value_of(Correctness(b"", truth == said, truth, said), measure) == wanted
+    assert Rows(b"", (truth == said)[None], truth, said[None]).values(measure) == (wanted,)
     if name != "accuracy":
         metrics = type("Metrics", (), {"confusion_matrix": confusion(truth, said)})
         assert measure.read(metrics) == wanted
@@ -110,7 +110,7 @@ def test_average_precision_of_rows_and_of_records_is_that_of_scikit_learn(
     wanted = float(np.mean(list(each.values()))) if name == "average_precision" else each.get(1, 0.0)
     measure = named_measure(name, NAMES)
     said = logits.argmax(axis=1)
-    assert value_of(Correctness(b"", truth == said, truth, said, logits), measure) == pytest.approx(wanted)
+    assert Rows(b"", (truth == said)[None], truth, said[None], logits[None]).values(measure) == (pytest.approx(wanted),)
     assert measure.read(evaluate_logits(logits, truth)) == pytest.approx(wanted)
 
 
@@ -118,12 +118,7 @@ def test_intervals_of_average_precision_are_those_of_resampled_rows() -> None:
     rng = np.random.default_rng(3)
     truth = rng.choice(2, 400, p=[0.7, 0.3])
     sides = [np.stack([np.zeros(400), truth * gain + rng.normal(size=400)], axis=1) for gain in (2.0, 1.0)]
-    good, bad = (
-        ScoredModel(
-            label, "test", (0,), (0.0,), (Correctness(b"", truth == truth, truth, truth, logits),), True, (0.0,)
-        )
-        for label, logits in zip("ab", sides, strict=True)
-    )
+    good, bad = (Rows(b"", (truth == truth)[None], truth, truth[None], logits[None]) for logits in sides)
     measure = named_measure("average_precision:spam", ("ham", "spam"))
     drawn = []
     for rows in (rng.integers(0, 400, 400) for _ in range(1500)):
@@ -169,7 +164,7 @@ def test_costs_of_one_a_mistake_say_what_accuracy_says(folders: list[Path]) -> N
     assert by_accuracy.judged_by == "accuracy"
     assert by_costs.judged_by == "cost"
     for ours, theirs in zip(by_costs.tests, by_accuracy.tests, strict=True):
-        assert (ours.first, ours.second, ours.supported) == (theirs.first, theirs.second, theirs.supported)
+        assert (ours.a, ours.b, ours.verdict) == (theirs.a, theirs.b, theirs.verdict)
         assert ours.gap == pytest.approx(-theirs.gap)
         assert (ours.low, ours.high) == pytest.approx((-theirs.high, -theirs.low))
         assert ours.p_holm == pytest.approx(theirs.p_holm)

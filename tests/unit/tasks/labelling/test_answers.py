@@ -84,7 +84,7 @@ def test_they_are_compared_and_never_recommended_even_if_all_are_right(found: St
     assert "points against linear, the best that was trained here" in table.conclusion
     assert "leakage cannot be excluded" in table.conclusion
     assert any(line.name == "training-data.unknown" and line.concerns == "gpt; vendor" for line in table.audits)
-    assert {frozenset((test.first, test.second)) for test in table.tests if test.p_holm is not None} == {
+    assert {frozenset((test.a, test.b)) for test in table.tests if test.p_holm is not None} == {
         frozenset(pair) for pair in (("gpt", "linear"), ("gpt", "vendor"), ("linear", "vendor"))
     }
     assert table.recommended is not None and table.recommended.choice == found.best.model == "linear"

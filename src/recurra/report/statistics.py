@@ -1,0 +1,534 @@
+"""Models of a table held against each other by any measure: every pair, and the contrasts that a study file names.
+
+A contrast is a named pair: both are tested on the same rows, or by seeds where no rows are on disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from recurra.core.errors import RecurraError
+from recurra.core.terminal import p_value, words
+from recurra.evaluation.audits.grading import kept_rows
+from recurra.evaluation.audits.registry import meaning
+from recurra.evaluation.predictions import read_correctness
+from recurra.evaluation.significance import (
+    BootstrapDifference,
+    discordant_odds_ratio,
+    holm,
+    mcnemar,
+    mean_interval,
+    paired_bootstrap,
+    paired_bootstrap_by_class,
+    weighted_bootstrap,
+)
+from recurra.tasks.loaded_runs import LoadedRun, TableKey
+from recurra.tasks.measures import LogitScore, Measure
+from recurra.tasks.questions import Contrast, split_side
+from recurra.tasks.reporting import Reporting
+from recurra.tasks.summary import (
+    SIGNIFICANCE_LEVEL,
+    AuditLine,
+    Comparison,
+    PooledContrast,
+    SeedTest,
+    TableSummary,
+    Verdict,
+)
+
+# Resamples of what takes the logits; fewer where labels times rows are many, for every one passes over all of them.
+_MOST_SAMPLES = 2_000
+_FEWEST_SAMPLES = 400
+_WEIGHTED_CELLS = 500_000_000
+# Student's interval over two is 12.7 standard errors wide on each side.
+_LEAST_POOLED = 3
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+KnownRows = dict[bytes, tuple[bytes, NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the runs of a model made of the rows of a split.
+
+    Attributes:
+        key: Hash of the identifiers and true labels, in order.
+        correct: Whether the prediction is right, ``(runs, rows)``.
+        truth: True labels, ``(rows,)``, where the measure asks for labels.
+        predicted: ``(runs, rows)``, likewise.
+        logits: ``(runs, rows, labels)``, likewise.
+    """
+
+    key: bytes
+    correct: Mask
+    truth: NDArray[np.int64] | None = None
+    predicted: NDArray[np.int64] | None = None
+    logits: NDArray[np.float32] | None = None
+
+    def of_runs(self, runs: Sequence[int]) -> Rows:
+        """The same of some of the runs, by their positions."""
+        return replace(self, **{name: part[runs] for name, part in self._by_run.items()})
+
+    def only(self, mask: Mask) -> Rows:
+        """The same of some of the rows."""
+        truth = None if self.truth is None else self.truth[mask]
+        return replace(self, truth=truth, **{name: part[:, mask] for name, part in self._by_run.items()})
+
+    @property
+    def _by_run(self) -> dict[str, Any]:
+        """The arrays whose first axis is runs, and the second rows."""
+        parts = {"correct": self.correct, "predicted": self.predicted, "logits": self.logits}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def mean_correct(self) -> Floats:
+        """Share of the runs that get each row right, ``(rows,)``."""
+        return np.mean(self.correct, axis=0, dtype=np.float64)
+
+    @property
+    def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """True labels ``(rows,)`` and predicted ones ``(runs, rows)``."""
+        assert self.truth is not None and self.predicted is not None
+        return self.truth, self.predicted
+
+    def values(self, measure: Measure) -> tuple[float, ...]:
+        """The measure of each run on these rows."""
+        if not measure.by_labels:
+            return tuple(self.correct.mean(axis=1).tolist())
+        truth, predicted = self.labels
+        if measure.of_rows is not None:
+            return tuple(float(measure.of_rows(truth, of_run).mean()) for of_run in predicted)
+        if measure.of_logits is not None:
+            assert self.logits is not None
+            return tuple(float(measure.of_logits(truth, of_run)(None)) for of_run in self.logits)
+        assert measure.of_classes is not None
+        labels = int(max(truth.max(), predicted.max())) + 1
+        support = np.bincount(truth, minlength=labels).astype(np.float64)
+        return tuple(
+            float(
+                measure.of_classes(
+                    np.bincount(truth[right], minlength=labels).astype(np.float64),
+                    support,
+                    np.bincount(of_run, minlength=labels).astype(np.float64),
+                )
+            )
+            for right, of_run in zip(self.correct, predicted, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class ScoredModel:
+    """The runs of one model on one split, read once and ready to be held against another's.
+
+    Attributes:
+        values: The measure of each run; empty if one was not evaluated on the split.
+        seeded: Whether the seed changes anything.
+        rows: What the runs made of the rows; none where that cannot be read, or is not asked for.
+        barred: Why it is held against nobody.
+    """
+
+    label: str
+    split: str
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+    seeded: bool
+    rows: Rows | None = None
+    barred: str = ""
+
+
+ScoredTables = Mapping[TableKey, Mapping[str, ScoredModel]]
+
+
+def scored_model(
+    label: str, runs: Sequence[LoadedRun], split: str, reporting: Reporting, *, measure: Measure, known: KnownRows
+) -> ScoredModel:
+    """Reads how a model's runs did on a split.
+
+    Rows that are ``known`` are not decoded again, see `recurra.evaluation.predictions.read_correctness`. Of the files
+    of folds the task knows.
+    """
+    evaluated = all(split in run.record.metrics for run in runs)
+    return ScoredModel(
+        label=label,
+        split=split,
+        seeds=tuple(run.record.seed for run in runs),
+        values=tuple(measure.of_run(run.record.metrics[split]) for run in runs) if evaluated else (),
+        seeded=not all(reporting.stands_everywhere(run) for run in runs),
+        rows=_read_rows(runs, split, reporting, known, measure) if measure.paired_by_rows and evaluated else None,
+        barred=reporting.barred(runs, split, measure),
+    )
+
+
+def _read_rows(
+    runs: Sequence[LoadedRun], split: str, reporting: Reporting, known: KnownRows, measure: Measure
+) -> Rows | None:
+    """None if predictions are not on disk, damaged, or of other rows than those of the first run."""
+    try:
+        if not (measure.by_labels or runs[0].folds):
+            read = [read_correctness(run.folder, split, known) for run in runs]
+            keys, correct = {key for key, _ in read}, [right for _, right in read]
+            return Rows(keys.pop(), np.stack(correct)) if len(keys) == 1 else None
+        parts = [reporting.predictions(run, split) for run in runs]
+    except RecurraError:
+        return None
+    if len({part.key for part in parts}) > 1:
+        return None
+    rows = Rows(parts[0].key, np.stack([part.correct for part in parts]))
+    if not measure.by_labels:
+        return rows
+    predicted, logits = np.stack([part.predicted for part in parts]), np.stack([part.logits for part in parts])
+    return replace(rows, truth=parts[0].labels, predicted=predicted, logits=logits)
+
+
+def paired_seeds(first: ScoredModel, second: ScoredModel) -> list[tuple[int, int]]:
+    """Positions of the runs to hold against each other: equal seeds; what no seed changes meets every seed."""
+    if not first.seeded and len(first.seeds) == 1:
+        return [(0, index) for index in range(len(second.seeds))]
+    if not second.seeded and len(second.seeds) == 1:
+        return [(index, 0) for index in range(len(first.seeds))]
+    return [(index, second.seeds.index(seed)) for index, seed in enumerate(first.seeds) if seed in second.seeds]
+
+
+def seed_p_value(gaps: Sequence[float]) -> float | None:
+    """Of the paired t-test that a mean of gaps is 0, two-sided; none with one pair, or if all gaps are the same."""
+    interval = mean_interval(gaps)
+    if not interval.sd:
+        return None
+    statistic = interval.mean / (interval.sd / math.sqrt(len(gaps)))
+    return float(2 * special.stdtr(len(gaps) - 1, -abs(statistic)))
+
+
+def bootstrap_gap(first: Rows, second: Rows, measure: Measure) -> BootstrapDifference:
+    """Paired bootstrap over rows: of each row's value averaged over a model's runs, or of what takes all classes."""
+    if not measure.by_labels:
+        steps = math.lcm(len(first.correct), len(second.correct))
+        return paired_bootstrap(first.mean_correct, second.mean_correct, steps=steps)
+    (truth, a), (_, b) = first.labels, second.labels
+    if measure.of_rows is not None:
+        values = [np.mean([measure.of_rows(truth, of_run) for of_run in side], axis=0) for side in (a, b)]
+        return paired_bootstrap(*values)
+    if measure.of_logits is not None:
+        assert first.logits is not None and second.logits is not None
+        return _bootstrap_of_logits(truth, (first.logits, second.logits), measure.of_logits)
+    assert measure.of_classes is not None
+    labels = int(max(truth.max(), a.max(), b.max())) + 1
+    return paired_bootstrap_by_class(truth, a, b, labels=labels, score=measure.of_classes)
+
+
+def _bootstrap_of_logits(
+    truth: NDArray[np.int64], sides: Sequence[NDArray[np.float32]], score: LogitScore
+) -> BootstrapDifference:
+    scores = [[score(truth, logits) for logits in side] for side in sides]
+    samples = min(_MOST_SAMPLES, max(_FEWEST_SAMPLES, _WEIGHTED_CELLS // sum(side.size for side in sides)))
+
+    def gap(weights: Floats) -> Floats:
+        first, second = (np.mean([value(weights) for value in side], axis=0) for side in scores)
+        difference: Floats = first - second
+        return difference
+
+    return weighted_bootstrap(gap, np.ones(len(truth)), samples=samples)
+
+
+def compare_models(models: Mapping[str, ScoredModel], measure: Measure) -> list[Comparison]:
+    """Tests every pair of models of a table on one split that have a seed in common.
+
+    By rows:
+
+    * Bootstrap over rows of the difference in correctness, each row's correctness averaged over a model's seeds.
+      Corrected by Holm over the pairs.
+    * McNemar's test for each seed that both models have. Corrected by Holm over all seeds and pairs.
+
+    By seeds: the seed sets the first weights and the order of the data, so equal seeds are paired (Student's t).
+    Corrected by Holm over the pairs. What other data would give is not in it.
+
+    A seed that one model alone has says nothing of the difference, but what the seed moves may keep a difference from
+    being supported.
+    """
+    able = [model for model in models.values() if not model.barred]
+    pairs = [_compare("", (a.label, b.label), (a, b), measure) for a, b in combinations(able, 2)]
+    return _judged([line for line in pairs if line is not None], measure)
+
+
+def answer_contrasts(
+    contrasts: Sequence[Contrast], key: TableKey, scored: ScoredTables, measure: Measure, tests: Sequence[Comparison]
+) -> list[Comparison]:
+    """Answers each contrast that has both of its models in a table, with a seed in common.
+
+    By rows, a difference counts as distinguishable only if all of these hold: the paired bootstrap over rows, corrected
+    by Holm over the contrasts of the table, has p below 0.05; with several seeds, the interval of the gap over seeds
+    leaves out 0; and the seeds of the two models do not overlap. Rows speak for other data, seeds for another training:
+    with one seed, a difference counts by rows only.
+
+    By seeds, it counts if the paired t-test has p below 0.05 after Holm's correction over all pairs of the table, so
+    that a contrast never claims what the test of its pair does not.
+
+    Args:
+        key: The table. A side that names a precision is looked up in the table of that precision; the contrast belongs
+            to the table of side ``a``.
+        tests: Those between the models of the table.
+    """
+    lines = []
+    for contrast in contrasts:
+        a, b = (_side(side, key, scored) for side in (contrast.a, contrast.b))
+        if a is not None and b is not None and split_side(contrast.a)[1] in (None, key.precision):
+            lines.append(_compare(contrast.name, (contrast.a, contrast.b), (a, b), measure))
+    known = {} if measure.paired_by_rows else {frozenset((test.a, test.b)): test.p_holm for test in tests}
+    return _judged([line for line in lines if line is not None], measure, known)
+
+
+def _side(side: str, key: TableKey, scored: ScoredTables) -> ScoredModel | None:
+    model, precision = split_side(side)
+    table = key if precision is None else key._replace(precision=precision)
+    return scored.get(table, {}).get(model)
+
+
+def _compare(
+    name: str, labels: tuple[str, str], models: tuple[ScoredModel, ScoredModel], measure: Measure
+) -> Comparison | None:
+    """The gap of two models and its test, not yet corrected; none if they have no seed, or no split, in common."""
+    a, b = models
+    pairs = paired_seeds(a, b)
+    if not (pairs and a.values and b.values and a.split == b.split):
+        return None
+    gaps = [a.values[i] - b.values[j] for i, j in pairs]
+    gap, _, low, high = mean_interval(gaps)
+    spreads = [max(model.values) - min(model.values) for model in models if len(model.values) > 1]
+    line = Comparison(
+        name=name,
+        a=labels[0],
+        b=labels[1],
+        split=a.split,
+        seeds=len(pairs),
+        gap=gap,
+        # Pairs that all give the same gap (two models that the seed does not change) say nothing of the seeds.
+        half=(high - low) / 2 if low is not None and high is not None and high > low else None,
+        spread=max(spreads, default=None),
+        seeds_apart=min(a.values) > max(b.values) or min(b.values) > max(a.values) if spreads else None,
+    )
+    for model in models:
+        if model.barred:
+            return replace(line, reason=f"{model.label} is held against nobody, {model.barred}")
+    if not measure.paired_by_rows:
+        p = seed_p_value(gaps)
+        few = "one seed" if len(gaps) == 1 else "every seed gives the same gap"
+        return replace(line, p=p, reason=few if p is None else "")
+    if a.rows is None or b.rows is None:
+        return replace(line, reason=f"the predictions on the {a.split} split are not on disk")
+    if a.rows.key != b.rows.key:
+        return replace(line, reason=f"the models were not evaluated on the same rows of the {a.split} split")
+    first, second = a.rows.of_runs(sorted({i for i, _ in pairs})), b.rows.of_runs(sorted({j for _, j in pairs}))
+    drawn = bootstrap_gap(first, second, measure)
+    tests = [((a.seeds[i], b.seeds[j]), mcnemar(a.rows.correct[i], b.rows.correct[j])) for i, j in pairs]
+    only_a, only_b = (sum(getattr(test, side) for _, test in tests) for side in ("only_a", "only_b"))
+    return replace(
+        line,
+        rows=a.rows.correct.shape[1],
+        low=drawn.low,
+        high=drawn.high,
+        p=drawn.p,
+        odds_ratio=discordant_odds_ratio(only_a, only_b),
+        mcnemar=[SeedTest(seeds, test.only_a, test.only_b, test.p, test.p) for seeds, test in tests],
+    )
+
+
+def _judged(
+    lines: Sequence[Comparison], measure: Measure, known: Mapping[frozenset[str], float | None] | None = None
+) -> list[Comparison]:
+    """The same, corrected by Holm, with verdicts and sentences; what of p is ``known`` was corrected elsewhere."""
+    corrected = iter(holm([line.p for line in lines if line.p is not None]))
+    corrected_seeds = iter(holm([test.p for line in lines for test in line.mcnemar]))
+    judged = []
+    for raw in lines:
+        p_holm = None if raw.p is None else next(corrected)
+        p_holm = (known or {}).get(frozenset((raw.a, raw.b)), p_holm)
+        tests = [replace(test, p_holm=next(corrected_seeds)) for test in raw.mcnemar]
+        line = replace(raw, p_holm=p_holm, mcnemar=tests)
+        against = _against(line, measure)
+        line = replace(line, verdict=_verdict(line, against))
+        judged.append(replace(line, statement=_statement(line, against, measure)))
+    return judged
+
+
+def _verdict(line: Comparison, against: Sequence[str]) -> Verdict:
+    if line.p_holm is None:
+        return "untested"
+    if against:
+        return "not distinguishable"
+    return "distinguishable" if line.seeds > 1 else "by rows only"
+
+
+def _against(line: Comparison, measure: Measure) -> list[str]:
+    """What speaks against a difference."""
+    reasons, beyond = [], line.p_holm is not None and line.p_holm >= SIGNIFICANCE_LEVEL
+    if not measure.paired_by_rows:
+        could = f"other seeds could turn it round (p {p_value(line.p_holm)}, corrected over all pairs)"
+        return [could] if beyond else []
+    if beyond:
+        reasons.append(f"other rows could turn it round (p {p_value(line.p_holm)})")
+    # Of the many pairs, which nobody named before, the seeds' ranges are asked alone.
+    if line.name and line.half is not None and abs(line.gap) <= line.half:
+        reasons.append("the interval over seeds holds 0")
+    elif line.seeds_apart is False:
+        reasons.append("the seeds overlap")
+    return reasons
+
+
+def _statement(line: Comparison, against: Sequence[str], measure: Measure) -> str:
+    over = f"n = {line.seeds}" if line.seeds > 1 else "one seed"
+    named = f"{line.name}: " if line.name else ""
+    sentence = f"{named}{_placed(line.a, line.b, line.gap, line.half, measure)} on {line.split}"
+    if line.half is None and line.low is not None and line.high is not None:
+        sentence += f" (95 % over rows {measure.range(line.low, line.high)})"
+    if line.verdict == "untested":
+        sentence += f"; untested: {line.reason}."
+    elif line.verdict == "not distinguishable":
+        sentence += f"; not distinguishable at {over}: {words(list(against))}."
+    elif line.verdict == "by rows only":
+        sentence += "; more than other rows would explain, but it is one seed: another training may undo it."
+    else:
+        sentence += f"; distinguishable at {over}."
+    if line.spread is not None and 0 < abs(line.gap) < line.spread:
+        sentence += f" The gap is smaller than what the seed alone moves ({measure.size(line.spread)})."
+    return sentence
+
+
+def _placed(a: str, b: str, gap: float, half: float | None, measure: Measure) -> str:
+    """``a is 0.3 ± 0.5 points below b``."""
+    width = measure.width(half)
+    where = (
+        f"{measure.size(gap, width)} {measure.ahead if gap > 0 else measure.behind}" if gap else f"level{width} with"
+    )
+    return f"{a} is {where} {b}"
+
+
+def pool_contrasts(tables: Sequence[TableSummary], judge: Callable[[TableSummary], Measure]) -> list[PooledContrast]:
+    """Each contrast over all data sets of a study that were trained on in one way, if these are at least three.
+
+    A data set counts once, however many of its parts were tried, and its figure is the mean gap of their tables: seeds
+    and rows are in it already, and what is left to be uncertain of is which data were taken. A difference counts as
+    distinguishable if the t-test over data sets has p below 0.05 after Holm's correction over these contrasts. Tables
+    whose data failed an audit say nothing of other data, and are left out.
+    """
+    gaps: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    measures: dict[tuple[str, ...], Measure] = {}
+    for table in tables:
+        if any(audit.status == "failed" and audit.scope == "data" for audit in table.audits):
+            continue
+        for line in table.contrasts:
+            if line.verdict != "untested":
+                key = line.name, line.a, line.b, table.training, table.precision, table.judged_by
+                gaps[key][table.data].append(line.gap)
+                measures[key] = judge(table)
+    means = {
+        key: {name: fmean(of_data) for name, of_data in by_data.items()}
+        for key, by_data in gaps.items()
+        if len(by_data) >= _LEAST_POOLED
+    }
+    tested = {key: seed_p_value(list(by_data.values())) for key, by_data in means.items()}
+    corrected = iter(holm([p for p in tested.values() if p is not None]))
+    return [
+        _pooled(key, by_data, tested[key], None if tested[key] is None else next(corrected), measures[key])
+        for key, by_data in means.items()
+    ]
+
+
+def _pooled(
+    key: tuple[str, ...], gaps: dict[str, float], p: float | None, p_holm: float | None, measure: Measure
+) -> PooledContrast:
+    name, a, b, training, precision, _ = key
+    mean, _, low, high = mean_interval(list(gaps.values()))
+    assert low is not None and high is not None
+    ahead = sum(measure.merit(gap) > 0 for gap in gaps.values())
+    verdict: Verdict = "untested" if p_holm is None else "distinguishable"
+    why = ": the gap is the same on all" if p_holm is None else ""
+    if p_holm is not None and p_holm >= SIGNIFICANCE_LEVEL:
+        verdict, why = "not distinguishable", f": other data could turn it round (p {p_value(p_holm)})"
+    half = (high - low) / 2
+    placed = f"over {len(gaps)} data sets {_placed(a, b, mean, half, measure)}, better on {ahead}"
+    return PooledContrast(
+        name=name,
+        a=a,
+        b=b,
+        training=training,
+        precision=precision,
+        gaps=gaps,
+        gap=mean,
+        half=half,
+        ahead=ahead,
+        p=p,
+        p_holm=p_holm,
+        verdict=verdict,
+        statement=f"{name}: {placed}; {verdict}{why}.",
+    )
+
+
+def judge_leaks(
+    lines: Sequence[AuditLine],
+    runs: Sequence[LoadedRun],
+    scored: Mapping[str, ScoredModel],
+    tests: Sequence[Comparison],
+    measure: Measure,
+) -> list[AuditLine]:
+    """Fails the notes on rows without which the verdict of a table is another one.
+
+    Returns:
+        The same lines; those on rows of that split say what the verdict is without them. Unchanged where the
+        predictions are not on disk, or there is nothing to compare.
+    """
+    sizes = {None if model.rows is None else model.rows.correct.shape[1] for model in scored.values()}
+    if len(scored) < 2 or len(sizes) > 1 or None in sizes:
+        return list(lines)
+    (rows,) = sizes
+    assert rows is not None
+    masks: dict[str, Mask] = {}
+    for run in runs:
+        for audit in run.record.audits:
+            if audit.status in ("note", "failed") and (mask := kept_rows(audit, rows)) is not None:
+                masks.setdefault(audit.name, mask)
+    split = next(iter(scored.values())).split
+    return [
+        _without_rows(line, scored, tests, measure, ~masks[line.name])
+        if line.status == "note" and line.split == split and line.name in masks
+        else line
+        for line in lines
+    ]
+
+
+def _without_rows(
+    line: AuditLine, scored: Mapping[str, ScoredModel], tests: Sequence[Comparison], measure: Measure, rest: Mask
+) -> AuditLine:
+    if not rest.any():
+        return line
+    without = {
+        label: replace(model, rows=rows, values=rows.values(measure))
+        for label, model in scored.items()
+        if model.rows is not None
+        for rows in [model.rows.only(rest)]
+    }
+    before, after = (_supported(lines, measure) for lines in (tests, compare_models(without, measure)))
+    changes = [f"{ahead} is no longer supported to be better than {behind}" for ahead, behind in sorted(before - after)]
+    changes += [f"{ahead} is supported to be better than {behind}" for ahead, behind in sorted(after - before)]
+    if changes:
+        summary = f"{line.summary}; without these rows the verdict changes: {'; '.join(changes)}"
+        return replace(line, status="failed", summary=summary, meaning=meaning(line.name))
+    first, other = (
+        max(models, key=lambda label: measure.merit(fmean(models[label].values))) for models in (scored, without)
+    )
+    best = "" if first == other else f" ({other} instead of {first} scores highest, by no supported difference)"
+    return replace(line, summary=f"{line.summary}; without these rows the verdict is the same{best}")
+
+
+def _supported(tests: Sequence[Comparison], measure: Measure) -> set[tuple[str, str]]:
+    """Pairs of a model and one that it is supported to be better than."""
+    return {(test.a, test.b) if measure.merit(test.gap) > 0 else (test.b, test.a) for test in tests if test.supported}
