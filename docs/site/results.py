@@ -29,7 +29,7 @@ from recurra.core.packed import RUNS_NAME, in_study, run_folders, study_files
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME
 from recurra.deployment.export_record import load_export_records
-from recurra.report.load import load_runs, read_study, study_file_of
+from recurra.report.load import load_runs, read_latency_file, read_study, study_file_of
 from recurra.report.summary import reporting_of, summarise
 from recurra.study.spec import load_study
 from recurra.tasks.classification.measures import ACCURACY, exit_measures
@@ -209,14 +209,15 @@ class _Studies:
         """Summary of a study."""
         if name not in self.summaries:
             folder = self.results / name
-            folders, latency = read_study(folder)
-            runs, failed = load_runs(folders)
+            runs, failed = load_runs(read_study(folder))
             for run in failed:
                 # A committed record that cannot be read is no run that failed.
                 if in_study(folder / RUNS_NAME / run["run_id"] / RECORD_NAME):
                     raise CheckpointError(run["reason"])
             exports = load_export_records(folder)
-            self.summaries[name] = summarise(runs, latency, failed, questions=questions_of(folder), exports=exports)
+            self.summaries[name] = summarise(
+                runs, read_latency_file(folder), failed, questions=questions_of(folder), exports=exports
+            )
         return self.summaries[name]
 
 

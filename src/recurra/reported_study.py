@@ -14,7 +14,7 @@ from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError, RunError, StorageError
-from recurra.core.files import FolderLock, is_part, read_json, write_text
+from recurra.core.files import FolderLock, is_part, write_text
 from recurra.core.packed import HISTORY_NAME, PREDICTIONS_NAME, RECORDS_NAME, RUNS_NAME, in_study
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord, SplitRecord, holds_any_record, read_any_record
@@ -25,8 +25,8 @@ from recurra.data.splits import texts_as_written
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.formats import find_format
 from recurra.deployment.export_record import WITH_EXITS, load_export_records
-from recurra.report.files import Answer, results_frame, results_text, write_study_report
-from recurra.report.load import group_tables, load_runs, read_study, study_file_of
+from recurra.report.files import results_frame, results_text, write_study_report
+from recurra.report.load import LATENCY_NAME, group_tables, load_runs, read_latency_file, read_study, study_file_of
 from recurra.report.summary import reporting_of, summarise
 from recurra.study.estimate import Expectation, expect
 from recurra.study.executor import Executor, LocalExecutor, Outcome, rough_weight, threads_of, workers_for
@@ -46,7 +46,6 @@ from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import Summary, plain, uncollected
 
-LATENCY_NAME = "latency.json"
 _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME, RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME}
 
 
@@ -91,15 +90,6 @@ def waves(spec: StudySpec, pending: Sequence[RunConfig]) -> list[list[RunConfig]
         for wave in (first, [run for run in pending if run not in first])
     ]
     return [wave for wave in ordered if wave]
-
-
-def read_latency_file(output: Path) -> dict[str, Any] | None:
-    """Content of a study's ``latency.json``, or none if there is none or it is damaged."""
-    try:
-        values = read_json(output / LATENCY_NAME)
-    except (OSError, ValueError):
-        return None
-    return values if isinstance(values, dict) else None
 
 
 def time_side_by_side(
@@ -486,13 +476,11 @@ def report_records(folder: Path, output: Path | None = None, *, command: str) ->
         CheckpointError: If a record cannot be trusted.
         ConfigurationError: If there is no study file, or it is wrong.
     """
-    runs, _ = read_study(folder)
-    records = [(run, read_any_record(run)) for run in runs if holds_any_record(run)]
+    records = [(run, read_any_record(run)) for run in read_study(folder) if holds_any_record(run)]
     outcomes = [Outcome(RunConfig.parse(record.config), run, record) for run, record in records]
     spec = load_study(study_file_of(folder) or folder / SPEC_NAME)
-    target = output or folder
-    report, shown = study_report(spec, target, StudyData(), command=command, outcomes=outcomes, records=folder)
-    return StudyResult(target, outcomes, report, shown)
+    runs, summary = _summarise(spec, folder, outcomes, StudyData())
+    return _written(StudyResult(output or folder, outcomes, None, summary), spec, runs, command)
 
 
 def _report(
@@ -506,21 +494,20 @@ def _report(
     timing_error: str | None = None,
 ) -> StudyResult:
     exports = _exports(spec, output, outcomes)
-
-    def result_of(shown: Summary, report: Path | None = None, ships: str = "") -> StudyResult:
-        return StudyResult(output, outcomes, report, shown, exports, timing_error, ships)
-
-    said: list[str] = []
-
-    def answer(shown: Summary) -> Answer:
-        judged = result_of(shown)
-        said.append(ship(judged))
-        return Answer(said[0], judged.commands)
-
-    report, shown = study_report(spec, output, data, command=command, outcomes=outcomes, answer=answer)
-    result = result_of(shown, report, *said)
+    runs, summary = _summarise(spec, output, outcomes, data)
+    judged = StudyResult(output, outcomes, None, summary, exports, timing_error)
+    result = _written(replace(judged, ships=ship(judged)), spec, runs, command)
     _keep_best(result)
     return result
+
+
+def _written(result: StudyResult, spec: StudySpec, runs: Sequence[LoadedRun], command: str) -> StudyResult:
+    """Writes report, figures and tables, if there is a run to report."""
+    if len(result.failed_runs) == len(result.outcomes):
+        return result
+    title = spec.title or spec.name
+    page = write_study_report(result.output, result.shown, runs, title=title, command=command, answer=result)
+    return replace(result, report=page)
 
 
 def _keep_best(result: StudyResult) -> None:
@@ -537,21 +524,10 @@ def _keep_best(result: StudyResult) -> None:
     BestRunRecord(folder=folder, model=best.model, seed=best.seed, why=best.why).write(path)
 
 
-def study_report(
-    spec: StudySpec,
-    output: Path,
-    data: StudyData,
-    *,
-    command: str,
-    outcomes: Sequence[Outcome],
-    records: Path | None = None,
-    answer: Callable[[Summary], Answer] = lambda _: Answer(),
-) -> tuple[Path | None, Summary]:
-    """Writes report, figures and tables from the records of a study; returns the page's path and what it shows.
-
-    ``answer`` gives what the page says beside the recommendation.
-    """
-    folder = records or output
+def _summarise(
+    spec: StudySpec, folder: Path, outcomes: Sequence[Outcome], data: StudyData
+) -> tuple[list[LoadedRun], Summary]:
+    """The finished runs of a study, and what a report of them shows."""
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     texts, fingerprint = _own_texts(spec, data)
     questions = replace(spec.questions, texts=texts, fingerprint=fingerprint)
@@ -559,11 +535,7 @@ def study_report(
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
         exports = load_export_records(folder) if spec.exports else []
         summary = summarise(runs, read_latency_file(folder), failed, base=folder, questions=questions, exports=exports)
-    said = answer(summary)
-    if len(failures) == len(outcomes):
-        return None, summary
-    title = spec.title or spec.name
-    return write_study_report(output, summary, runs, title=title, command=command, answer=said), summary
+    return runs, summary
 
 
 def _own_texts(spec: StudySpec, data: StudyData) -> tuple[dict[str, dict[str, str]], str]:

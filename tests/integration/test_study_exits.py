@@ -15,7 +15,8 @@ from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import WITH_EXITS, read_export_record
 from recurra.models.exits.rules import FixedExit
-from recurra.reported_study import StudyResult, read_latency_file, run_and_report
+from recurra.report.load import read_latency_file
+from recurra.reported_study import StudyResult, run_and_report
 from recurra.study.spec import StudySpec
 from recurra.tasks.machine import Machine
 from recurra.tasks.study_data import StudyData

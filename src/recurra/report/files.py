@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -166,14 +166,6 @@ REPORT_NAME = "report.html"
 SUMMARY_NAME = "summary.json"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a page says beside the recommendation."""
-
-    ships: str = ""
-    commands: Sequence[str] = ()
-
-
 def write_study_report(
     folder: Path,
     summary: Summary,
@@ -181,9 +173,11 @@ def write_study_report(
     *,
     title: str,
     command: str = "",
-    answer: Answer | None = None,
+    answer: Any = None,
 ) -> Path:
     """Writes everything that a study shows into its folder: the page, its figures and tables, the plain values.
+
+    ``answer`` has what the page says beside the recommendation: ``ships``, and ``commands`` to type.
 
     Raises:
         StorageError: If it cannot be written.

@@ -25,24 +25,25 @@ SPEC_NAME = "study.yaml"
 STUDY_FILES = "configs/studies"
 
 
-def read_study(folder: Path | str) -> tuple[list[Path], dict[str, Any] | None]:
-    """Finds the run folders of a study, packed or not, and reads its ``latency.json``.
+def read_study(folder: Path | str) -> list[Path]:
+    """Finds the run folders of a study, packed or not.
 
     Raises:
-        DataError: If the folder holds no runs, or the measurements are not JSON.
+        DataError: If the folder holds no runs.
     """
-    path = Path(folder)
-    runs = run_folders(path)
+    runs = run_folders(Path(folder))
     if not runs:
-        raise DataError(f"'{path}' holds no runs; give the --output folder of a study, or a packed study")
-    latency_path = path / LATENCY_NAME
-    if not in_study(latency_path):
-        return runs, None
+        raise DataError(f"'{folder}' holds no runs; give the --output folder of a study, or a packed study")
+    return runs
+
+
+def read_latency_file(folder: Path) -> dict[str, Any] | None:
+    """Content of a study's ``latency.json``, or none if there is none or it is damaged."""
     try:
-        latency = read_json(latency_path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"'{latency_path}' cannot be read as JSON; delete it to use the runs' own latencies") from error
-    return runs, latency if isinstance(latency, dict) else None
+        values = read_json(folder / LATENCY_NAME)
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
 
 
 def study_file_of(folder: Path | str) -> Path | None:
@@ -118,7 +119,7 @@ def read_latency(
         )
     exports = read(of_exports, "export {} cannot be read and is left out")
     sizes = {name: float(size) for name, size in memory.items() if isinstance(size, int | float)}
-    return measured, MeasuredExports(exports, sizes), warnings
+    return measured, MeasuredExports(latency=exports, memory_mib=sizes), warnings
 
 
 def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableRuns]:

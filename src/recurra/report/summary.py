@@ -25,7 +25,7 @@ from recurra.report.statistics import (
     pool_contrasts,
     scored_model,
 )
-from recurra.tasks.audits import group_of
+from recurra.tasks.audits import audit_lines, group_of
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, MeasuredExports
 from recurra.tasks.profile import part_of
@@ -281,7 +281,7 @@ def summarise(
         found = [
             _table(
                 table, scored, reporting,
-                measured=measured, base=base, questions=questions, exports=exports, timed=timed,
+                measured=measured, base=base, questions=questions, exports=replace(timed, records=exports),
             )
             for table in tables
         ]  # fmt: skip
@@ -303,8 +303,7 @@ def _table(
     measured: Latencies,
     base: Path | None,
     questions: Questions,
-    exports: Sequence[ExportRecord],
-    timed: MeasuredExports,
+    exports: MeasuredExports,
 ) -> TableSummary:
     key, headline, kept = table.key, table.headline, table.runs
     measure = reporting.measure_of(table, questions.judging)
@@ -318,7 +317,7 @@ def _table(
     batches = sorted({timing.batch_size for model in unmarked for timing in model.latency.values()})
     models = mark_fronts(unmarked, headline, batches, measure)
     tests = compare_models(scored[key], measure)
-    lines = reporting.audit_lines(table.groups)
+    lines = audit_lines(table.groups)
     audits = judge_leaks(lines, kept, scored[key], tests, measure)
     models = mark_failed(models, lines, audits)
     tokenizer = next((run.record.data.tokenizer for run in kept if run.record.data.tokenizer), {})
@@ -343,11 +342,9 @@ def _table(
         tests=tests,
         audits=audits,
         contrasts=answer_contrasts(questions.contrasts, key, scored, measure, tests),
-        published=reporting.published(table, models, questions),
         warnings=[*table.warnings, *latency_warnings(models, kept)],
-        exports=reporting.export_lines(table, exports, timed, questions),
     )
-    made = reporting.table(common, table, questions)
+    made = reporting.table(common, table, questions, exports)
     made = replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made, questions.limits))
     made = replace(made, recommended=reporting.recommend(made, questions.limits))
     return reporting.examined(made, table, questions)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from recurra.core import terminal as form
 from recurra.core.errors import RunError
 from recurra.core.record import LatencyRecord
+from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.significance import ClassScore, mean_interval
 
 Basis = Literal["seeds", "examples", "none"]
@@ -59,86 +60,17 @@ class Score:
 
 @dataclass(frozen=True)
 class MeasuredExports:
-    """What was measured of a study's exports, by ``RUN/EXPORT``.
+    """The exports of a study, and what was measured of them, by ``RUN/EXPORT``.
 
     Attributes:
+        records: What each was checked to give.
         latency: By batch.
         memory_mib: Peak of a process that opens the export and labels texts.
     """
 
+    records: Sequence[ExportRecord] = ()
     latency: Mapping[str, Mapping[str, LatencyRecord]] = field(default_factory=dict)
     memory_mib: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PublishedExport:
-    """Published figures of one preset in one precision; ``difference`` is our accuracy less the published one."""
-
-    source: str
-    protocol: str
-    accuracy: float
-    size_mib: float | None
-    latency_ms: float
-    difference: float
-
-
-@dataclass(frozen=True)
-class ExportLine:
-    """One model of a table, exported in one format and precision, over its seeds, on the headline split.
-
-    Attributes:
-        model: Label of the model.
-        format: For example ``safetensors``.
-        precision: Precision of the stored weights.
-        computed: Precision, engine and device of the computation.
-        exits: With texts leaving at the calibrated exits: where they leave; none if all recurrences are computed.
-        seeds: Seeds of the runs that were exported.
-        weights_mib: Size of the file with the weights, median over seeds.
-        folder_mib: Size of the whole export.
-        accuracy: Of the export.
-        f1: Of the export, mean over seeds.
-        gap: Accuracy of the export less that of the run's model computed in FP32, mean over seeds.
-        gap_half: Half the 95 % interval of the gap over seeds (Student's t); none with one seed.
-        largest_gap: The gap of the seed where it is largest.
-        labels_changed: Rows of all seeds that got another label.
-        only_export: Rows that only the export got right.
-        only_reference: Rows that only the run's model got right.
-        rows: Rows of all seeds.
-        largest_logit_difference: Over the rows of the exports' own checks.
-        median_ms: Milliseconds a text by batch size; empty if it was not timed.
-        memory_mib: Peak of a process that opens it and labels texts; none if it was not measured.
-        published: Published figures of the same preset in this precision.
-    """
-
-    model: str
-    format: str
-    precision: str
-    computed: str
-    exits: str | None
-    seeds: list[int]
-    weights_mib: float
-    folder_mib: float
-    accuracy: Estimate
-    f1: float
-    gap: float
-    gap_half: float | None
-    largest_gap: float
-    labels_changed: int
-    only_export: int
-    only_reference: int
-    rows: int
-    largest_logit_difference: float
-    median_ms: dict[str, float]
-    p90_ms: dict[str, float]
-    p99_ms: dict[str, float]
-    texts_per_s: dict[str, float]
-    memory_mib: float | None
-    published: list[PublishedExport]
-
-    @property
-    def stored_as(self) -> str:
-        """Format and precision, in a table's words."""
-        return f"{self.format} {self.precision}{', exits' if self.exits else ''}"
 
 
 Interval = tuple[float, float]

@@ -9,13 +9,12 @@ from typing import Any
 
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.terminal import significant, words
-from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import ExportLine, Measure, MeasuredExports
+from recurra.tasks.measures import Measure, MeasuredExports
 from recurra.tasks.questions import Judging, Limits, Questions
-from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, Comparison, ModelSummary, TableSummary, unspoiled
+from recurra.tasks.summary import RECOMMENDED, Advice, Comparison, ModelSummary, TableSummary, unspoiled
 from recurra.tasks.tables import Table
 
 Records = Mapping[str, LoadedRun]
@@ -174,20 +173,6 @@ class Reporting(ABC):
         """The splits of a table, from any of its runs."""
 
     @abstractmethod
-    def audit_lines(self, groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
-        """What the audits of a table's runs found, the failed first."""
-
-    def published(self, table: TableRuns, models: Sequence[Any], questions: Questions) -> list[Any]:
-        """Published figures that stand beside those of a table."""
-        return []
-
-    def export_lines(
-        self, table: TableRuns, exports: Sequence[ExportRecord], measured: MeasuredExports, questions: Questions
-    ) -> list[ExportLine]:
-        """The exports of a table's models."""
-        return []
-
-    @abstractmethod
     def conclude(self, table: TableSummary) -> str:
         """Sentences that the figures of a table support, and no more."""
 
@@ -219,7 +204,9 @@ class Reporting(ABC):
         value = f"{measure.heading} {measure.value(measure.mean(best, split))} on {split}"
         return Advice(RECOMMENDED, best.label, f"{value}; {others}.")
 
-    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> TableSummary:
+    def table(
+        self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports
+    ) -> TableSummary:
         """Adds to a table's summary what only this task has."""
         return common
 

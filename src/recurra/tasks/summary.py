@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from recurra.core.record import matrix_as_written
 from recurra.core.record_parts import ANSWERS
-from recurra.tasks.measures import ExportLine, Score
+from recurra.tasks.measures import Score
 
 SUMMARY_VERSION = 5
 # The priority under which the model stands that is taken if nothing else is asked.
@@ -289,7 +289,7 @@ class TableSummary:
     advice: list[Advice] = field(default_factory=list)
     recommended: Advice | None = None
     warnings: list[str] = field(default_factory=list)
-    exports: list[ExportLine] = field(default_factory=list)
+    exports: list[Any] = field(default_factory=list)
 
     @property
     def failed_groups(self) -> list[FailedGroup]:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-from recurra.core.record import LatencyRecord, MetricsRecord
+from recurra.core.record import LatencyRecord
 from recurra.deployment.export.formats import storage_order
 from recurra.deployment.export_record import WITH_EXITS, ExportedExits, ExportRecord, fits
 from recurra.evaluation.significance import mean_interval
-from recurra.tasks.classification.measures import ACCURACY, PublishedLine
-from recurra.tasks.loaded_runs import LoadedRun, TableRuns
-from recurra.tasks.measures import ExportLine, MeasuredExports, PublishedExport, estimate
+from recurra.tasks.classification.measures import ACCURACY
+from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
+from recurra.tasks.measures import Estimate, MeasuredExports, estimate
 from recurra.tasks.questions import PublishedReference
 from recurra.tasks.summary import ModelSummary
 
@@ -79,6 +79,39 @@ def _default() -> tuple[PublishedReference, ...]:
     return tuple(PublishedReference(table=name, data=_WHOLE_SST2) for name in ("6", "6 early"))
 
 
+@dataclass(frozen=True)
+class PublishedLine:
+    """Published figures beside those of one model of ours, ``model``.
+
+    Attributes:
+        source: Which table of the papers.
+        what: The experiment, in words.
+        protocol: The split that was published on.
+        precision: None if it was not published; so is ``recall``.
+        latency_ms: Milliseconds a text, on a machine that is not named.
+        size_mib: Of the weights; none if it was not published.
+        difference: Our mean accuracy less the published one; none if ours has no score.
+        inside: Whether the published accuracy lies in our 95 % interval; none if we have none.
+        basis: What our interval is over: ``seeds`` or ``examples``.
+        differs: What is not the same between the two; empty if they are like for like.
+    """
+
+    model: str
+    source: str
+    what: str
+    protocol: str
+    accuracy: float
+    f1: float
+    precision: float | None
+    recall: float | None
+    latency_ms: float
+    size_mib: float | None
+    difference: float | None
+    inside: bool | None
+    basis: str
+    differs: str
+
+
 def published_lines(
     table: TableRuns, models: Sequence[ModelSummary], references: Sequence[PublishedReference] | None = None
 ) -> list[PublishedLine]:
@@ -92,20 +125,30 @@ def published_lines(
         for reference in (_default() if references is None else references)
         if reference.fits(settings, precision)
     ]
+    accuracy = {model.label: ACCURACY.of(model, table.headline) for model in models}
     return [
-        _line(model, published, table) for model in models for published in fitting if model.preset in published.figures
+        _line(model.label, model.preset, published, table.key, accuracy[model.label])
+        for model in models
+        for published in fitting
+        if model.preset in published.figures
     ]
 
 
-def _line(model: ModelSummary, published: PublishedTable, table: TableRuns) -> PublishedLine:
-    figure = published.figures[model.preset]
-    score = model.scores.get(table.headline)
-    estimate = score.figures[ACCURACY.key] if score else None
+def _line(
+    model: str, preset: str, published: PublishedTable, key: TableKey, accuracy: Estimate | None
+) -> PublishedLine:
+    figure = published.figures[preset]
     inside = None
-    if estimate is not None and estimate.low is not None and estimate.high is not None:
-        inside = estimate.low <= figure.accuracy <= estimate.high
+    if accuracy is not None and accuracy.low is not None and accuracy.high is not None:
+        inside = accuracy.low <= figure.accuracy <= accuracy.high
+    differs = {
+        "other data": key.data not in published.corpora,
+        "another split": key.data in published.corpora and key.protocol != published.protocol,
+        "another training": key.training not in ("", PAPER_PROTOCOL),
+        "another precision": published.precision not in ("", key.precision),
+    }
     return PublishedLine(
-        model=model.label,
+        model=model,
         source=published.source,
         what=published.what,
         protocol=published.protocol,
@@ -114,25 +157,71 @@ def _line(model: ModelSummary, published: PublishedTable, table: TableRuns) -> P
         precision=figure.precision,
         recall=figure.recall,
         latency_ms=figure.latency_ms,
-        difference=None if estimate is None else estimate.mean - figure.accuracy,
+        size_mib=published.sizes_mib.get(preset),
+        difference=None if accuracy is None else accuracy.mean - figure.accuracy,
         inside=inside,
-        basis="" if estimate is None or inside is None else estimate.basis,
-        differs=", ".join(_differences(published, table)),
+        basis="" if accuracy is None or inside is None else accuracy.basis,
+        differs=", ".join(name for name, other in differs.items() if other),
     )
 
 
-def _differences(published: PublishedTable, table: TableRuns) -> list[str]:
-    key = table.key
-    found = []
-    if key.data not in published.corpora:
-        found.append("other data")
-    elif key.protocol != published.protocol:
-        found.append("another split")
-    if key.training and key.training != PAPER_PROTOCOL:
-        found.append("another training")
-    if published.precision and key.precision != published.precision:
-        found.append("another precision")
-    return found
+@dataclass(frozen=True)
+class ExportLine:
+    """One model of a table, exported in one format and precision, over its seeds, on the headline split.
+
+    Attributes:
+        model: Label of the model.
+        format: For example ``safetensors``.
+        precision: Precision of the stored weights.
+        computed: Precision, engine and device of the computation.
+        exits: With texts leaving at the calibrated exits: where they leave; none if all recurrences are computed.
+        seeds: Seeds of the runs that were exported.
+        weights_mib: Size of the file with the weights, median over seeds.
+        folder_mib: Size of the whole export.
+        accuracy: Of the export.
+        f1: Of the export, mean over seeds.
+        gap: Accuracy of the export less that of the run's model computed in FP32, mean over seeds.
+        gap_half: Half the 95 % interval of the gap over seeds (Student's t); none with one seed.
+        largest_gap: The gap of the seed where it is largest.
+        labels_changed: Rows of all seeds that got another label.
+        only_export: Rows that only the export got right.
+        only_reference: Rows that only the run's model got right.
+        rows: Rows of all seeds.
+        largest_logit_difference: Over the rows of the exports' own checks.
+        median_ms: Milliseconds a text by batch size; empty if it was not timed.
+        memory_mib: Peak of a process that opens it and labels texts; none if it was not measured.
+        published: Published figures of the same preset in this precision.
+    """
+
+    model: str
+    format: str
+    precision: str
+    computed: str
+    exits: str | None
+    seeds: list[int]
+    weights_mib: float
+    folder_mib: float
+    accuracy: Estimate
+    f1: float
+    gap: float
+    gap_half: float | None
+    largest_gap: float
+    labels_changed: int
+    only_export: int
+    only_reference: int
+    rows: int
+    largest_logit_difference: float
+    median_ms: dict[str, float]
+    p90_ms: dict[str, float]
+    p99_ms: dict[str, float]
+    texts_per_s: dict[str, float]
+    memory_mib: float | None
+    published: list[PublishedLine]
+
+    @property
+    def stored_as(self) -> str:
+        """Format and precision, in a table's words."""
+        return f"{self.format} {self.precision}{', exits' if self.exits else ''}"
 
 
 MIB = 2**20
@@ -140,7 +229,6 @@ MIB = 2**20
 
 def export_lines(
     table: TableRuns,
-    exports: Sequence[ExportRecord],
     measured: MeasuredExports,
     references: Sequence[PublishedReference] | None,
 ) -> list[ExportLine]:
@@ -149,7 +237,7 @@ def export_lines(
     Records of other runs than the table's, or of runs since trained anew, are left out.
     """
     by_run: dict[str, list[ExportRecord]] = defaultdict(list)
-    for record in exports:
+    for record in measured.records:
         by_run[record.run_id].append(record)
     lines = []
     for label, runs in table.groups.items():
@@ -210,7 +298,7 @@ def _export_line(
         p99_ms=_times(map(key, records), measured, lambda timing: timing.p99_ms),
         texts_per_s=_times(map(key, records), measured, lambda timing: 1000 / timing.mean_ms),
         memory_mib=max(filter(None, map(measured.memory_mib.get, map(_key, records))), default=None),
-        published=_published(first, members[0][0], [split.metrics for split in splits], references),
+        published=_published(first, members[0][0], table, accuracy, references),
     )
 
 
@@ -260,23 +348,16 @@ def _times(
 def _published(
     record: ExportRecord,
     run: LoadedRun,
-    metrics: Sequence[MetricsRecord],
+    table: TableRuns,
+    accuracy: Estimate,
     references: Sequence[PublishedReference] | None,
-) -> list[PublishedExport]:
+) -> list[PublishedLine]:
     """Published figures of the same preset in the same precision, where the study names them."""
-    preset = run.record.model.preset
-    ours = statistics.fmean(item.accuracy for item in metrics)
+    preset, key = run.record.model.preset, table.key._replace(precision=record.precision)
     return [
-        PublishedExport(
-            source=published.source,
-            protocol=published.protocol,
-            accuracy=published.figures[preset].accuracy,
-            size_mib=published.sizes_mib.get(preset),
-            latency_ms=published.figures[preset].latency_ms,
-            difference=ours - published.figures[preset].accuracy,
-        )
+        _line(preset, preset, PUBLISHED[reference.table], key, accuracy)
         for reference in references or ()
-        if reference.precision is not None and reference.fits(run.data_settings, record.precision)
-        for published in [PUBLISHED[reference.table]]
-        if preset in published.figures
+        if reference.precision is not None
+        and reference.fits(run.data_settings, record.precision)
+        and preset in PUBLISHED[reference.table].figures
     ]

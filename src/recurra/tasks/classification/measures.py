@@ -19,37 +19,6 @@ from recurra.tasks.measures import Measure, RowScore, WeightedScore
 from recurra.tasks.questions import COST
 
 
-@dataclass(frozen=True)
-class PublishedLine:
-    """Published figures beside those of one model of ours, ``model``.
-
-    Attributes:
-        source: Which table of the papers.
-        what: The experiment, in words.
-        protocol: The split that was published on.
-        precision: None if it was not published; so is ``recall``.
-        latency_ms: Milliseconds a text, on a machine that is not named.
-        difference: Our mean accuracy less the published one; none if ours has no score.
-        inside: Whether the published accuracy lies in our 95 % interval; none if we have none.
-        basis: What our interval is over: ``seeds`` or ``examples``.
-        differs: What is not the same between the two; empty if they are like for like.
-    """
-
-    model: str
-    source: str
-    what: str
-    protocol: str
-    accuracy: float
-    f1: float
-    precision: float | None
-    recall: float | None
-    latency_ms: float
-    difference: float | None
-    inside: bool | None
-    basis: str
-    differs: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClassificationTable(LabellingTable):
     """A table of classifiers.
@@ -62,7 +31,6 @@ class ClassificationTable(LabellingTable):
 
     form_accuracy: float | None = None
     costs: list[list[float]] | None = None
-    published: list[PublishedLine]
 
 
 BOOTSTRAP_SAMPLES = 2000

@@ -14,11 +14,10 @@ from recurra.core.errors import CheckpointError
 from recurra.core.record import AnyDecisionRecord, LabelRunRecord, MetricsRecord, OneLabelRecord, RunRecord, are_unequal
 from recurra.core.terminal import NONE, one_line
 from recurra.deployment.decision import read_decision
-from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.classification.conclusions import advise, conclude, fault_of, only_class, said_costs
-from recurra.tasks.classification.exports import PUBLISHED, export_lines, published_lines
+from recurra.tasks.classification.exports import PUBLISHED, ExportLine, export_lines, published_lines
 from recurra.tasks.classification.figures import study_charts, table_charts
 from recurra.tasks.classification.measures import (
     ACCURACY,
@@ -27,7 +26,6 @@ from recurra.tasks.classification.measures import (
     PRECISION,
     RECALL,
     ClassificationTable,
-    PublishedLine,
     accuracy_after,
     exit_measures,
     judge,
@@ -48,7 +46,7 @@ from recurra.tasks.labelling.reporting import (
     telling_words,
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
-from recurra.tasks.measures import Estimate, ExportLine, Measure, MeasuredExports, Score, estimate
+from recurra.tasks.measures import Estimate, Measure, MeasuredExports, Score, estimate
 from recurra.tasks.questions import Judging, Limits, Questions, ordered_costs
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
@@ -99,7 +97,9 @@ def _export(line: ExportLine, batches: Sequence[int]) -> Cells:
         **timed,
         "Memory, MiB": form.count(line.memory_mib),
         "Published: accuracy, MiB, ms": "; ".join(published),
-        "Ours − published": "; ".join(ACCURACY.gap(item.difference) for item in line.published),
+        "Ours − published": "; ".join(
+            ACCURACY.gap(item.difference) for item in line.published if item.difference is not None
+        ),
     }
 
 
@@ -461,14 +461,6 @@ class ClassificationReporting(LabellingReporting):
             audits(table),
         )
 
-    def published(self, table: TableRuns, models: Sequence[ModelSummary], questions: Questions) -> list[PublishedLine]:
-        return published_lines(table, models, questions.published)
-
-    def export_lines(
-        self, table: TableRuns, exports: Sequence[ExportRecord], measured: MeasuredExports, questions: Questions
-    ) -> list[ExportLine]:
-        return export_lines(table, exports, measured, questions.published)
-
     def conclude(self, table: Any) -> str:
         return conclude(table, self.judge(table))
 
@@ -479,11 +471,15 @@ class ClassificationReporting(LabellingReporting):
             for item in advise(table, self.judge(table), limits)
         ]
 
-    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> ClassificationTable:
+    def table(
+        self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports
+    ) -> ClassificationTable:
         facts = {**self.data_facts(table), "form_accuracy": _form_accuracy(table)}
         if questions.judging.costs is not None:
             facts["costs"] = ordered_costs(questions.judging.costs, facts["label_names"])
-        return ClassificationTable(**vars(common), **facts)
+        facts["published"] = published_lines(table, common.models, questions.published)
+        facts["exports"] = export_lines(table, exports, questions.published)
+        return ClassificationTable(**{**vars(common), **facts})
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
         return [

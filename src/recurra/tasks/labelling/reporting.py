@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from recurra.core import terminal as form
 from recurra.core.record import LabelRunRecord, LearningCurveRecord
-from recurra.tasks import audits, drawing
+from recurra.tasks import drawing
 from recurra.tasks.drawing import Chart, Line, Point
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import AuditLine, TableSummary
+from recurra.tasks.summary import TableSummary
 from recurra.tasks.tables import Table
 
 # More labels than a person reads one by one.
@@ -203,9 +203,6 @@ class LabellingReporting(Reporting):
             )
             for name, split in data.splits.items()
         ]
-
-    def audit_lines(self, groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
-        return audits.audit_lines(groups)
 
     def data_facts(self, table: TableRuns) -> dict[str, Any]:
         """What a `recurra.tasks.labelling.reporting.LabellingTable` has beside what every table has."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,14 @@ from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import ExitsRecord, read_exits
 from recurra.core.record import (
     FINAL_HEAD,
-    AuditResult,
     HeadRecord,
     LanguageMetricsRecord,
     LanguageRunRecord,
     is_of_causality,
 )
 from recurra.core.terminal import decimal, words
-from recurra.evaluation.audits.registry import meaning
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks import drawing
-from recurra.tasks.audits import group_of
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
 from recurra.tasks.language.tables import (
     BITS_PER_BYTE,
@@ -47,7 +43,7 @@ from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Basis, Estimate, Measure, Score, over_seeds
 from recurra.tasks.questions import Questions
 from recurra.tasks.reporting import Records, Reporting, beside_best
-from recurra.tasks.summary import AuditLine, ModelSummary, TableSummary
+from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import Table, audits, contrasts, tests
 
 
@@ -351,22 +347,10 @@ class LanguageReporting(Reporting):
             for name, split in _record(run).data.splits.items()
         }
 
-    def audit_lines(self, groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
-        """Every audit once over the runs of a model: figures of different models are not one finding."""
-        lines = []
-        for label, runs in groups.items():
-            found: dict[str, list[AuditResult]] = defaultdict(list)
-            for run in runs:
-                for audit in run.record.audits:
-                    found[audit.name].append(audit)
-            splits = list(runs[0].record.data.splits)
-            lines += [_audit_line(label, name, audits, splits) for name, audits in found.items()]
-        return sorted(lines, key=lambda line: line.status != "failed")
-
     def conclude(self, table: Any) -> str:
         return conclude_language(table)
 
-    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LanguageTable:
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions, exports: Any) -> LanguageTable:
         return LanguageTable(**vars(common))
 
     def charts(self, table: LanguageTable, runs: Records, key: str) -> list[Chart]:
@@ -377,24 +361,6 @@ def _record(run: LoadedRun) -> LanguageRunRecord:
     if not isinstance(run.record, LanguageRunRecord):
         raise TypeError(f"{run.folder} holds no run of a language model")
     return run.record
-
-
-def _audit_line(label: str, name: str, audits: Sequence[AuditResult], splits: Sequence[str]) -> AuditLine:
-    worst = next((audit for audit in audits if audit.status == "failed"), audits[0])
-    group, split = group_of(name, splits)
-    return AuditLine(
-        name=name,
-        group=group,
-        status=worst.status,
-        summary=worst.summary,
-        meaning=meaning(name) if worst.status == "failed" else "",
-        example="",
-        value=worst.value,
-        threshold=worst.threshold,
-        concerns=label,
-        scope="model",
-        split=split,
-    )
 
 
 REPORTING = LanguageReporting()

@@ -264,7 +264,7 @@ class MultiLabelReporting(LabellingReporting):
             labels=labels,
         )
 
-    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LabellingTable:
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions, exports: Any) -> LabellingTable:
         return LabellingTable(**vars(common), **self.data_facts(table))
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:

@@ -158,7 +158,7 @@ def test_figures_of_two_tables_have_names_of_their_own(tmp_path: Path) -> None:
     lines = record.model_copy(update={"data": record.data.model_copy(update={"mode": "lines"}), "run_id": "other"})
     for one in (record, lines):
         write_record(tmp_path / "runs" / one.run_id, one)
-    finished, _ = load_runs(read_study(tmp_path)[0])
+    finished, _ = load_runs(read_study(tmp_path))
     summary = summarise(finished)
     files = named_figures(summary, draw(summary, finished))
     assert len({chart.heading for chart, _ in files.values()}) == 3 and len(files) == 6
