@@ -32,9 +32,8 @@ from recurra.core.record import (
 from recurra.data.configuration import DataConfig
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
-from recurra.report.files import write_study_report
-from recurra.report.load import load_runs
-from recurra.report.summary import summarise
+from recurra.report.render import write_study_report
+from recurra.report.summary import load_runs, summarise
 from recurra.tasks.runs import ModelVariant, make_run
 from recurra.tasks.summary import plain
 from recurra.training.protocols import PROTOCOLS

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recurra.report.files import write_study_report
-from recurra.report.load import load_runs
-from recurra.report.summary import reporting_of, summarise
+from recurra.report.render import write_study_report
+from recurra.report.summary import load_runs, reporting_of, summarise
 from recurra.tasks.summary import Summary, plain
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from factories import RunFactory, leakage
 from recurra.core.record import DecisionRecord, MistakeRecord, MultiLabelRunRecord, read_record, write_record
 from recurra.deployment.decision import AnyLabels
-from recurra.report.load import load_runs
-from recurra.report.summary import summarise
+from recurra.report.summary import load_runs, summarise
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.multilabel.reporting import measure_labels
 from recurra.tasks.questions import Contrast, Questions

@@ -29,11 +29,10 @@ from recurra.core.packed import RUNS_NAME, in_study, run_folders, study_files
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME
 from recurra.deployment.export_record import load_export_records
-from recurra.report.load import load_runs, read_latency_file, read_study, study_file_of
-from recurra.report.summary import reporting_of, summarise
+from recurra.report.summary import load_runs, read_latency_file, read_study, reporting_of, study_file_of, summarise
 from recurra.study.spec import load_study
 from recurra.tasks.classification.measures import ACCURACY, exit_measures
-from recurra.tasks.language.tables import LOSS, WORD_PERPLEXITY, of_head
+from recurra.tasks.language.reporting import LOSS, WORD_PERPLEXITY, of_head
 from recurra.tasks.measures import Estimate, Measure, over_seeds
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting

@@ -25,9 +25,17 @@ from recurra.data.splits import texts_as_written
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.formats import find_format
 from recurra.deployment.export_record import WITH_EXITS, load_export_records
-from recurra.report.files import results_frame, results_text, write_study_report
-from recurra.report.load import LATENCY_NAME, group_tables, load_runs, read_latency_file, read_study, study_file_of
-from recurra.report.summary import reporting_of, summarise
+from recurra.report.render import results_frame, results_text, write_study_report
+from recurra.report.summary import (
+    LATENCY_NAME,
+    group_tables,
+    load_runs,
+    read_latency_file,
+    read_study,
+    reporting_of,
+    study_file_of,
+    summarise,
+)
 from recurra.study.estimate import Expectation, expect
 from recurra.study.executor import Executor, LocalExecutor, Outcome, rough_weight, threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
@@ -259,7 +267,7 @@ class StudyResult:
 
     @property
     def table(self) -> Any:
-        """The results as a pandas ``DataFrame``, a row a model; see `recurra.report.files.results_frame`."""
+        """The results as a pandas ``DataFrame``, a row a model; see `recurra.report.render.results_frame`."""
         return results_frame(self.shown)
 
     def __repr__(self) -> str:

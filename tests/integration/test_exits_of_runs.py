@@ -18,7 +18,7 @@ from recurra.data.cleaning import clean_text
 from recurra.deployment.classifier import Classifier
 from recurra.models.exits.rules import ConfidenceRule
 from recurra.models.loading import load_classifier_model
-from recurra.report.load import load_runs
+from recurra.report.summary import load_runs
 from reviews import review_rows, train_linear, train_tiny
 
 pytestmark = pytest.mark.slow

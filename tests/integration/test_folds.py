@@ -21,8 +21,7 @@ from recurra.data.corpora import load_dataset, recorded_data
 from recurra.evaluation.audits.grading import keep_rows, kept_rows
 from recurra.evaluation.metrics import log_softmax
 from recurra.evaluation.predictions import Predictions, read_predictions
-from recurra.report.load import load_runs
-from recurra.report.summary import summarise
+from recurra.report.summary import load_runs, summarise
 from recurra.reported_study import StudyResult
 from recurra.tasks.classification.reporting import POOLING, predictions_of
 from recurra.tasks.labelling.folds import pool_folds

@@ -15,7 +15,7 @@ from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import WITH_EXITS, read_export_record
 from recurra.models.exits.rules import FixedExit
-from recurra.report.load import read_latency_file
+from recurra.report.summary import read_latency_file
 from recurra.reported_study import StudyResult, run_and_report
 from recurra.study.spec import StudySpec
 from recurra.tasks.machine import Machine

@@ -23,7 +23,7 @@ from recurra.core.sealed import seal_model
 from recurra.data.corpora import load_dataset
 from recurra.deployment.export_record import read_export_record
 from recurra.evaluation.metrics import evaluate_logits
-from recurra.report.load import read_latency_file
+from recurra.report.summary import read_latency_file
 from recurra.reported_study import StudyResult, report_study, run_and_report
 from recurra.study import exporting
 from recurra.study.export_plan import PlannedExport, plan_exports

@@ -76,8 +76,7 @@ def audit_study(
     """Collect the audits of all records of a study. Example: recurra audit study runs/reviews."""
     from recurra.core.packed import run_folders
     from recurra.core.record import holds_any_record
-    from recurra.report.load import load_runs
-    from recurra.report.summary import summarise
+    from recurra.report.summary import load_runs, summarise
     from recurra.study.model_auditing import audit_study as collect
     from recurra.study.model_auditing import with_verdicts
     from recurra.tasks.tables import CommandResult, Table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,22 +31,18 @@ _DECLARATION = re.compile(r"--([\w-]+):\s*([^;]+);")
 Box = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True)
-class Drawings:
-    """All charts of a study: those of each table, by its key, and those across tables."""
-
-    tables: dict[str, list[Chart]]
-    study: list[Chart]
+# By the key of their table; those across tables by an empty one.
+Charts = dict[str, list[Chart]]
 
 
-def draw(summary: Summary, runs: Sequence[LoadedRun]) -> Drawings:
+def draw(summary: Summary, runs: Sequence[LoadedRun]) -> Charts:
     """Makes all charts of a study."""
     if not summary.task:
-        return Drawings({}, [])
+        return {"": []}
     reporting = reporting_of(summary.task)
     by_id = {run.record.run_id: run for run in runs}
     tables = {table.key: charts_of(table, by_id, f"t{index}", reporting) for index, table in enumerate(summary.tables)}
-    return Drawings(tables, reporting.charts_across(summary.tables, by_id))
+    return {"": reporting.charts_across(summary.tables, by_id), **tables}
 
 
 def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting) -> list[Chart]:

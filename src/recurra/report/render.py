@@ -1,4 +1,4 @@
-"""Tables as HTML, CSV and blocks of a terminal. None of them knows a task or a measure."""
+"""What a report shows, as HTML, CSV, SVG files and blocks of a terminal. None of them knows a task or a measure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,19 @@ import jinja2
 
 from recurra.core import terminal as formatting
 from recurra.core.configuration import write_yaml
-from recurra.report.figures import Drawings, draw
+from recurra.core.errors import UnavailableError
+from recurra.core.files import read_json, write_json, write_text
+from recurra.core.record_parts import ANSWERS
+from recurra.core.terminal import slug
+from recurra.report.figures import TEMPLATES, Charts, draw, standalone
 from recurra.report.summary import reporting_of
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.measures import Estimate
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import RECOMMENDED, Summary, TableSummary
+from recurra.tasks.summary import RECOMMENDED, ModelSummary, Summary, TableSummary, plain
 from recurra.tasks.tables import Table, pooled_contrasts, runs_behind
 
-TEMPLATES = Path(__file__).parent / "templates"
 STATES = {
     "failed": "⚠ FAILED",
     "note": "▹ note",
@@ -30,6 +35,210 @@ STATES = {
     "skipped": "○ skipped",
     "measured": "· measured",
 }
+FIGURES = "figures"
+TABLES = "tables"
+MANIFEST_NAME = "exports.json"
+REPORT_NAME = "report.html"
+SUMMARY_NAME = "summary.json"
+Row = dict[str, Any]
+
+
+def of_table(table: TableSummary) -> Row:
+    """What identifies a table, first in each of its rows."""
+    return {
+        "table": table.title,
+        "data": table.data,
+        "split_protocol": table.protocol,
+        "part": table.variant,
+        "training": table.training,
+        "precision": table.precision,
+    }
+
+
+def long_table(summary: Summary) -> list[Row]:
+    """A row for each model, seed, split and measure; where there are several seeds, also one over all (no seed).
+
+    What a model costs is a measure too, of no split. Values are in full precision.
+    """
+    return [
+        {**of_table(table), "model": model.label, "kind": model.kind, **row}
+        for table in summary.tables
+        for model in table.models
+        for row in (*_scores(table, model, summary), *_costs(model))
+    ]
+
+
+def _scores(table: TableSummary, model: ModelSummary, summary: Summary) -> Iterator[Row]:
+    for split in model.scores:
+        for measure in reporting_of(summary.task).figures(table):
+            if (value := measure.of(model, split)) is not None:
+                interval = {part: getattr(value, part) for part in _INTERVAL}
+                yield _row("", split, measure.key, value.mean) | interval
+                for seed, of_seed in zip(model.seeds, value.values, strict=False):
+                    yield _row(seed, split, measure.key, of_seed)
+
+
+def _row(seed: int | str, split: str, measure: str, value: float) -> Row:
+    return {"seed": seed, "split": split, "measure": measure, "value": value, **dict.fromkeys(_INTERVAL)}
+
+
+_INTERVAL = ("sd", "low", "high", "basis")
+_COSTS = (
+    "parameters",
+    "embedding_parameters",
+    "non_embedding_parameters",
+    "flops_per_token",
+    "file_size_mib",
+    "training_wall_s",
+    "peak_memory_mib",
+)
+
+
+def _costs(model: ModelSummary) -> Iterator[Row]:
+    if model.price is not None:
+        yield _row("", "", "price", model.price)
+    for name in _COSTS if model.kind != ANSWERS else ():
+        yield _row("", "", name, getattr(model, name))
+    for batch, timing in model.latency.items():
+        for name in ("median_ms", "p90_ms"):
+            yield _row("", "", f"{name}_batch_{batch}", getattr(timing, name))
+
+
+def plain_line(line: Any, own: Row, prefix: str) -> Row:
+    """The plain values of a line of a report, after those of ``own``; names that are there already get the prefix."""
+    row = dict(own)
+    for key, value in vars(line).items():
+        name = f"{prefix}_{key}" if key in own else key
+        if isinstance(value, Estimate):
+            row[name] = value.mean
+            row |= {f"{name}_{part}": getattr(value, part) for part in _INTERVAL}
+        elif isinstance(value, dict):
+            row |= {f"{name}_{f'batch_{of}' if of.isdigit() else of}": part for of, part in value.items()}
+        elif isinstance(value, (list, tuple)):
+            if not any(is_dataclass(part) for part in value):
+                row[name] = "; ".join(map(str, value))
+        elif value is None or isinstance(value, (str, int, float)):
+            row[name] = value
+    return row
+
+
+def results_frame(summary: Summary) -> Any:
+    """A pandas ``DataFrame`` with a row a model: every measure on the headline split, and what the model costs.
+
+    Raises:
+        UnavailableError: If pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise UnavailableError(
+            "a table of results is a pandas DataFrame, and pandas is not installed; pip install pandas, or read "
+            "result.summary, plain values"
+        ) from error
+    rows = []
+    for table in summary.tables:
+        for model in table.models:
+            row = of_table(table) | {"model": model.label, "kind": model.kind, "seeds": len(model.seeds)}
+            for figure in (*_scores(table, model, summary), *_costs(model)):
+                if figure["seed"] == "" and figure["split"] in ("", table.headline_split):
+                    name = figure["measure"]
+                    row[name] = figure["value"]
+                    if figure["basis"] is not None:
+                        row |= {f"{name}_{part}": figure[part] for part in _INTERVAL}
+            rows.append(row | {"failed_audits": "; ".join(model.failed_groups)})
+    return pd.DataFrame(rows).set_index("model") if rows else pd.DataFrame()
+
+
+def results_text(summary: Summary, lines: Sequence[str]) -> str:
+    """The results in columns that a terminal of 120 has room for, and lines under them."""
+    blocks = []
+    for table in summary.tables:
+        reporting = reporting_of(summary.task)
+        part = reporting.tables(table)[0]
+        judge = reporting.judge(table).heading
+        timed = next((name for name in part.headings() if name.startswith("ms, batch")), "")
+        wanted = ("Model", "Seeds", judge, "95 % interval", "Parameters", "MiB", timed, "Audits")
+        headings = [name for name in part.headings() if name in wanted]
+        rows, left = [headings, *part.cells(headings)], part.left(headings)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        blocks.append(table.title)
+        for row in rows:
+            cells = zip(row, widths, left, strict=True)
+            blocks.append(
+                "  ".join(f"{cell:{'<' if to_left else '>'}{width}}" for cell, width, to_left in cells).rstrip()
+            )
+    return "\n".join([*blocks, *lines])
+
+
+def write_study_report(
+    folder: Path,
+    summary: Summary,
+    runs: Sequence[LoadedRun],
+    *,
+    title: str,
+    command: str = "",
+    answer: Any = None,
+) -> Path:
+    """Writes everything that a study shows into its folder: the page, its figures and tables, the plain values.
+
+    ``answer`` has what the page says beside the recommendation: ``ships``, and ``commands`` to type.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    drawn = draw(summary, runs)
+    target = folder / REPORT_NAME
+    write_text(target, render_report(summary, runs, title=title, command=command, drawn=drawn, answer=answer))
+    write_json(folder / SUMMARY_NAME, plain(summary))
+    write_files(folder, summary, drawn)
+    return target
+
+
+def write_files(folder: Path, summary: Summary, drawn: Charts) -> list[Path]:
+    """Writes ``figures/*.svg`` and ``tables/*.csv``; removes what only an earlier call wrote.
+
+    Raises:
+        StorageError: If one cannot be written.
+    """
+    files = {f"{FIGURES}/{name}": standalone(chart) for name, chart in named_figures(summary, drawn).items()}
+    files |= _tables(summary)
+    for name, content in files.items():
+        write_text(folder / name, content)
+    for name in _written_before(folder) - set(files):
+        (folder / name).unlink(missing_ok=True)
+    write_json(folder / MANIFEST_NAME, {"files": sorted(files)})
+    return [Path(name) for name in files]
+
+
+def _written_before(folder: Path) -> set[str]:
+    """Files that an earlier call listed; only such that lie where we write, whatever the list says."""
+    try:
+        listed = read_json(folder / MANIFEST_NAME)["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {str(name) for name in listed if Path(str(name)).parent.as_posix() in (FIGURES, TABLES)}
+
+
+def named_figures(summary: Summary, drawn: Charts) -> dict[str, Chart]:
+    """Charts by file name; tables are numbered where two titles would give the same name."""
+    charts = {f"{slug(chart.heading)[:120]}.svg": chart for chart in drawn[""]}
+    titles = [slug(table.title)[:80] for table in summary.tables]
+    for index, (table, title) in enumerate(zip(summary.tables, titles, strict=True)):
+        name = f"{title}-{index + 1}" if title in titles[:index] else title
+        charts |= {f"{name}-{slug(chart.heading)[:60]}.svg": chart for chart in drawn[table.key]}
+    return charts
+
+
+def _tables(summary: Summary) -> dict[str, str]:
+    """CSV of the one long table, and of what a task has beside it."""
+    if not summary.task:
+        return {}
+    rows: dict[str, list[dict[str, Any]]] = {"results": long_table(summary)}
+    for table in summary.tables:
+        for key, lines in reporting_of(summary.task).lines(table).items():
+            rows.setdefault(key, []).extend(plain_line(line, of_table(table), key) for line in lines)
+    rows["pooled"] = [plain_line(line, {}, "") for line in summary.pooled]
+    return {f"{TABLES}/{key}.csv": csv_text(part) for key, part in rows.items() if part}
 
 
 def render_report(
@@ -38,7 +247,7 @@ def render_report(
     *,
     title: str,
     command: str = "",
-    drawn: Drawings | None = None,
+    drawn: Charts | None = None,
     answer: Any = None,
 ) -> str:
     """Renders the report as one HTML file that needs nothing else."""
@@ -51,8 +260,10 @@ def render_report(
             summary=summary,
             sections=_sections(summary, drawn),
             alarms=reporting_of(summary.task).alarms(summary.tables) if summary.task else [],
-            study_charts=drawn.study,
-            pooled=_pooled(summary) if summary.pooled else None,
+            study_charts=drawn[""],
+            pooled=pooled_contrasts(summary, reporting_of(summary.task).judge(summary.tables[0]))
+            if summary.pooled
+            else None,
             first_chart=_first_chart(summary, drawn),
             title=title,
             answer=answer,
@@ -66,10 +277,6 @@ def render_report(
     )
     # A lone surrogate from a broken file name or label cannot be written as UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
-
-
-def _pooled(summary: Summary) -> Table:
-    return pooled_contrasts(summary, reporting_of(summary.task).judge(summary.tables[0]))
 
 
 @lru_cache(maxsize=1)
@@ -87,7 +294,7 @@ def environment() -> jinja2.Environment:
     return environment
 
 
-def _sections(summary: Summary, drawn: Drawings) -> list[dict[str, Any]]:
+def _sections(summary: Summary, drawn: Charts) -> list[dict[str, Any]]:
     if not summary.task:
         return []
     reporting, first = reporting_of(summary.task), _first_chart(summary, drawn)
@@ -97,18 +304,18 @@ def _sections(summary: Summary, drawn: Drawings) -> list[dict[str, Any]]:
             "facts": _facts(table, reporting),
             "splits": reporting.splits(table),
             "tables": [part for part in reporting.tables(table) if part.rows or part.note],
-            "charts": [chart for chart in drawn.tables[table.key] if chart is not first],
+            "charts": [chart for chart in drawn[table.key] if chart is not first],
             "runs": runs_behind(table),
         }
         for table in summary.tables
     ]
 
 
-def _first_chart(summary: Summary, drawn: Drawings) -> Chart | None:
+def _first_chart(summary: Summary, drawn: Charts) -> Chart | None:
     """What stands beside the answer: quality against time, or else against size, of the only table."""
     if len(summary.tables) != 1:
         return None
-    charts = drawn.tables[summary.tables[0].key]
+    charts = drawn[summary.tables[0].key]
     return next((chart for kind in ("trade-off", "size") for chart in charts if chart.kind == kind), None)
 
 

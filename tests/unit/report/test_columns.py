@@ -20,10 +20,8 @@ from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import read_record, write_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.figures import draw
-from recurra.report.files import long_table, results_frame, write_files
-from recurra.report.load import load_runs
-from recurra.report.render import render_report, terminal_tables
-from recurra.report.summary import reporting_of, summarise
+from recurra.report.render import long_table, render_report, results_frame, terminal_tables, write_files
+from recurra.report.summary import load_runs, reporting_of, summarise
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import Estimate, Measure
 from recurra.tasks.profile import PACKAGES

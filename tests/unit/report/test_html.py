@@ -11,9 +11,8 @@ import pytest
 
 from factories import RunFactory, leakage, study_latency
 from recurra.core.errors import StorageError
-from recurra.report.load import load_runs
 from recurra.report.render import TEMPLATES, render_report
-from recurra.report.summary import summarise
+from recurra.report.summary import load_runs, summarise
 from recurra.tasks.questions import Limits, Questions
 from rendered import write_report
 

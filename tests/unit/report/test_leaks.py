@@ -14,9 +14,6 @@ from recurra.core.record import AuditResult, read_record, write_record
 from recurra.evaluation.audits.grading import grade, keep_rows
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions, write_predictions
-from recurra.report.load import load_runs
-from recurra.report.render import render_report, terminal_tables
-from recurra.report.summary import summarise
 from rendered import summarise_folders, summarise_runs
 
 ROWS = {"train": 900, "validation": 300, "test": 600}
@@ -101,14 +98,3 @@ def test_one_model_has_no_verdict_and_lost_predictions_no_say(tmp_path: Path) ->
     folders.append(run(factory, "recurrent", 0.8, 1.0))
     (folders[0] / "predictions" / "test.parquet").unlink()
     assert line(folders)["status"] == "note" and "verdict" not in line(folders)["summary"]
-
-
-def test_every_renderer_shows_the_grade(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path, rows=ROWS)
-    folders = [run(factory, "linear", 0.7, 0.8), run(factory, "recurrent", 0.8, 0.9)]
-    runs, _ = load_runs(folders)
-    page = render_report(summarise(runs), runs, title="t")
-    assert "▹ note" in page and "the figures are much the same without them" in page
-    assert "Audits failed" not in page
-    said = [text for _, _, lines in terminal_tables(summarise(runs)) for text in lines]
-    assert any("Noted by the audits" in text for text in said)

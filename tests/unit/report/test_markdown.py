@@ -16,7 +16,7 @@ from factories import RunFactory, leakage, study_latency
 from recurra.core import terminal as form
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.record import read_record, write_record
-from recurra.report.load import read_latency_file, read_study
+from recurra.report.summary import read_latency_file, read_study
 from recurra.tasks.summary import Summary
 from rendered import summarise_folders
 

@@ -19,8 +19,7 @@ from sklearn.metrics import f1_score
 from factories import RunFactory, invariance, leakage, seen, skipped, study_latency
 from recurra.core.record import AuditResult, read_record
 from recurra.evaluation.predictions import read_predictions
-from recurra.report.load import load_runs
-from recurra.report.summary import pareto_front, reporting_of, summarise
+from recurra.report.summary import load_runs, pareto_front, reporting_of, summarise
 from recurra.tasks.classification.measures import bootstrap_matrix, by_class, usual_f1
 from recurra.tasks.questions import Judging, Limits, Questions
 from recurra.tasks.summary import Comparison

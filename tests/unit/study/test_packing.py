@@ -18,7 +18,7 @@ from recurra.core.files import read_json
 from recurra.core.packed import RECORDS_NAME, in_study, packed_files, read_study_bytes, run_folders, study_files
 from recurra.core.record import holds_any_record, holds_record, read_any_record, read_record
 from recurra.evaluation.predictions import read_correctness, read_predictions
-from recurra.report.load import read_latency_file, read_study
+from recurra.report.summary import read_latency_file, read_study
 from recurra.study import packing
 from recurra.study.packing import pack_study
 from recurra.study.plan import plan_study

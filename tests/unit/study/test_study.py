@@ -24,7 +24,7 @@ from recurra.core.errors import CheckpointError, RunError, StorageError, Unavail
 from recurra.core.files import write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, read_record, write_record
-from recurra.report.load import read_latency_file
+from recurra.report.summary import read_latency_file
 from recurra.reported_study import StudyResult, report_study, run_and_report
 from recurra.study.executor import Outcome
 from recurra.study.plan import plan_study, run_folder

@@ -9,7 +9,7 @@ from scipy import stats
 
 from recurra.core import terminal as form
 from recurra.tasks.classification.measures import ACCURACY
-from recurra.tasks.language.tables import LOSS
+from recurra.tasks.language.reporting import LOSS
 from recurra.tasks.measures import over_seeds
 
 SHARES = some.floats(-1, 1, allow_subnormal=False)

@@ -1,50 +1,282 @@
-"""What a report is told of language models, and their charts (CRT-Deep, figures 2 and 3)."""
+"""What a report is told of language models, their tables and charts (CRT-Deep). What leaks is called so everywhere."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recurra.core import terminal as form
 from recurra.core.configuration import content_hash
 from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import ExitsRecord, read_exits
 from recurra.core.record import (
     FINAL_HEAD,
     HeadRecord,
+    LanguageEpochRecord,
     LanguageMetricsRecord,
     LanguageRunRecord,
     is_of_causality,
 )
+from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.core.terminal import decimal, words
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks import drawing
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
-from recurra.tasks.language.tables import (
-    BITS_PER_BYTE,
-    LOSS,
-    TOKEN_PERPLEXITY,
-    WORD_PERPLEXITY,
-    LanguageModelSummary,
-    LanguageTable,
-    early_exit_table,
-    early_exits,
-    figures_of_heads,
-    heads_of,
-    heads_table,
-    of_head,
-    published_table,
-    results_table,
-    splits_table,
-)
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import Basis, Estimate, Measure, Score, over_seeds
+from recurra.tasks.measures import Estimate, Measure, Score, over_seeds
 from recurra.tasks.questions import Questions
 from recurra.tasks.reporting import Records, Reporting, beside_best
 from recurra.tasks.summary import ModelSummary, TableSummary
-from recurra.tasks.tables import Table, audits, contrasts, tests
+from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, results, tests
+
+PUBLISHED_MODEL = "crt-deep (leaks)"
+PUBLISHED_TEXT = "WikiText-103 validation, epoch 10"
+
+
+# Table 2, what the head after each loop reaches: loss and perplexity. The last one is the final head.
+PUBLISHED_EXITS = {
+    "exit-2": (0.0892, 1.093),
+    "exit-4": (0.0812, 1.084),
+    "exit-6": (0.0778, 1.081),
+    FINAL_HEAD: (0.0996, 1.105),
+}
+
+# Table 3: validation loss at three loops by what a cycle is made of; a cycle without a convolution does not leak by it.
+PUBLISHED_CYCLES = {"linear": 3.4080, "conv": 1.8815, "conv+linear": 1.6986, "depthwise": 2.1312}
+
+# Perplexity by word of honest models: model, text, perplexity, and what it was trained on.
+PUBLISHED_REFERENCES = (
+    ("GPT-2 117M", "WikiText-2", 29.4, "not trained on it"),
+    ("GPT-2 117M", "WikiText-103", 37.5, "not trained on it"),
+    ("Transformer-XL, about 150M", "WikiText-103", 23.6, "trained on it"),
+    ("DEQ-Transformer 110M, weight-tied", "WikiText-103", 23.2, "trained on it"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSummary(ModelSummary):
+    """A language model over its seeds.
+
+    Attributes:
+        scores: By split; figures of a head that is not the final one end with its name: ``loss:exit-2``.
+        leaks: Whether the causality audit failed for any seed; its label says so.
+        reach_tokens: How far ahead a prediction reads, at most.
+        verdict: What the audits say, in a few words.
+        feed_forward: What a cycle is made of; none of a model without cycles.
+        history: Epochs of each seed.
+        exits: What early exit gave, of the seeds of which it was kept.
+    """
+
+    scores: dict[str, Score]
+    leaks: bool
+    reach_tokens: int | None
+    verdict: str
+    tokens_per_s: float
+    steps: int
+    feed_forward: str | None
+    history: list[list[LanguageEpochRecord]]
+    exits: list[ExitsRecord]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageTable(TableSummary):
+    """All models on one text, read in one way: ``protocol`` is how the text is cut, ``splits`` counts its parts."""
+
+    models: Sequence[LanguageModelSummary]
+    splits: dict[str, dict[str, int]]
+
+
+def perplexity(value: float) -> str:
+    """A perplexity: more decimals where it is small."""
+    if value < 10:
+        return f"{value:.3f}"
+    return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _measure(key: str, heading: str, unit: str = "", **more: Any) -> Measure:
+    return Measure(key, heading, unit, higher_is_better=False, read=lambda metrics: getattr(metrics.final, key), **more)
+
+
+LOSS = _measure(
+    "loss", "Loss", "nats a token", limits=(0.0, None), ahead="above (worse than)", behind="below (better than)"
+)
+TOKEN_PERPLEXITY = _measure("token_perplexity", "Perplexity a token", write=perplexity)
+WORD_PERPLEXITY = _measure("word_perplexity", "Perplexity a word", write=perplexity)
+BITS_PER_BYTE = _measure("bits_per_byte", "Bits a byte", digits=3)
+FIGURES = (LOSS, TOKEN_PERPLEXITY, WORD_PERPLEXITY, BITS_PER_BYTE)
+
+
+def of_head(measure: Measure, head: str) -> Measure:
+    """A measure of the final head, or the same of another one."""
+    return measure if head == FINAL_HEAD else replace(measure, key=f"{measure.key}:{head}")
+
+
+def heads_of(model: LanguageModelSummary, split: str) -> list[str]:
+    """The heads of a model that were evaluated on a split, in their order."""
+    keys = [key.partition(":") for key in model.scores[split].figures]
+    return [head or FINAL_HEAD for key, _, head in keys if key == LOSS.key]
+
+
+def figures_of_heads(table: LanguageTable) -> list[Measure]:
+    """What is measured of the final head, and the same of every exit."""
+    heads = dict.fromkeys(head for model in table.models for split in model.scores for head in heads_of(model, split))
+    exits = [head for head in heads if head != FINAL_HEAD]
+    return [*FIGURES, *(of_head(part, head) for head in exits for part in FIGURES)]
+
+
+_RESULTS = (
+    "Loss in nats a token of the final head; perplexity by word counts one end of line a line and compares with "
+    "published WikiText figures, by token only with the same tokenizer. Blocks do not overlap, and every token is "
+    "predicted."
+)
+_EARLY_EXIT = (
+    "Kept by `recurra exits RUN --keep`. Loss of decoding with everything that is filled in, on at most 16,384 tokens; "
+    "wall-clock of decoding in FP32, batch by batch in turns with the full model."
+)
+
+
+def results_table(table: LanguageTable, figures: Sequence[Measure]) -> Table:
+    """What each language model scores and costs."""
+
+    def more(model: LanguageModelSummary) -> Cells:
+        seen = LOSS.of(model, TRAINING_SPLIT)
+        unseen = LOSS.mean(model, table.headline_split)
+        return {
+            "Less that on train": NONE if seen is None else f"{unseen - seen.mean:+.3f}",
+            "Steps": form.count(model.steps),
+            "Tokens/s": form.count(model.tokens_per_s),
+        }
+
+    split = table.splits[table.headline_split]
+    counted = f"{split['tokens']:,} tokens, {split['words']:,} words, {split['bytes']:,} bytes"
+    note = f"On {table.headline_split} ({counted}). {_RESULTS}"
+    shown = results(table, figures, LOSS, note=note, more=more, audits=lambda model: model.verdict)
+    return replace(shown, brief=("Model", "Loss", "Perplexity a word", "Parameters", "Training", "Audits"))
+
+
+def heads_table(table: LanguageTable) -> Table:
+    """Every head of each model that has several, on every split; published ones beside the first."""
+    splits = list(table.models[0].scores)  # The first is the one that the published figures are of.
+    rows: list[Cells] = []
+    for model in table.models:
+        heads = heads_of(model, splits[0])
+        for head in heads if len(heads) > 1 else ():
+            cells = {"Model": model.label, "Head": head}
+            for split in splits:
+                for part in FIGURES:
+                    value = of_head(part, head).of(model, split)
+                    cells[f"{part.heading}, {split}"] = part.text(value)
+            rows.append(cells | {"Audits": "leaks" if model.leaks else model.verdict})
+    published = f"published, {PUBLISHED_MODEL}, {PUBLISHED_TEXT}"
+    for head, (loss, by_token) in PUBLISHED_EXITS.items() if rows else ():
+        figures = {
+            f"Loss, {splits[0]}": LOSS.value(loss),
+            f"{TOKEN_PERPLEXITY.heading}, {splits[0]}": perplexity(by_token),
+        }
+        rows.append({"Model": published, "Head": head, **figures, "Audits": "leaks"})
+    return Table("exits", "By head", rows, page_only=False)
+
+
+@dataclass(frozen=True)
+class EarlyExit:
+    """A way of early exit of one run; ``speed_up`` over the full model by batch size, empty where that is the way."""
+
+    model: str
+    seed: int
+    label: str
+    loss: float
+    loops: float
+    speed_up: dict[str, float]
+
+
+def early_exits(table: LanguageTable) -> list[EarlyExit]:
+    """Every way of early exit that was kept of the runs of a table."""
+    rows = []
+    for model in table.models:
+        seeds = {run.run_id: run.seed for run in model.runs}
+        for kept in model.exits:
+            seed = seeds[kept.run_id]
+            rows.append(EarlyExit(model.label, seed, "nowhere", kept.full_loss, kept.num_recurrences, {}))
+            for one in [*kept.fixed, *([kept.chosen] if kept.chosen else [])]:
+                loops = sum(number * count for number, count in one.taken.items()) / sum(one.taken.values())
+                speed_up = {str(timed.batch_size): timed.speed_up for timed in one.timed}
+                rows.append(EarlyExit(model.label, seed, one.label, one.loss, loops, speed_up))
+    return rows
+
+
+def early_exit_table(table: LanguageTable) -> Table:
+    """What leaving early costs and saves."""
+    lines = early_exits(table)
+    sizes = sorted({size for line in lines for size in line.speed_up}, key=int)
+    rows = [
+        {
+            "Model, seed": f"{line.model}, {line.seed}",
+            "Leaves": line.label,
+            "Loss": f"{line.loss:.4f}",
+            "Loops a token": f"{line.loops:.2f}",
+            **{
+                f"Times as fast, batch {size}": form.decimal(line.speed_up.get(size) if line.speed_up else 1.0, 2)
+                for size in sizes
+            },
+        }
+        for line in lines
+    ]
+    return Table("leaving", "Leaving early", rows, _EARLY_EXIT if rows else "")
+
+
+def published_table(table: LanguageTable) -> Table:
+    """Ours, with published figures beside them and what is not the same."""
+    split = table.headline_split
+    varied = len({model.feed_forward for model in table.models} & set(PUBLISHED_CYCLES)) > 1
+    rows: list[Cells] = []
+    for model in table.models:
+        rows.append(
+            {
+                "Model": model.label,
+                "Figures": "ours",
+                "Text": f"{table.data} {split}",
+                "Loss": LOSS.value(LOSS.mean(model, split)),
+                "Perplexity a word": WORD_PERPLEXITY.text(WORD_PERPLEXITY.of(model, split)),
+                "What differs": NONE,
+                "Leaks": "leaks" if model.leaks else "no",
+            }
+        )
+        made_of = model.feed_forward
+        if varied and made_of in PUBLISHED_CYCLES:
+            rows.append(
+                {
+                    "Model": f"crt-deep at 3 loops, {made_of}{'' if made_of == 'linear' else ' (leaks)'}",
+                    "Figures": "published, table 3",
+                    "Text": "WikiText-103 validation",
+                    "Loss": LOSS.value(PUBLISHED_CYCLES[made_of]),
+                    "What differs": "size, text, training",
+                    "Leaks": "published code leaks",
+                }
+            )
+    rows += [
+        {
+            "Model": model,
+            "Figures": "published",
+            "Text": f"{text} test",
+            "Perplexity a word": perplexity(by_word),
+            "What differs": f"size, tokenizer; {note}",
+            "Leaks": "no",
+        }
+        for model, text, by_word, note in PUBLISHED_REFERENCES
+    ]
+    return Table("published", "Published beside ours", rows)
+
+
+def splits_table(table: LanguageTable) -> Table:
+    """The splits by size."""
+    rows = [
+        {"Split": name, **{part.capitalize(): form.count(split[part]) for part in ("tokens", "words", "bytes")}}
+        for name, split in table.splits.items()
+    ]
+    return Table("data", "Splits", rows)
 
 
 def language_charts(table: LanguageTable, key: str) -> list[Chart]:
@@ -132,53 +364,25 @@ def loops_taken(models: Sequence[LanguageModelSummary], key: str) -> Chart:
     return drawing.chart("exits", heading, f"{'; '.join(facts)}.", key, *parts, legend=legend, caption=caption)
 
 
-# Its exponential is still a number.
-_LARGEST = 700.0
-
-
 def estimate_head(heads: Sequence[HeadRecord]) -> dict[str, Estimate]:
     """The figures of one head over seeds, by the keys of their measures, without those that a seed lacks.
 
     The loss has Student's t interval over seeds. Perplexities are means of their logarithms over seeds, as losses are.
     """
     losses = tuple(head.loss for head in heads)
-    interval = over_seeds(losses, LOSS.limits)
-    basis: Basis = interval.basis if interval else "none"
-    low, high = (interval.low, interval.high) if interval else (None, None)
     sd = statistics.stdev(losses) if len(losses) > 1 else None
+    alone = Estimate(statistics.fmean(losses), sd, None, None, losses, "none")
+    figures = {LOSS.key: over_seeds(losses, LOSS.limits) or alone}
     means = {
-        TOKEN_PERPLEXITY.key: _geometric([head.token_perplexity for head in heads]),
-        WORD_PERPLEXITY.key: _geometric([head.word_perplexity for head in heads]),
-        BITS_PER_BYTE.key: _mean([head.bits_per_byte for head in heads]),
+        TOKEN_PERPLEXITY.key: statistics.geometric_mean,
+        WORD_PERPLEXITY.key: statistics.geometric_mean,
+        BITS_PER_BYTE.key: statistics.fmean,
     }
-    return {LOSS.key: Estimate(statistics.fmean(losses), sd, low, high, losses, basis)} | {
-        key: Estimate(mean, None, None, None, (), "none") for key, mean in means.items() if mean is not None
-    }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(values) else None
-
-
-def _geometric(values: Sequence[float | None]) -> float | None:
-    known = [math.log(value) for value in values if value is not None]
-    return math.exp(statistics.fmean(known)) if known and len(known) == len(values) else None
-
-
-def as_trained(record: LanguageRunRecord) -> HeadRecord:
-    """The final head on the selection split in the kept epoch, cut in blocks as in training."""
-    kept = next(epoch for epoch in record.training.history if epoch.epoch == record.training.best_epoch)
-    loss = kept.validation_heads[FINAL_HEAD]
-    split = record.data.splits[record.data.selection_split]
-    by_word = loss * split.tokens / split.words
-    lossless = record.data.tokenizer.get("lossless", False)
-    return HeadRecord(
-        loss=loss,
-        token_perplexity=math.exp(loss) if loss < _LARGEST else None,
-        word_perplexity=math.exp(by_word) if lossless and by_word < _LARGEST else None,
-        bits_per_byte=None,
-    )
+    for key, mean in means.items():
+        values = [value for head in heads if (value := getattr(head, key)) is not None]
+        if len(values) == len(heads):
+            figures[key] = Estimate(mean(values), None, None, None, (), "none")
+    return figures
 
 
 def reach(records: Sequence[LanguageRunRecord]) -> int | None:
@@ -210,18 +414,6 @@ def cycle(record: LanguageRunRecord) -> str | None:
     _, preset = LANGUAGE_PRESETS.get(changes.get("preset", record.config.get("model")), ("", {}))
     found: str | None = (record.shape or {**preset, **changes}).get("feed_forward")
     return found
-
-
-def conclude_language(table: LanguageTable) -> str:
-    """Some sentences on a table: on the models that may be quoted, best first, and on those that leak."""
-    split, honest = table.headline_split, [model for model in table.models if not model.leaks]
-    sentences = []
-    if honest:
-        sentences += [_best(honest, split), *beside_best(honest[0], honest, table, LOSS)]
-        if len(honest) > 1 and any(len(model.seeds) == 1 for model in honest):
-            sentences.append("With one seed, another training could turn out differently.")
-    sentences += [_leak(model, split) for model in table.models if model.leaks]
-    return " ".join(sentences)
 
 
 def _best(honest: Sequence[LanguageModelSummary], split: str) -> str:
@@ -336,7 +528,6 @@ class LanguageReporting(Reporting):
             tokens_per_s=statistics.fmean(record.training.tokens_per_s for record in records),
             steps=records[0].training.steps,
             feed_forward=cycle(records[0]),
-            as_trained=estimate_head([as_trained(record) for record in records]),
             history=[record.training.history for record in records],
             exits=[run.beside for run in runs if run.beside is not None],
         )
@@ -348,7 +539,15 @@ class LanguageReporting(Reporting):
         }
 
     def conclude(self, table: Any) -> str:
-        return conclude_language(table)
+        """On the models that may be quoted, best first, and on those that leak."""
+        split, honest = table.headline_split, [model for model in table.models if not model.leaks]
+        sentences = []
+        if honest:
+            sentences += [_best(honest, split), *beside_best(honest[0], honest, table, LOSS)]
+            if len(honest) > 1 and any(len(model.seeds) == 1 for model in honest):
+                sentences.append("With one seed, another training could turn out differently.")
+        sentences += [_leak(model, split) for model in table.models if model.leaks]
+        return " ".join(sentences)
 
     def table(self, common: TableSummary, table: TableRuns, questions: Questions, exports: Any) -> LanguageTable:
         return LanguageTable(**vars(common))

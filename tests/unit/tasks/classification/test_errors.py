@@ -11,8 +11,7 @@ from sklearn.metrics import precision_recall_fscore_support
 from factories import RunFactory
 from recurra.core.record import read_record
 from recurra.evaluation.predictions import read_predictions
-from recurra.report.load import load_runs
-from recurra.report.summary import summarise
+from recurra.report.summary import load_runs, summarise
 from recurra.tasks.classification.measures import ClassificationTable
 from recurra.tasks.classification.reporting import MOST_PAIRS, confused_table, label_table
 from recurra.tasks.questions import Limits, Questions

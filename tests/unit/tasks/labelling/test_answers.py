@@ -18,7 +18,7 @@ from recurra.core.best_run import find_run
 from recurra.core.errors import RecurraError
 from recurra.deployment.classifier import Classifier
 from recurra.evaluation.predictions import read_predictions
-from recurra.report.files import long_table
+from recurra.report.render import long_table
 from recurra.reported_study import StudyResult
 from reviews import review_rows, write_csv
 
