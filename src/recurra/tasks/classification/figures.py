@@ -12,7 +12,7 @@ from recurra.core.terminal import decimal
 from recurra.tasks import drawing
 from recurra.tasks.classification.measures import ACCURACY, ClassificationTable
 from recurra.tasks.drawing import BOTTOM, TOP, Axis, Chart, Line, Point
-from recurra.tasks.labelling.mistakes import shown_model
+from recurra.tasks.labelling.reporting import shown_model
 from recurra.tasks.summary import ModelSummary
 
 # Of more labels, the matrix has no figures and is drawn of the recommended model alone.

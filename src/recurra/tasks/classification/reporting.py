@@ -34,15 +34,18 @@ from recurra.tasks.classification.measures import (
 )
 from recurra.tasks.drawing import Chart
 from recurra.tasks.labelling.folds import Pooling, in_order, pool_folds
-from recurra.tasks.labelling.mistakes import LONGEST_TEXT, mistakes_table, recorded_mistakes, shown_model
 from recurra.tasks.labelling.reporting import (
     CALIBRATION,
     CALIBRATION_NOTE,
+    LONGEST_TEXT,
     LOSS,
     UNCALIBRATED,
     LabellingReporting,
     Mistake,
+    mistakes_table,
     more_rows,
+    recorded_mistakes,
+    shown_model,
     telling_words,
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
@@ -248,9 +251,7 @@ def _measure(records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) ->
     return metrics.of_labels() if any(each.loss is None for each in records[0].metrics.values()) else metrics
 
 
-POOLING = Pooling(
-    lambda run, split: read_predictions(run.folder, split), _measure, lambda _: OneLabelRecord(temperature=1.0)
-)
+POOLING = Pooling(_measure, lambda _: OneLabelRecord(temperature=1.0))
 
 
 MOST_PAIRS = 12

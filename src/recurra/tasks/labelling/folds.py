@@ -13,7 +13,7 @@ import numpy as np
 from recurra.core.configuration import content_hash
 from recurra.core.record import AuditResult, DataRecord, LabelRunRecord, LearningCurveRecord, LengthSummary, SplitRecord
 from recurra.evaluation.audits.grading import ROWS, keep_rows, kept_rows
-from recurra.evaluation.predictions import Predictions
+from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.loaded_runs import LoadedRun
 
 # What tells the folds of one training apart.
@@ -25,7 +25,6 @@ _WORST_FIRST = ("failed", "note", "measured", "passed", "skipped")
 class Pooling:
     """How a task puts folds together."""
 
-    read: Callable[[LoadedRun, str], Predictions]
     measure: Callable[[Sequence[LabelRunRecord], Sequence[Predictions]], Any]
     decide: Callable[[Any], Any]
 
@@ -72,7 +71,7 @@ def _pooled(members: Sequence[LoadedRun], pooling: Pooling) -> LoadedRun:
     records = [_record(run) for run in folds]
     first = records[0]
     splits = [split for split in first.metrics if all(split in record.metrics for record in records)]
-    said = {split: [pooling.read(run, split) for run in folds] for split in splits}
+    said = {split: [read_predictions(run.folder, split) for run in folds] for split in splits}
     data = _data_of_all(folds[0])
     changes = {
         "config": {**first.config, "data": data},

@@ -49,7 +49,7 @@ from recurra.models.names import PRESETS
 from recurra.tasks.base import Competitor, DataCost, Given, Model, Task, count_lengths, named_options, refuse_options
 from recurra.tasks.labelling.answers import read_answers, record_answers
 from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, STATIC, labelled
-from recurra.tasks.labelling.mistakes import surest_mistakes
+from recurra.tasks.labelling.reporting import surest_mistakes
 from recurra.tasks.profile import ENCODER, METHOD, WORDS_AND_ENCODER, check_method, encoder_of
 from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.runs import RunConfig

@@ -15,10 +15,9 @@ from recurra.core.errors import DataError, RunError
 from recurra.core.record import LabelFiguresRecord, LabelRunRecord, MultiLabelMetricsRecord
 from recurra.deployment.decision import LabelDecision, read_decision, sigmoid
 from recurra.evaluation.metrics import expected_calibration_error
-from recurra.evaluation.predictions import Predictions, read_predictions
+from recurra.evaluation.predictions import Predictions
 from recurra.tasks.audits import noted
 from recurra.tasks.labelling.folds import Pooling, pool_folds
-from recurra.tasks.labelling.mistakes import mistakes_table, shown_mistakes
 from recurra.tasks.labelling.reporting import (
     CALIBRATION,
     CALIBRATION_NOTE,
@@ -26,6 +25,8 @@ from recurra.tasks.labelling.reporting import (
     UNCALIBRATED,
     LabellingReporting,
     LabellingTable,
+    mistakes_table,
+    shown_mistakes,
     telling_words,
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
@@ -218,7 +219,7 @@ def _measure_together(records: Sequence[LabelRunRecord], parts: Sequence[Predict
 
 
 # Thresholds of the first fold stand for all: what was decided is in the metrics.
-_POOLING = Pooling(lambda run, split: read_predictions(run.folder, split), _measure_together, lambda decision: decision)
+_POOLING = Pooling(_measure_together, lambda decision: decision)
 
 
 class MultiLabelReporting(LabellingReporting):

@@ -22,7 +22,7 @@ from recurra.core.record import RECORD_NAME, LabelRunRecord, MistakeRecord, read
 from recurra.data.dataset import TextSplit
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels, LabelDecision, OneLabel
-from recurra.tasks.labelling.mistakes import (
+from recurra.tasks.labelling.reporting import (
     LONGEST_EXPLAINED,
     LONGEST_WORD,
     MOST_CHARACTERS,
