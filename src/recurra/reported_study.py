@@ -300,17 +300,13 @@ class StudyResult:
     @property
     def failed_audits(self) -> list[str]:
         """Names of failed audits, each once, with the data they concern."""
-        names: dict[str, None] = {}
-        for outcome in self.outcomes:
-            if outcome.record is not None:
-                for audit in outcome.record.failed_audits():
-                    names[f"{outcome.record.data.name} ({outcome.record.data.protocol}): {audit.name}"] = None
-        # What fails only when models are held against each other.
-        for table in self.shown.tables:
-            for line in table.audits:
-                if line.status == "failed":
-                    names[f"{table.data} ({table.protocol}): {line.name}"] = None
-        return list(names)
+        failed = [
+            f"{table.data} ({table.protocol}): {line.name}"
+            for table in self.shown.tables
+            for line in table.audits
+            if line.status == "failed"
+        ]
+        return list(dict.fromkeys(failed))
 
 
 def _merit(record: AnyRecord) -> tuple[float, float]:

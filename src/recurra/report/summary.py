@@ -6,7 +6,7 @@ import os
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from recurra.core.record_parts import ANSWERS, TRAINING_SPLIT
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.statistics import (
     KnownRows,
-    ScoredModel,
     ScoredTables,
     answer_contrasts,
     compare_models,
@@ -34,7 +33,16 @@ from recurra.tasks.measures import MOST_WAITED, WAITED, Measure, MeasuredExports
 from recurra.tasks.profile import part_of
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import AuditLine, ModelSummary, RunEntry, Summary, TableSummary, Timing, uncollected
+from recurra.tasks.summary import (
+    AuditLine,
+    ModelSummary,
+    PooledContrast,
+    RunEntry,
+    Summary,
+    TableSummary,
+    Timing,
+    uncollected,
+)
 
 LATENCY_NAME = "latency.json"
 SPEC_NAME = "study.yaml"
@@ -221,23 +229,27 @@ MIB = 2**20
 Latencies = Mapping[str, Mapping[str, LatencyRecord]]
 
 
-def summarise_model(
-    label: str,
-    color: int,
-    runs: Sequence[LoadedRun],
-    reporting: Reporting,
-    *,
-    headline: str,
-    measure: Measure,
-    measured: Latencies,
-    base: Path | None,
-    prices: Mapping[str, float],
-) -> ModelSummary:
-    """Summarises the runs of one model, one a seed.
+@dataclass(frozen=True)
+class _Study:
+    """What the tables of a study are made with.
 
-    ``measured`` are latencies that were taken side by side, by run identifier. Folders of runs inside ``base`` are
-    named relative to it.
+    Attributes:
+        measured: Latencies that were taken side by side, by run identifier.
+        base: Folders of runs inside this one are named relative to it.
+        scored: Its models, by table and label, read once.
     """
+
+    reporting: Reporting
+    questions: Questions
+    measured: Latencies
+    exports: MeasuredExports
+    base: Path | None
+    scored: ScoredTables
+
+
+def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> ModelSummary:
+    """Summarises the runs of one model, one a seed."""
+    reporting, headline, runs = study.reporting, table.headline, table.groups[label]
     model = runs[-1].record.model
     splits = [split for split in runs[0].record.metrics if all(split in run.record.metrics for run in runs)]
     failed = [audit.name for run in runs for audit in run.record.failed_audits()]
@@ -246,8 +258,8 @@ def summarise_model(
         preset=model.preset,
         kind=model.kind,
         description=model.description,
-        color=color,
-        runs=[_entry(part, base) for run in runs for part in run.parts],
+        color=list(table.groups).index(label),
+        runs=[_entry(part, study.base) for run in runs for part in run.parts],
         seeds=[run.record.seed for run in runs],
         deterministic=len(runs) > 1 and all(_same_over_seeds(split, runs) for split in splits),
         scores={
@@ -258,7 +270,7 @@ def summarise_model(
         non_embedding_parameters=model.non_embedding_parameters,
         flops_per_token=model.flops_per_token,
         file_size_mib=statistics.median(run.record.model.file_size_bytes for run in runs) / MIB,
-        latency=_timings([part for run in runs for part in run.parts], measured),
+        latency=_timings([part for run in runs for part in run.parts], study.measured),
         training_wall_s=statistics.fmean(part.record.training.wall_s for run in runs for part in run.parts),
         peak_memory_mib=max(part.record.training.peak_memory_mib for run in runs for part in run.parts),
         fronts=[],
@@ -266,7 +278,7 @@ def summarise_model(
         failed_audits=list(dict.fromkeys(failed)),
         failed_groups=list(dict.fromkeys(group_of(name, runs[0].record.data.splits)[0] for name in failed)),
         barred=reporting.barred(runs, headline, measure),
-        price=prices.get(model.preset),
+        price=study.questions.prices.get(model.preset),
     )
     return reporting.model(common, runs, headline)
 
@@ -449,54 +461,38 @@ def summarise(
     if len(tasks) > 1:
         raise DataError(f"the runs are of several tasks ({', '.join(tasks)}); report those of each by themselves")
     measured, timed, warnings = read_latency(latency, runs)
-    found: list[TableSummary] = []
+    tables: list[TableSummary] = []
+    pooled: list[PooledContrast] = []
     if tasks:
         reporting = reporting_of(tasks[0])
-        tables = group_tables(reporting.pooled(runs), reporting)
+        groups = group_tables(reporting.pooled(runs), reporting)
         known: KnownRows = {}
-        scored: dict[TableKey, Mapping[str, ScoredModel]] = {}
-        for table in tables:
-            measure = reporting.measure_of(table, questions.judging)
-            scored[table.key] = {
+        scored = {
+            table.key: {
                 label: scored_model(label, group, table.headline, reporting, measure=measure, known=known)
                 for label, group in table.groups.items()
             }
-        found = [
-            _table(
-                table, scored, reporting,
-                measured=measured, base=base, questions=questions, exports=replace(timed, records=exports),
-            )
-            for table in tables
-        ]  # fmt: skip
+            for table in groups
+            for measure in [reporting.measure_of(table, questions.judging)]
+        }
+        study = _Study(reporting, questions, measured, replace(timed, records=exports), base, scored)
+        tables = [_table(study, table) for table in groups]
+        pooled = pool_contrasts(tables, reporting.judge)
     return Summary(
-        tables=found,
+        tables=tables,
         machines=_machines(runs),
         failed_runs=list(failed),
         warnings=warnings,
         task=tasks[0] if tasks else "",
-        pooled=pool_contrasts(found, reporting_of(tasks[0]).judge) if tasks else [],
+        pooled=pooled,
     )
 
 
-def _table(
-    table: TableRuns,
-    scored: ScoredTables,
-    reporting: Reporting,
-    *,
-    measured: Latencies,
-    base: Path | None,
-    questions: Questions,
-    exports: MeasuredExports,
-) -> TableSummary:
+def _table(study: _Study, table: TableRuns) -> TableSummary:
+    reporting, questions, scored = study.reporting, study.questions, study.scored
     key, headline, kept = table.key, table.headline, table.runs
     measure = reporting.measure_of(table, questions.judging)
-    unmarked = [
-        summarise_model(
-            label, index, group, reporting,
-            headline=headline, measure=measure, measured=measured, base=base, prices=questions.prices,
-        )
-        for index, (label, group) in enumerate(table.groups.items())
-    ]  # fmt: skip
+    unmarked = [_model(study, table, label, measure) for label in table.groups]
     batches = sorted({timing.batch_size for model in unmarked for timing in model.latency.values()})
     models = mark_fronts(unmarked, headline, batches, measure)
     tests = compare_models(scored[key], measure)
@@ -527,7 +523,7 @@ def _table(
         contrasts=answer_contrasts(questions.contrasts, key, scored, measure, tests),
         warnings=[*table.warnings, *latency_warnings(models, kept)],
     )
-    made = reporting.table(common, table, questions, exports)
+    made = reporting.table(common, table, questions, study.exports)
     made = replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made, questions.limits))
     made = replace(made, recommended=reporting.recommend(made, questions.limits))
     return reporting.examined(made, table, questions)

@@ -20,10 +20,26 @@ def of_data(name: str) -> bool:
     return looks_at(name, Subject.LABELLED_DATA, Subject.TOKENS)
 
 
-def noted(lines: Sequence[AuditLine], split: str) -> list[str]:
-    """A sentence on the notes about a split and about the whole, if there are any."""
-    groups = list(dict.fromkeys(line.group for line in lines if line.status == "note" and line.split in ("", split)))
-    return [f"Noted by the audits, and no failure: {form.words(groups)}."] if groups else []
+def audit_sentences(lines: Sequence[AuditLine], split: str) -> list[str]:
+    """What failed, in general terms, and what was noted about a split and about the whole."""
+    failed = [line for line in lines if line.status == "failed"]
+    leaking = list(dict.fromkeys(line.split for line in failed if line.name.startswith("leakage")))
+    sentences = []
+    if split in leaking or "" in leaking:
+        sentences.append(f"The leakage audit of {split} failed: these figures flatter every model.")
+    elif leaking:
+        sentences.append(f"The leakage audit failed on {form.words(leaking)}, not on {split}.")
+    shortcuts = [line.name for line in failed if line.name.startswith("shortcut") and line.split in ("", split)]
+    if any("labels" not in name and "conflicts" not in name for name in shortcuts):
+        sentences.append("The shortcut audit failed: part of the labels can be guessed without reading.")
+    elif shortcuts:
+        sentences.append("The audit of labels failed: look at it before you rely on these figures.")
+    if any(line.scope == "model" for line in failed):
+        sentences.append("A model audit failed: do not use its figures before the cause is known.")
+    notes = list(dict.fromkeys(line.group for line in lines if line.status == "note" and line.split in ("", split)))
+    if notes:
+        sentences.append(f"Noted by the audits, and no failure: {form.words(notes)}.")
+    return sentences
 
 
 def group_of(name: str, splits: Iterable[str]) -> tuple[str, str]:

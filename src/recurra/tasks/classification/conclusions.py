@@ -10,7 +10,7 @@ import numpy as np
 from recurra.core.record import are_unequal
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration, seeds, significant, times, words
-from recurra.tasks.audits import noted
+from recurra.tasks.audits import audit_sentences
 from recurra.tasks.classification.measures import (
     ACCURACY,
     MACRO_F1,
@@ -22,7 +22,7 @@ from recurra.tasks.classification.measures import (
 from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Limits
 from recurra.tasks.reporting import beside_best, best_model, find_test, nearest
-from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, unspoiled
+from recurra.tasks.summary import RECOMMENDED, Advice, ModelSummary, unspoiled
 
 # Rows of a class that a model must have seen judged before silence about it counts.
 FEWEST = 5
@@ -48,7 +48,7 @@ def conclude(table: ClassificationTable, measure: Measure) -> str:
             f"All {rows:,} {split} rows are '{table.label_names[one[0]]}': they cannot tell if a model knows other "
             "classes, so there is no verdict. Give rows of every class to test on."
         )
-        return " ".join([verdict, *_audit_sentences(table.audits, split)])
+        return " ".join([verdict, *audit_sentences(table.audits, split)])
     sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored, measure)
     if rows < FEW_ROWS:
         sentences.append(
@@ -66,7 +66,7 @@ def conclude(table: ClassificationTable, measure: Measure) -> str:
     if any(len(model.seeds) == 1 and model.kind == "transformer" for model in scored):
         sentences.append("With one seed, another training could turn out differently.")
     sentences.extend(_of_answers(table, scored, measure))
-    sentences.extend(_audit_sentences(table.audits, split))
+    sentences.extend(audit_sentences(table.audits, split))
     return " ".join(sentences)
 
 
@@ -209,24 +209,6 @@ def majority_share(model: ModelSummary, split: str) -> float:
     """Accuracy of the most frequent answer on the rows that a model was judged on."""
     counts = np.asarray(model.scores[split].confusion_matrix).sum(axis=1)
     return float(counts.max() / counts.sum())
-
-
-def _audit_sentences(audits: Sequence[AuditLine], split: str) -> list[str]:
-    failed = [line for line in audits if line.status == "failed"]
-    leaking = list(dict.fromkeys(line.split for line in failed if line.name.startswith("leakage")))
-    sentences = []
-    if split in leaking or "" in leaking:
-        sentences.append(f"The leakage audit of {split} failed: these figures flatter every model.")
-    elif leaking:
-        sentences.append(f"The leakage audit failed on {words(leaking)}, not on {split}.")
-    shortcuts = [line.name for line in failed if line.name.startswith("shortcut") and line.split in ("", split)]
-    if any("labels" not in name and "conflicts" not in name for name in shortcuts):
-        sentences.append("The shortcut audit failed: part of the labels can be guessed without reading.")
-    elif shortcuts:
-        sentences.append("The audit of labels failed: look at it before you rely on these figures.")
-    if any(line.scope == "model" for line in failed):
-        sentences.append("A model audit failed: do not use its figures before the cause is known.")
-    return [*sentences, *noted(audits, split)]
 
 
 def _percent(share: float) -> str:

@@ -16,7 +16,7 @@ from recurra.core.record import LabelFiguresRecord, LabelRunRecord, MultiLabelMe
 from recurra.deployment.decision import LabelDecision, read_decision, sigmoid
 from recurra.evaluation.metrics import expected_calibration_error
 from recurra.evaluation.predictions import Predictions
-from recurra.tasks.audits import noted
+from recurra.tasks.audits import audit_sentences
 from recurra.tasks.labelling.folds import Pooling, pool_folds
 from recurra.tasks.labelling.reporting import (
     CALIBRATION,
@@ -284,9 +284,7 @@ class MultiLabelReporting(LabellingReporting):
             f"{best.label} scores highest: {measure.in_text} {value} on the {best.scores[split].rows:,} {split} rows."
         ]
         sentences += beside_best(best, scored, table, measure)
-        if table.failed_groups:
-            sentences.append(f"Failed audits: {form.words([group.name for group in table.failed_groups])}.")
-        sentences += noted(table.audits, table.headline_split)
+        sentences += audit_sentences(table.audits, table.headline_split)
         return " ".join(sentences)
 
 
