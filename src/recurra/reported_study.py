@@ -484,7 +484,8 @@ def report_records(folder: Path, output: Path | None = None, *, command: str) ->
     outcomes = [Outcome(RunConfig.parse(record.config), run, record) for run, record in records]
     spec = load_study(study_file_of(folder) or folder / SPEC_NAME)
     runs, summary = _summarise(spec, folder, outcomes, StudyData())
-    return _written(StudyResult(output or folder, outcomes, None, summary), spec, runs, command)
+    # Packed records have no model: there is nothing to type.
+    return _written(StudyResult(output or folder, outcomes, None, summary), spec, runs, command, with_answer=False)
 
 
 def _report(
@@ -505,12 +506,15 @@ def _report(
     return result
 
 
-def _written(result: StudyResult, spec: StudySpec, runs: Sequence[LoadedRun], command: str) -> StudyResult:
+def _written(
+    result: StudyResult, spec: StudySpec, runs: Sequence[LoadedRun], command: str, *, with_answer: bool = True
+) -> StudyResult:
     """Writes report, figures and tables, if there is a run to report."""
     if len(result.failed_runs) == len(result.outcomes):
         return result
     title = spec.title or spec.name
-    page = write_study_report(result.output, result.shown, runs, title=title, command=command, answer=result)
+    answer = result if with_answer else None
+    page = write_study_report(result.output, result.shown, runs, title=title, command=command, answer=answer)
     return replace(result, report=page)
 
 

@@ -237,20 +237,12 @@ def _tests_note(table: TableSummary, measure: Measure) -> str:
             "the table. A model without a seed is held against every seed of the other. Other data could turn out "
             "differently."
         )
-    averaged = f"{measure.in_text} is averaged over a model's seeds"
-    if measure.of_classes is not None:
-        bootstrap = f"The bootstrap draws rows with all their labels; {averaged}"
-    elif measure.of_logits is not None:
-        bootstrap = f"The bootstrap draws rows with all their scores; {averaged}"
-    else:
-        what = "correctness" if measure.of_rows is None else "cost"
-        bootstrap = f"The bootstrap draws rows, each with its {what} averaged over a model's seeds"
     return (
-        f"All on the same {table.headline_split} rows. {bootstrap}; its 95 % interval is not corrected for the number "
-        "of pairs. The odds ratio is the effect size: rows that only the first model gets right for each that only the "
-        "second does, over all seeds. McNemar counts rows that only the first or only the second model gets right. "
-        "Values of p are corrected by Holm, over the pairs for the bootstrap, over all pairs and seeds for McNemar. A "
-        "difference counts as supported if the corrected p is below 0.05 and the seeds of both do not overlap."
+        f"All on the same {table.headline_split} rows: a bootstrap draws them, {measure.in_text} is averaged over a "
+        "model's seeds, and its 95 % interval is not corrected for the number of pairs. Odds ratio and McNemar count "
+        "rows that only the first or only the second model gets right. Values of p are corrected by Holm, over the "
+        "pairs for the bootstrap, over all pairs and seeds for McNemar. Distinguishable means: the corrected p is "
+        "below 0.05 and the seeds of both do not overlap; by rows only, that there is one seed."
     )
 
 

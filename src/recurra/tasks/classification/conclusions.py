@@ -269,8 +269,8 @@ class _Choice:
 
     def surely_close(self, model: ModelSummary) -> bool | None:
         """Whether a model gives up no more than it may at either end of its interval; none if there is none."""
-        found = self.interval(model)
-        return None if found is None else min(map(self.measure.merit, found)) >= -self.margin
+        interval = self.interval(model)
+        return None if interval is None else min(map(self.measure.merit, interval)) >= -self.margin
 
     @property
     def slack(self) -> str:
@@ -364,10 +364,10 @@ class _Choice:
 
     def _far(self, model: ModelSummary) -> str:
         """How far a model is from the best one, with its interval."""
-        found = self.interval(model)
+        interval = self.interval(model)
         test = find_test(self.table.tests, self.best, model)
         doubt = f", but not supported: {test.doubt}" if test is not None and test.doubt else ""
-        within = f" (95 % {self.measure.range(*found)}{doubt})" if found else ""
+        within = f" (95 % {self.measure.range(*interval)}{doubt})" if interval else ""
         gap = self.measure.signed(self.gap(model, self.best))
         return f"{gap} {self.measure.unit}{within} against {self.best.label}"
 
@@ -401,8 +401,8 @@ class _Choice:
 def _cost_ratio(control: ModelSummary, rival: ModelSummary) -> str:
     """What a Transformer costs beside the linear model, as far as both were measured."""
     parts = []
-    if (found := _time_ratio(rival, control)) is not None:
-        parts.append(f"{times(found[0])} the time a text at batch {found[1]}")
+    if (slower := _time_ratio(rival, control)) is not None:
+        parts.append(f"{times(slower[0])} the time a text at batch {slower[1]}")
     if control.training_wall_s > 0:
         parts.append(f"{times(rival.training_wall_s / control.training_wall_s)} the training time")
     return f"; {rival.label} takes {words(parts)}" if parts else ""
@@ -419,8 +419,8 @@ def _time_ratio(slow: ModelSummary, fast: ModelSummary) -> tuple[float, int] | N
 
 def _faster(small: ModelSummary, best: ModelSummary) -> str:
     """How much faster the smaller model is, if both were timed."""
-    found = _time_ratio(best, small)
-    return f" and {times(found[0])} faster at batch {found[1]}" if found and found[0] >= 1.05 else ""
+    ratio = _time_ratio(best, small)
+    return f" and {times(ratio[0])} faster at batch {ratio[1]}" if ratio and ratio[0] >= 1.05 else ""
 
 
 def _size(model: ModelSummary) -> str:
