@@ -21,7 +21,7 @@ from recurra.core.errors import RecurraError
 from recurra.core.terminal import p_value, words
 from recurra.evaluation.audits.grading import kept_rows
 from recurra.evaluation.audits.registry import meaning
-from recurra.evaluation.predictions import read_correctness
+from recurra.evaluation.predictions import Predictions, read_correctness
 from recurra.evaluation.significance import (
     BootstrapDifference,
     discordant_odds_ratio,
@@ -173,18 +173,20 @@ def scored_model(
 def _read_rows(
     runs: Sequence[LoadedRun], split: str, reporting: Reporting, known: KnownRows, measure: Measure
 ) -> Rows | None:
-    """None if predictions are not on disk, damaged, or of other rows than those of the first run."""
+    """None if predictions are not on disk, damaged, empty, or of other rows than those of the first run."""
+    parts: list[Predictions] = []
     try:
-        if not (measure.by_labels or runs[0].folds):
-            read = [read_correctness(run.folder, split, known) for run in runs]
-            keys, correct = {key for key, _ in read}, [right for _, right in read]
-            return Rows(keys.pop(), np.stack(correct)) if len(keys) == 1 else None
-        parts = [reporting.predictions(run, split) for run in runs]
+        if measure.by_labels or runs[0].folds:
+            parts = [reporting.predictions(run, split) for run in runs]
+            keyed = [(part.key, part.correct) for part in parts]
+        else:
+            keyed = [read_correctness(run.folder, split, known) for run in runs]
     except RecurraError:
         return None
-    if len({part.key for part in parts}) > 1:
+    (key, first), *others = keyed
+    if not first.size or any(other != key for other, _ in others):
         return None
-    rows = Rows(parts[0].key, np.stack([part.correct for part in parts]))
+    rows = Rows(key, np.stack([correct for _, correct in keyed]))
     if not measure.by_labels:
         return rows
     predicted, logits = np.stack([part.predicted for part in parts]), np.stack([part.logits for part in parts])
