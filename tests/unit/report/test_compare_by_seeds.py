@@ -124,12 +124,6 @@ def test_a_contrast_by_seeds_is_its_pair_and_claims_no_more() -> None:
     assert line["statement"].startswith("loops: b is 0.2000 ± 0.0248 nats a token above (worse than) a on test; ")
 
 
-def test_a_contrast_by_one_seed_is_untested() -> None:
-    _, (line,) = answer({"a": {0: 4.0}, "b": {0: 4.2}})
-    assert (line["verdict"], line["p_holm"]) == ("untested", None)
-    assert line["statement"].endswith("on test; untested: one seed.")
-
-
 def test_what_leaks_is_held_against_nobody_and_the_contrast_says_why() -> None:
     records = [language_record(preset=name, leaks="leaks" in name, kind=name) for name in ("crt", "crt-leaks")]
     runs = [LoadedRun(Path(record.run_id), record) for record in records]

@@ -134,13 +134,6 @@ def test_what_no_seed_changes_meets_every_seed(tmp_path: Path) -> None:
     assert line["gap"] == pytest.approx(np.mean([right(run).mean() for run in shared]) - right(linear).mean())
 
 
-def test_without_predictions_nothing_is_claimed(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path)
-    (line,) = answer([factory.run(name, value, predictions=[]) for name, value in pair(0.7, 0.9)])
-    assert line["verdict"] == "untested" and line["p_holm"] is None and line["odds_ratio"] is None
-    assert "untested: the predictions on the test split are not on disk" in line["statement"]
-
-
 def test_holm_is_over_the_contrasts_of_the_table_alone(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path)
     names = ("linear", "baseline", "recurrent", "stacked-narrow")

@@ -252,7 +252,7 @@ class _Choice:
 
     @property
     def best(self) -> ModelSummary:
-        return best_model(self.models, self.split, self.measure)
+        return self.best_of(self.models)
 
     def best_of(self, models: Sequence[ModelSummary]) -> ModelSummary:
         return best_model(models, self.split, self.measure)
