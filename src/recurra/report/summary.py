@@ -370,15 +370,14 @@ def pareto_front(merit: Mapping[str, float], cost: Mapping[str, float]) -> list[
 
     A model is off the front if another is at least as good and at least as cheap, and better in one of the two.
     """
-    front: list[str] = []
-    best = float("-inf")
-    names = [name for name in merit if name in cost]
-    for name in sorted(names, key=lambda name: (cost[name], -merit[name])):
-        equal = bool(front) and cost[front[-1]] == cost[name] and merit[name] == best
-        if merit[name] > best or equal:
-            front.append(name)
-            best = merit[name]
-    return front
+    names = sorted((name for name in merit if name in cost), key=lambda name: (cost[name], -merit[name]))
+    places = {name: (merit[name], -cost[name]) for name in names}
+    beaten = {
+        name
+        for name, (quality, saved) in places.items()
+        if any(other != (quality, saved) and other[0] >= quality and other[1] >= saved for other in places.values())
+    }
+    return [name for name in names if name not in beaten]
 
 
 def costs_of(models: Sequence[ModelSummary], batch_sizes: Sequence[int]) -> dict[str, dict[str, float]]:
