@@ -25,7 +25,7 @@ from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import Estimate
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import RECOMMENDED, ModelSummary, Summary, TableSummary, plain
+from recurra.tasks.summary import ModelSummary, Summary, TableSummary, plain
 from recurra.tasks.tables import Table, pooled_contrasts, runs_behind
 
 STATES = {
@@ -364,7 +364,7 @@ def terminal_tables(summary: Summary) -> Iterator[tuple[str, Table, list[str]]]:
     """What is printed of a study: a title, a table and lines below it; a table without rows is its lines alone."""
     for table in summary.tables:
         results, *others = reporting_of(summary.task).tables(table)
-        recommended = next((advice for advice in table.advice if advice.priority == RECOMMENDED), None)
+        recommended = table.recommended
         lines = [
             *(f"FAILED: {group.name}. {group.meaning}" for group in table.failed_groups),
             *((f"Recommended: {recommended.choice or 'none'}, {recommended.why}",) if recommended else ()),

@@ -524,7 +524,6 @@ def _table(study: _Study, table: TableRuns) -> TableSummary:
     )
     made = reporting.table(common, table, questions, study.exports)
     made = replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made, questions.limits))
-    made = replace(made, recommended=reporting.recommend(made, questions.limits))
     return reporting.examined(made, table, questions)
 
 

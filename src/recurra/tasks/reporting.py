@@ -177,32 +177,24 @@ class Reporting(ABC):
         """Sentences that the figures of a table support, and no more."""
 
     def advise(self, table: TableSummary, limits: Limits) -> list[Advice]:
-        """What to choose when something matters."""
-        del table, limits
-        return []
+        """What to choose when something matters, first the model to take if nothing else is asked.
 
-    def recommend(self, table: TableSummary, limits: Limits) -> Advice | None:
-        """The model to take if nothing else is asked; none if there is none to trust.
-
-        It is that of the task's own advice. Where nothing was advised, it is the best of those within the limits that
-        have no fault and failed no audit of their own.
+        It is the best of those within the limits that have no fault and failed no audit of their own; nothing if there
+        is none to trust.
         """
-        found = next((advice for advice in table.advice if advice.priority == RECOMMENDED), None)
         split, measure = table.headline_split, self.judge(table)
         able = [
             model
             for model in unspoiled(table.models, table.audits)
             if measure.of(model, split) is not None and not self.fault(table, model)
         ]
-        if found is not None or not able:
-            return found
         models = [model for model in able if limits.allow(model.file_size_mib, model.single_ms)]
         if not models:
-            return nearest(able, limits)
-        best = max(models, key=lambda model: measure.merit(measure.mean(model, split)))
+            return [nearest(able, limits)] if able else []
+        best = best_model(models, split, measure)
         others = "the best of several, whose sizes were not weighed" if len(models) > 1 else "no other is to be had"
         value = f"{measure.heading} {measure.value(measure.mean(best, split))} on {split}"
-        return Advice(RECOMMENDED, best.label, f"{value}; {others}.")
+        return [Advice(RECOMMENDED, best.label, f"{value}; {others}.")]
 
     def table(
         self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports

@@ -287,9 +287,13 @@ class TableSummary:
     published: list[Any] = field(default_factory=list)
     conclusion: str = ""
     advice: list[Advice] = field(default_factory=list)
-    recommended: Advice | None = None
     warnings: list[str] = field(default_factory=list)
     exports: list[Any] = field(default_factory=list)
+
+    @property
+    def recommended(self) -> Advice | None:
+        """The model to take if nothing else is asked; none if there is none to trust."""
+        return next((item for item in self.advice if item.priority == RECOMMENDED), None)
 
     @property
     def failed_groups(self) -> list[FailedGroup]:

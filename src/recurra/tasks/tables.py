@@ -267,7 +267,7 @@ def audits(table: TableSummary) -> Table:
 def advice(table: TableSummary) -> Table:
     """What to choose when something matters."""
     rows = [{"What matters": item.priority, "Choice": item.choice or NONE, "Why": item.why} for item in table.advice]
-    note = "" if rows else "There are not two models that can be recommended: nothing to choose between."
+    note = "" if rows else "No model here can be recommended."
     if rows and table.failed_groups:
         note = "This advice rests on figures whose audits failed: it holds only as far as they do."
     return Table("advice", "What to choose", rows, note)

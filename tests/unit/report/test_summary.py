@@ -371,19 +371,19 @@ def test_what_a_smaller_model_gives_up_is_an_amount_and_carries_no_sign(tmp_path
     (table,) = summarise_runs(folders)["tables"]
     behind = {item["label"]: item["scores"]["test"]["accuracy"]["mean"] for item in table["models"]}
     points = 100 * (behind["baseline"] - behind["linear"])
-    assert 0 < points < 1 and table["recommended"]["choice"] == "linear"
-    given_up = dict(table["recommended"]["details"])["What you give up"]
+    assert 0 < points < 1 and table["advice"][0]["choice"] == "linear"
+    given_up = dict(table["advice"][0]["details"])["What you give up"]
     assert given_up == f"{points:.1f} points, which baseline has more."
     (ahead,) = summarise_runs([factory.run("linear", 0.7, seed=1), folders[1]])["tables"]
-    assert dict(ahead["recommended"]["details"])["What you give up"] == "No accuracy."
+    assert dict(ahead["advice"][0]["details"])["What you give up"] == "No accuracy."
 
 
 def test_a_difference_of_a_row_or_two_is_nothing_that_one_gives_up(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows={**SMALL, "test": 4000})
     (table,) = summarise_runs([factory.run("linear", 0.9), factory.run("baseline", 0.8995, seed=5)])["tables"]
     reached = {item["label"]: item["scores"]["test"]["accuracy"]["mean"] for item in table["models"]}
-    assert 0 < reached["baseline"] - reached["linear"] < 0.0005 and table["recommended"]["choice"] == "linear"
-    details = dict(table["recommended"]["details"])
+    assert 0 < reached["baseline"] - reached["linear"] < 0.0005 and table["advice"][0]["choice"] == "linear"
+    details = dict(table["advice"][0]["details"])
     assert details["What you give up"] == "No accuracy."
     assert "If that matters" not in details.get("What would change this", "")
 
@@ -439,7 +439,7 @@ def test_what_nobody_needs_to_read_for_stands_in_every_conclusion(tmp_path: Path
     wanted = f"always giving the most frequent label is right on {100 * max(counts) / sum(counts):.1f} %"
     both = f"{wanted}, length and punctuation alone on 61.7 %."
     assert f"Without reading: {both}" in table["conclusion"]
-    assert dict(table["recommended"]["details"])["How good"].endswith(both)
+    assert dict(table["advice"][0]["details"])["How good"].endswith(both)
     (alone,) = summarise_runs([factory.run("linear", 0.8, seed=5)])["tables"]
     assert f"Without reading: {wanted}." in alone["conclusion"]
 
@@ -453,8 +453,7 @@ def test_a_model_that_ignores_a_class_or_gains_nothing_is_named_and_not_recommen
     assert "recurrent is no classifier: it never says 'c'." in table["conclusion"]
     assert "who always gives one answer on" in table["conclusion"]
     assert "linear scores highest" in table["conclusion"]
-    assert table["advice"] == []
-    assert table["recommended"]["choice"] == "linear"
+    assert [item["choice"] for item in table["advice"]] == ["linear"]
 
 
 @pytest.mark.parametrize(
@@ -481,7 +480,7 @@ def test_of_many_labels_a_few_that_are_never_said_bar_nobody(tmp_path: Path) -> 
         "baseline is no classifier: it never says 'label 34', 'label 35' and 'label 36' and 3 more classes."
         in (table["conclusion"])
     )
-    assert table["recommended"]["choice"] == "recurrent"
+    assert table["advice"][0]["choice"] == "recurrent"
 
 
 def test_who_ranks_texts_is_not_held_to_answers(tmp_path: Path) -> None:
@@ -493,7 +492,7 @@ def test_who_ranks_texts_is_not_held_to_answers(tmp_path: Path) -> None:
     )
     assert "linear is no classifier" in by_answers["conclusion"] and by_answers["tests"] == []
     assert "no classifier" not in by_rank["conclusion"] and len(by_rank["tests"]) == 1
-    assert by_rank["recommended"]["choice"]
+    assert by_rank["advice"][0]["choice"]
 
 
 def test_headline_is_a_split_that_chose_no_checkpoint(tmp_path: Path) -> None:

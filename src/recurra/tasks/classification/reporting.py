@@ -467,10 +467,10 @@ class ClassificationReporting(LabellingReporting):
 
     def advise(self, table: Any, limits: Limits) -> list[Advice]:
         more = [*_of_one_fold(table), *more_rows(table)]
+        weighed = advise(table, self.judge(table), limits)
         return [
-            replace(item, details=[*item.details, *more]) if item.details else item
-            for item in advise(table, self.judge(table), limits)
-        ]
+            replace(item, details=[*item.details, *more]) if item.details else item for item in weighed
+        ] or super().advise(table, limits)
 
     def table(
         self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports
