@@ -35,8 +35,9 @@ def models(
     if name is not None:
         counts = presets[0]["parameters"]
         items = [
-            {"Part": part, "Parameters": f"{count:,}", "Share": f"{count / counts['total']:.1%}"}
-            for part, count in counts["items"].items()
+            {"Part": part.replace("_", " "), "Parameters": f"{count:,}", "Share": f"{count / counts['total']:.1%}"}
+            for part, count in counts["parts"].items()
+            if count
         ]
         items.append({"Part": "total", "Parameters": f"{counts['total']:,}"})
         tables.append(Table("parts", f"{name}: {presets[0]['description']}", items))

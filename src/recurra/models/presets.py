@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -59,33 +57,10 @@ class Parameters:
         return self.total * bytes_each / MIB
 
 
-# What the names of parameters begin with, the item that they are counted under, and the part that it is of.
-_ITEMS = (
-    ("model.embeddings.token.", "token table", "embeddings"),
-    ("model.embeddings.projection.", "embedding projection", "embeddings"),
-    ("model.embeddings.refinement.", "embedding refinement", "embeddings"),
-    ("model.embeddings.position.", "positions", "embeddings"),
-    ("model.embeddings.token_type.", "token types", "embeddings"),
-    ("model.embeddings.norm.", "embedding norm", "embeddings"),
-    ("model.prelude.", "prelude", "prelude"),
-    (r"model.core.block.layers.\d+.attention\.", "core attention", "core"),
-    (r"model.core.block.layers.\d+.feed_forward\.", "core feed-forward", "core"),
-    (r"model.core.block.layers.\d+.\w+_norm\.", "core layer norms", "core"),
-    ("model.core.recurrence_embedding.", "recurrence embedding", "core"),
-    (r"model.core.recurrences.\S+.(down|up)$", "low-rank updates", "core"),
-    ("model.core.recurrences.", "recurrence norms and biases", "core"),
-    ("model.core.adapter.", "input injection", "core"),
-    ("model.core.residual_scale", "residual scale", "core"),
-    ("model.coda.", "coda", "coda"),
-    ("model.final_norm.", "final norm", "final_norm"),
-    (r"classifier.|heads.final.", "final head", "head"),
-    (r"exit_classifiers.|heads.exits.", "exit heads", "head"),
-    ("heads.projection.", "head projection", "head"),
-)
-
-
-def _count_items(config: RecurraConfig, task: HeadKind) -> Counter[tuple[str, str]]:
-    """Parameters by item and its part, of a model that is built without memory."""
+def count_parameters(config: Any, task: HeadKind = HeadKind.CLASSIFICATION) -> Parameters:
+    """Counts the parameters of a configuration's model by part; it is built without memory."""
+    if not isinstance(config, RecurraConfig):
+        return config.count_parameters()
     # Twice as long to import as all else here, and planning a study counts operations alone.
     from recurra.models.language_modeling import RecurraForCausalLM
     from recurra.models.modeling import RecurraForSequenceClassification
@@ -93,26 +68,11 @@ def _count_items(config: RecurraConfig, task: HeadKind) -> Counter[tuple[str, st
     kind = RecurraForCausalLM if task == HeadKind.LANGUAGE_MODELLING else RecurraForSequenceClassification
     with torch.device("meta"):
         model = kind(config)
-    counts: Counter[tuple[str, str]] = Counter()
+    counts = dict.fromkeys((field.name for field in fields(Parameters)), 0)
     for name, weight in model.named_parameters():
-        counts[next((item, part) for start, item, part in _ITEMS if re.match(start, name))] += weight.numel()
-    return counts
-
-
-def itemise_parameters(config: RecurraConfig, task: HeadKind = HeadKind.CLASSIFICATION) -> dict[str, int]:
-    """Counts the parameters of every kind of module; those that the model has none of are left out."""
-    counts = _count_items(config, task)
-    return {item: counts[item, part] for _, item, part in _ITEMS if (item, part) in counts}
-
-
-def count_parameters(config: Any, task: HeadKind = HeadKind.CLASSIFICATION) -> Parameters:
-    """Counts the parameters of a configuration's model by part."""
-    if not isinstance(config, RecurraConfig):
-        return config.count_parameters()
-    parts = dict.fromkeys((field.name for field in fields(Parameters)), 0)
-    for (_, part), count in _count_items(config, task).items():
-        parts[part] += count
-    return Parameters(**parts)
+        part = name.split(".")[1] if name.startswith("model.") else "head"
+        counts[part] += weight.numel()
+    return Parameters(**counts)
 
 
 def _has_pointwise(config: RecurraConfig) -> bool:
@@ -234,7 +194,6 @@ def describe_presets(num_labels: int) -> list[dict[str, Any]]:
                     "embeddings": counts.embeddings,
                     "non_embedding": counts.non_embedding,
                     "parts": asdict(counts),
-                    "items": itemise_parameters(config, task),
                 },
                 "flops_per_token": flops_per_token(config, 128, task),
                 "size_mib": {"fp32": counts.size_mib(), "half": counts.size_mib(2)},

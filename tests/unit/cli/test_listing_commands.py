@@ -33,12 +33,7 @@ def test_models_lists_all_presets_with_exact_counts(capsys: pytest.CaptureFixtur
     assert (totals["baseline"], totals["recurrent"], totals["recurrent-wide"]) == (25_912_706, 10_972_162, 18_817_538)
     for item in presets.values():
         counts = item["parameters"]
-        assert (
-            sum(counts["parts"].values())
-            == sum(counts["items"].values())
-            == counts["total"]
-            == counts["embeddings"] + counts["non_embedding"]
-        )
+        assert sum(counts["parts"].values()) == counts["total"] == counts["embeddings"] + counts["non_embedding"]
         assert item["size_mib"]["fp32"] == pytest.approx(2 * item["size_mib"]["half"]) == counts["total"] * 4 / 2**20
         assert item["flops_per_token"] > 0
 
@@ -46,10 +41,10 @@ def test_models_lists_all_presets_with_exact_counts(capsys: pytest.CaptureFixtur
 def test_models_shows_one_preset_part_by_part(capsys: pytest.CaptureFixture[str]) -> None:
     (item,) = answer(capsys, "models", "crt-deep")["presets"]
     assert (item["task"], item["parameters"]["total"]) == ("language modelling", 92_053_760)
-    assert item["parameters"]["items"]["exit heads"] == 512 * 50_257
+    assert item["parameters"]["parts"]["head"] == 2 * 512 * 50_257
     assert main(["models", "crt-deep"]) == 0
     out = capsys.readouterr().out
-    assert "embedding refinement" in out and "7,094,784" in out and "92,053,760" in out
+    assert "embeddings" in out and "51,463,168" in out and "92,053,760" in out
     assert main(["models", "crt-deap"]) == 2
     assert "did you mean 'crt-deep'" in capsys.readouterr().err
 
