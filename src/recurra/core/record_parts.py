@@ -37,6 +37,11 @@ class AuditResult(Part):
     threshold: float | None = None
     details: dict[str, Any] = Field(default_factory=dict)
 
+    @classmethod
+    def skipped(cls, name: str, why: str) -> AuditResult:
+        """What stands for an audit that could not be made."""
+        return cls(name=name, status="skipped", summary=f"skipped: {why}")
+
 
 class CodeRecord(Part):
     """Which code ran."""

@@ -69,11 +69,8 @@ def audit_invariance(
     """
     chosen = _choose_rows(encoded, rows, seed)
     if len(chosen) < MIN_ROWS or min(map(len, chosen)) == 0:
-        reason = f"skipped: {len(chosen)} tokenised rows; {MIN_ROWS} that are not empty are needed"
-        return [
-            AuditResult(name=f"invariance.{kind}", status="skipped", summary=reason)
-            for kind in ("padding", "neighbours")
-        ]
+        why = f"{len(chosen)} tokenised rows; {MIN_ROWS} that are not empty are needed"
+        return [AuditResult.skipped(f"invariance.{kind}", why) for kind in ("padding", "neighbours")]
     limit = max_length or getattr(getattr(model, "config", None), "max_position_embeddings", None)
     rng = np.random.default_rng(derive_seed(seed, "invariance", "content"))
     with exact_fp32(model) as exact:
@@ -210,8 +207,7 @@ def audit_cache(
     """
     config = model.config
     if config.leaks:
-        summary = "skipped: a leaking model has no cache, because it reads tokens that are not there yet"
-        return AuditResult(name=NAME, status="skipped", summary=summary)
+        return AuditResult.skipped(NAME, "a leaking model has no cache: it reads tokens that are not there yet")
     length = min(tokens, config.max_position_embeddings)
     generator = torch.Generator().manual_seed(derive_seed(seed, "cache"))
     lengths = torch.tensor([length, max(1, length // 2), max(1, length // 10)])

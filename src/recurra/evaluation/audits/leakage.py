@@ -237,7 +237,7 @@ _OVERLAPS: WeakKeyDictionary[TextSplit, WeakKeyDictionary[TextSplit, Overlap]] =
 
 def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> list[AuditResult]:
     def skipped(kind: str, reason: str) -> AuditResult:
-        return AuditResult(name=f"leakage.{prefix}{kind}.{name}", status="skipped", summary=f"skipped: {reason}")
+        return AuditResult.skipped(f"leakage.{prefix}{kind}.{name}", reason)
 
     def judge(
         kind: str, hits: Mask, criterion: str, more: Sequence[dict[str, Any]], judged: int = len(split)
@@ -337,13 +337,13 @@ def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequenc
 
 def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None) -> list[AuditResult]:
     """Looks for reported rows that a teacher was trained on and the student was not: what both saw is leakage."""
-    unknown = f"skipped: nobody knows what the teacher {name} was trained on, rows of this split may be among it"
+    unknown = f"nobody knows what the teacher {name} was trained on, rows of this split may be among it"
     own = set(dataset.splits["train"].texts)
     others = set() if trained_on is None else set(trained_on.texts) - own
     audits = []
     for split in dataset.reported_splits:
         if trained_on is None:
-            audits.append(AuditResult(name=f"teacher.{split}", status="skipped", summary=unknown))
+            audits.append(AuditResult.skipped(f"teacher.{split}", unknown))
             continue
         texts = dataset.splits[split].texts
         rows = np.asarray([text in others for text in texts], dtype=bool)
@@ -384,11 +384,11 @@ def audit_seen(train: TextSplit, split: TextSplit, correct: npt.ArrayLike) -> Au
     seen: Mask = (overlap_of(train, split).container >= 0) & judged
     unseen: Mask = judged & ~seen
     if min(seen.sum(), unseen.sum()) < MIN_ROWS:
-        reason = (
-            f"skipped: {seen.sum():,} rows of {MIN_CONTAINED_WORDS} words or more stand inside a training row, "
-            f"{unseen.sum():,} do not; {MIN_ROWS} of both are needed"
+        return AuditResult.skipped(
+            name,
+            f"{seen.sum():,} rows of {MIN_CONTAINED_WORDS} words or more stand inside a training row, "
+            f"{unseen.sum():,} do not; {MIN_ROWS} of both are needed",
         )
-        return AuditResult(name=name, status="skipped", summary=reason)
     groups = {"seen": _group(split, right, seen), "unseen": _group(split, right, unseen)}
     difference = groups["seen"]["accuracy"] - groups["unseen"]["accuracy"]
     low, high = difference_interval(

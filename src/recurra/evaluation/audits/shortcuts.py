@@ -62,12 +62,6 @@ class FormatProbe:
     whole: HistGradientBoostingClassifier
     length: HistGradientBoostingClassifier
 
-    def predict(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Predicted labels from all of the format, and from length alone, each of shape ``(texts,)``."""
-        features = format_features(texts)
-        with _one_thread():
-            return self.whole.predict(features), self.length.predict(features[:, _LENGTH_COLUMNS])
-
 
 _LENGTH_COLUMNS = [FEATURE_NAMES.index(name) for name in LENGTH_FEATURES]
 
@@ -78,7 +72,7 @@ def fit_probe(train: TextSplit, seed: int) -> tuple[FormatProbe | None, str]:
     if len(train) < MIN_TRAIN_ROWS or len(counts) < 2 or counts.min() < MIN_ROWS_A_CLASS:
         smallest = int(counts.min()) if len(counts) else 0
         return None, (
-            f"skipped: train has {len(train)} rows, {len(counts)} labels, the rarest {smallest} times; "
+            f"train has {len(train)} rows, {len(counts)} labels, the rarest {smallest} times; "
             f"needed are {MIN_TRAIN_ROWS} rows, 2 labels, each {MIN_ROWS_A_CLASS} times"
         )
     rng = np.random.default_rng(derive_seed(seed, "shortcuts"))
@@ -172,16 +166,15 @@ def audit_shortcuts(dataset: TextDataset, *, seed: int = 0) -> list[AuditResult]
 def _audit_format(probe: FormatProbe | None, reason: str, train: TextSplit, split: TextSplit, name: str) -> AuditResult:
     audit = f"shortcuts.format.{name}"
     if probe is None:
-        return AuditResult(name=audit, status="skipped", summary=reason)
+        return AuditResult.skipped(audit, reason)
     present, counts = np.unique(split.labels, return_counts=True)
     if len(present) < 2 or counts.min() < MIN_ROWS_A_CLASS:
         smallest = int(counts.min()) if len(counts) else 0
-        reason = (
-            f"skipped: {name} has {len(present)} labels, the rarest {smallest} times; "
-            f"needed are 2 labels, each {MIN_ROWS_A_CLASS} times"
-        )
-        return AuditResult(name=audit, status="skipped", summary=reason)
-    predicted, by_length = probe.predict(split.texts)
+        needed = f"needed are 2 labels, each {MIN_ROWS_A_CLASS} times"
+        return AuditResult.skipped(audit, f"{name} has {len(present)} labels, the rarest {smallest} times; {needed}")
+    features = format_features(split.texts)
+    with _one_thread():
+        predicted, by_length = probe.whole.predict(features), probe.length.predict(features[:, _LENGTH_COLUMNS])
     balanced, half = mean_recall(split.labels, predicted, present, counts)
     length_alone, _ = mean_recall(split.labels, by_length, present, counts)
     majority = np.bincount(train.labels).argmax()
@@ -215,8 +208,8 @@ def _audit_format(probe: FormatProbe | None, reason: str, train: TextSplit, spli
 def _audit_labels(train: TextSplit, split: TextSplit, name: str, label_names: Sequence[str]) -> AuditResult:
     audit = f"shortcuts.labels.{name}"
     if min(len(train), len(split)) < MIN_ROWS_A_CLASS:
-        reason = f"skipped: {len(train)} rows in train, {len(split)} in {name}; {MIN_ROWS_A_CLASS} are needed"
-        return AuditResult(name=audit, status="skipped", summary=reason)
+        why = f"{len(train)} rows in train, {len(split)} in {name}; {MIN_ROWS_A_CLASS} are needed"
+        return AuditResult.skipped(audit, why)
     counts = np.stack([np.bincount(part.labels, minlength=len(label_names)) for part in (train, split)])
     shares = counts / counts.sum(axis=1, keepdims=True)
     # The test holds where five rows of a label are expected (Cochran 1954): rarer ones are judged as one.
@@ -254,7 +247,7 @@ def _audit_conflicts(dataset: TextDataset) -> AuditResult:
         for text, label in zip(split.texts, split.labels.tolist(), strict=True):
             labels_of.setdefault(text, set()).add(label)
     if rows == 0:
-        return AuditResult(name="shortcuts.conflicts", status="skipped", summary="skipped: there are no rows")
+        return AuditResult.skipped("shortcuts.conflicts", "there are no rows")
     by_split = {name: sum(len(labels_of[text]) > 1 for text in dataset.splits[name].texts) for name in names}
     conflicting = sum(by_split.values())
     texts = [text for text, labels in labels_of.items() if len(labels) > 1]
