@@ -18,7 +18,7 @@ from benchmarks import language_models
 from benchmarks.lockstep import Job
 from benchmarks.measures import Measure, Setting
 from recurra.models.cache import growth_bytes_per_token
-from recurra.models.exits.rules import Decision, ExitRule, confidence, mean_of_rows
+from recurra.models.exits.rules import ExitRule, confidence, mean_of_rows
 from recurra.models.presets import preset
 
 PRESET, QUICK_PRESET = "crt-small", "crt-tiny"
@@ -35,9 +35,9 @@ class SomeStop(ExitRule):
 
     name: ClassVar[str] = "some"
 
-    def decide(self, logits: Tensor, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
+    def decide(self, logits: Tensor, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
         """A number from 0 to 1 that is all but drawn, and the same for the same logits."""
-        return Decision(mean_of_rows(confidence(logits), counted) * 1e6 % 1 < STOPPING)
+        return mean_of_rows(confidence(logits), counted) * 1e6 % 1 < STOPPING
 
     def describe(self) -> str:
         """Says it."""

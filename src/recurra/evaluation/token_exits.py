@@ -15,8 +15,8 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from recurra.core.errors import ConfigurationError
 from recurra.evaluation.perplexity import BATCH_POSITIONS, FINAL, score_texts
-from recurra.models.cache import PER_LOOP, SHARED, RecurraCache, check_serving, growth_bytes_per_token
-from recurra.models.exits.rules import CONFIDENCE, Decision, ExitMeasure, ExitRule, every_row, threshold_rule
+from recurra.models.cache import RecurraCache
+from recurra.models.exits.rules import CONFIDENCE, ExitMeasure, ExitRule, every_row, threshold_rule
 from recurra.models.exits.thresholds import CalibratedExits, candidate_thresholds
 from recurra.models.language_modeling import RecurraForCausalLM
 
@@ -137,10 +137,10 @@ class _NeverStops(ExitRule):
     measured: list[npt.NDArray[np.float64]] = field(default_factory=list)
     name: ClassVar[str] = "never"
 
-    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
+    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
         real = logits if counted is None else logits[counted]
         self.measured.append(self.measure.of(real).double().cpu().numpy().flatten())
-        return Decision(~every_row(logits))
+        return ~every_row(logits)
 
     def describe(self) -> str:
         return "never before the last recurrence"

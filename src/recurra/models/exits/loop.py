@@ -98,19 +98,16 @@ def exit_early(
     remaining = torch.arange(rows, device=states.device)
     exited_after = torch.full((rows,), last, device=states.device)
     logits: Tensor | None = None
-    state: Tensor | None = None
 
     def at_stop(stop: Stop) -> Tensor | None:
-        nonlocal remaining, logits, state
+        nonlocal remaining, logits
         if not stop.final and not rule.asks(stop.recurrence):
             return None
         head_logits = read_head(stop, remaining)
         exits = torch.ones_like(remaining, dtype=torch.bool)
         if not stop.final:
             positions = None if counted is None else counted(remaining)
-            decision = rule.decide(head_logits, stop.recurrence, counted=positions, state=state)
-            exits = decision.exits
-            state = None if decision.state is None else decision.state[~exits]
+            exits = rule.decide(head_logits, stop.recurrence, counted=positions, rows=remaining)
         if logits is None:
             at_once = len(remaining) == rows and bool(exits.all())
             logits = head_logits if at_once else head_logits.new_zeros(rows, *head_logits.shape[1:])

@@ -64,13 +64,6 @@ def _library_of(values: Any) -> Any:
     return sys.modules[type(values).__module__.partition(".")[0]]
 
 
-class Decision(NamedTuple):
-    """Which rows stop at an exit, ``(rows,)``, and what the rule wants to be handed next, of the rows that remain."""
-
-    exits: Any
-    state: Any = None
-
-
 class Bound(NamedTuple):
     """A decision as a comparison of one number with another: for graphs that can do no more."""
 
@@ -95,8 +88,11 @@ class ExitRule(ABC):
         return cls(**options)
 
     @abstractmethod
-    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:
-        """Decides for each row by logits ``(rows, classes)``, or ``(rows, positions, classes)`` of which some count."""
+    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:
+        """Which of the rows that remain stop, ``(rows,)``, given their numbers in the batch.
+
+        By logits ``(rows, classes)``, or ``(rows, positions, classes)`` of which some are ``counted``.
+        """
 
     def asks(self, recurrence: int) -> bool:  # noqa: ARG002 - a rule's
         """Whether the head after ``recurrence`` has to be computed to decide."""
@@ -143,9 +139,8 @@ class ThresholdRule(ExitRule):
     def bound(self, recurrence: int) -> float:
         """Where the measure has to get to after ``recurrence``."""
 
-    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
-        values = mean_of_rows(self.measure.of(logits), counted)
-        return Decision(self.measure.reaches(values, self.bound(recurrence)))
+    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
+        return self.measure.reaches(mean_of_rows(self.measure.of(logits), counted), self.bound(recurrence))
 
     def as_bound(self, recurrence: int) -> Bound:
         return Bound(self.measure.name, self.bound(recurrence))
@@ -336,9 +331,9 @@ class FixedExit(ExitRule):
             raise ConfigurationError(f"rule '{cls.name}' needs the exit after which a row stops")
         return cls(**options)
 
-    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
-        rows = every_row(logits)
-        return Decision(rows if recurrence >= self.after else ~rows)
+    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
+        stopping = every_row(logits)
+        return stopping if recurrence >= self.after else ~stopping
 
     def asks(self, recurrence: int) -> bool:
         return recurrence >= self.after
@@ -371,9 +366,8 @@ class CountedRecurrences(ExitRule):
 
     recurrences: Any
 
-    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
-        remaining = self.recurrences if state is None else state
-        return Decision(remaining <= recurrence, remaining)
+    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
+        return self.recurrences[rows] <= recurrence
 
     def asks(self, recurrence: int) -> bool:
         return bool((self.recurrences == recurrence).any())

@@ -122,12 +122,12 @@ def depths_under(rule: ExitRule, logits: Mapping[int, Floats]) -> npt.NDArray[np
     """The recurrences ``(rows,)`` after which rows stop by their logits at all exits, decided as in `exits/loop.py`."""
     *exits, last = sorted(logits)
     depths = np.full(len(logits[last]), last, dtype=np.int64)
-    remaining, state = np.ones(len(depths), dtype=np.bool_), None
+    remaining = np.ones(len(depths), dtype=np.bool_)
     for number in exits:
         if rule.asks(number):
-            decision = rule.decide(logits[number], number, state=state)
-            depths[remaining & decision.exits] = number
-            remaining, state = remaining & ~decision.exits, decision.state
+            stopping = remaining & rule.decide(logits[number], number, rows=np.arange(len(depths)))
+            depths[stopping] = number
+            remaining &= ~stopping
     return depths
 
 

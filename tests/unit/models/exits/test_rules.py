@@ -50,11 +50,11 @@ def test_the_papers_schedule_falls_to_its_floor() -> None:
     ],
 )
 def test_rows_leave_as_the_rule_says(rule: ExitRule, left: list[bool]) -> None:
-    assert rule.decide(torch.tensor([SURE, TORN]), 2).exits.tolist() == left
+    assert rule.decide(torch.tensor([SURE, TORN]), 2).tolist() == left
     # A row of several positions leaves by their mean; what is not counted does not decide.
     rows = torch.tensor([[SURE, SURE, TORN], [TORN, TORN, SURE]])
     counted = torch.tensor([[True, True, False], [True, True, False]])
-    assert rule.decide(rows, 2, counted=counted).exits.tolist() == left
+    assert rule.decide(rows, 2, counted=counted).tolist() == left
 
 
 def test_a_rule_is_held_against_the_model() -> None:
