@@ -26,7 +26,7 @@ _SHOWN_CHARACTERS = 100
 def label_errors(
     context: typer.Context,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Labelled: .csv, .tsv, .jsonl, .json, .parquet, .xlsx or .yml.")
+        str, typer.Argument(metavar="FILE", help="Labelled: .csv, .tsv, .jsonl, .json, .parquet or .xlsx.")
     ],
     assignments: options.DataOverrides = None,
     text_column: options.TextColumn = None,

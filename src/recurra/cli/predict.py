@@ -31,7 +31,7 @@ def predict(
         typer.Option(
             "--input",
             "-i",
-            help="A .txt, .csv, .tsv, .jsonl, .json, .parquet, .xlsx or .yml file, - for standard input, or a folder.",
+            help="A .txt, .csv, .tsv, .jsonl, .json, .parquet or .xlsx file, - for standard input, or a folder.",
         ),
     ] = None,
     output: Annotated[

@@ -10,7 +10,6 @@ import contextlib
 import csv
 import io
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ MAX_LINE_BYTES = 8 * 2**20
 MAX_DOCUMENT_BYTES = 2**28
 # Below what the csv module allows one field.
 _LONGEST_HEADER = 100_000
-_HEAD_BYTES = 2**16
+_HEAD_BYTES = 200
 # The longer marks first: that of UTF-32 begins as that of UTF-16 does.
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
@@ -58,27 +57,24 @@ def naming_options(options: Mapping[str, str]) -> Iterator[None]:
         raise DataError(f"{error}; name the right one with {option}" if option else str(error)) from error
 
 
-def _encoding_of(head: bytes, given: str | None, source: str) -> tuple[str, bool, bool]:
-    """The encoding by the first bytes and a person's word (a mark wins), whether it has a mark, and old Macs' ends."""
+def _encoding_of(head: bytes, given: str | None, source: str) -> tuple[str, bool]:
+    """The encoding by the first bytes and a person's word (a mark wins), and whether it has a mark."""
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
     name = marked or codecs.lookup(given or "utf-8").name
-    if name == "utf-8" and marked is None and head[1:200:2].count(0) > len(head[:200]) // 3:
+    if name == "utf-8" and marked is None and head[1::2].count(0) > len(head) // 3:
         raise DataError(
             f"{source} looks like UTF-16 without its mark; name the encoding with --encoding utf-16-le, or save it "
             "as UTF-8"
         )
-    text = head.decode(name, "replace")
-    first = re.search("\r\n?|\n", text)
-    return name, marked is not None, first is not None and first[0] == "\r" and first.end() < len(text)
+    return name, marked is not None
 
 
 def decoded(stream: BinaryIO, source: str, given: str | None) -> tuple[Iterator[str], str, bool]:
     """Lines of a stream as text, the name of its encoding, and whether a mark at its start says so."""
     buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
-    name, has_mark, carriage_returns = _encoding_of(buffered.peek(_HEAD_BYTES)[:_HEAD_BYTES], given, source)
-    if name == "utf-8" and not carriage_returns:
-        return _utf8_lines(buffered, source), name, has_mark
-    return _text_lines(buffered, source, name, "\r" if carriage_returns else "\n"), name, has_mark
+    name, has_mark = _encoding_of(buffered.peek(_HEAD_BYTES)[:_HEAD_BYTES], given, source)
+    lines = _utf8_lines(buffered, source) if name == "utf-8" else _text_lines(buffered, source, name)
+    return lines, name, has_mark
 
 
 def decoded_whole(stream: BinaryIO, source: str, given: str | None) -> tuple[str, str, bool]:
@@ -89,20 +85,19 @@ def decoded_whole(stream: BinaryIO, source: str, given: str | None) -> tuple[str
             f"{source} has more than {MAX_DOCUMENT_BYTES:,} bytes, and is no file with one row a line; write one JSON "
             "object a line (.jsonl)"
         )
-    name, has_mark, _ = _encoding_of(raw[:_HEAD_BYTES], given, source)
+    name, has_mark = _encoding_of(raw[:_HEAD_BYTES], given, source)
     try:
         return raw.decode(name).removeprefix("\ufeff"), name, has_mark
     except UnicodeDecodeError as error:
         raise _not_encoded(source, name, error) from error
 
 
-def _text_lines(stream: BinaryIO, source: str, encoding: str, end: str) -> Iterator[str]:
-    text = io.TextIOWrapper(stream, encoding, newline=end)
+def _text_lines(stream: BinaryIO, source: str, encoding: str) -> Iterator[str]:
+    text = io.TextIOWrapper(stream, encoding, newline="\n")
     try:
         for number, line in enumerate(iter(partial(text.readline, MAX_LINE_BYTES + 1), ""), start=1):
             _check_line(len(line), line.find("\0"), source, number)
-            mark = "\ufeff" if number == 1 else ""
-            yield line.removeprefix(mark).replace("\r", "\n" if end == "\r" else "\r")
+            yield line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeDecodeError as error:
         raise _not_encoded(source, encoding, error) from error
     finally:
@@ -265,8 +260,6 @@ def record_rows(
             present.update(dict.fromkeys(value if unseen else ()))
         elif not all(name in value for name in columns):
             names = [find_column(f"{source} {unit} {place}", name, list(value)) for name in columns]
-        if isinstance(value, _RepeatingObject):
-            check_unique(f"{source} {unit} {place}", [*names, *optional], value.keys_as_written)
         yield place, tuple(value.get(name) for name in (*names, *optional))
     for name in columns:
         if name in unseen and present:
@@ -311,7 +304,7 @@ def _rows_of_object(value: Any, source: str) -> list[Any]:
 
 def _parse_json(text: str, source: str, wanted: str, line: int | None = None) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         place = f"line {line or getattr(error, 'lineno', 1)}, column {getattr(error, 'colno', 1)}"
         detail = getattr(error, "msg", str(error))
@@ -348,19 +341,6 @@ def _is_unicode(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-class _RepeatingObject(dict[str, Any]):
-    """A JSON object in which a key stands twice; JSON itself would take the last one and say nothing."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        self.keys_as_written = [key for key, _ in pairs]
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    return values if len(values) == len(pairs) else _RepeatingObject(pairs)
 
 
 def find_column(where: str, column: str, present: Sequence[str]) -> str:

@@ -23,9 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import yaml
-
-from recurra.core.configuration import explain, parse_yaml
 from recurra.core.errors import DataError, UnavailableError, did_you_mean
 from recurra.data.formats import (
     SEPARATORS,
@@ -53,9 +50,9 @@ CHUNK_ROWS = 4096
 # Texts of this many characters are cleaned and tokenised at once; a chunk of texts of usual length has a tenth of it.
 MAX_CHUNK_CHARACTERS = 2**25
 
-TABLE_FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".xlsx", ".yml")
+TABLE_FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".xlsx")
 STREAM_FORMATS = (*TABLE_FORMATS, ".txt")
-_SAME_FORMAT = {".tab": ".tsv", ".ndjson": ".jsonl", ".yaml": ".yml"}
+_SAME_FORMAT = {".tab": ".tsv", ".ndjson": ".jsonl"}
 _COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _FASTTEXT_PREFIX = "__label__"
 _SEP_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
@@ -160,7 +157,7 @@ class TableFile:
 
     def _open_text(self, wanted: Sequence[str]) -> None:
         with self._stream() as stream:
-            if self.kind in ("json", "yml"):
+            if self.kind == "json":
                 text, encoding, has_mark = decoded_whole(stream, self.source, self._encoding)
                 self._read_document(text)
                 first = ""
@@ -185,13 +182,10 @@ class TableFile:
 
     def _read_document(self, text: str) -> None:
         line, _, more = text.lstrip().partition("\n")
-        if self.kind == "json" and line.startswith("{") and more.strip() and is_json(line):
+        if line.startswith("{") and more.strip() and is_json(line):
             self.kind = "jsonl"
             return
-        if self.kind == "yml":
-            self._document = list(enumerate(_rasa_rows(text, self.source), start=1))
-        else:
-            self._document = list(json_objects(text, self.source))
+        self._document = list(json_objects(text, self.source))
         self.kind = "document"
 
     def _open_csv(self, first: str, wanted: Sequence[str]) -> None:
@@ -356,29 +350,6 @@ MADE_FROM = b"recurra.made_from"
 
 class Choices(list[Any]):
     """Labels that a tool writes as a list even where a text has one."""
-
-
-_ENTITY = re.compile(r"\[([^\]]*)\](?:\{[^}]*\}|\([^)]*\))")
-
-
-def _rasa_rows(text: str, source: str) -> Iterator[dict[str, Any]]:
-    """Examples of Rasa's training data, with their intents; entities are left as their words."""
-    try:
-        value = parse_yaml(text)
-    except yaml.YAMLError as error:
-        raise DataError(f"{source} is not valid YAML: {explain(error)}") from error
-    items = value.get("nlu") if isinstance(value, dict) else None
-    if not isinstance(items, list):
-        raise DataError(f"{source} is no training data of Rasa, which have 'nlu' with intents; give CSV or JSONL")
-    for item in items:
-        if not isinstance(item, dict) or "intent" not in item:
-            continue
-        examples = item.get("examples", "")
-        lines = examples.splitlines() if isinstance(examples, str) else [str(one["text"]) for one in examples]
-        for line in lines:
-            words = _ENTITY.sub(r"\1", line.strip().removeprefix("-").strip())
-            if words:
-                yield {"text": words, "label": str(item["intent"]), "intent": str(item["intent"])}
 
 
 def _fasttext_records(lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
