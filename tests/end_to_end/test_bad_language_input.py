@@ -144,13 +144,6 @@ def test_a_damaged_run(name: str, run: Path, refused: Callable[..., str]) -> Non
         assert said in refused(*before, run, *after), command
 
 
-def test_a_leaking_run_has_no_cache(run: Path, refused: Callable[..., str]) -> None:
-    change(run, causal_convolution=False)
-    assert "truncated or changed" in refused("evaluate", run, "--caches")
-    (run / "model-files.json").unlink()
-    assert "this model cannot generate: it leaks" in refused("evaluate", run, "--caches")
-
-
 def test_what_a_good_run_cannot_do(run: Path, refused: Callable[..., str]) -> None:
     assert "there is no head after recurrence 9; allowed for this model: 1, 2" in refused(
         "generate", run, "a", "--exit", 9

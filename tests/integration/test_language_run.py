@@ -147,21 +147,6 @@ def test_evaluating_a_run_gives_what_its_record_says(trained: TrainedRun, capsys
     assert "loss of the final head in the record" in capsys.readouterr().out
 
 
-def test_every_cache_policy_says_what_it_costs(trained: TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", str(trained.folder), "--caches", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    exact, shared = found["caches"]
-    assert (exact["policy"], exact["serving"], shared["policy"], shared["serving"]) == ("per-loop", None, "shared", 1)
-    # With all keys and values decoding is the whole model, as the evaluation has it.
-    assert exact["loss"] == pytest.approx(found["metrics"]["heads"]["final"]["loss"], rel=1e-5)
-    # Two loops of 16 wide keys and values in FP32; one of them serves both.
-    assert (exact["bytes_per_token"], shared["bytes_per_token"]) == (2 * 2 * 16 * 4, 2 * 16 * 4)
-    assert shared["loss"] != exact["loss"]
-    assert main(["evaluate", str(trained.folder), "--caches"]) == 0
-    shown = capsys.readouterr().out
-    assert "loop 1 the later ones" in shown and f"{shared['loss']:.4f}" in shown and "+0.00 %" in shown
-
-
 def test_the_loss_by_position_is_that_of_the_model_called_block_by_block(
     trained: TrainedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:

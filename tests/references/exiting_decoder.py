@@ -2,7 +2,7 @@
 
 A token that leaves after recurrence s puts into the memories of every later recurrence what it put into those of s, but
 for the core's first attention: there it puts the key and the value of the state with which it left, as that recurrence
-would read it. With a serving recurrence m the later ones read the keys and values of m and keep none.
+would read it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Weights = Mapping[str, Tensor]
 Memory = dict[Any, list[Any]]
 
 
-def attend(state: Tensor, memory: list[Any], weights: Weights, prefix: str, config: Any, *, keeps: bool) -> Tensor:
-    """The newest position's attention; ``keeps`` says whether its key and value are put into the memory."""
+def attend(state: Tensor, memory: list[Any], weights: Weights, prefix: str, config: Any) -> Tensor:
+    """The newest position's attention, whose key and value are put into the memory."""
     width, heads = config.hidden_size, config.num_attention_heads
     weight, bias = weights[f"{prefix}.qkv_proj.weight"], weights.get(f"{prefix}.qkv_proj.bias")
     thirds = [slice(part * width, (part + 1) * width) for part in range(3)]
@@ -34,10 +34,8 @@ def attend(state: Tensor, memory: list[Any], weights: Weights, prefix: str, conf
     def turn(vector: Tensor, position: int) -> Tensor:
         return rotate(vector, position, config.rope_theta) if config.position == "rotary" else vector
 
-    if keeps:
-        place = len(memory)
-        memory.append(([turn(key[part], place) for part in parts], [value[part] for part in parts]))
-    place = len(memory) - 1
+    place = len(memory)
+    memory.append(([turn(key[part], place) for part in parts], [value[part] for part in parts]))
     outputs = []
     for head, part in enumerate(parts):
         turned = turn(query[part], place)
@@ -64,16 +62,15 @@ def cycle(state: Tensor, memory: list[Tensor], dilation: int, weights: Weights, 
     return state + change
 
 
-def one_layer(state: Tensor, memory: Memory, at: int, kept: int, weights: Weights, number: int, config: Any) -> Tensor:
-    """A core layer at recurrence ``at``; its keys and values are those of recurrence ``kept``."""
+def one_layer(state: Tensor, memory: Memory, at: int, weights: Weights, number: int, config: Any) -> Tensor:
+    """A core layer at recurrence ``at``."""
     prefix = f"core.block.layers.{number}"
 
     def norm(vector: Tensor, which: str) -> Tensor:
         return normalise(vector, weights, f"{prefix}.{which}_norm", config)
 
     def mix(vector: Tensor) -> Tensor:
-        seen = memory[kept, number, "attention"]
-        return attend(vector, seen, weights, f"{prefix}.attention", config, keeps=kept == at)
+        return attend(vector, memory[at, number, "attention"], weights, f"{prefix}.attention", config)
 
     def feed(vector: Tensor) -> Tensor:
         if config.feed_forward == "swiglu":
@@ -98,7 +95,6 @@ def decode(
     leaves: Callable[[Tensor, int], bool],
     *,
     prompt: int = 1,
-    serving: int | None = None,
 ) -> tuple[list[Tensor], list[int]]:
     """Reads a row token by token.
 
@@ -108,7 +104,6 @@ def decode(
         config: Any object with the configuration's keys; without prelude and coda.
         leaves: Whether a token leaves with these logits ``(vocabulary,)`` after this recurrence.
         prompt: Leading tokens that take every recurrence if there are two or more.
-        serving: Recurrence whose keys and values the later ones read.
 
     Returns:
         Logits ``(vocabulary,)`` and recurrences of each token.
@@ -133,11 +128,10 @@ def decode(
                 prefix = "core.block.layers.0"
                 if config.norm_placement == "pre":
                     inputs = normalise(inputs, own, f"{prefix}.attention_norm", config)
-                attend(inputs, memory[at, 0, "attention"], own, f"{prefix}.attention", config, keeps=True)
+                attend(inputs, memory[at, 0, "attention"], own, f"{prefix}.attention", config)
                 continue
-            kept = at if serving is None else min(at, serving)
             for number in range(config.num_core_layers):
-                inputs = one_layer(inputs, memory, at, kept, own, number, config)
+                inputs = one_layer(inputs, memory, at, own, number, config)
             state = inputs + config.residual_scale * state
             final = at == config.num_recurrences
             if final or at in config.exits:

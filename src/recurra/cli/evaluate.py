@@ -23,9 +23,6 @@ def evaluate(
     by_position: Annotated[
         bool, typer.Option("--by-position", help="Language model: also the loss by position in a block or window.")
     ] = False,
-    caches: Annotated[
-        bool, typer.Option("--caches", help="Language model: also memory and loss of every cache policy in decoding.")
-    ] = False,
     text_column: Annotated[str | None, typer.Option("--text-column", help="Default: the run's.")] = None,
     label_column: Annotated[str | None, typer.Option("--label-column", help="Default: the run's.")] = None,
     encoding: Annotated[str | None, typer.Option("--encoding", help="Of the file. Default: the run's.")] = None,
@@ -57,7 +54,6 @@ def evaluate(
         "--data": data,
         "--stride": stride,
         "--by-position": by_position or None,
-        "--caches": caches or None,
         "--text-column": text_column,
         "--label-column": label_column,
         "--encoding": encoding,

@@ -52,12 +52,6 @@ def generate(
         int | None,
         typer.Option("--draft", help="Draft tokens after this exit and check them together: the same text, faster."),
     ] = None,
-    cache: Annotated[
-        str,
-        typer.Option(
-            "--cache", help="per-loop (exact), shared (less memory, some loss), or none (recomputes everything)."
-        ),
-    ] = "per-loop",
     precision: options.Precision = "fp32",
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts computed together.")] = 8,
     as_json: options.Json = False,
@@ -83,7 +77,6 @@ def generate(
         top_k=top_k,
         num_beams=num_beams,
         seed=seed,
-        cache=cache,
         rule=make_rule(exit_rule, threshold=threshold, after=exit_after),
         draft=draft,
     )
@@ -101,8 +94,8 @@ def generate(
     if as_json:
         plain = generator.figures.plain()
         rule = None if settings.rule is None else settings.rule.plain()
-        print_json({"model": str(run), "results": results, "cache": settings.cache, "exit_rule": rule, **plain})
-    for line in _figures(generator.figures, settings.cache):
+        print_json({"model": str(run), "results": results, "exit_rule": rule, **plain})
+    for line in _figures(generator.figures):
         Reporter(quiet=quiet).say(line)
 
 
@@ -122,10 +115,10 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _figures(figures: GenerationFigures, cache: str) -> list[str]:
+def _figures(figures: GenerationFigures) -> list[str]:
     lines = [f"{figures.tokens:,} tokens, {figures.tokens_per_second:,.1f} tokens a second"]
     if figures.cache_bytes_per_token is not None:
-        lines[0] += f"; cache {cache}: {figures.cache_bytes_per_token / 1024:,.2f} KiB a token and row"
+        lines[0] += f"; cache: {figures.cache_bytes_per_token / 1024:,.2f} KiB a token and row"
     if figures.exits:
         total = sum(figures.exits.values())
         shares = [f"{number}: {100 * count / total:.0f} %" for number, count in sorted(figures.exits.items())]

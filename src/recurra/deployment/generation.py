@@ -13,11 +13,11 @@ from typing import Any, cast
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast, TextStreamer
 
-from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers, unknown
+from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers
 from recurra.core.sealed import sealed_model
 from recurra.core.terminal import one_line
 from recurra.data.language.tokenization import read_language_tokenizer
-from recurra.models.cache import PER_LOOP, POLICIES, SHARED, RecurraCache, make_cache
+from recurra.models.cache import RecurraCache
 from recurra.models.controls import holds_linear_model
 from recurra.models.exits.rules import ExitRule, FixedExit
 from recurra.models.folder import read_model_configuration
@@ -25,8 +25,6 @@ from recurra.models.inference import PRECISIONS, check_precision, default_device
 from recurra.models.language_modeling import RecurraForCausalLM
 from recurra.models.loading import load_language_model
 
-NO_CACHE = "none"
-CACHES = (*POLICIES, NO_CACHE)
 # Tokens that an exit drafts before all recurrences look at them.
 DRAFTED = 3
 
@@ -63,7 +61,7 @@ class LanguageModel:
 
     @property
     def ours(self) -> bool:
-        """Whether it is a model of this package, with exits and caches of ours."""
+        """Whether it is a model of this package, with exits and a cache of ours."""
         return isinstance(self.model, RecurraForCausalLM)
 
     @property
@@ -150,15 +148,14 @@ class GenerationSettings:
     top_k: int | None = None
     num_beams: int = 1
     seed: int = 0
-    cache: str = PER_LOOP
     rule: ExitRule | None = None
     draft: int | None = None
 
     def __post_init__(self) -> None:
-        if self.draft is not None and (self.draws or self.num_beams > 1 or self.rule or self.cache != PER_LOOP):
+        if self.draft is not None and (self.draws or self.num_beams > 1 or self.rule):
             raise ConfigurationError(
-                "drafts are for the most probable tokens, one after the other; leave temperature, top_p, top_k, beams, "
-                f"exit rules and caches but '{PER_LOOP}' out"
+                "drafts are for the most probable tokens, one after the other; leave temperature, top_p, top_k, beams "
+                "and exit rules out"
             )
         for name, value, least in (
             ("max_new_tokens", self.max_new_tokens, 1),
@@ -171,8 +168,6 @@ class GenerationSettings:
             raise ConfigurationError(f"temperature is {self.temperature:g}; allowed: 0 (most probable token) or above")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigurationError(f"top_p is {self.top_p:g}; allowed: above 0, at most 1")
-        if self.cache not in CACHES:
-            raise ConfigurationError(unknown("cache", self.cache, CACHES))
         if self.num_beams > 1 and self.draws:
             raise ConfigurationError("beams take the most probable texts; leave temperature, top_p and top_k out")
         if self.temperature == 0 and (self.top_p is not None or self.top_k is not None):
@@ -243,8 +238,7 @@ class Generator:
     """Goes on with prompts.
 
     Raises:
-        ConfigurationError: If the model cannot generate so: it leaks, has no such exit, or is not ours and has no
-            exits or shared cache at all.
+        ConfigurationError: If the model cannot generate so: it leaks, has no such exit, or is not ours and has none.
     """
 
     def __init__(self, language: LanguageModel, settings: GenerationSettings) -> None:
@@ -256,23 +250,12 @@ class Generator:
             model.check_generates()
             if settings.rule is not None:
                 settings.rule.check(model.config, model.config.vocab_size)
-            self._new_cache()
             if settings.draft is not None:
                 FixedExit(settings.draft).check(model.config, model.config.vocab_size)
         elif settings.rule is not None or settings.draft is not None:
             asked = "an exit rule needs" if settings.draft is None else "drafts need"
             raise ConfigurationError(f"{asked} a model with exits; {what}")
-        elif settings.cache == SHARED:
-            raise ConfigurationError(
-                f"cache '{SHARED}' is for recurrent models; {what}; allowed: {PER_LOOP} (its own), {NO_CACHE}"
-            )
         torch.manual_seed(settings.seed)
-
-    def _new_cache(self) -> RecurraCache | None:
-        """A cache of ours; none for other models, and where nothing is cached."""
-        if not self.language.ours or self.settings.cache == NO_CACHE:
-            return None
-        return make_cache(self.language.model.config, self.settings.cache)
 
     def run(
         self, prompts: list[str], *, batch_size: int = 8, write: Callable[[str], None] | None = None
@@ -308,7 +291,7 @@ class Generator:
             return [self._drafted(row, settings.draft, more.get("streamer")) for row in rows]
         end = tokenizer.eos_token_id
         ids, mask = (part.to(model.device) for part in pad_left(rows, end))
-        cache, width = self._new_cache(), ids.shape[1]
+        width = ids.shape[1]
         arguments: dict[str, Any] = {
             **settings.arguments(),
             **more,
@@ -317,15 +300,13 @@ class Generator:
         }
         if len(tokenizer) < model.config.vocab_size:
             arguments["suppress_tokens"] = list(range(len(tokenizer), model.config.vocab_size))
-        if cache is not None:
-            arguments["past_key_values"] = cache
         if settings.rule is not None:
             arguments["exit_rule"] = settings.rule
         start = time.perf_counter()
         output = model.generate(
             input_ids=ids,
             attention_mask=mask,
-            use_cache=settings.cache != NO_CACHE,
+            use_cache=True,
             eos_token_id=end,
             pad_token_id=end,
             return_dict_in_generate=True,
@@ -333,7 +314,7 @@ class Generator:
         )
         continuations = output.sequences[:, width:].tolist()
         self.figures.wall_s += time.perf_counter() - start
-        self._note(cache if cache is not None else output.past_key_values, len(rows) * settings.num_beams)
+        self._note(output.past_key_values, len(rows) * settings.num_beams)
         return list(continuations)
 
     def _room(self, width: int) -> int:

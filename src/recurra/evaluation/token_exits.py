@@ -1,10 +1,10 @@
-"""Loss of a language model whose tokens stop early or whose cache is shared; thresholds for that."""
+"""Loss of a language model whose tokens stop early; thresholds for that."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,7 +49,6 @@ def score_token_exits(
     *,
     first_read: int,
     context: int,
-    serving: int | None = None,
 ) -> ExitScores:
     """Scores texts by decoding them: token by token through the cache, each by the head at which it stops.
 
@@ -60,7 +59,7 @@ def score_token_exits(
         raise ConfigurationError("a leaking model decodes nothing: it reads tokens that are not there yet")
     if rule is not None:
         rule.check(model.config, model.config.vocab_size)
-    decoder = _Decoder(model, rule, check_serving(model.config, serving))
+    decoder = _Decoder(model, rule)
     positions = max(BATCH_POSITIONS, _LOGITS // model.config.vocab_size)
     scores = score_texts(decoder, texts, first_read=first_read, context=context, batch_positions=positions)
     return ExitScores(scores[FINAL], decoder.exit_counts)
@@ -69,16 +68,15 @@ def score_token_exits(
 class _Decoder(nn.Module):
     """Called like a causal language model; counts the recurrences after which tokens stopped."""
 
-    def __init__(self, model: RecurraForCausalLM, rule: ExitRule | None, serving: int | None) -> None:
+    def __init__(self, model: RecurraForCausalLM, rule: ExitRule | None) -> None:
         super().__init__()
         self.model = model
         self.config = model.config
         self.rule = rule
-        self.serving = serving
         self.exit_counts: Counter[int] = Counter()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> CausalLMOutput:
-        cache = RecurraCache(self.config, serving=self.serving)
+        cache = RecurraCache(self.config)
         present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         depth = self.config.num_recurrences if self.rule is None else self.rule.always_after
         logits = []
@@ -144,33 +142,3 @@ class _NeverStops(ExitRule):
 
     def describe(self) -> str:
         return "never before the last recurrence"
-
-
-@dataclass(frozen=True)
-class PolicyCost:
-    """A cache policy of a model on a text."""
-
-    policy: str
-    serving: int | None
-    bytes_per_token: int
-    loss: float
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
-
-def compare_cache_policies(
-    model: RecurraForCausalLM,
-    texts: Sequence[npt.NDArray[np.integer[Any]]],
-    *,
-    first_read: int,
-    context: int,
-) -> list[PolicyCost]:
-    """Scores texts under every policy that the model allows, the exact one first."""
-    found = []
-    for serving in (None, *range(1, model.config.num_recurrences)):
-        scores = score_token_exits(model, texts, None, first_read=first_read, context=context, serving=serving)
-        memory = growth_bytes_per_token(model.config, serving=serving)
-        found.append(PolicyCost(PER_LOOP if serving is None else SHARED, serving, memory, scores.loss))
-    return found

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from recurra.core.errors import ConfigurationError, unknown
+from recurra.core.errors import ConfigurationError
 from recurra.models.configuration import RecurraConfig
 
 _LEAST_TOKENS = 32
@@ -65,10 +65,6 @@ class GrowingLayer(DynamicLayer):
         self._buffers = None
 
 
-PER_LOOP, SHARED = "per-loop", "shared"
-POLICIES = (PER_LOOP, SHARED)
-
-
 @dataclass(frozen=True)
 class SkippedEntries:
     """Keys and values ``(rows, heads, recurrences skipped, head_dim)`` of the first core layer for stopped rows."""
@@ -83,10 +79,7 @@ class RecurraCache(Cache):
     """Keys and values of every layer application, and the last states that every convolution reads.
 
     A shared layer has different states in every recurrence, so each application keeps its own, and each convolution of
-    each its history, ``(batch, span, channels)``. Both are numbered in the order in which a forward pass comes by. That
-    is exact, and called ``per-loop``. With a ``serving`` recurrence, from 1, the cache is ``shared``: its keys and
-    values serve the later ones too, which reads what was not trained (`recurra.evaluation.token_exits` says what it
-    costs).
+    each its history, ``(batch, span, channels)``. Both are numbered in the order in which a forward pass comes by.
 
     Tokens that stop early have nothing of their own in the recurrences that they skip. The core's first layer gets keys
     and values of the state with which they stopped, all else what the last recurrence computed for them kept.
@@ -94,13 +87,11 @@ class RecurraCache(Cache):
 
     is_croppable = False
 
-    def __init__(self, config: RecurraConfig, *, serving: int | None = None) -> None:
-        self.serving = check_serving(config, serving)
+    def __init__(self, config: RecurraConfig) -> None:
         self._before = config.num_prelude_layers
         self._attentions = config.num_core_layers
-        self._recurrences = config.num_recurrences
         self._convolutions = config.num_core_layers * config.num_cycles if config.has_convolution else 0
-        super().__init__(layers=[GrowingLayer() for _ in range(kept_applications(config, serving))])
+        super().__init__(layers=[GrowingLayer() for _ in range(config.num_hidden_layers)])
         self.histories: list[Tensor] = []
         self.exit_counts: Counter[int] = Counter()
         # What the convolutions of the last pass read, if some of its tokens may be taken out again.
@@ -142,19 +133,18 @@ class RecurraCache(Cache):
         skipped: Sequence[SkippedEntries] = (),
     ) -> tuple[Tensor, Tensor]:
         """Keeps the new keys and values of a layer application; returns all that its queries see."""
-        layer = self.layers[self._slot(number)]
-        if not self._is_shared(number):
-            check_length(number, layer.get_seq_length(), past)
-            if rows is not None:
-                whole_keys, whole_values = self._skipped_entry(number, skipped)
-                whole_keys[rows], whole_values[rows] = keys.to(whole_keys.dtype), values.to(whole_values.dtype)
-                keys, values = whole_keys, whole_values
-            layer.update(keys, values)
+        layer = self.layers[number]
+        check_length(number, layer.get_seq_length(), past)
+        if rows is not None:
+            whole_keys, whole_values = self._skipped_entry(number, skipped)
+            whole_keys[rows], whole_values[rows] = keys.to(whole_keys.dtype), values.to(whole_values.dtype)
+            keys, values = whole_keys, whole_values
+        layer.update(keys, values)
         return (layer.keys, layer.values) if rows is None else (layer.keys[rows], layer.values[rows])
 
     def _skipped_entry(self, number: int, skipped: Sequence[SkippedEntries]) -> tuple[Tensor, Tensor]:
         """One token's keys and values as if all rows had stopped, ``(batch, heads, 1, head_dim)`` each."""
-        previous = self.layers[self._slot(number - self._attentions)]
+        previous = self.layers[number - self._attentions]
         keys, values = previous.keys[:, :, -1:].clone(), previous.values[:, :, -1:].clone()
         recurrence, layer = divmod(number - self._before, self._attentions)
         for entries in skipped if layer == 0 else ():
@@ -187,26 +177,10 @@ class RecurraCache(Cache):
     ) -> None:
         """Fills in one token of all rows for the next recurrences."""
         for number in range(attention, attention + recurrences * self._attentions):
-            if not self._is_shared(number):
-                self.update_attention(number, *self._skipped_entry(number, skipped), past)
+            self.update_attention(number, *self._skipped_entry(number, skipped), past)
         for number in range(convolution, convolution + recurrences * self._convolutions):
             previous = self.histories[number - self._convolutions]
             self.update_convolution(number, previous[:, -1:], previous.shape[1])
-
-    def _slot(self, number: int) -> int:
-        """Index in ``layers`` of what an application reads."""
-        kept = self._recurrences if self.serving is None else self.serving
-        recurrence, layer = divmod(number - self._before, self._attentions)
-        if recurrence < kept or number < self._before:
-            return number
-        if recurrence < self._recurrences:
-            return self._before + (kept - 1) * self._attentions + layer
-        return number - (self._recurrences - kept) * self._attentions
-
-    def _is_shared(self, number: int) -> bool:
-        """Whether an application keeps nothing of its own."""
-        recurrence = (number - self._before) // self._attentions
-        return self.serving is not None and self.serving <= recurrence < self._recurrences
 
     def reset(self) -> None:
         """Forgets everything."""
@@ -248,33 +222,6 @@ def check_length(number: int, kept: int, past: int) -> None:
         )
 
 
-def check_serving(config: RecurraConfig, serving: int | None) -> int | None:
-    """Returns ``serving`` if a cache can be shared so."""
-    last = config.num_recurrences - 1
-    if serving is None or 1 <= serving <= last:
-        return serving
-    if not last:
-        raise ConfigurationError(
-            f"cache '{SHARED}' needs two recurrences or more, and this model has one: nothing could be shared; "
-            f"take '{PER_LOOP}'"
-        )
-    raise ConfigurationError(f"serving recurrence is {serving}; allowed for this model: 1 to {last}")
-
-
-def make_cache(config: RecurraConfig, policy: str) -> RecurraCache:
-    """Returns an empty cache of a policy by name."""
-    if policy not in POLICIES:
-        raise ConfigurationError(unknown("cache policy", policy, POLICIES))
-    # Shared by the one in the middle: half of the memory.
-    return RecurraCache(config, serving=None if policy == PER_LOOP else max(1, config.num_recurrences // 2))
-
-
-def kept_applications(config: RecurraConfig, serving: int | None = None) -> int:
-    """Layer applications that keep keys and values of their own."""
-    shared = 0 if serving is None else config.num_recurrences - serving
-    return config.num_hidden_layers - shared * config.num_core_layers
-
-
-def growth_bytes_per_token(config: RecurraConfig, *, serving: int | None = None) -> int:
-    """Bytes by which the cache of one row grows with every token: keys and values of what keeps its own, in FP32."""
-    return 8 * kept_applications(config, serving) * config.hidden_size
+def growth_bytes_per_token(config: RecurraConfig) -> int:
+    """Bytes by which the cache of one row grows with every token: keys and values of every layer application, FP32."""
+    return 8 * config.num_hidden_layers * config.hidden_size

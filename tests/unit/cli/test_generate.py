@@ -63,11 +63,11 @@ def test_a_prompt_goes_on_as_greedy_decoding_does_and_figures_go_to_standard_err
     out, err = said(folders / "run", "the film", "--max-new-tokens", 12)
     assert out == f"the film{by_hand(folders / 'run' / 'model', 'the film', 12)}\n"
     config = RecurraForCausalLM.from_pretrained(folders / "run" / "model").config
-    assert "12 tokens, " in err and "tokens a second; cache per-loop: " in err
+    assert "12 tokens, " in err and "tokens a second; cache: " in err
     assert f"{growth_bytes_per_token(config) / 1024:.2f} KiB a token and row" in err
 
 
-@pytest.mark.parametrize("extra", [(), ("--cache", "none"), ("--batch-size", 2)], ids=["cache", "none", "batches"])
+@pytest.mark.parametrize("extra", [(), ("--batch-size", 2)], ids=["together", "batches"])
 def test_several_prompts_go_on_as_each_does_alone(folders: Path, said: Any, extra: tuple[Any, ...]) -> None:
     out, _ = said(folders / "run", *PROMPTS, "--max-new-tokens", 9, "--json", *extra)
     result = json.loads(out)
@@ -75,7 +75,6 @@ def test_several_prompts_go_on_as_each_does_alone(folders: Path, said: Any, extr
     for each in result["results"]:
         assert each["text"] == by_hand(folders / "run" / "model", each["prompt"], 9)
     assert result["tokens"] == sum(each["tokens"] + each["ended"] for each in result["results"])
-    assert (result["cache_bytes_per_token"] is None) == ("none" in extra)
 
 
 def test_prompts_come_from_a_file(folders: Path, said: Any, tmp_path: Path) -> None:
@@ -143,13 +142,7 @@ MISTAKES: dict[str, tuple[tuple[Any, ...], str]] = {
     "threshold alone": (("run", "a", "--threshold", 0.5), "a threshold is for rule 'confidence' or 'entropy'"),
     "no exits": (("plain", "a", "--exit-rule", "confidence"), "this model was trained without; train one with exits"),
     "leaking": (("leaking", "a"), "this model cannot generate: it leaks"),
-    "cache": (("run", "a", "--cache", "shard"), "unknown cache 'shard' (did you mean 'shared'?)"),
-    "nothing to share": (
-        ("stacked", "a", "--cache", "shared"),
-        "needs two recurrences or more, and this model has one",
-    ),
     "foreign rule": (("gpt2", "a", "--exit", 1), "an exit rule needs a model with exits; "),
-    "foreign cache": (("gpt2", "a", "--cache", "shared"), "cache 'shared' is for recurrent models; "),
     "temperature": (("run", "a", "--temperature", -1), "temperature is -1; allowed: 0"),
     "top-p": (("run", "a", "--top-p", 1.5), "top_p is 1.5; allowed: above 0, at most 1"),
     "top-k": (("run", "a", "--top-k", 0), "top_k is 0; allowed: whole numbers from 1"),

@@ -33,7 +33,6 @@ HOW: dict[str, dict[str, Any]] = {
     "greedy": {},
     "drawn": {"temperature": 1e-3, "top_p": 0.9},
     "beams": {"num_beams": 3},
-    "without cache": {"cache": "none"},
     "early": {"rule": ConfidenceRule.constant(0.3)},
     "after 1": {"rule": FixedExit(1)},
     "drafted": {"draft": 1},

@@ -1,4 +1,4 @@
-"""Loss under exit rules and shared caches, against decoding token by token; thresholds that keep what they promise."""
+"""Loss under exit rules, against decoding token by token; thresholds that keep what they promise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
 from recurra.evaluation.perplexity import score_texts
-from recurra.evaluation.token_exits import calibrate_language, compare_cache_policies, score_token_exits
+from recurra.evaluation.token_exits import calibrate_language, score_token_exits
 from recurra.models.cache import RecurraCache
 from recurra.models.exits.rules import ConfidenceRule, ExitRule, FixedExit, confidence
 from tiny import language_model, stir
@@ -44,13 +44,13 @@ def middle_rule(model: RecurraForCausalLM) -> ConfidenceRule:
 
 
 @torch.no_grad()
-def decoded(model: RecurraForCausalLM, rule: ExitRule | None, serving: int | None) -> tuple[list[float], list[int]]:
+def decoded(model: RecurraForCausalLM, rule: ExitRule | None) -> tuple[list[float], list[int]]:
     """Nats and recurrences of every token, each read through a cache behind those before it in its block."""
     nats, depths = [], []
     for text in some_texts():
         for start in range(0, len(text), 16):
             block = text[start : start + 16].tolist()
-            cache = RecurraCache(model.config, serving=serving)
+            cache = RecurraCache(model.config)
             read = [int(text[start - 1]) if start else 0, *block[:-1]]
             for token, target in zip(read, block, strict=True):
                 output = model(torch.tensor([[token]]), past_key_values=cache, exit_rule=rule)
@@ -59,13 +59,12 @@ def decoded(model: RecurraForCausalLM, rule: ExitRule | None, serving: int | Non
     return nats, depths
 
 
-@pytest.mark.parametrize("serving", [None, 2])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_rows_of_a_batch_are_scored_as_if_decoded_alone(variant: str, serving: int | None) -> None:
+def test_rows_of_a_batch_are_scored_as_if_decoded_alone(variant: str) -> None:
     model = model_of(variant)
     rule = middle_rule(model)
-    nats, depths = decoded(model, rule, serving)
-    found = score_token_exits(model, some_texts(), rule, serving=serving, **READ)
+    nats, depths = decoded(model, rule)
+    found = score_token_exits(model, some_texts(), rule, **READ)
     np.testing.assert_allclose(found.nats, nats, rtol=1e-5, atol=1e-6)
     assert sorted(found.exit_counts.elements()) == sorted(depths) and len(set(depths)) >= 2
     assert found.mean_recurrences == pytest.approx(np.mean(depths))
@@ -78,16 +77,6 @@ def test_without_a_rule_and_at_a_fixed_exit_the_loss_is_that_of_the_head() -> No
     fixed = score_token_exits(model, some_texts(), FixedExit(3), **READ)
     np.testing.assert_allclose(fixed.nats, by_head["exit-2"], rtol=1e-9)
     assert dict(+fixed.exit_counts) == {3: 66}
-
-
-def test_cache_policies_are_compared_with_the_exact_one() -> None:
-    model = model_of()
-    exact, *shared = compare_cache_policies(model, some_texts(), **READ)
-    assert (exact.policy, exact.serving, exact.bytes_per_token) == ("per-loop", None, 2 * 4 * 8 * 4)
-    assert exact.loss == pytest.approx(score_texts(model, some_texts(), **READ)["final"].mean())
-    assert [(cost.serving, cost.bytes_per_token) for cost in shared] == [(1, 64), (2, 128), (3, 192)]
-    for cost in shared:
-        assert cost.loss == pytest.approx(np.mean(decoded(model, None, cost.serving)[0])) != exact.loss
 
 
 @pytest.mark.parametrize("kind", ["confidence", "entropy"])
@@ -117,7 +106,6 @@ def test_a_threshold_keeps_the_loss_bound_and_a_looser_bound_takes_fewer_recurre
             lambda model: calibrate_language(model, some_texts(), 0.1, kind="entropi", **READ),
             "unknown exit rule to calibrate 'entropi' .did you",
         ),
-        (lambda model: score_token_exits(model, some_texts(), None, serving=4, **READ), "serving recurrence is 4"),
         (
             lambda _: score_token_exits(language_model(causal_convolution=False), some_texts(), None, **READ),
             "a leaking model decodes nothing",

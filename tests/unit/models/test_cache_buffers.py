@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from recurra.models.cache import GrowingLayer, RecurraCache
-from tiny import language_config
+from recurra.models.cache import GrowingLayer
 
 STEPS = st.lists(
     st.one_of(
@@ -56,21 +54,6 @@ def test_it_holds_what_the_stock_layer_holds(steps: list[tuple[str, int]]) -> No
         assert ours.get_seq_length() == stock.get_seq_length()
         if stock.get_seq_length():
             assert torch.equal(ours.keys, stock.keys) and torch.equal(ours.values, stock.values)
-
-
-@pytest.mark.parametrize(
-    ("serving", "slots"),
-    [(None, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), (1, [0, 1, 2, 3, 2, 3, 2, 3, 4, 5]), (2, [0, 1, 2, 3, 4, 5, 4, 5, 6, 7])],
-)
-def test_a_recurrence_that_serves_later_ones_is_read_in_their_place(serving: int | None, slots: list[int]) -> None:
-    config = language_config(num_prelude_layers=2, num_core_layers=2, num_recurrences=3, num_coda_layers=2, exits=[])
-    cache = RecurraCache(config, serving=serving)
-    for number, slot in enumerate(slots):
-        if slot not in slots[:number]:
-            entry = torch.full((1, 1, 1, 2), float(number))
-            cache.update_attention(number, entry, entry, 0)
-        assert cache._slot(number) == slot
-        assert float(cache.layers[slot].keys[0, 0, 0, 0]) == slots.index(slot)
 
 
 def _change(layer: Any, step: str, number: int) -> None:

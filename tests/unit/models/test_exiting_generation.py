@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -12,12 +11,12 @@ from transformers import DynamicCache
 
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
-from recurra.models.cache import RecurraCache, growth_bytes_per_token, make_cache
+from recurra.models.cache import RecurraCache
 from recurra.models.exits.rules import ConfidenceRule, ExitRule, confidence
 from references.exiting_decoder import decode
 from references.exits import stops
 from relaxed import RELAXED
-from tiny import cached_bytes, language_model, stir
+from tiny import language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -72,16 +71,15 @@ def step_by_step(
     return torch.stack(logits, 1), torch.stack(depths, 1), rows
 
 
-@pytest.mark.parametrize("serving", [None, 1, 2])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_each_row_of_a_batch_is_decoded_as_defined(variant: str, serving: int | None) -> None:
+def test_each_row_of_a_batch_is_decoded_as_defined(variant: str) -> None:
     model = model_of(variant)
     ids, mask = left_padded(LENGTHS)
     weights = dict(model.named_parameters())
     rule = middle_rule(model, ids)
     # Two tokens of the shortest row are left to be decoded one by one.
     prompt = max(LENGTHS) - 2
-    cache = RecurraCache(model.config, serving=serving)
+    cache = RecurraCache(model.config)
     logits, depths, rows = step_by_step(model, ids, mask, prompt, rule, cache)
     for row, length in enumerate(LENGTHS):
         with torch.no_grad():
@@ -91,7 +89,6 @@ def test_each_row_of_a_batch_is_decoded_as_defined(variant: str, serving: int | 
                 model.config,
                 lambda said, at: stops(rule.plain(), said, at),
                 prompt=length - 2,
-                serving=serving,
             )
         torch.testing.assert_close(logits[row], torch.stack(wanted[-3:]), **TOLERANCE)
         assert depths[row].tolist() == [4, *deep[-2:]]
@@ -135,32 +132,7 @@ def test_without_a_cache_the_last_position_decides_for_the_row() -> None:
             assert torch.equal(output.logits[:, -1].argmax(-1), said[:, place])
 
 
-@pytest.mark.parametrize("serving", [1, 2, 3])
-def test_a_shared_cache_keeps_less(serving: int) -> None:
-    model = model_of("two layers, injection, scale").float()
-    cache = RecurraCache(model.config, serving=serving)
-    sizes = []
-    for place in range(5):
-        with torch.no_grad():
-            model(torch.tensor([[place]]), past_key_values=cache)
-        sizes.append(cached_bytes(cache))
-    grown = {second - first for first, second in itertools.pairwise(sizes)}
-    assert grown == {growth_bytes_per_token(model.config, serving=serving)} == {2 * 2 * serving * 8 * 4}
-    assert growth_bytes_per_token(model.config) == 2 * 2 * 4 * 8 * 4
-
-
 def test_a_stock_cache_cannot_fill_in_what_is_skipped() -> None:
     model = model_of("SwiGLU")
     with pytest.raises(ConfigurationError, match="an exit rule came with a DynamicCache; give a RecurraCache"):
         model(torch.tensor([[1]]), past_key_values=DynamicCache(), exit_rule=ConfidenceRule())
-
-
-def test_a_cache_policy_that_cannot_work_is_refused() -> None:
-    config = model_of("crt").config
-    with pytest.raises(ConfigurationError, match=r"unknown cache policy 'shard' \(did you mean 'shared'\?\)"):
-        make_cache(config, "shard")
-    with pytest.raises(ConfigurationError, match="serving recurrence is 4; allowed for this model: 1 to 3"):
-        RecurraCache(config, serving=4)
-    stacked = language_model(num_recurrences=1, exits=[]).config
-    with pytest.raises(ConfigurationError, match="cache 'shared' needs two recurrences or more, and this model has"):
-        make_cache(stacked, "shared")

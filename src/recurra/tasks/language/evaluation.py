@@ -29,7 +29,6 @@ from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import EncodedText, is_lossless, read_language_tokenizer
 from recurra.evaluation.latency import measure_latency, synchroniser
 from recurra.evaluation.perplexity import Perplexity, PositionLoss, evaluate_perplexity
-from recurra.evaluation.token_exits import PolicyCost, compare_cache_policies
 from recurra.models.inference import autocast, check_precision, default_device
 from recurra.models.loading import load_language_model
 from recurra.tasks.base import require_split
@@ -216,21 +215,6 @@ def position_table(title: str, positions: Mapping[str, PositionLoss]) -> Table:
     return Table("positions", title, rows)
 
 
-def cache_table(title: str, caches: Sequence[PolicyCost]) -> Table:
-    """A row a cache policy: memory a token, loss, and what that is above the exact one."""
-    rows = [
-        {
-            "Cache": cost.policy,
-            "Serves": "each its own" if cost.serving is None else f"loop {cost.serving} the later ones",
-            "KiB a token": f"{cost.bytes_per_token / 1024:.2f}",
-            "Loss": f"{cost.loss:.4f}",
-            "Above exact": f"{100 * (cost.loss / caches[0].loss - 1):+.2f} %",
-        }
-        for cost in caches
-    ]
-    return Table("caches", title, rows)
-
-
 def _perplexity(value: float | None) -> str:
     if value is None:
         return "–"
@@ -254,7 +238,6 @@ class LanguageEvaluation:
         precision: Precision of the matrix products.
         lossless: Whether the tokenizer gives the text back.
         positions: Loss by position in a window of every head, if it was asked for.
-        caches: What each cache policy costs in decoding, if it was asked for.
     """
 
     run_id: str
@@ -266,7 +249,6 @@ class LanguageEvaluation:
     precision: str
     lossless: bool
     positions: Mapping[str, PositionLoss] | None = None
-    caches: Sequence[PolicyCost] | None = None
 
     def shown(self) -> CommandResult:
         """Figures of every head, and what else was asked for."""
@@ -284,8 +266,6 @@ class LanguageEvaluation:
         if self.positions is not None:
             parts.append(position_table(f"{self.label}: loss by position", self.positions))
             lines.append("every position: --json")
-        if self.caches is not None:
-            parts.append(cache_table("caches in decoding, FP32, blocks", self.caches))
         return CommandResult(self.plain(), [*parts, lines])
 
     def plain(self) -> dict[str, Any]:
@@ -296,7 +276,6 @@ class LanguageEvaluation:
             "metrics": self.metrics.model_dump(mode="json"),
             "recorded": None if self.recorded is None else self.recorded.model_dump(mode="json"),
             "positions": None if positions is None else {name: loss.plain() for name, loss in positions.items()},
-            "caches": None if self.caches is None else [cost.plain() for cost in self.caches],
         }
 
 
@@ -310,7 +289,6 @@ def evaluate_language_run(
     cache_dir: Path | None = None,
     precision: str | None = None,
     by_position: bool = False,
-    caches: bool = False,
 ) -> LanguageEvaluation:
     """Evaluates every head of a run's language model.
 
@@ -323,7 +301,6 @@ def evaluate_language_run(
         cache_dir: Cache of tokenised text.
         precision: Precision to compute in; none takes the run's.
         by_position: Also give the loss by position in a window.
-        caches: Also give memory and loss of every cache policy, in blocks and FP32.
 
     Raises:
         CheckpointError: If the run is not finished or damaged.
@@ -343,8 +320,6 @@ def evaluate_language_run(
     tokenizer = read_language_tokenizer(run / MODEL_FOLDER)
     lossless = is_lossless(tokenizer)
     model = load_language_model(sealed_model(run)).to(default_device())
-    if caches:
-        model.check_generates()
     encoded = encode_for(text, config, tokenizer, cache_dir)
     heads = measure_heads(
         model,
@@ -357,10 +332,6 @@ def evaluate_language_run(
     )
     metrics = metrics_record(heads, context=config.context, stride=stride, lossless=lossless)
     positions = {name: head.positions for name, head in heads.items() if head.positions is not None}
-    costs = None
-    if caches:
-        texts = [encoded.joined] if config.mode != LINES else [encoded.text(index) for index in range(len(encoded))]
-        costs = compare_cache_policies(model, texts, first_read=encoded.end_of_text, context=config.context)
     recorded = record.metrics.get(text.name) if data is None else None
     return LanguageEvaluation(
         run_id=record.run_id,
@@ -372,7 +343,6 @@ def evaluate_language_run(
         precision=computed,
         lossless=lossless,
         positions=positions or None,
-        caches=costs,
     )
 
 

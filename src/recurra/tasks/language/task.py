@@ -44,7 +44,6 @@ _EVALUATION_OPTIONS = {
     "--data": "data",
     "--stride": "stride",
     "--by-position": "by_position",
-    "--caches": "caches",
     "--precision": "precision",
 }
 
