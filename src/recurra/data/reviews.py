@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +23,13 @@ from recurra.data.splits import apportion
 HELD_OUT_SHARES = {"validation": 0.1, "test": 0.1}
 # A row of fewer words is found inside other rows by chance and gives nothing away.
 CONTAINED_WORDS = 3
+_ANCHOR_WORDS = 8
 
 _NOT_WORD = re.compile(r"[\W_]+")
 # The same for ASCII, where it is ten times as quick.
 _ASCII_NOT_WORD = {code: " " for code in range(128) if not chr(code).isalnum()}
+
+Words = tuple[str, ...]
 
 
 def text_identity(text: str) -> str:
@@ -111,29 +114,37 @@ def joined(name: str, pools: Iterable[TextSplit]) -> TextSplit:
     )
 
 
+def runs(words: Words, length: int) -> Iterator[Words]:
+    """Every run of so many words."""
+    return (words[start : start + length] for start in range(len(words) - length + 1))
+
+
+def texts_inside(queries: Collection[Words], rows: Iterable[Words], least: int) -> Iterator[tuple[int, Words]]:
+    """Yields number and query wherever a row has a query of ``least`` words or more as a run of its words.
+
+    Queries are looked for where their first words stand: `_ANCHOR_WORDS` of them, or as many as the shortest has.
+    """
+    lengths: dict[Words, set[int]] = defaultdict(set)
+    for query in queries:
+        if len(query) >= least:
+            lengths[query[: _ANCHOR_WORDS if len(query) >= _ANCHOR_WORDS else least]].add(len(query))
+    anchors = set(map(len, lengths))
+    for number, words in enumerate(rows):
+        for anchor in anchors:
+            for start, first in enumerate(runs(words, anchor)):
+                for length in lengths.get(first, ()):
+                    if (run := words[start : start + length]) in queries:
+                        yield number, run
+
+
 def rows_that_give_away(queries: Iterable[str], rows: Sequence[str]) -> set[int]:
     """Finds the rows that equal a query or hold it as a run of three words or more, case and punctuation aside."""
-    equal: set[tuple[str, ...]] = set()
-    by_start: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
-    for query in queries:
-        words = _words(query)
-        equal.add(words)
-        if len(words) >= CONTAINED_WORDS:
-            by_start[words[:CONTAINED_WORDS]].add(words)
-    positions = set()
-    for position, row in enumerate(rows):
-        words = _words(row)
-        starts = range(len(words) - CONTAINED_WORDS + 1)
-        if words in equal or any(
-            words[start : start + len(query)] == query
-            for start in starts
-            for query in by_start.get(words[start : start + CONTAINED_WORDS], ())
-        ):
-            positions.add(position)
-    return positions
+    asked, given = set(map(_words, queries)), list(map(_words, rows))
+    inside = {row for row, _ in texts_inside(asked, given, CONTAINED_WORDS)}
+    return inside | {row for row, words in enumerate(given) if words in asked}
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _words(text: str) -> Words:
     return tuple(re.findall(r"\w+", text.lower()))
 
 

@@ -34,18 +34,6 @@ def test_scores_depend_on_the_relative_position_alone(first: int, second: int, s
     assert score(first + shift, second + shift) == pytest.approx(score(first, second), abs=2e-4 * math.sqrt(width))
 
 
-def test_consecutive_pairs_turn_by_the_formula_and_keep_their_length() -> None:
-    width, theta, position = 6, 100.0, 5
-    vector = torch.randn(1, position + 1, width, generator=torch.Generator().manual_seed(0))
-    turned = apply_rotary(vector, rotary_table(position + 1, width, theta, CPU))[0, position]
-    for pair in range(width // 2):
-        angle = position * theta ** (-2 * pair / width)
-        x, y = vector[0, position, 2 * pair : 2 * pair + 2].tolist()
-        assert turned[2 * pair].item() == pytest.approx(x * math.cos(angle) - y * math.sin(angle), abs=1e-5)
-        assert turned[2 * pair + 1].item() == pytest.approx(x * math.sin(angle) + y * math.cos(angle), abs=1e-5)
-    torch.testing.assert_close(turned.norm(), vector[0, position].norm())
-
-
 @pytest.mark.parametrize("move", ["to", "half", "copy", "saved", "saved in bf16"])
 def test_the_rotary_table_survives(move: str, tmp_path: Path) -> None:
     """A buffer outside the checkpoint: loading leaves it at zero, half precision would round its angles."""
@@ -109,20 +97,6 @@ def test_half_precision_attention_equals_the_fused_kernel_in_fp32(
     )
     assert ours.dtype == torch.bfloat16
     torch.testing.assert_close(ours.float(), wanted, rtol=2e-2, atol=2e-2)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_masks_show_exactly_the_allowed_keys(causal: bool) -> None:
-    keep = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 1]])
-    mask, kernel_causal = attention_mask(keep, 4, causal, CPU)
-    assert mask is not None and not kernel_causal
-    mask = mask.expand(3, 1, 4, 4)
-    for row in range(3):
-        for query in range(4):
-            if not keep[row, query]:
-                continue
-            for key in range(4):
-                assert bool(mask[row, 0, query, key]) == (bool(keep[row, key]) and (key <= query or not causal))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -22,7 +22,8 @@ it a note where a model's figures are much the same without them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -33,57 +34,11 @@ from scipy import stats
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.reviews import text_identity
+from recurra.data.reviews import Words, runs, text_identity, texts_inside
 from recurra.evaluation.audits.grading import keep_rows
 from recurra.evaluation.significance import wilson_interval
 
-Words = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
-
-# Words of training text that are searched at once.
-PIECE_WORDS = 1_000_000
-# Candidate places that are compared at once.
-_PIECE_CANDIDATES = 500_000
-
-# Odd, so that it has an inverse modulo 2**64 (Knuth's MMIX multiplier).
-_BASE = 6364136223846793005
-_INVERSE = pow(_BASE, -1, 2**64)
-
-
-def _encode(texts: Sequence[str], index: dict[str, int]) -> tuple[Words, Indices]:
-    """Numbers of the words of all texts, one after the other, and the offsets of the texts, ``(texts + 1,)``.
-
-    A word's number looks random and is the same in every process: the splitmix64 finaliser (Steele et al. 2014), a
-    bijection, of its place in ``index``.
-    """
-    numbers: list[int] = []
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    for position, text in enumerate(texts, start=1):
-        numbers.extend([index.setdefault(word, len(index)) for word in text.split()])
-        offsets[position] = len(numbers)
-    mixed = (np.asarray(numbers, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31)), offsets
-
-
-class RollingHash:
-    """Hash of any window of a word list in constant time: a polynomial modulo 2**64, made from prefix sums."""
-
-    def __init__(self, words: Words) -> None:
-        self._prefix = np.zeros(len(words) + 1, dtype=np.uint64)
-        np.cumsum(words * _powers(_BASE, len(words)), out=self._prefix[1:])
-        self._inverse_powers = _powers(_INVERSE, len(words) + 1)
-
-    def windows(self, starts: Indices, lengths: Indices | int) -> Words:
-        """Hashes of the windows ``[start, start + length)``."""
-        return (self._prefix[starts + lengths] - self._prefix[starts]) * self._inverse_powers[starts]
-
-
-def _powers(base: int, count: int) -> Words:
-    powers = np.full(count, base, dtype=np.uint64)
-    powers[:1] = 1
-    return np.cumprod(powers)
 
 
 class Overlap(NamedTuple):
@@ -95,101 +50,21 @@ class Overlap(NamedTuple):
 
 
 def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int = 8, min_words: int = 3) -> Overlap:
-    """Looks up texts, and their n-grams, in training texts.
-
-    Every text has an anchor, its n-gram that is rarest in the piece of training text at hand (texts shorter than an
-    n-gram are their own anchor). Only where the anchor stands is the whole sequence compared.
-    """
-    index: dict[str, int] = {}
-    words, offsets = _encode(texts, index)
-    queries = _Queries(words, offsets, ngram, min_words)
-    for first_row, piece in _pieces(train_texts):
-        queries.search(*_encode(piece, index), first_row)
-    total = np.maximum(np.diff(offsets) - ngram + 1, 0)
-    found = np.bincount(queries.gram_row, weights=queries.gram_found, minlength=len(texts)).astype(np.int64)
-    return Overlap(queries.container, total, found)
-
-
-def _pieces(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Cuts a list into pieces of about `PIECE_WORDS` words (counted as spaces, which is quick)."""
-    first, words = 0, 0
-    for row, text in enumerate(texts):
-        words += text.count(" ") + 1
-        if words >= PIECE_WORDS or row == len(texts) - 1:
-            yield first, texts[first : row + 1]
-            first, words = row + 1, 0
-
-
-class _Queries:
-    """The looked-up texts, with what has been found so far."""
-
-    def __init__(self, words: Words, offsets: Indices, ngram: int, min_words: int) -> None:
-        self.ngram, self.starts, self.lengths = ngram, offsets[:-1], np.diff(offsets)
-        self.container = np.full(len(self.starts), -1, dtype=np.int64)
-        self.wanted = self.lengths >= min_words
-        hashes = RollingHash(words)
-        self.whole = hashes.windows(self.starts, self.lengths)
-        self.gram_starts, self.gram_row = _windows(offsets, ngram)
-        self.gram_hash = hashes.windows(self.gram_starts, ngram)
-        self.gram_found = np.zeros(len(self.gram_starts), dtype=bool)
-
-    def search(self, words: Words, offsets: Indices, first_row: int) -> None:
-        """Looks in a piece of the training texts, whose first text has this row."""
-        train = RollingHash(words)
-        for length in np.unique(self.lengths[self.wanted & (self.lengths < self.ngram)]).tolist():
-            pending = np.flatnonzero(self.wanted & (self.lengths == length) & (self.container < 0))
-            _, rows, low, high = _places(train, offsets, length, self.whole[pending])
-            hit = high > low
-            self.container[pending[hit]] = first_row + rows[low[hit]]
-        starts, rows, low, high = _places(train, offsets, self.ngram, self.gram_hash)
-        self.gram_found |= high > low
-        counts = high - low
-        # One anchor a text, the rarest: sorted by text, then by count, the first of each text.
-        order = np.lexsort((counts, self.gram_row))
-        anchors = order[np.unique(self.gram_row[order], return_index=True)[1]]
-        texts = self.gram_row[anchors]
-        keep = (counts[anchors] > 0) & self.wanted[texts] & (self.container[texts] < 0)
-        for block in _blocks(anchors[keep], counts):
-            sizes = counts[block]
-            place = np.repeat(low[block], sizes) + _within(sizes)
-            gram = np.repeat(block, sizes)
-            text, row = self.gram_row[gram], rows[place]
-            start = starts[place] - (self.gram_starts[gram] - self.starts[text])
-            fits = (start >= offsets[row]) & (start + self.lengths[text] <= offsets[row + 1])
-            start, text, row = start[fits], text[fits], row[fits]
-            same = train.windows(start, self.lengths[text]) == self.whole[text]
-            # Reversed, so that the first training row wins.
-            self.container[text[same][::-1]] = first_row + row[same][::-1]
-
-
-def _within(counts: Indices) -> Indices:
-    """0, 1, 2 and so on up to each count, one after the other."""
-    within: Indices = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return within
-
-
-def _windows(offsets: Indices, length: int) -> tuple[Indices, Indices]:
-    """Starts of all windows that lie within one text, and the text of each."""
-    counts = np.maximum(np.diff(offsets) - length + 1, 0)
-    rows = np.repeat(np.arange(len(counts)), counts)
-    return offsets[:-1][rows] + _within(counts), rows
-
-
-def _places(train: RollingHash, offsets: Indices, length: int, wanted: Words) -> tuple[Indices, ...]:
-    """Starts and rows of training windows of a length, by their hash; from where to where each wanted one is."""
-    starts, rows = _windows(offsets, length)
-    hashes = train.windows(starts, length)
-    order = np.argsort(hashes, kind="stable")
-    ends = (np.searchsorted(hashes[order], wanted, side=side).astype(np.int64) for side in ("left", "right"))
-    return starts[order], rows[order], *ends
-
-
-def _blocks(anchors: Indices, counts: Indices) -> Iterator[Indices]:
-    """Cuts anchors so that one block has a bounded number of candidate places."""
-    if len(anchors):
-        block = (np.cumsum(counts[anchors]) - 1) // _PIECE_CANDIDATES
-        for number in np.unique(block).tolist():
-            yield anchors[block == number]
+    """Looks up texts of ``min_words`` or more, and the n-grams of all, in training texts."""
+    # Of 40,000 long reviews the words are ten million, and few of them differ.
+    queries = [tuple(map(sys.intern, text.split())) for text in texts]
+    container: dict[Words, int] = {}
+    trained = (tuple(text.split()) for text in train_texts)
+    for row, query in texts_inside(set(queries), trained, min_words):
+        container.setdefault(query, row)
+    # Hashes of n-grams, for they take a quarter of the memory.
+    wanted = {hash(gram) for query in queries for gram in runs(query, ngram)}
+    found: set[int] = set()
+    for text in train_texts:
+        found |= wanted.intersection(map(hash, runs(tuple(text.split()), ngram)))
+    grams = [[hash(gram) in found for gram in runs(query, ngram)] for query in queries]
+    columns = ([container.get(query, -1) for query in queries], map(len, grams), map(sum, grams))
+    return Overlap(*(np.asarray(list(column), dtype=np.int64) for column in columns))
 
 
 # Largest share of a split's rows that may be found.
