@@ -97,6 +97,13 @@ def loss_by_position(nats: npt.NDArray[np.float64], positions: npt.NDArray[np.in
 
 
 FINAL = "final"
+
+
+def head_names(config: Any) -> list[str]:
+    """Names of a model's heads: ``exit-N`` after recurrence N, the final one last."""
+    return [*(f"exit-{number}" for number in getattr(config, "exits", ())), FINAL]
+
+
 # Logits of so many positions are held at once for each head: 412 MB in FP32 for GPT-2's vocabulary.
 BATCH_POSITIONS = 2048
 # The loss needs a second copy of the logits, of so many positions at a time.
@@ -126,6 +133,7 @@ def score_texts(
     _check_tokens(model, texts, first_read)
     starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
     heads: Scores = {}
+    names = head_names(model.config) if exits else [FINAL]
     was_training = model.training
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     accepted = inspect.signature(model.forward).parameters
@@ -141,13 +149,14 @@ def score_texts(
                 kept = inputs.shape[1] - min(window.scored - window.start for window in batch)
                 last = {"logits_to_keep": kept} if "logits_to_keep" in accepted else {}
                 output = model(input_ids=inputs.to(device), **mask, **last, **fixed)
-                for name, logits in _heads(output, exits).items():
+                found = [*((getattr(output, "exit_logits", None) or ()) if exits else ()), output.logits]
+                for name, logits in zip(names, found, strict=True):
                     head_logits, wanted = logits[:, -kept:], targets[:, -kept:].to(device)
                     nats = heads.setdefault(name, np.zeros(int(starts[-1])))
                     _place(_nats(head_logits, wanted), nats, batch, starts, inputs.shape[1] - kept)
                     del head_logits
                 # Otherwise these logits would live on while the next batch makes its own.
-                del output, logits
+                del output, found, logits
     finally:
         model.train(was_training)
     for name, nats in heads.items():
@@ -209,11 +218,6 @@ def _assemble(
         if window.start:
             inputs[row, 0] = text[window.start - 1]
     return torch.from_numpy(inputs), torch.from_numpy(targets)
-
-
-def _heads(output: Any, exits: bool) -> dict[str, Tensor]:
-    early = (getattr(output, "exit_logits", None) or ()) if exits else ()
-    return {**{f"exit-{number}": logits for number, logits in enumerate(early, start=1)}, FINAL: output.logits}
 
 
 def _nats(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float64]:

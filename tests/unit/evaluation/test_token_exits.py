@@ -75,7 +75,7 @@ def test_without_a_rule_and_at_a_fixed_exit_the_loss_is_that_of_the_head() -> No
     by_head = score_texts(model, some_texts(), exits=True, **READ)
     np.testing.assert_allclose(score_token_exits(model, some_texts(), None, **READ).nats, by_head["final"], rtol=1e-9)
     fixed = score_token_exits(model, some_texts(), FixedExit(3), **READ)
-    np.testing.assert_allclose(fixed.nats, by_head["exit-2"], rtol=1e-9)
+    np.testing.assert_allclose(fixed.nats, by_head["exit-3"], rtol=1e-9)
     assert dict(+fixed.exit_counts) == {3: 66}
 
 

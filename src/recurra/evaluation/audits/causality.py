@@ -26,7 +26,7 @@ from recurra.core.configuration import derive_seed
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import IN_TRAINING, AuditResult
 from recurra.evaluation.audits.invariance import TOLERANCE, exact_fp32, judge_difference
-from recurra.evaluation.perplexity import FINAL
+from recurra.evaluation.perplexity import FINAL, head_names
 from recurra.models.configuration import RecurraConfig
 from recurra.models.heads import IGNORED
 from recurra.models.language_modeling import RecurraForCausalLM
@@ -61,8 +61,8 @@ class LanguageProbe:
         if self.ours:
             mask = None if attention_mask is None else attention_mask.to(self.device)
             output = self.model(ids, mask, output_exits=True)
-            names = [f"exit-{number}" for number in self.model.config.exits]
-            return dict(zip([*names, FINAL], [*(output.exit_logits or ()), output.logits], strict=True))
+            heads = [*(output.exit_logits or ()), output.logits]
+            return dict(zip(head_names(self.model.config), heads, strict=True))
         logits = self.model(ids, **self._masked(ids, attention_mask), **self.fixed).logits
         if logits.shape[:2] != ids.shape:
             raise ConfigurationError(
@@ -264,8 +264,8 @@ def _theory(probe: LanguageProbe) -> dict[str, int]:
     if not probe.ours:
         return {}
     config = probe.model.config
-    recurrences = {f"exit-{number}": number for number in config.exits} | {"final": config.num_recurrences}
-    return {head: reach_ahead(config, number) or 0 for head, number in recurrences.items()}
+    recurrences = zip(head_names(config), [*config.exits, config.num_recurrences], strict=True)
+    return {head: reach_ahead(config, number) or 0 for head, number in recurrences}
 
 
 def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +33,6 @@ from recurra.models.inference import autocast, check_precision, default_device
 from recurra.models.loading import load_language_model
 from recurra.tasks.base import require_split
 from recurra.tasks.tables import CommandResult, Table
-
-if TYPE_CHECKING:
-    from recurra.models.configuration import RecurraConfig
-
-
-def head_names(config: RecurraConfig) -> list[str]:
-    """Names of all heads, ``exit-N`` after recurrence N, the final one last."""
-    return [*(f"exit-{number}" for number in config.exits), FINAL_HEAD]
 
 
 def measure_text(
@@ -88,7 +80,7 @@ def measure_heads(
         ConfigurationError: For a context or stride that cannot be.
         RunError: If the model gives what is not a number.
     """
-    found = evaluate_perplexity(
+    return evaluate_perplexity(
         model,
         encoded,
         context=context,
@@ -98,7 +90,6 @@ def measure_heads(
         exits=True,
         by_position=by_position,
     )
-    return _by_recurrence(found, model.config)
 
 
 def metrics_record(
@@ -114,11 +105,6 @@ def metrics_record(
         stride=context if stride is None else stride,
         heads={name: _head_record(value, lossless=lossless) for name, value in heads.items()},
     )
-
-
-def _by_recurrence(found: Mapping[str, Perplexity], config: RecurraConfig) -> dict[str, Perplexity]:
-    """The evaluation counts exits from 1 on; ours are called by the recurrence that they stand after."""
-    return dict(zip(head_names(config), found.values(), strict=True))
 
 
 def _head_record(value: Perplexity, *, lossless: bool) -> HeadRecord:

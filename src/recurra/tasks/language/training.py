@@ -53,6 +53,7 @@ from recurra.data.language.tokenization import (
 )
 from recurra.data.vocabulary import describe_tokenizer
 from recurra.evaluation.audits.registry import Subject, run_audits
+from recurra.evaluation.perplexity import head_names
 from recurra.models.heads import weigh_losses
 from recurra.models.inference import default_device
 from recurra.models.language_modeling import RecurraForCausalLM
@@ -158,7 +159,7 @@ class LanguageTrainer(RecurraTrainer):
         """Returns ``loss``, the objective, and ``head_NAME``, each head's own, in nats a token."""
         model = self.accelerator.unwrap_model(self.model)
         model.eval()
-        names = [*(f"exit-{number}" for number in model.config.exits), FINAL_HEAD]
+        names = head_names(model.config)
         # Nats of each head, and behind them the tokens.
         sums = torch.zeros(len(names) + 1, dtype=torch.float64)
         rows = 0
