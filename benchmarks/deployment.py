@@ -70,7 +70,7 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
             write_onnx(models.ours(job.preset).eval(), "int8", corpora.MAX_LENGTH, folder, {})
         else:
             write_bert(models.bert(job.preset).eval(), folder, fused=job.variant == FUSED)
-        engine = OnnxEngine.load(
+        engine = OnnxEngine(
             folder,
             precision="int8",
             max_length=corpora.MAX_LENGTH,

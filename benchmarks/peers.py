@@ -115,7 +115,7 @@ def _ours(precision: str, folder: Path, tokenizer: Any, length: int, threads: in
     if precision == "bf16":
         return Classifier(TransformerEngine(model, tokenizer, precision=precision, max_length=length), LABELS)
     write_onnx(model, precision, length, folder, {})
-    engine = OnnxEngine.load(
+    engine = OnnxEngine(
         folder, precision=precision, max_length=length, pad_token_id=tokenizer.pad_token_id, threads=threads
     )
     return Classifier(engine, LABELS)

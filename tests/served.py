@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from recurra import Classifier
-from recurra.deployment.engines.computation import Depth, Early, Engine
+from recurra.deployment.engines.computation import Computation, Depth, Early, Engine
 from recurra.deployment.export.manifest import CalibrationRecord
 from recurra.deployment.serving.application import Application
 from recurra.deployment.serving.limits import ApiKeys, ServerLimits
@@ -28,6 +28,7 @@ from recurra.models.exits.rules import ConfidenceRule, ExitRule
 from recurra.models.exits.thresholds import depths_under
 
 HASH = "0" * 64
+BY_HAND = Computation(engine="test", storage_precision="fp32", compute_precision="fp32", device="cpu")
 HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
@@ -40,6 +41,7 @@ def mark(text: str) -> float:
 class SlowEngine(Engine):
     """Logits that tell texts apart, computed while ``open`` is set; texts with ``spoil`` in them fail."""
 
+    computation = BY_HAND
     open: threading.Event = field(default_factory=threading.Event)
     begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     batches: list[list[str]] = field(default_factory=list)
@@ -65,6 +67,7 @@ def slow_model(name: str = "slow") -> tuple[ServedModel, SlowEngine]:
 class DeepEngine(Engine):
     """A model of several recurrences that is the surer the deeper it goes; texts are told apart as by `SlowEngine`."""
 
+    computation = BY_HAND
     depth: Depth = field(default_factory=lambda: Depth((1, 3), 4, 2))
 
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, np.ndarray]:

@@ -27,7 +27,7 @@ ALLOWED = {
     ("deployment.engines", "deployment.engines.trained"): "torch: an ONNX export is computed without it",
     ("deployment.engines.computation", "models.controls.linear"): "scikit-learn, likewise",
     ("deployment.engines.trained", "models.controls.linear"): "scikit-learn, likewise",
-    ("deployment.export.formats", "deployment.onnx.engine"): "tokenizers, likewise",
+    ("deployment.export.manifest", "deployment.onnx.engine"): "tokenizers: a safetensors export is read without it",
     ("deployment.export.formats", "deployment.onnx.linear"): "onnx: needed to write, not to run",
     ("deployment.export.formats", "deployment.onnx.model"): "torch and onnx, likewise",
     ("deployment.export.formats", "models.inference"): "torch",

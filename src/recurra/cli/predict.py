@@ -230,8 +230,7 @@ def _write(
     with reporter.task("predicting", None) as task, opened as writer:
         counts = stream(writer, advance=task.advance)
     if as_json:
-        how = None if computation is None else computation.plain()
-        print_json({"output": str(output), **counts.plain(), "computation": how})
+        print_json({"output": str(output), **counts.plain(), "computation": computation.plain()})
     else:
         reporter.say(f"{counts.rows:,} rows: {output}")
     return counts
@@ -247,8 +246,7 @@ def _report(
     promises: Sequence[str],
 ) -> None:
     """Says what a reader of the predictions must know."""
-    if classifier.computation is not None:
-        reporter.say(classifier.computation.describe())
+    reporter.say(classifier.computation.describe())
     if counts.empty:
         reporter.say(f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them")
     if counts.abstained is not None:

@@ -22,12 +22,10 @@ from recurra.deployment.engines.computation import (
     NO_RECURRENCES,
     Classified,
     Computation,
-    Depth,
     Engine,
     Trace,
     trace_of,
 )
-from recurra.deployment.export.formats import find_format
 from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export, read_run
 from recurra.models.exits.rules import ExitRule
 
@@ -93,10 +91,8 @@ class Classifier:
             UnavailableError: If a package is missing that it needs, as ONNX Runtime.
         """
         manifest = read_export(folder)
-        stored = manifest.stored_in(Path(folder))
-        engine = find_format(manifest.format).open(stored, precision=precision, threads=threads)
         return cls(
-            engine,
+            manifest.open(Path(folder), precision=precision, threads=threads),
             manifest.label_names,
             batch_size=batch_size,
             calibration=manifest.exits,
@@ -130,19 +126,9 @@ class Classifier:
         )
 
     @property
-    def computation(self) -> Computation | None:
-        """Precision of the stored weights and of the computation, engine and device, where they are known."""
+    def computation(self) -> Computation:
+        """Precision of the stored weights and of the computation, engine and device."""
         return self.engine.computation
-
-    @property
-    def depth(self) -> Depth | None:
-        """Where the model has outputs; none for one without recurrences, such as the linear control."""
-        return self.engine.depth
-
-    @property
-    def concurrency(self) -> int:
-        """How many threads may ask it at once and gain by it; from more than these, or with torch, ask in turns."""
-        return self.engine.concurrency
 
     @property
     def calibrated_rule(self) -> ExitRule | None:
@@ -194,13 +180,13 @@ class Classifier:
             logits, exited_after = self._compute(texts, rule)
             return Classified(self.decision.probabilities(logits), exited_after)
         cleaned = clean_texts(self._checked(texts), self.cleaning)
-        if cleaned or self.depth is None:
+        if cleaned or self.engine.depth is None:
             outputs = self.engine.logits_by_recurrence(cleaned, self.batch_size)
         else:
-            outputs = dict.fromkeys(self.depth.output_after, self._no_logits())
-        assert self.depth is not None
+            outputs = dict.fromkeys(self.engine.depth.output_after, self._no_logits())
+        assert self.engine.depth is not None
         scores = {number: self._scores(logits) for number, logits in outputs.items()}
-        return trace_of(self.depth, scores, rule, self.decision.probabilities)
+        return trace_of(self.engine.depth, scores, rule, self.decision.probabilities)
 
     def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
         """Returns scores ``(texts, labels)``, which `Classifier.decision` makes probabilities of.
@@ -263,9 +249,9 @@ class Classifier:
     def check_rule(self, rule: ExitRule) -> None:
         """Refuses a rule that texts of this model cannot stop by."""
         self._check_may_leave()
-        if self.depth is None:
+        if self.engine.depth is None:
             raise ConfigurationError(NO_RECURRENCES.format("an exit rule"))
-        rule.check(self.depth, self.depth.labels)
+        rule.check(self.engine.depth, self.engine.depth.labels)
 
     def _check_may_leave(self) -> None:
         if not self.decision.exclusive:
@@ -273,8 +259,8 @@ class Classifier:
                 "an exit rule needs a model that gives each text one label, and this one gives any number; "
                 "leave the rule out: texts take all recurrences"
             )
-        if self.depth is not None:
-            self.depth.check_one_window()
+        if self.engine.depth is not None:
+            self.engine.depth.check_one_window()
 
     def _calibrated(self) -> ExitRule:
         rule = self.calibrated_rule

@@ -122,7 +122,6 @@ def make_export(reference: Reference, request: ExportRequest, output: Path) -> E
     options = ExportOptions(format=request.format, precision=request.precision, overwrite=True)
     manifest = export_run(reference.run, folder, options, rows=reference.rows, exit_rows=reference.exit_rows)
     classifier = Classifier.from_export(folder, threads=torch.get_num_threads())
-    assert classifier.computation is not None
     record = ExportRecord(
         run_id=reference.record.run_id,
         record_hash=manifest.record_hash,

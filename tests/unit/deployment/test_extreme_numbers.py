@@ -87,7 +87,7 @@ def on_onnx(precision: str) -> Callable[[Model, Path], Engine]:
     def make(one: Model, folder: Path) -> Engine:
         save_tokenizer(one.tokenizer, MAX_LENGTH, folder)
         write_onnx(one.model, precision, MAX_LENGTH, folder, {})
-        return OnnxEngine.load(folder, precision=precision, max_length=MAX_LENGTH, pad_token_id=0, threads=1)
+        return OnnxEngine(folder, precision=precision, max_length=MAX_LENGTH, pad_token_id=0, threads=1)
 
     return make
 

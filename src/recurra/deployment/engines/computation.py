@@ -133,9 +133,12 @@ class Early:
 
 
 class Engine(ABC):
-    """What computes logits from cleaned texts; one without recurrences, such as a linear model, has no depth."""
+    """What computes logits from cleaned texts; one without recurrences, such as a linear model, has no depth.
 
-    computation: Computation | None = None
+    ``concurrency`` is how many threads may ask it at once and gain by it; from more, or with torch, ask in turns.
+    """
+
+    computation: Computation
     depth: Depth | None = None
     concurrency: int = 1
 

@@ -39,11 +39,12 @@ from recurra.deployment.export.check import (
     compare_logits,
     judge_check,
 )
-from recurra.deployment.export.formats import StoredModel, find_format, find_precision
+from recurra.deployment.export.formats import find_format, find_precision
 from recurra.deployment.export.manifest import (
     RUN_RECORD_NAME,
     ExportManifest,
     ExportOptions,
+    StoredModel,
     VocabularyRecord,
     is_export,
     read_run,
@@ -199,13 +200,21 @@ def export_run(
         if isinstance(engine, TransformerEngine):
             save_tokenizer(engine.tokenizer, engine.max_length, folder)
             export_format.write(engine, record, precision.name, folder)
-            stored = StoredModel(folder, precision.name, engine.max_length, engine.pad_token_id, windows=engine.windows)
+            stored = StoredModel(
+                format=options.format,
+                precision=options.precision,
+                max_length=engine.max_length,
+                pad_token_id=engine.pad_token_id,
+                windows=engine.windows,
+            )
         else:
             export_format.write_linear(engine.model, folder)
-            stored = StoredModel(folder, precision.name, recorded_reading(record.config)["max_length"], 0, linear=True)
+            length = recorded_reading(record.config)["max_length"]
+            stored = StoredModel(
+                format=options.format, precision=options.precision, max_length=length, pad_token_id=0, kind="linear"
+            )
         # Read as a user's program will.
-        exported = export_format.open(stored)
-        assert exported.computation is not None
+        exported = stored.open(folder)
         check = compare_logits(
             rows,
             reference,
@@ -224,15 +233,12 @@ def export_run(
         shutil.copyfile(run / RECORD_NAME, folder / RUN_RECORD_NAME)
         cleaning = recorded_cleaning(record.config)
         manifest = ExportManifest(
+            **dict(stored),
             run_id=record.run_id,
             record_hash=record.content_hash or describe_file(run / RECORD_NAME).sha256,
-            format=options.format,
-            precision=options.precision,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             code=code_record(),
             label_names=record.data.label_names,
-            max_length=stored.max_length,
-            pad_token_id=stored.pad_token_id,
             cleaning=cleaning,
             cleaning_steps=list(CLEANINGS[cleaning]),
             files=_files(folder),
@@ -240,8 +246,6 @@ def export_run(
             exits=exits,
             decision=decision.record(),
             vocabulary=vocabulary,
-            kind="linear" if stored.linear else "transformer",
-            windows=stored.windows,
         )
         card = render_card(record, manifest, num_recurrences=engine.depth.num_recurrences if engine.depth else 0)
         write_text(folder / CARD_NAME, card)

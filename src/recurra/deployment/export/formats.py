@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, ClassVar
 from recurra.core.errors import AuditError, ConfigurationError, UnavailableError, unknown
 from recurra.core.files import write_json
 from recurra.data.cleaning import browser_steps, recorded_cleaning
-from recurra.deployment.engines import load_engine
 from recurra.deployment.onnx import CONFIDENCES, ENTROPIES, MODEL_NAME
 from recurra.models.controls import LINEAR_NAME
 from recurra.models.names import FOREIGN_MODEL_TYPE
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from recurra.core.record import LabelRunRecord
-    from recurra.deployment.engines.computation import Engine
     from recurra.deployment.engines.trained import TransformerEngine
     from recurra.models.controls.linear import LinearModel
 
@@ -66,20 +64,8 @@ FP16 = StoredPrecision("fp16", 16, least_agreement=0.98)
 INT8 = StoredPrecision("int8", 8, least_agreement=0.95, most_lost_points=0.5)
 
 
-@dataclass(frozen=True)
-class StoredModel:
-    """A model as it lies in an export's folder; see `recurra.deployment.export.manifest.ExportManifest`."""
-
-    folder: Path
-    precision: str
-    max_length: int
-    pad_token_id: int
-    linear: bool = False
-    windows: int = 1
-
-
 class ExportFormat(ABC):
-    """A way to store a classifier of ours and to predict with what was stored.
+    """A way to store a classifier of ours; `recurra.deployment.export.manifest.StoredModel` reads what was stored.
 
     The tokenizer, the run's record, the card (``templates/README.md.j2``, which says how other programs read the
     folder) and the manifest are written for every format alike.
@@ -99,10 +85,6 @@ class ExportFormat(ABC):
     @abstractmethod
     def write_linear(self, model: LinearModel, folder: Path) -> None:
         """Writes a linear model with all that it reads texts with, in FP32."""
-
-    @abstractmethod
-    def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:
-        """Reads what `write` or `write_linear` wrote."""
 
     def check_model(self, config: object) -> None:  # noqa: B027 - safetensors takes every configuration
         """Refuses a model that the format is not made for, by its `recurra.models.configuration.RecurraConfig`."""
@@ -131,11 +113,6 @@ class SafetensorsFormat(ExportFormat):
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
         model.save(folder)
-
-    def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:  # noqa: ARG002 - torch has its own
-        if stored.linear:
-            _refuse_precision(precision)
-        return load_engine(stored.folder, precision=precision, max_length=stored.max_length, windows=stored.windows)
 
 
 def write_safetensors(model: PreTrainedModel, precision: str, folder: Path) -> None:
@@ -189,26 +166,6 @@ class OnnxFormat(ExportFormat):
         from recurra.deployment.onnx.linear import write_linear
 
         write_linear(model, folder)
-
-    def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:
-        from recurra.deployment.onnx.engine import OnnxEngine, OnnxLinearEngine
-
-        if stored.linear:
-            _refuse_precision(precision)
-            return OnnxLinearEngine.load(stored.folder, threads)
-        if precision not in (None, stored.precision):
-            raise ConfigurationError(
-                f"'{stored.folder}' is an ONNX export and computes in {stored.precision}, not in {precision}; "
-                "leave --precision out, or export safetensors"
-            )
-        return OnnxEngine.load(
-            stored.folder,
-            precision=stored.precision,
-            max_length=stored.max_length,
-            pad_token_id=stored.pad_token_id,
-            windows=stored.windows,
-            threads=threads,
-        )
 
 
 class WebFormat(OnnxFormat):
@@ -286,8 +243,3 @@ def storage_order(name: str, precision: str) -> tuple[int, str, int, str]:
     position = len(FORMATS) if known is None else list(FORMATS).index(name)
     bits = {item.name: item.bits for item in known.precisions} if known else {}
     return position, name, -bits.get(precision, 0), precision
-
-
-def _refuse_precision(precision: str | None) -> None:
-    if precision is not None:
-        raise ConfigurationError(f"a linear model is computed in fp64, not in {precision}; leave --precision out")

@@ -18,8 +18,9 @@ from recurra.core.record import RECORD_NAME, AnyDecisionRecord, CodeRecord, Labe
 from recurra.core.sealed import MODEL_NAME, FileEntry, FileName, Sealed, verify_file
 from recurra.data.cleaning import CLEANINGS
 from recurra.data.windows import MOST_WINDOWS
-from recurra.deployment.engines.computation import Computation
-from recurra.deployment.export.formats import StoredModel, find_format, find_precision
+from recurra.deployment.engines import load_engine
+from recurra.deployment.engines.computation import Computation, Engine
+from recurra.deployment.export.formats import find_format, find_precision
 from recurra.models.controls import holds_linear_model
 from recurra.models.exits.rules import ExitRule, read_rule
 
@@ -189,35 +190,19 @@ MANIFEST_NAME = "export.json"
 RUN_RECORD_NAME = "run-record.json"
 
 
-class ExportManifest(Sealed):
-    """What an export folder is.
+class StoredModel(HashedSettings):
+    """A model as it lies in an export's folder, and how much of a text it reads.
 
     Attributes:
         max_length: Tokens after which a text is cut, or a window of it, special tokens included; a linear model reads
             all of it.
-        decision: How logits become labels; none takes the most probable label, by their softmax.
-        vocabulary: What a smaller vocabulary cost; none if it has the run's. The check is then against the run's model
-            with that vocabulary.
         windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
     """
 
-    schema_version: Literal[1] = 1
-    run_id: str
-    record_hash: str
     format: str
     precision: str
-    created: str
-    code: CodeRecord
-    label_names: list[str] = Field(min_length=2)
     max_length: int = Field(ge=3)
     pad_token_id: int = Field(ge=0)
-    cleaning: str
-    cleaning_steps: list[str]
-    files: dict[FileName, FileEntry]
-    check: CheckRecord
-    exits: CalibrationRecord | None = None
-    decision: AnyDecisionRecord | None = None
-    vocabulary: VocabularyRecord | None = None
     kind: Literal["transformer", "linear"] = "transformer"
     windows: int = Field(default=1, ge=1, le=MOST_WINDOWS)
 
@@ -233,6 +218,54 @@ class ExportManifest(Sealed):
             raise ValueError(str(error)) from error
         return name
 
+    def open(self, folder: Path, *, precision: str | None = None, threads: int = 0) -> Engine:
+        """Reads the model, to compute in ``precision`` or as suits what is stored; ``threads`` are ONNX Runtime's."""
+        if self.kind == "linear" and precision is not None:
+            raise ConfigurationError(f"a linear model is computed in fp64, not in {precision}; leave --precision out")
+        if find_format(self.format).needs_torch:
+            return load_engine(folder, precision=precision, max_length=self.max_length, windows=self.windows)
+        from recurra.deployment.onnx.engine import OnnxEngine, OnnxLinearEngine
+
+        if self.kind == "linear":
+            return OnnxLinearEngine(folder, threads)
+        if precision not in (None, self.precision):
+            raise ConfigurationError(
+                f"'{folder}' is an ONNX export and computes in {self.precision}, not in {precision}; "
+                "leave --precision out, or export safetensors"
+            )
+        return OnnxEngine(
+            folder,
+            precision=self.precision,
+            max_length=self.max_length,
+            pad_token_id=self.pad_token_id,
+            windows=self.windows,
+            threads=threads,
+        )
+
+
+class ExportManifest(StoredModel, Sealed):
+    """What an export folder is.
+
+    Attributes:
+        decision: How logits become labels; none takes the most probable label, by their softmax.
+        vocabulary: What a smaller vocabulary cost; none if it has the run's. The check is then against the run's model
+            with that vocabulary.
+    """
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    record_hash: str
+    created: str
+    code: CodeRecord
+    label_names: list[str] = Field(min_length=2)
+    cleaning: str
+    cleaning_steps: list[str]
+    files: dict[FileName, FileEntry]
+    check: CheckRecord
+    exits: CalibrationRecord | None = None
+    decision: AnyDecisionRecord | None = None
+    vocabulary: VocabularyRecord | None = None
+
     @property
     def size_bytes(self) -> int:
         """Bytes of all files that it lists."""
@@ -242,11 +275,6 @@ class ExportManifest(Sealed):
     def weights_bytes(self) -> int:
         """Bytes of the files that hold the weights."""
         return sum(self.files[name].size_bytes for name in find_format(self.format).weight_files if name in self.files)
-
-    def stored_in(self, folder: Path) -> StoredModel:
-        """The model that lies in the export's folder."""
-        linear = self.kind == "linear"
-        return StoredModel(folder, self.precision, self.max_length, self.pad_token_id, linear, self.windows)
 
 
 def is_export(folder: Path | str) -> bool:

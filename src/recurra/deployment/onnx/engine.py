@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json
@@ -37,6 +36,7 @@ from recurra.models.controls import TOKENIZER_NAME, piece_ids
 from recurra.models.exits.rules import CONFIDENCE, ENTROPY, Bound, ExitRule
 
 CONFIGURATION_NAME = "config.json"
+_CURE = "export the run again"
 # No probability is so large: the head speaks, and nobody leaves.
 _NOBODY = 2.0
 
@@ -46,22 +46,22 @@ class OnnxEngine(Engine):
 
     def __init__(
         self,
-        sessions: Sessions,
-        tokenizer: Tokenizer,
+        folder: Path,
         *,
         precision: str,
         max_length: int,
         pad_token_id: int,
         windows: int = 1,
-        exits: Sequence[int] = (),
-        num_recurrences: int = 1,
+        threads: int = 0,
     ) -> None:
-        self.sessions = sessions
+        """Reads model and tokenizer from an export; 0 threads are one for each core."""
+        self.sessions = sessions = Sessions(folder / MODEL_NAME, precision, threads)
+        exits, num_recurrences = _read_depth(folder)
         labels = int(sessions.session.get_outputs()[0].shape[1])
         # Of a linear model whose scores are in the same graph, which then takes one text a call.
         self._units = [item.name for item in sessions.session.get_inputs() if item.name in (WORDS, CHARACTERS)]
-        self.depth: Depth = Depth(tuple(exits), 1 if self._units else num_recurrences, labels, windows)
-        self.tokenizer = tokenizer
+        self.depth: Depth = Depth(exits, 1 if self._units else num_recurrences, labels, windows)
+        self.tokenizer = read_tokenizer_file(folder / TOKENIZER_NAME, _CURE)
         self._encoding = threading.Lock()
         # A web export has no default for what an exit asks, for ONNX Runtime in a browser knows none.
         needed = {value.name for value in sessions.session.get_inputs()}
@@ -75,29 +75,6 @@ class OnnxEngine(Engine):
         self.concurrency = sessions.threads if sessions.long_text else 1
         self.computation: Computation = Computation(
             engine="onnxruntime", storage_precision=precision, compute_precision=precision, device="cpu"
-        )
-
-    @classmethod
-    def load(
-        cls,
-        folder: Path,
-        *,
-        precision: str,
-        max_length: int,
-        pad_token_id: int,
-        windows: int = 1,
-        threads: int = 0,
-    ) -> OnnxEngine:
-        """Reads model and tokenizer from an export; 0 threads are one for each core."""
-        sessions = Sessions(folder / MODEL_NAME, precision, threads)
-        return cls(
-            sessions,
-            read_tokenizer_file(folder / TOKENIZER_NAME, "export the run again"),
-            precision=precision,
-            max_length=max_length,
-            pad_token_id=pad_token_id,
-            windows=windows,
-            **_read_depth(folder),
         )
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
@@ -174,23 +151,20 @@ def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.fl
     return {name: np.array(values, dtype=np.float32) for name, values in names.items()}
 
 
-def _read_depth(folder: Path) -> dict[str, Any]:
+def _read_depth(folder: Path) -> tuple[tuple[int, ...], int]:
     """Exits and number of recurrences, from the model's configuration."""
     path = folder / CONFIGURATION_NAME
-    if not path.is_file():
-        return {}
     try:
         config = dict(read_json(path))
         exits, most = config.get("exits") or [], config.get("num_recurrences", 1)
         whole = [type(number) is int and number > 0 for number in (*exits, most)]
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"'{path}' is no configuration of ours; export the run again") from error
+        raise CheckpointError(f"'{path}' is no configuration of ours; {_CURE}") from error
     if not all(whole) or max(exits, default=0) > most:
         raise CheckpointError(
-            f"'{path}': 'exits' is {exits!r} and 'num_recurrences' {most!r}; whole numbers from 1 are needed; "
-            "export the run again"
+            f"'{path}': 'exits' is {exits!r} and 'num_recurrences' {most!r}; whole numbers from 1 are needed; {_CURE}"
         )
-    return {"exits": exits, "num_recurrences": most}
+    return tuple(exits), most
 
 
 def units_of(unit: str, text: str) -> list[str]:
@@ -211,23 +185,17 @@ class OnnxLinearEngine(Engine):
         engine="onnxruntime", storage_precision="fp32", compute_precision="fp64", device="cpu"
     )
 
-    def __init__(self, session: Any, tokenizer: Tokenizer | None) -> None:
-        self._session, self._tokenizer = session, tokenizer
-        self._inputs = [item.name for item in session.get_inputs()]
-        self._labels = session.get_outputs()[0].shape[-1]
-
-    @classmethod
-    def load(cls, folder: Path, threads: int = 0) -> OnnxLinearEngine:
+    def __init__(self, folder: Path, threads: int = 0) -> None:
         """Reads an export's folder; 0 threads are one for each core."""
-        session = open_session(folder / MODEL_NAME, threads)
-        names = {item.name for item in session.get_inputs()}
-        if not names or not names <= {PIECES, WORDS, CHARACTERS}:
+        self._session = open_session(folder / MODEL_NAME, threads)
+        self._inputs = names = [item.name for item in self._session.get_inputs()]
+        if not names or not {*names} <= {PIECES, WORDS, CHARACTERS}:
             raise CheckpointError(
                 f"'{folder / MODEL_NAME}' takes {', '.join(sorted(names)) or 'nothing'}, which is no linear model of "
-                "ours; export the run again"
+                f"ours; {_CURE}"
             )
-        tokenizer = read_tokenizer_file(folder / TOKENIZER_NAME, "export the run again") if PIECES in names else None
-        return cls(session, tokenizer)
+        self._tokenizer = read_tokenizer_file(folder / TOKENIZER_NAME, _CURE) if PIECES in names else None
+        self._labels = self._session.get_outputs()[0].shape[-1]
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:  # noqa: ARG002 - one by one
         """Returns ``(texts, labels)`` for cleaned texts."""

@@ -209,7 +209,7 @@ class ModelDescription(LoadedModel, kw_only=True):
     kind: str
     size_bytes: int
     run_id: str
-    computation: dict[str, str] | None
+    computation: dict[str, str]
     max_length_tokens: int = 512
     windows: int = 1
     num_recurrences: int | None = None
@@ -398,7 +398,7 @@ def answer(classifier: Classifier, texts: list[str], extras: Extras) -> Classifi
 
     A model without a rule of its own goes all the way, and says so; one without recurrences has nothing to say of them.
     """
-    depth, rule = classifier.depth, classifier.calibrated_rule
+    depth, rule = classifier.engine.depth, classifier.calibrated_rule
     if extras.exit_after is not None:
         rule = FixedExit(extras.exit_after)
     if depth is None or extras == Extras():

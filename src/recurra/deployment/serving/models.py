@@ -150,8 +150,8 @@ def _describe(name: str, folder: Path, classifier: Classifier, hashed: str) -> M
 
 def describe_model(name: str, classifier: Classifier, **known: Any) -> ModelDescription:
     """Describes a classifier, given the fields of `ModelDescription` that it does not know itself."""
-    depth, record, rule = classifier.depth, classifier.calibration, classifier.calibrated_rule
-    computation, exits = classifier.computation, None
+    depth, record, rule = classifier.engine.depth, classifier.calibration, classifier.calibrated_rule
+    exits = None
     if depth is not None and depth.exits:
         exits = Exits(list(depth.exits))
         if rule is not None:
@@ -164,7 +164,7 @@ def describe_model(name: str, classifier: Classifier, **known: Any) -> ModelDesc
         name=name,
         loaded_at=datetime.now(UTC),
         labels=classifier.classes_.tolist(),
-        computation=None if computation is None else dict(computation),
+        computation=dict(classifier.computation),
         num_recurrences=None if depth is None else depth.num_recurrences,
         own_heads=depth is not None and depth.own_heads,
         exits=exits,
@@ -288,7 +288,7 @@ class Models:
             name,
             lambda texts, extras: answer(classifier, texts, extras),
             self._limits,
-            workers=classifier.concurrency,
+            workers=classifier.engine.concurrency,
             observe=self._metrics.batches(name, calibrated),
             failed=lambda error: self._log.failure("computation", error, model=name),
         )

@@ -106,7 +106,6 @@ def compute_evaluation(
         rows = own_split(record, split or record.data.reported_splits[-1], data_root)
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     logits = classifier.logits(rows.texts, clean=False)
-    assert classifier.computation is not None
     if output is not None:
         with open_writer(output, classifier.decision, ids=True, truth=True) as writer:
             truth, said = classifier.decision.truth_texts(rows.labels), classifier.decision.probabilities(logits)

@@ -495,7 +495,6 @@ class LabellingTask(Task):
         from recurra.deployment.classifier import Classifier
 
         classifier = Classifier.open(folder, threads=threads)
-        assert classifier.computation is not None
         exported = "/" in name
         precision = classifier.computation.compute_precision if exported else record.environment.precision
         yield Competitor(name, partial(classifier.logits, clean=False), precision)

@@ -53,7 +53,7 @@ def on_torch(folder: Path, *, precision: str = "fp32", **more: Any) -> Classifie
 
 
 def on_onnx(folder: Path, **more: Any) -> Classifier:
-    engine = OnnxEngine.load(folder / "onnx", precision="fp32", max_length=24, pad_token_id=0, threads=1)
+    engine = OnnxEngine(folder / "onnx", precision="fp32", max_length=24, pad_token_id=0, threads=1)
     return Classifier(engine, LABELS, batch_size=3, **more)
 
 

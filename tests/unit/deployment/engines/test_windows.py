@@ -38,7 +38,7 @@ def classifier(folder: Path, kind: str, batch_size: int = 5) -> Classifier:
     if kind == "torch":
         engine: Any = load_engine(folder / "model", precision="fp32", **reading)
     else:
-        engine = OnnxEngine.load(folder / "onnx", precision="fp32", pad_token_id=0, threads=1, **reading)
+        engine = OnnxEngine(folder / "onnx", precision="fp32", pad_token_id=0, threads=1, **reading)
     return Classifier(engine, ["no", "yes"], batch_size=batch_size)
 
 

@@ -307,7 +307,7 @@ def test_a_linear_model_is_exported(name: str, form: str, linear_runs: dict[str,
     assert manifest.check.largest_logit_difference <= (0 if form == "safetensors" else 1e-6)
     assert manifest.check.computation.engine == {"safetensors": "scikit-learn", "onnx": "onnxruntime"}[form]
     found, reference = Classifier.open(folder), Classifier.from_run(run)
-    assert found.predict(TEXTS).tolist() == reference.predict(TEXTS).tolist() and found.depth is None
+    assert found.predict(TEXTS).tolist() == reference.predict(TEXTS).tolist() and found.engine.depth is None
     card = (folder / "README.md").read_text(encoding="utf-8")
     usage = {"safetensors": "not torch or transformers", "onnx": "runs of letters and digits"}[form]
     assert usage in card and "A text is read to its end" in card

@@ -86,7 +86,8 @@ def test_another_precision_is_refused(exports: dict[str, Any]) -> None:
 def test_threads_do_not_disturb_each_other(exports: dict[str, Any]) -> None:
     """Each cuts at its own length: the tokenizer is told for every call where to."""
     classifier = Classifier.from_export(exports["int8"][0], threads=2)
-    assert classifier.concurrency == 2 and Classifier.from_export(exports["fp32"][0], threads=2).concurrency == 1
+    whole = Classifier.from_export(exports["fp32"][0], threads=2)
+    assert (classifier.engine.concurrency, whole.engine.concurrency) == (2, 1)
     texts = [" ".join(["great film", "dull plot", "fine score"][number % 3] for _ in range(90)) for number in range(24)]
     alone = [classifier.logits([text]) for text in texts]
     with ThreadPoolExecutor(8) as pool:

@@ -48,7 +48,7 @@ def static(labels: int = 2) -> LinearModel:
 
 def opened(model: LinearModel, folder: Path) -> OnnxLinearEngine:
     write_linear(model, folder)
-    return OnnxLinearEngine.load(folder, threads=1)
+    return OnnxLinearEngine(folder, threads=1)
 
 
 @pytest.mark.parametrize("kind", ["linear", "tuned", "three", "several", "static", "static of three"])
@@ -120,4 +120,4 @@ def test_a_graph_of_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / MODEL_NAME
     path.write_bytes(path.read_bytes().replace(b"words", b"wards"))
     with pytest.raises(CheckpointError, match="takes wards, which is no linear model of ours"):
-        OnnxLinearEngine.load(tmp_path)
+        OnnxLinearEngine(tmp_path)
