@@ -157,13 +157,12 @@ def execute(
     config: dict[str, Any],
     folder: Path,
     moments: list[str],
-    keep_checkpoints: bool = False,
     data_root: Path | None = None,
 ) -> None:
     """Executes a run in ``folder``; dies at the first moment."""
     _prepare(moments)
     cache = folder.parent / "cache"
-    machine = Machine(threads=1, latency=False, cache_dir=cache, keep_checkpoints=keep_checkpoints, data_root=data_root)
+    machine = Machine(threads=1, latency=False, cache_dir=cache, data_root=data_root)
     record: AnyRecord | None = run_module.execute_run(StudyData(machine), folder, RunConfig.parse(config))
     assert record is not None
 
@@ -190,8 +189,8 @@ EXPORT_MOMENTS: dict[str, tuple[Any, str, int]] = {
     "exchange": (folders_module, "_exchange", 1),
 }
 
-# Functions of `recurra.deployment.onnx.model`, which needs the package onnx: before the file, and when it lies there.
-ONNX_MOMENTS = ("build_classifier", "check_size")
+# Functions of `recurra.deployment.onnx.model`, which needs the package onnx.
+ONNX_MOMENTS = ("build_classifier",)
 
 
 def export(run: Path, output: Path, options: dict[str, Any], moment: str) -> None:

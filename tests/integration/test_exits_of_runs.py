@@ -48,12 +48,12 @@ def asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 def test_a_classifier_keeps_its_labels(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for agreement in (0.99, 0.5):
-        found = asked(capsys, runs / "exits" / "tiny", "--agreement", agreement, "--batch-sizes", "1,8")
+        found = asked(capsys, runs / "exits" / "tiny", "--agreement", agreement)
         assert found["chosen"]["quality"] >= agreement
         if found["judged"] is not None:
             judged = found["judged"]
             assert 0 <= judged["agreement"] <= 1 and 0 <= judged["exits"] <= 1
-            assert [each["batch_size"] for each in found["timed"]] == [1, 8]
+            assert [each["batch_size"] for each in found["timed"]] == [1, 32]
             assert all(each["speed_up"] == pytest.approx(each["full_ms"] / each["exits_ms"]) for each in found["timed"])
     # Half of the labels stay whatever the exit says, so every row may leave at once.
     assert set(judged["taken"]) == {"1", "2"} and judged["taken"]["1"] > 0
@@ -62,20 +62,20 @@ def test_a_classifier_keeps_its_labels(runs: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_language_model_keeps_its_loss(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tight, loose = (asked(capsys, runs / "text", "--bound", bound, "--batch-sizes", "2") for bound in (0.005, 10.0))
+    tight, loose = (asked(capsys, runs / "text", "--bound", bound) for bound in (0.005, 10.0))
     for found, bound in ((tight, 0.005), (loose, 10.0)):
         assert found["chosen"]["quality"] <= found["chosen"]["full"] * (1 + bound)
     assert loose["chosen"]["mean_recurrences"] == 1 and loose["judged"]["taken"]["1"] > 0
     assert loose["judged"]["split"] == "test" and np.isfinite(loose["judged"]["exits"])
     assert ConfidenceRule(**{key: loose["chosen"]["rule"][key] for key in ("start", "decay", "floor")})
     capsys.readouterr()
-    assert main(["exits", str(runs / "text"), "--bound", "10", "--batch-sizes", "1", "--threads", "1"]) == 0
+    assert main(["exits", str(runs / "text"), "--bound", "10", "--threads", "1"]) == 0
     said = capsys.readouterr().out
     assert "chosen on validation for loss at most 1000 %" in said and "Recurrences taken" in said and "Speed-up" in said
 
 
 def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys, runs / "text", "--bound", 10.0, "--batch-sizes", "1,2", "--keep")
+    found = asked(capsys, runs / "text", "--bound", 10.0, "--keep")
     kept, record = read_exits(runs / "text"), read_language_record(runs / "text")
     assert kept is not None and (kept.run_id, kept.split, kept.num_recurrences) == (record.run_id, "test", 2)
     # All tokens leave at an exit: its own loss, as the evaluation of the run has it.
@@ -87,13 +87,13 @@ def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.Capt
     assert schedule.taken == {2: record.metrics["test"].tokens} and schedule.loss == pytest.approx(kept.full_loss)
     assert kept.full_loss == pytest.approx(heads["final"].loss, rel=1e-5)
     assert kept.fixed[0].taken == {1: record.metrics["test"].tokens}
-    assert [timed.batch_size for timed in kept.fixed[0].timed] == [1, 2]
+    assert [timed.batch_size for timed in kept.fixed[0].timed] == [1, 32]
     assert found["fixed"][0]["timed"][1]["speed_up"] == pytest.approx(kept.fixed[0].timed[1].speed_up)
     assert kept.chosen is not None and kept.chosen.loss == found["judged"]["exits"]
     (run,), _ = load_runs([runs / "text"])
     assert run.beside == kept
     capsys.readouterr()
-    assert main(["exits", str(runs / "text"), "--batch-sizes", "1", "--threads", "1", "--keep"]) == 0
+    assert main(["exits", str(runs / "text"), "--threads", "1", "--keep"]) == 0
     assert "Every exit by itself, and the published schedule" in capsys.readouterr().out
 
 
@@ -112,7 +112,6 @@ def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.Capt
             ("--exit-rule", "entropi"),
             "unknown exit rule to calibrate 'entropi' (did you mean 'entropy'?)",
         ),
-        ("exits/tiny", ("--batch-sizes", "0"), "--batch-sizes is '0'; allowed: whole numbers from 1"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -9,8 +9,6 @@ import typer
 from recurra.cli import options
 from recurra.cli.output import present
 
-LENGTHS = "8,16,32,64,128"
-
 
 def bench(
     model: Annotated[
@@ -21,10 +19,9 @@ def bench(
         typer.Option("--against", help="bert (of equal width and depth), a preset or a run; may be repeated."),
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", help="Corpus or file whose real lengths are taken.")
+        str | None,
+        typer.Option("--data", "-d", help="Corpus or file whose real lengths are taken; else 8 to 128 tokens."),
     ] = None,
-    lengths: Annotated[str, typer.Option("--lengths", help="Tokens a row, without --data; 32 rows of each.")] = LENGTHS,
-    batch_sizes: Annotated[str, typer.Option("--batch-sizes", help="Rows a batch.")] = "1,32",
     precision: options.Precision = "fp32",
     threads: options.Threads = 0,
     data_root: options.DataRoot = None,
@@ -34,7 +31,7 @@ def bench(
 
     Example: recurra bench recurrent --against bert --against baseline
     """
-    from recurra.evaluation.benchmark import benchmark, whole_numbers
+    from recurra.evaluation.benchmark import benchmark
     from recurra.models.quiet import quieten_libraries
     from recurra.tasks.tables import CommandResult, Table
 
@@ -42,8 +39,6 @@ def bench(
     result = benchmark(
         [options.one_run(name) for name in (model, *(against if against is not None else ["bert"]))],
         data=data,
-        lengths=whole_numbers(lengths, "--lengths"),
-        batch_sizes=whole_numbers(batch_sizes, "--batch-sizes"),
         precision=precision,
         threads=threads,
         data_root=data_root,

@@ -26,7 +26,6 @@ def exits(
         typer.Option("--agreement", help="Classifier: share of rows that keep the full model's label. Default: 0.99."),
     ] = None,
     rule: Annotated[str, typer.Option("--exit-rule", help=f"{' or '.join(threshold_rule_names())}.")] = "confidence",
-    batch_sizes: Annotated[str, typer.Option("--batch-sizes", help="Rows a batch to time.")] = "1,32",
     keep: Annotated[
         bool,
         typer.Option(
@@ -43,7 +42,6 @@ def exits(
     Example: recurra exits runs/wikitext --bound 0.01
     """
     from recurra.core.environment import tune_allocator
-    from recurra.evaluation.benchmark import whole_numbers
     from recurra.models.quiet import quieten_libraries
     from recurra.study.exits import choose_exits, keep_exits
     from recurra.tasks.tables import CommandResult
@@ -55,7 +53,6 @@ def exits(
         run,
         keep={"--bound": bound, "--agreement": agreement},
         kind=rule,
-        batch_sizes=whole_numbers(batch_sizes, "--batch-sizes"),
         threads=threads,
         data_root=data_root,
         each=keep,

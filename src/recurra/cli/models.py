@@ -14,7 +14,6 @@ from recurra.core.errors import ConfigurationError, unknown
 
 def models(
     name: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="Show this one part by part.")] = None,
-    labels: Annotated[int, typer.Option("--labels", min=2, help="Classes of the classifier.")] = 2,
     wide: options.Wide = False,
     as_json: options.Json = False,
 ) -> None:
@@ -25,7 +24,7 @@ def models(
     from recurra.models.presets import describe_presets
     from recurra.tasks.tables import CommandResult, Table
 
-    presets = describe_presets(labels)
+    presets = describe_presets()
     if name is not None:
         known = [item["name"] for item in presets]
         presets = [item for item in presets if item["name"] == name]

@@ -61,14 +61,9 @@ def predict(
         bool,
         typer.Option("--escape-formulas", help="In .csv and .tsv: an apostrophe before what a spreadsheet would run."),
     ] = False,
-    keep_columns: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep-columns/--no-keep-columns",
-            help="With --output: the columns of a single input file stay, ours come after them. Default: keep.",
-            show_default=False,
-        ),
-    ] = None,
+    no_keep_columns: Annotated[
+        bool, typer.Option("--no-keep-columns", help="With --output: the text and ours alone, no other columns.")
+    ] = False,
     abstain_below: Annotated[
         float | None,
         typer.Option("--abstain-below", min=0.0, max=1.0, help="Rows whose highest probability is lower get no label."),
@@ -100,11 +95,13 @@ def predict(
     run = options.one_run(run, quiet=quiet)
     text_column = text_column or _recorded_text_column(run)
     early = (exit_rule, threshold, exit_after) != (None, None, None)
-    _check_output_options(output, escape_formulas=escape_formulas, keep_columns=keep_columns)
+    if escape_formulas and (output is None or output.suffix.lower() not in {".csv", ".tsv"}):
+        raise ConfigurationError(
+            f"--escape-formulas is for a .csv or .tsv file; the output is {output or 'no file'}: leave it out"
+        )
     if engine is options.Executor.RAY or (source is not None and source != "-" and Path(source).is_dir()):
         single = {
             "an exit rule": early,
-            "--keep-columns": keep_columns,
             "--abstain-below": abstain_below is not None,
             "--precision-of": precision_of,
             "--answers-right": answers_right is not None,
@@ -129,7 +126,7 @@ def predict(
     if output is not None:
         check_output(output, source)
     bounds, promises = _bounds(run, abstain_below, precision_of, answers_right, early=early)
-    keep = output is not None and keep_columns is not False and not texts
+    keep = output is not None and not no_keep_columns and not texts
     columns = InputColumns.of(source, text_column, encoding) if keep else None
     chunks = source_chunks(texts or [], source, text_column, columns, encoding=encoding)
     # A file that cannot be read is told before the model is loaded.
@@ -157,15 +154,6 @@ def predict(
         classifier, stream, output, reporter, columns, escape_formulas, as_json=as_json, explains=explain is not None
     )
     _report(classifier, counts, reporter, columns=columns, abstain_below=abstain_below, promises=promises)
-
-
-def _check_output_options(output: Path | None, *, escape_formulas: bool, keep_columns: bool | None) -> None:
-    if escape_formulas and (output is None or output.suffix.lower() not in {".csv", ".tsv"}):
-        raise ConfigurationError(
-            f"--escape-formulas is for a .csv or .tsv file; the output is {output or 'no file'}: leave it out"
-        )
-    if keep_columns and output is None:
-        raise ConfigurationError("--keep-columns is for files of predictions; give --output FILE")
 
 
 def _recorded_text_column(run: Path) -> str:

@@ -26,7 +26,6 @@ def train(
     latency: Annotated[
         bool | None, typer.Option(help="Time the trained model. Default: yes.", show_default=False)
     ] = None,
-    keep_checkpoints: Annotated[bool, typer.Option("--keep-checkpoints", help="Keep what resuming needs.")] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -44,7 +43,7 @@ def train(
 
     reporter = Reporter(quiet=quiet)
     task, values, assigned = options.read_keys(data, options.data_keys(context), assignments, model_keys=True)
-    known = StudyData(Machine(data_root, cache_dir, threads, latency is not False, keep_checkpoints))
+    known = StudyData(Machine(data_root, cache_dir, threads, latency is not False))
     name, keys = resolve_model(model)
     data_config, note = task.configure_data(values, known, models=[(name, {**keys, **assigned.model})])
     training = task.load_protocol(protocol, assigned.protocol)

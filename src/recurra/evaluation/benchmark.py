@@ -64,7 +64,7 @@ def benchmark(
     names: Sequence[str],
     *,
     data: str | None = None,
-    lengths: Sequence[int] = (16, 32, 128),
+    lengths: Sequence[int] = (8, 16, 32, 64, 128),
     batch_sizes: Sequence[int] = (1, 32),
     precision: str = "fp32",
     threads: int = 0,
@@ -100,14 +100,6 @@ def benchmark(
             entries += [BenchmarkEntry(name, latency, latency.mean_ms / base) for name, latency in timed.items()]
         environment = environment_record(threads=torch.get_num_threads(), precision=precision)
         return BenchmarkResult(source, environment, entries)
-
-
-def whole_numbers(text: str, option: str) -> list[int]:
-    """Reads ``"1,32"``."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigurationError(f"{option} is '{text}'; allowed: whole numbers from 1 with commas, like 1,32")
-    return [int(part) for part in parts]
 
 
 def _models(names: Sequence[str]) -> dict[str, PreTrainedModel]:

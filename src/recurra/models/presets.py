@@ -176,13 +176,13 @@ def flops_per_token(config: Any, tokens: int, task: HeadKind = HeadKind.CLASSIFI
     return whole(config, tokens) / tokens
 
 
-def describe_presets(num_labels: int) -> list[dict[str, Any]]:
-    """Describes all presets as plain JSON values; operations are those of sequences of 128 tokens."""
+def describe_presets() -> list[dict[str, Any]]:
+    """Describes all presets, of two labels, as plain JSON values; operations are those of sequences of 128 tokens."""
     result = []
     entries = [(HeadKind.CLASSIFICATION, item) for item in PRESETS.items()]
     entries += [(HeadKind.LANGUAGE_MODELLING, item) for item in LANGUAGE_PRESETS.items()]
     for task, (name, (description, shape)) in entries:
-        config = preset(name, num_labels=num_labels)
+        config = preset(name, num_labels=2)
         counts = count_parameters(config, task)
         result.append(
             {
@@ -198,7 +198,7 @@ def describe_presets(num_labels: int) -> list[dict[str, Any]]:
                 "flops_per_token": flops_per_token(config, 128, task),
                 "size_mib": {"fp32": counts.size_mib(), "half": counts.size_mib(2)},
                 "vocab_size": config.vocab_size,
-                "num_labels": num_labels,
+                "num_labels": 2,
                 "tokens": 128,
                 "configuration": shape,
             }

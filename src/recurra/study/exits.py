@@ -76,12 +76,15 @@ def _plain_timed(timed: Sequence[TimedEarlyExit]) -> list[dict[str, Any]]:
     return [{**each.plain(), "speed_up": each.speed_up} for each in timed]
 
 
+# Rows a batch that exits are timed with.
+_TIMED_BATCHES = (1, 32)
+
+
 def choose_exits(
     run: Path,
     *,
     keep: Given,
     kind: str,
-    batch_sizes: Sequence[int],
     threads: int,
     data_root: Path | None,
     each: bool,
@@ -109,7 +112,7 @@ def choose_exits(
         chosen = subject.choose(share, kind)
 
         def measure(label: str, rule: ExitRule) -> MeasuredExit:
-            return MeasuredExit(label, subject.judge(rule), [_time(subject, rule, size) for size in batch_sizes])
+            return MeasuredExit(label, subject.judge(rule), [_time(subject, rule, size) for size in _TIMED_BATCHES])
 
         return ExitChoice(
             subject=subject,

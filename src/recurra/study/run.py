@@ -126,7 +126,7 @@ def execute_run(
         trained = task.trainer(config)(config, folder, data, reporter)
         record = task.record_run(config, trained, folder, data, reporter, started=started)
         # The model is on disk. Once there is a record nobody comes back to clear up.
-        if config.needs_torch and not data.machine.keep_checkpoints:
+        if config.needs_torch:
             from recurra.training.fit import remove_checkpoints
 
             remove_checkpoints(folder)

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 @dataclass(frozen=True)
 class Machine:
-    """Where data lie, threads, whether to time, what to keep: nothing that defines a run.
+    """Where data lie, threads, whether to time: nothing that defines a run.
 
     Attributes:
         threads: Threads of the numeric library; 0 means all cores.
@@ -22,7 +22,6 @@ class Machine:
     cache_dir: Path | None = None
     threads: int = 0
     latency: bool = True
-    keep_checkpoints: bool = False
 
     def to_json(self) -> str:
         """Plain form, to hand to a worker process."""

@@ -169,8 +169,6 @@ def test_a_file_whose_columns_cannot_all_be_kept_says_what_to_do(
     missing = write(tmp_path / "missing.csv", {"txt": TEXTS})
     assert main(["predict", model, "-i", str(missing), *out]) == 2
     assert "did you mean 'txt'" in capsys.readouterr().err
-    assert main(["predict", model, "-i", str(missing), "--keep-columns"]) == 2
-    assert "--keep-columns is for files of predictions" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -340,7 +338,6 @@ def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
     path.write_text("Stars; Text\n5;great film\n1;awful plot\n")
     folder = ["predict", model, "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
     for more in (
-        ["--keep-columns"],
         ["--abstain-below", "0.9"],
         ["--precision-of", "positive=0.9"],
         ["--explain", "3"],

@@ -16,7 +16,6 @@ from recurra.evaluation.benchmark import (
     benchmark,
     bert_of_equal_shape,
     time_models,
-    whole_numbers,
 )
 from tiny import tiny_config, tiny_model
 
@@ -97,10 +96,3 @@ def test_what_cannot_be_timed_is_refused(names: list[str], lengths: list[int], m
     with pytest.raises(ConfigurationError) as refusal:
         benchmark(names, lengths=lengths)
     assert message in str(refusal.value)
-
-
-@pytest.mark.parametrize("text", ["", "0", "1,", "eight", "-3", "1.5"])
-def test_numbers_are_checked(text: str) -> None:
-    assert whole_numbers("1, 32", "--batch-sizes") == [1, 32]
-    with pytest.raises(ConfigurationError, match="--batch-sizes is"):
-        whole_numbers(text, "--batch-sizes")

@@ -64,6 +64,6 @@ def test_a_part_of_a_study_file_is_no_hindrance_to_a_study(tmp_path: Path) -> No
 
 
 def test_a_machine_comes_back_from_the_worker_s_argument(tmp_path: Path) -> None:
-    machine = Machine(data_root=tmp_path, threads=3, latency=False, keep_checkpoints=True)
+    machine = Machine(data_root=tmp_path, threads=3, latency=False)
     assert Machine.from_json(machine.to_json()) == machine
     assert Machine.from_json(Machine().to_json()) == Machine()

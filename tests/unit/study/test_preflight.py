@@ -96,10 +96,7 @@ def test_a_study_with_bad_data_starts_nothing_and_leaves_nothing(tmp_path: Path)
     assert not output.exists()
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_kill_leaves_no_checkpoints_beside_a_record(
-    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_leaves_no_checkpoints_beside_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who finds a record does nothing any more: what is to go must be gone when it is written."""
     folder, seen = tmp_path / "run", []
 
@@ -109,6 +106,6 @@ def test_a_kill_leaves_no_checkpoints_beside_a_record(
     task = SimpleNamespace(trainer=lambda _: train, record_run=lambda *_, **__: "record")
     monkeypatch.setattr(run_module, "task_of_data", lambda _: task)
     monkeypatch.setattr(run_module, "write_record", lambda *_: seen.append((folder / "checkpoints").exists()))
-    machine = Machine(threads=1, latency=False, keep_checkpoints=keep)
+    machine = Machine(threads=1, latency=False)
     run_module.execute_run(StudyData(machine), folder, tiny_run(tmp_path))
-    assert seen == [keep]
+    assert seen == [False]

@@ -17,7 +17,7 @@ import onnx
 from onnx import TensorProto, helper
 from transformers import PreTrainedModel
 
-from recurra.core.errors import AuditError, ConfigurationError
+from recurra.core.errors import ConfigurationError
 from recurra.deployment.onnx import (
     CONFIDENCES,
     ENTROPIES,
@@ -277,9 +277,6 @@ class ExitWriter:
 
 
 LINEAR: dict[str, type[Linear]] = {"fp32": Linear, "int8": Int8Linear}
-# What the file may hold above its weights: scales, rotary table, and the graph, which is small.
-LARGEST_EXCESS = 0.03
-GRAPH_BYTES = 2**16
 
 
 def build_classifier(
@@ -352,29 +349,8 @@ def write_onnx(
     """Writes ``config.json`` and ``model.onnx``; the scores of a linear model are added to the classifier's."""
     weights = {name: values.detach().float().cpu().numpy() for name, values in model.state_dict().items()}
     graph = build_classifier(model.config, weights, LINEAR[precision](), max_length=max_length, metadata=metadata)
-    weight_bytes = sum(stored_bytes(name, values, precision) for name, values in weights.items())
     if words is not None:
-        beside = build_linear(words)
-        graph, weight_bytes = added(graph, beside), weight_bytes + beside.ByteSize()
+        graph = added(graph, build_linear(words))
     onnx.checker.check_model(graph)
-    path = folder / MODEL_NAME
-    path.write_bytes(graph.SerializeToString())
-    check_size(path.stat().st_size, weight_bytes)
+    (folder / MODEL_NAME).write_bytes(graph.SerializeToString())
     model.config.save_pretrained(folder)
-
-
-def stored_bytes(name: str, values: Array, precision: str) -> int:
-    """Bytes that a weight takes in a file: in int8 a matrix has a scale a row, and the rest stays in FP32."""
-    full = ("classifier.", "model.core.recurrences.")
-    whole_numbers = precision == "int8" and values.ndim == 2 and not name.startswith(full)
-    return int(values.size + 4 * values.shape[0] if whole_numbers else 4 * values.size)
-
-
-def check_size(file_bytes: int, weight_bytes: int) -> None:
-    """Holds the size of a file against that of its weights."""
-    most = (1 + LARGEST_EXCESS) * weight_bytes + GRAPH_BYTES
-    if file_bytes > most:
-        raise AuditError(
-            f"the ONNX file has {file_bytes:,} bytes for {weight_bytes:,} bytes of weights (at most {most:,.0f}): "
-            "some weights stand in it more than once; nothing was written"
-        )

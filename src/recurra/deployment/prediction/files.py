@@ -54,8 +54,6 @@ class PredictedRows:
 
     texts: Sequence[str]
     probabilities: npt.NDArray[np.float64]
-    ids: Sequence[str] | None = None
-    truth: Sequence[str] | None = None
     input_columns: Sequence[Sequence[Any]] = ()
     abstained: npt.NDArray[np.bool_] | None = None
     explanations: Sequence[Explanation] | None = None
@@ -82,33 +80,23 @@ class PredictionWriter(Protocol):
 class Layout:
     """The columns of predictions.
 
-    ``id`` and ``truth`` if asked for, ``text``, ``label`` (the most probable), ``probability`` (of that label), and
-    ``probability_NAME`` for each class. Of a multi-label model ``label`` has all labels, and ``probability`` is absent.
-    ``abstained`` stands behind ``probability`` where rows may get no label, then ``words`` where labels are explained,
-    of a multi-label model ``words_by_label``.
+    ``text``, ``label`` (the most probable), ``probability`` (of that label), and ``probability_NAME`` for each class.
+    Of a multi-label model ``label`` has all labels, and ``probability`` is absent. ``abstained`` stands behind
+    ``probability`` where rows may get no label, then ``words`` where labels are explained, of a multi-label model
+    ``words_by_label``.
 
     Columns of the input that are written too come first and as they are, the text's own among them in place of
     ``text``; a column of ours with the name of one of them has `PREDICTED` behind its name.
     ``row_columns`` are all but the probabilities of the classes.
     """
 
-    def __init__(
-        self,
-        decision: LabelDecision,
-        *,
-        ids: bool = False,
-        truth: bool = False,
-        input_columns: Sequence[str] = (),
-        explains: bool = False,
-    ) -> None:
+    def __init__(self, decision: LabelDecision, *, input_columns: Sequence[str] = (), explains: bool = False) -> None:
         self.label_names = decision.label_names
         self.input_columns = list(input_columns)
         self.explains = explains
         self._decision = decision
         self.words = "words" if decision.exclusive else "words_by_label"
         own = {
-            "id": ids,
-            "truth": truth,
             "text": not input_columns,
             "label": True,
             "probability": decision.exclusive,
@@ -133,8 +121,7 @@ class Layout:
     def values(self, rows: PredictedRows) -> list[list[Any]]:
         """The values of each column, in the order of `columns`."""
         probabilities = np.round(rows.probabilities, _DIGITS)
-        front: list[list[Any]] = [list(part) for part in (rows.ids, rows.truth) if part is not None]
-        front = [*map(list, rows.input_columns), *front] if self.input_columns else [*front, list(rows.texts)]
+        front: list[list[Any]] = list(map(list, rows.input_columns)) if self.input_columns else [list(rows.texts)]
         front.append(rows.label_texts(self._decision))
         if self._decision.exclusive:
             best = self._decision.decide(rows.probabilities)
@@ -240,11 +227,10 @@ class LineWriter:
 
 @contextlib.contextmanager
 def json_document(
-    stream: TextIO, decision: LabelDecision, computation: Computation | None = None, *, explains: bool = False
+    stream: TextIO, decision: LabelDecision, computation: Computation, *, explains: bool = False
 ) -> Iterator[JsonLinesWriter]:
     """Writes one JSON document, with how predictions were computed and a list of them, row by row."""
-    how = f'"computation": {json.dumps(computation.plain())}, ' if computation else ""
-    stream.write(f'{{{how}"predictions": [\n')
+    stream.write(f'{{"computation": {json.dumps(computation.plain())}, "predictions": [\n')
     yield JsonLinesWriter(stream, Layout(decision, explains=explains), between=",")
     stream.write("\n]}\n")
 
@@ -262,9 +248,8 @@ class ParquetWriter:
         self._pyarrow, self._layout = pa, layout
         typed = source is not None and source.suffix.lower() == ".parquet"
         schema = pq.read_schema(source) if typed else None
-        kinds = {layout.name(name): pa.string() for name in ("id", "truth", "text", "label", layout.words)} | {
-            layout.name("abstained"): pa.bool_()
-        }
+        kinds = {layout.name(name): pa.string() for name in ("text", "label", layout.words)}
+        kinds[layout.name("abstained")] = pa.bool_()
         own = [(name, kinds.get(name, pa.float64())) for name in layout.columns[len(layout.input_columns) :]]
         others = [(name, pa.string() if schema is None else schema.field(name).type) for name in layout.input_columns]
         self._schema = pa.schema([*others, *own])
@@ -306,10 +291,10 @@ class PredictionCounts:
 
 @dataclass(frozen=True)
 class InputColumns:
-    """Columns of a file that stand beside what is predicted for its rows."""
+    """Columns, of a file if ``source`` names one, that stand beside what is predicted for its rows."""
 
-    source: Path
-    names: list[str]
+    names: Sequence[str]
+    source: Path | None = None
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -323,7 +308,7 @@ class InputColumns:
             table.check(names)
         except DataError as error:
             raise DataError(f"{error}, or leave all but the text out with --no-keep-columns") from error
-        return cls(table.path, names, tuple(table.notes))
+        return cls(names, table.path, tuple(table.notes))
 
 
 def write_stream(
@@ -398,21 +383,18 @@ def open_writer(
     path: Path,
     decision: LabelDecision,
     *,
-    ids: bool = False,
-    truth: bool = False,
     escape_formulas: bool = False,
     columns: InputColumns | None = None,
     explains: bool = False,
 ) -> Iterator[PredictionWriter]:
     """Opens a file of predictions by its extension; it takes its place when all is written, or not at all."""
     check_output(path)
-    names = [] if columns is None else columns.names
-    layout = Layout(decision, ids=ids, truth=truth, input_columns=names, explains=explains)
+    columns = columns or InputColumns(())
+    layout = Layout(decision, input_columns=columns.names, explains=explains)
     suffix = path.suffix.lower()
     with atomic_path(path) as temporary:
         if suffix == ".parquet":
-            source = None if columns is None else columns.source
-            with contextlib.closing(ParquetWriter(temporary, layout, source)) as parquet:
+            with contextlib.closing(ParquetWriter(temporary, layout, columns.source)) as parquet:
                 yield parquet
             return
         # The csv module writes its own line ends.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import logging
+import functools
 import platform
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -193,24 +192,20 @@ def _here(job: FolderJob, names: list[str]) -> Outcomes:
         yield name, job.predict(name, classifier)
 
 
-class RayWorker:
-    """Holds the model on a node of the cluster."""
+@functools.lru_cache(maxsize=1)
+def _loaded(job: FolderJob, threads: int) -> Classifier:
+    """The model of a process of the cluster, which predicts many files with it."""
+    job.check()
+    return job.load(threads)
 
-    def __init__(self, job: FolderJob, threads: int) -> None:
-        self._job, self._threads = job, threads
-        self._classifier: Classifier | None = None
 
-    def __call__(self, row: dict[str, str]) -> dict[str, str]:
-        """Predicts one file; a node that cannot do so says why."""
-        try:
-            if self._classifier is None:
-                self._job.check()
-                self._classifier = self._job.load(self._threads)
-            outcome = self._job.predict(row["name"], self._classifier)
-        except RecurraError as error:
-            needs = "all nodes must see the same model, input and --output under the same path"
-            outcome = {"unable": f"{needs}, and {platform.node()} does not: {one_line(str(error))}"}
-        return {"name": row["name"], "outcome": json.dumps(outcome)}
+def predict_on_node(job: FolderJob, name: str, threads: int) -> dict[str, Any]:
+    """Predicts one file on a node of the cluster; a node that cannot do so says why."""
+    try:
+        return job.predict(name, _loaded(job, threads))
+    except RecurraError as error:
+        needs = "all nodes must see the same model, input and --output under the same path"
+        return {"unable": f"{needs}, and {platform.node()} does not: {one_line(str(error))}"}
 
 
 def predict_on_ray(
@@ -223,61 +218,41 @@ def predict_on_ray(
     cpus: float = 1.0,
     retries: int = 3,
 ) -> Outcomes:
-    """Predicts files on the cluster that Ray is connected to, in rounds: files are the rows of a data set.
+    """Predicts files on the cluster that Ray is connected to, each as a task; one whose worker died is begun again.
 
-    A file whose worker died is not tried again by Ray, which would wait for that very worker to come back, but stands
-    in the data set of the next round. Raises if a node sees other files than this one, or if Ray itself fails.
-
-    Args:
-        retries: Rounds in a row without a finished file, behind the first, before the rest is given up.
+    Raises:
+        StorageError: If a node sees other files than this machine.
+        RunError: If Ray itself fails.
     """
     job = replace(job, model=job.model.resolve(), source=job.source.resolve(), output=job.output.resolve())
     most = workers or max(1, int(ray.cluster_resources().get("CPU", 0) / cpus))
-    pending, idle = dict.fromkeys(names), 0
-    while pending and idle <= retries:
-        waiting = len(pending)
-        for row in _ray_rows(job, list(pending), ray, most, cpus):
-            outcome = json.loads(row["outcome"])
-            if "unable" in outcome:
-                raise StorageError(outcome["unable"])
-            del pending[row["name"]]
-            yield row["name"], outcome
-        idle = 0 if len(pending) < waiting else idle + 1
-        if pending:
-            some = ", ".join(map(one_line, list(pending)[:5]))
-            reporter.say(f"{len(pending):,} files lost with a worker that died: {some}")
-    for name in pending:
-        yield name, {"failure": f"{one_line(name)}: the worker that was at it died each time; see Ray's logs"}
-
-
-def _ray_rows(job: FolderJob, names: list[str], ray: ModuleType, workers: int, cpus: float) -> Iterator[dict[str, str]]:
-    data = _ray_data()
-    context = data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
-    # What a dead worker was at is missing from the answer, and nothing else.
-    context.max_errored_blocks = -1
-    # A file that waits for a worker that dies would be lost with the one that it is at.
-    pool = data.ActorPoolStrategy(min_size=1, max_size=min(workers, len(names)), max_tasks_in_flight_per_actor=1)
-    arguments = {"job": job, "threads": max(1, int(cpus))}
-    try:
-        files = data.from_items([{"name": name} for name in names], override_num_blocks=len(names))
-        yield from files.map(
-            RayWorker, fn_constructor_kwargs=arguments, compute=pool, num_cpus=cpus, max_task_retries=0
-        ).iter_rows()
-    except (ray.exceptions.RayError, data.exceptions.SystemException) as error:
-        raise RunError(
-            f"the Ray cluster failed ({type(error).__name__}); what is done stays: start the same command "
-            "again when the cluster works; see Ray's logs"
-        ) from error
-
-
-def _ray_data() -> Any:
-    for name in ("ray.data", "ray"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    import ray.data
-    import ray.data.exceptions
-
-    return ray.data
+    # Ray's own retries would wait for the very worker that died.
+    remote = ray.remote(predict_on_node).options(num_cpus=cpus, max_retries=0, name="recurra predict")
+    queue, running, lost = deque(names), dict[Any, str](), Counter[str]()
+    while queue or running:
+        while queue and len(running) < most:
+            name = queue.popleft()
+            running[remote.remote(job, name, max(1, int(cpus)))] = name
+        (reference,), _ = ray.wait(list(running))
+        name = running.pop(reference)
+        try:
+            outcome = ray.get(reference)
+        except (ray.exceptions.RayTaskError, ray.exceptions.RaySystemError) as error:
+            raise RunError(
+                f"the Ray cluster failed ({type(error).__name__}); what is done stays: start the same command "
+                "again when the cluster works; see Ray's logs"
+            ) from error
+        except ray.exceptions.RayError:
+            lost[name] += 1
+            if lost[name] > retries:
+                outcome = {"failure": f"{one_line(name)}: the worker that was at it died each time; see Ray's logs"}
+            else:
+                reporter.say(f"{one_line(name)} was lost with a worker that died; it is begun again")
+                queue.append(name)
+                continue
+        if "unable" in outcome:
+            raise StorageError(outcome["unable"])
+        yield name, outcome
 
 
 def _identify(model: Path) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
 from recurra.deployment.export.manifest import read_source_record
-from recurra.deployment.prediction.files import PredictedRows, check_output, open_writer
+from recurra.deployment.prediction.files import InputColumns, PredictedRows, check_output, open_writer
 from recurra.tasks.base import require_split
 from recurra.tasks.tables import Cells, Table
 
@@ -107,9 +107,11 @@ def compute_evaluation(
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     logits = classifier.logits(rows.texts, clean=False)
     if output is not None:
-        with open_writer(output, classifier.decision, ids=True, truth=True) as writer:
-            truth, said = classifier.decision.truth_texts(rows.labels), classifier.decision.probabilities(logits)
-            writer.write(PredictedRows(rows.texts, said, ids=rows.ids, truth=truth))
+        decision = classifier.decision
+        columns = {"id": rows.ids, "truth": decision.truth_texts(rows.labels), "text": rows.texts}
+        with open_writer(output, decision, columns=InputColumns(list(columns))) as writer:
+            predicted = PredictedRows(rows.texts, decision.probabilities(logits), input_columns=list(columns.values()))
+            writer.write(predicted)
     recorded = None if data is not None else record.metrics.get(rows.name)
     metrics, decision = measure(logits, rows.labels, classifier.decision), classifier.decision
     return ComputedRows(record, rows, logits, metrics, decision, recorded, classifier.computation, output)

@@ -17,6 +17,7 @@ from recurra.core.errors import ConfigurationError, StorageError
 from recurra.data.tables import TextRows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import OneLabel
+from recurra.deployment.engines.computation import Computation, Engine
 from recurra.deployment.prediction.files import (
     SUFFIXES,
     LineWriter,
@@ -110,8 +111,10 @@ def test_what_a_spreadsheet_would_run_is_written_as_text_if_that_is_asked_for(tm
         assert {row.count('"') for row in rows if "\r" not in row} <= {0, 2}
 
 
-class LengthEngine:
+class LengthEngine(Engine):
     """Longer cleaned texts are more positive."""
+
+    computation = Computation(engine="test", storage_precision="fp32", compute_precision="fp32", device="cpu")
 
     def logits(self, texts: Sequence[str], batch_size: int) -> np.ndarray:
         lengths = np.array([len(text) for text in texts], dtype=np.float32)
@@ -162,7 +165,7 @@ def test_everything_is_counted_and_empty_texts_keep_their_place(texts: list[str]
 @given(st.lists(CHUNK, max_size=3))
 def test_the_json_document_is_one_document(chunks: list[list[str]]) -> None:
     stream = io.StringIO()
-    with json_document(stream, OneLabel(["short", "long"])) as writer:
+    with json_document(stream, OneLabel(["short", "long"]), LengthEngine.computation) as writer:
         write_stream(classifier(), map(chunk, chunks), writer)
     found = json.loads(stream.getvalue())["predictions"]
     assert [row["text"] for row in found] == [text for texts in chunks for text in texts]
@@ -182,7 +185,7 @@ def test_rows_below_the_threshold_get_no_label_and_the_others_theirs(texts: list
     stream = io.StringIO()
     doubting = classifier()
     doubting.decision = doubting.decision.abstaining_below(least)
-    with json_document(stream, doubting.decision) as writer:
+    with json_document(stream, doubting.decision, doubting.computation) as writer:
         counts = write_stream(doubting, [chunk(texts)], writer)
     rows = json.loads(stream.getvalue())["predictions"]
     expected = [None if row.max() < least else ("short", "long")[row.argmax()] for row in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from recurra.cli.main import main
 from recurra.core.errors import RunError, StorageError
 from recurra.core.progress import Reporter
 from recurra.deployment.prediction import folder as module
-from recurra.deployment.prediction.folder import FolderJob, FolderResult, RayWorker, predict_on_ray
+from recurra.deployment.prediction.folder import FolderJob, FolderResult, predict_on_node, predict_on_ray
 from reviews import review_rows, snapshot, train_linear
 
 TEXTS = [text for text, _ in review_rows(40, seed=6)]
@@ -224,42 +224,41 @@ def test_predictions_of_another_model_are_left_alone(run: Path, inputs: Path, tm
 
 
 class LostError(Exception):
-    """Ray's own failure."""
+    """What Ray raises for a task whose worker died."""
+
+
+class BrokenError(LostError):
+    """What it raises when something else is wrong."""
 
 
 class Cluster:
-    """Stands in for Ray Data with one worker; the files named for a round get no answer in it."""
+    """Stands in for Ray with two cores; a task whose file is named next in ``lost`` ends with its worker."""
 
     def __init__(self, *lost: str) -> None:
         self.lost = list(lost)
-        self.rounds: list[list[str]] = []
-        self.exceptions = SimpleNamespace(RayError=LostError, SystemException=LostError)
-        self.DataContext = SimpleNamespace(get_current=SimpleNamespace)
+        self.begun: list[str] = []
+        self.exceptions = SimpleNamespace(RayError=LostError, RayTaskError=BrokenError, RaySystemError=BrokenError)
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": 2}
 
-    def ActorPoolStrategy(self, **options: int) -> dict[str, int]:  # noqa: N802 - Ray's name
-        assert options["max_tasks_in_flight_per_actor"] == 1
-        return options
+    def remote(self, function: Callable[..., dict[str, Any]]) -> Any:
+        def begin(job: FolderJob, name: str, threads: int) -> Callable[[], dict[str, Any]]:
+            self.begun.append(name)
+            return partial(function, job, name, threads)
 
-    def from_items(self, rows: list[dict[str, str]], override_num_blocks: int) -> Cluster:
-        assert override_num_blocks == len(rows)
-        self._rows = rows
-        return self
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=begin))
 
-    def map(self, worker: type[RayWorker], *, fn_constructor_kwargs: dict[str, Any], **_: Any) -> Cluster:
-        self._worker = worker(**fn_constructor_kwargs)
-        return self
+    def wait(self, references: list[Any]) -> tuple[list[Any], list[Any]]:
+        assert len(references) <= 2
+        return references[:1], references[1:]
 
-    def iter_rows(self) -> Iterator[dict[str, str]]:
-        lost = self.lost.pop(0) if self.lost else ""
-        self.rounds.append([row["name"] for row in self._rows])
-        for row in self._rows:
-            if lost == "cluster":
-                raise LostError
-            if row["name"][0] not in lost:
-                yield self._worker(row)
+    def get(self, reference: Any) -> dict[str, Any]:
+        name = reference.args[1][0]
+        if self.lost and self.lost[0] in (name, "cluster"):
+            raise BrokenError if self.lost.pop(0) == "cluster" else LostError
+        result: dict[str, Any] = reference()
+        return result
 
 
 @pytest.fixture
@@ -270,48 +269,34 @@ def job(run: Path, tmp_path: Path) -> FolderJob:
     return FolderJob(run, tmp_path / "in", tmp_path / "out")
 
 
-def on_ray(job: FolderJob, cluster: Any, monkeypatch: pytest.MonkeyPatch, retries: int = 1) -> FolderResult:
-    monkeypatch.setattr(module, "_ray_data", lambda: cluster)
-    reporter = Reporter(quiet=True)
-    compute = partial(predict_on_ray, ray=cluster, reporter=reporter, retries=retries)
-    return module.predict_folder(job, reporter, compute)
+def on_ray(job: FolderJob, cluster: Any, retries: int = 1) -> FolderResult:
+    compute = partial(predict_on_ray, ray=cluster, reporter=Reporter(quiet=True), retries=retries)
+    return module.predict_folder(job, Reporter(quiet=True), compute)
 
 
-def test_what_was_lost_is_begun_again(job: FolderJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster("bc", "c")
-    result = on_ray(job, cluster, monkeypatch, retries=0)
-    assert cluster.rounds == [["a.txt", "b.txt", "c.txt"], ["b.txt", "c.txt"], ["c.txt"]]
-    assert (result.rows, result.failures) == (3, [])
-
-
-def test_a_file_that_kills_its_worker_each_time_is_given_up(job: FolderJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(*"bbbbbb")
-    result = on_ray(job, cluster, monkeypatch, retries=2)
-    assert [len(names) for names in cluster.rounds] == [3, 1, 1, 1]
+def test_what_was_lost_is_begun_again_until_it_kills_its_worker_each_time(job: FolderJob) -> None:
+    cluster = Cluster("b", "b", "b")
+    result = on_ray(job, cluster, retries=2)
+    assert cluster.begun == ["a.txt", "b.txt", "c.txt", "b.txt", "b.txt"]
     assert result.failures == ["b.txt: the worker that was at it died each time; see Ray's logs"] and result.made == 2
+    again = on_ray(job, Cluster("b"))
+    assert (again.rows, again.failures, again.skipped) == (1, [], ["a.txt", "c.txt"])
 
 
-def test_when_ray_itself_fails_what_is_done_stays(job: FolderJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RunError, match=r"the Ray cluster failed \(LostError\); what is done stays: start the same"):
-        on_ray(job, Cluster("b", "cluster"), monkeypatch)
-    again = on_ray(job, Cluster(), monkeypatch)
-    assert (again.made, again.skipped) == (1, ["a.txt", "c.txt"])
+def test_when_ray_itself_fails_what_is_done_stays(job: FolderJob) -> None:
+    with pytest.raises(RunError, match=r"the Ray cluster failed \(BrokenError\); what is done stays: start the same"):
+        on_ray(job, Cluster("b", "cluster"))
+    again = on_ray(job, Cluster())
+    assert (again.made, again.skipped) == (2, ["a.txt"])
 
 
-def test_a_node_that_sees_something_else_does_nothing(
-    job: FolderJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_sees_something_else_does_nothing(job: FolderJob, tmp_path: Path) -> None:
     job.check(begin=True)
     elsewhere = replace(job, output=tmp_path / "elsewhere")
     other = replace(job, model=train_linear(tmp_path, rows=120))
     for seen, reason in ((elsewhere, "cannot be read"), (other, "predictions of another model")):
-        outcome = json.loads(RayWorker(seen, 1)({"name": "a.txt"})["outcome"])
+        outcome = predict_on_node(seen, "a.txt", 1)
         assert "all nodes must see the same model" in outcome["unable"] and reason in outcome["unable"]
         assert not seen.output_of("a.txt").exists()
-
-    def unable(self: RayWorker, row: dict[str, str]) -> dict[str, str]:
-        return {"name": row["name"], "outcome": json.dumps({"unable": "no"})}
-
-    monkeypatch.setattr(RayWorker, "__call__", unable)
-    with pytest.raises(StorageError, match="no"):
-        on_ray(job, Cluster(), monkeypatch)
+        with pytest.raises(StorageError, match=reason):
+            list(predict_on_ray(seen, ["a.txt"], ray=Cluster(), reporter=Reporter(quiet=True)))
