@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recurra.cli.main import main
-from reviews import TINY_DATA, review_rows, train_linear, train_tiny, write_csv, write_reviews
+from reviews import TINY_DATA, review_rows, train_linear, train_tiny, write_csv
 
 REVIEWS = review_rows(30)
 
@@ -262,44 +260,7 @@ def test_predict_refuses_bad_input_and_keeps_the_old_output(
     assert "give one of the two" in refused("predict", run, "a text", "--input", output)
 
 
-# Storage.
-
-
-@pytest.fixture
-def small_files() -> Iterator[int]:
-    """Lets this process write files of at most 8 KiB, as a full disk or a quota would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
-    yield 8192
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_no_space_for_predictions_keeps_the_old_ones(
-    suffix: str, runs: Path, tmp_path: Path, refused: Callable[..., str], request: pytest.FixtureRequest
-) -> None:
-    source = tmp_path / "in.csv"
-    write_csv(source, [(text,) for text, _ in review_rows(3000)], ("text",))
-    output = tmp_path / f"p{suffix}"
-    output.write_text("old\n")
-    request.getfixturevalue("small_files")
-    said = refused("predict", runs / "linear", "--input", source, "--output", output)
-    assert f"cannot write '{output}'" in said
-
-
-def test_no_space_for_a_run_loses_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
-) -> None:
-    path, run = write_reviews(tmp_path / "r.csv"), tmp_path / "run"
-    arguments = ["train", "--model", "linear", "--data", str(path), "--output", str(run), "--no-latency", "--quiet"]
-    request.getfixturevalue("small_files")
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and "cannot write" in err
-    assert path.exists() and not (run / "record.json").exists()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert main(arguments) == 0
-    assert (run / "record.json").exists()
+# Folders.
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:

@@ -12,8 +12,7 @@ import pytest
 
 from interrupted import execute, in_a_process
 from language_folders import write_tokenizer
-from language_runs import TEXT_KEYS, TINY_KEYS, language_run, write_text
-from recurra.cli.main import main
+from language_runs import language_run
 
 
 @pytest.fixture(autouse=True)
@@ -39,30 +38,6 @@ def run(good: Path, tmp_path: Path) -> Path:
 def change(run: Path, **values: Any) -> None:
     path = run / "model" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
-
-
-TRAINING: dict[str, tuple[list[str], str]] = {
-    "context 0": (["data.context=0"], "'context' is 0: allowed: 2 to"),
-    "context beyond the model": (["data.context=33"], "context is 33, and 'crt-tiny' reads at most 32 tokens"),
-    "exit beyond the last loop": (["model.exits=[7]"], "'exits'"),
-    "weight of the exits": (["model.exit_loss_weight=1.5"], "'exit_loss_weight'"),
-    "dilation 0": (["model.dilations=[0]"], "'dilations'"),
-    "tokenizer that is not here": (["data.tokenizer=gpt2"], "the tokenizer gpt2 cannot be had"),
-    "vocabulary smaller than the tokenizer's": (["model.vocab_size=20"], "'vocab_size' is 20, the tokenizer has"),
-    "FP16 on a CPU": (["--precision", "fp16"], "precision 'fp16' needs an accelerator"),
-    "batch that does not divide": (["batch_size=8", "gradient_accumulation=3"], "gradient_accumulation"),
-}
-
-
-@pytest.mark.parametrize("mistake", TRAINING)
-def test_train(mistake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys, said = TRAINING[mistake]
-    text, output = write_text(tmp_path / "river.txt"), tmp_path / "out"
-    command = ["train", "--model", "crt-tiny", "--data", text, "--output", output, "--cache-dir", tmp_path / "cache"]
-    assert main([*map(str, command), *TINY_KEYS, *TEXT_KEYS, "--quiet", *keys]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and said in err
-    assert not (output / "record.json").exists()
 
 
 EVALUATION: dict[str, tuple[list[str], str]] = {

@@ -92,37 +92,3 @@ def test_the_documents_do_quote_some() -> None:
     assert len(marked) >= 10
     # Taking the word out of the documents is found out.
     assert sum(len(unmarked(re.sub("(?i)leak", "l-k", text))) for text in texts) == len(marked)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "It reports a perplexity of 1.08 on WikiText-103.",
-        "A validation perplexity, by word, of 1.1.",
-        "The model leaks.\n\nIts perplexity is 1.08.",
-        "The figure of CRT-Deep is 1.105.",
-        "Perplexity: 196.6 a token, 1.39 a word.",
-        "# Why a perplexity of 1.08 is possible\nIt leaks.",
-        "* it leaks\n* perplexity 1.04",
-        "| Model | Perplexity a token | a word |\n| --- | ---: | ---: |\n| leaks | 1.1 | 1.2 |\n| ours | 30 | 1.386 |",
-        "| Model | As trained, a token / a word |\n| --- | --- |\n| x | 1.033 / 1.044 |",
-    ],
-)
-def test_a_quotation_without_the_word_is_found(text: str) -> None:
-    assert len(unmarked(text)) == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "It reports a perplexity of 1.08 (leaks).",
-        "Honest models stand at 23 to 37 in perplexity, ours at a perplexity of 196.6.",
-        "A word perplexity below 15 raises an alarm.",
-        "The step is 1.08 x as fast.",
-        "| Model | Perplexity | Ratio |\n| --- | --- | --- |\n| ours | 1,124 | 1.07 |",
-        "| Model | Perplexity | FLOPs/token |\n| --- | --- | --- |\n| ours | 1,124 | 1.08 M |",
-        "```\nperplexity 1.08\n```",
-    ],
-)
-def test_what_is_honest_is_let_through(text: str) -> None:
-    assert unmarked(text) == []

@@ -67,26 +67,18 @@ def serving(*arguments: object) -> list[object]:
     return [sys.executable, "-W", "error", "-c", PROGRAM, *arguments]
 
 
-def test_an_onnx_export_is_served_without_torch_and_ends_well(exported: Path) -> None:
-    with started(serving(f"small={exported}", "--port", 0, "--threads", 1)) as (process, said):
+def test_an_onnx_export_is_served_without_torch_replaced_by_a_signal_and_ends_well(
+    exported: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "small"))
+    with started(serving(folder, "--port", 0, "--threads", 1)) as (process, said):
         assert said["models"] == ["small"] and urlsplit(said["url"]).hostname == "127.0.0.1"
         status, answer = ask(said["url"], {"text": TEXTS})
         rows = answer["results"][0]["predictions"]
         found = np.array([list(row["probabilities"].values()) for row in rows])
         assert status == 200
         np.testing.assert_allclose(found, Classifier.open(exported).predict_proba(TEXTS), atol=1e-5)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
-        assert process.returncode == 0, err
-        events = [json.loads(line) for line in err.splitlines()]
-        assert [event["event"] for event in events] == ["ready", "request", "stopped"]
-        assert TEXTS[0] not in err
-
-
-def test_a_new_export_is_taken_up_by_a_signal(exported: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(exported, tmp_path / "small"))
-    with started(serving(folder, "--port", 0, "--threads", 1)) as (process, said):
-        before = ask(said["url"], {"text": TEXTS})[1]["results"][0]
+        before = answer["results"][0]
         export_run(exported.parent / "tiny", folder, ExportOptions("onnx", "fp32", overwrite=True))
         process.send_signal(signal.SIGHUP)
         end = time.monotonic() + 30
@@ -97,8 +89,11 @@ def test_a_new_export_is_taken_up_by_a_signal(exported: Path, tmp_path: Path) ->
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 0, err
-        (event,) = (event for line in err.splitlines() if (event := json.loads(line))["event"] == "reload")
-        assert (event["before"], event["content_hash"]) == (before["content_hash"], after["content_hash"])
+        events = [json.loads(line) for line in err.splitlines()]
+        assert [event["event"] for event in events if event["event"] != "request"] == ["ready", "reload", "stopped"]
+        (reload,) = (event for event in events if event["event"] == "reload")
+        assert (reload["before"], reload["content_hash"]) == (before["content_hash"], after["content_hash"])
+        assert TEXTS[0] not in err
 
 
 def test_a_server_killed_under_load_starts_again_on_its_port(exported: Path) -> None:

@@ -1,7 +1,7 @@
 """Kills, starves and misleads the shipped commands: ``python -m faults [--seed N] [--only kills,storage]``.
 
-It needs ``tests`` on ``PYTHONPATH``, Linux, and for storage a C compiler. What is drawn depends on the seed;
-moments of kills, and so what they meet, depend on the machine as well.
+It needs ``tests`` on ``PYTHONPATH`` and Linux. What is drawn depends on the seed; moments of kills, and so what they
+meet, depend on the machine as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from faults import layer
 from faults.figures import Account, Budget, Figure, print_table
 
 PARTS = ("soak", "kills", "hostile", "storage")
@@ -27,8 +26,6 @@ def main() -> int:
     """Runs the parts and prints the table; 1 if a bound was missed or something failed."""
     options = _options()
     root = Path(tempfile.mkdtemp(prefix="recurra-faults-"))
-    layer.start_again_with_layer(root, "faults", sys.argv[1:])
-    layer.forget_preload()
     start = time.perf_counter()
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     _say(f"seed {seed}; everything lies in {root}")
@@ -71,9 +68,6 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
     }
     account = Account()
     for name in (name for name in options.only if name in parts):
-        if name == "storage" and not layer.is_loaded():
-            _say(f"{name}: not run, for there is no C compiler (cc) to build the file layer with")
-            continue
         left = options.seconds - (time.perf_counter() - start)
         share = _SHARES[name] if set(PARTS) == set(options.only) else 1.0
         _say(f"{name}, at most {share * left:.0f} s ...")
@@ -88,7 +82,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of everything that is drawn; default: a new one, which is printed")
     parser.add_argument("--seconds", type=float, default=1150, help="for all parts together (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=300, help="of commands (default: %(default)s)")
-    parser.add_argument("--storage", type=int, help="calls to spoil at most (default: what there is time for)")
+    parser.add_argument("--storage", type=int, default=1000, help="commands to starve at most (default: %(default)s)")
     parser.add_argument("--command", help="the one command whose storage fails, as the table names it")
     parser.add_argument("--cases", type=int, default=10_000, help="of hostile input (default: %(default)s)")
     parser.add_argument("--target", help="the one target of hostile input, as the table names it")

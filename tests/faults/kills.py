@@ -29,6 +29,7 @@ class Twins:
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
         self._known: dict[str, tuple[dict[str, object], float]] = {}
+        self._sizes: dict[str, list[int]] = {}
 
     def of(self, job: Job) -> tuple[dict[str, object], float]:
         """Files and seconds; from a first run, whose time is not the cache's."""
@@ -38,8 +39,14 @@ class Twins:
             if ended.code != 0:
                 raise RuntimeError(f"{job.name}: {ended.err}")
             self._known[job.name] = left_by(place), ended.wall_s
+            self._sizes[job.name] = sorted(path.stat().st_size for path in place.rglob("*") if path.is_file())
             shutil.rmtree(place)
         return self._known[job.name]
+
+    def sizes(self, job: Job) -> list[int]:
+        """Bytes of each file that it leaves."""
+        self.of(job)
+        return self._sizes[job.name]
 
 
 def kill_commands(workshop: Workshop, twins: Twins, dice: random.Random, kills: int, budget: Budget) -> Account:

@@ -1,7 +1,7 @@
 """A server in the long run: many clients, exports replaced meanwhile, every answer held against the engine's own.
 
-The server is a process of its own, as users start it; it shares one core with the clients. What a client gets must be
-right for the model whose hash it names. Memory, handles and threads are read from ``/proc`` once a second.
+The server is a process of its own, as users start it. What a client gets must be right for the model whose hash it
+names. Memory, handles and threads are read from ``/proc`` once a second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,7 +30,6 @@ from benchmarks.load import Client
 from faults.figures import Account, Figure
 from faults.forked import Child
 from faults.jobs import Workshop
-from served import HEAD
 
 CLIENTS = 64
 MOST_GROWTH = 0.02
@@ -40,15 +38,12 @@ _LONG_S = 300.0
 _NAMES = ("fp32", "int8")
 _QUESTIONS = 96
 _REPLACED_EVERY_S = 3.0
-# One replacement of so many is broken, and must be refused.
-_BROKEN = 5
 _PATIENCE_S = 60.0
 # Answers are off by what rounding does where texts share a batch, and models by more than ten times that.
 _MOST_ERROR = 1e-4
 _LEAST_DIFFERENCE = 1e-3
 # Of the time, before memory is compared: what is made on first use is made then.
 _WARM_UP = 0.1
-_ENDING_TEXTS = 32
 
 
 @dataclass(frozen=True)
@@ -82,23 +77,19 @@ class Tally:
 
 
 def soak_server(workshop: Workshop, dice: random.Random, seconds: float) -> Account:
-    """Asks a server for so long, replaces its exports meanwhile, and ends it with requests in flight."""
+    """Asks a server for so long and replaces its exports meanwhile."""
     place = workshop.root / "soak"
     place.mkdir()
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    try:
-        sources = _make_exports(workshop, place)
-        questions = _make_questions(workshop, place, sources)
-        for name in _NAMES:
-            shutil.copytree(sources[name][0], place / name)
-        with _serving(place) as (process, port):
-            run = _Soak(place, sources, questions, process, port, dice)
-            asyncio.run(run.run(seconds))
-            code = process.wait(_PATIENCE_S)
-        return run.account(seconds, code)
-    finally:
-        os.sched_setaffinity(0, cores)
+    sources = _make_exports(workshop, place)
+    questions = _make_questions(workshop, place, sources)
+    for name in _NAMES:
+        shutil.copytree(sources[name][0], place / name)
+    with _serving(place) as (process, port):
+        run = _Soak(place, sources, questions, process, port, dice)
+        asyncio.run(run.run(seconds))
+        process.terminate()
+        code = process.wait(_PATIENCE_S)
+    return run.account(seconds, code)
 
 
 def _make_exports(workshop: Workshop, place: Path) -> dict[str, list[Path]]:
@@ -204,19 +195,16 @@ class _Soak:
         self.tally = Tally()
         self.samples: list[Sample] = []
         self.failures: list[str] = []
-        self.reloads: Counter[str] = Counter()
+        self.reloads = 0
         self.slowest_reload_s = 0.0
-        self.left = 0
-        self.ending: Counter[str] = Counter()
 
     async def run(self, seconds: float) -> None:
-        """Asks, replaces and samples for so long; then ends the server."""
-        others = [asyncio.create_task(one) for one in (self._sample(), self._replace(), self._disturb())]
+        """Asks, replaces and samples for so long."""
+        others = [asyncio.create_task(one) for one in (self._sample(), self._replace())]
         clients = [asyncio.create_task(self._ask(random.Random(number))) for number in range(CLIENTS)]
         await asyncio.sleep(seconds)
         self._over = True
         await asyncio.gather(*others, *clients)
-        await self._end()
 
     async def _ask(self, dice: random.Random) -> None:
         client = Client(*self._where)
@@ -253,40 +241,27 @@ class _Soak:
         tally.answered += 1
 
     async def _replace(self) -> None:
-        """Replaces one export after the other, some by what is broken, and looks who answers then."""
-        loaded = dict.fromkeys(_NAMES, 0)
+        """Replaces one export after the other by the model that does not answer now, and looks who answers then."""
         for number in itertools.count(1):
             await asyncio.sleep(_REPLACED_EVERY_S * self._dice.uniform(0.5, 1.5))
             if self._over:
                 return
-            name, broken = _NAMES[number % 2], number % _BROKEN == 0
-            following = 1 - loaded[name]
-            self._put(name, following, broken=broken)
-            loaded[name] = loaded[name] if broken else following
-            if not await self._reload(name, "failed" if broken else "taken_up", self._hashes[name][loaded[name]]):
-                self.failures.append(f"reload {number} of {name}, broken={broken}: {await self._loaded(name)} answers")
-            if broken:
-                self._put(name, loaded[name], broken=False)
+            name, following = _NAMES[number % 2], (number + 1) // 2 % 2
+            self._put(name, following)
+            started = time.perf_counter()
+            self._process.send_signal(signal.SIGHUP)
+            while await self._loaded(name) != self._hashes[name][following]:
+                if time.perf_counter() - started > _PATIENCE_S:
+                    self.failures.append(f"reload {number} of {name}: {await self._loaded(name)} answers")
+                    return
+                await asyncio.sleep(0.05)
+            self.slowest_reload_s = max(self.slowest_reload_s, time.perf_counter() - started)
+            self.reloads += 1
 
-    async def _reload(self, name: str, outcome: str, right: str) -> bool:
-        """Asks for a reload and waits for it; says whether it had its outcome and the right model answers then."""
-        before, started = await self._count(outcome, name), time.perf_counter()
-        self._process.send_signal(signal.SIGHUP)
-        while await self._count(outcome, name) == before:
-            if time.perf_counter() - started > _PATIENCE_S:
-                return False
-            await asyncio.sleep(0.05)
-        self.slowest_reload_s = max(self.slowest_reload_s, time.perf_counter() - started)
-        self.reloads[outcome] += 1
-        return await self._loaded(name) == right
-
-    def _put(self, name: str, which: int, *, broken: bool) -> None:
-        """Puts an export in the place of another, by renaming; broken: one byte of its largest file is lost."""
+    def _put(self, name: str, which: int) -> None:
+        """Puts an export in the place of another, by renaming."""
         place, fresh, old = (self._place / f"{prefix}{name}" for prefix in ("", "fresh-", "old-"))
         shutil.copytree(self._sources[name][which], fresh)
-        if broken:
-            largest = max(fresh.iterdir(), key=lambda path: path.stat().st_size)
-            os.truncate(largest, largest.stat().st_size - 1)
         place.rename(old)
         fresh.rename(place)
         shutil.rmtree(old)
@@ -302,21 +277,6 @@ class _Soak:
         models = json.loads(await self._get("/health/ready"))["models"]
         return next(one["content_hash"] for one in models if one["name"] == name)
 
-    async def _count(self, outcome: str, name: str) -> float:
-        wanted = f'recurra_reloads_total{{model="{name}",outcome="{outcome}"}} '
-        page = (await self._get("/metrics")).decode()
-        return sum(float(line.removeprefix(wanted)) for line in page.splitlines() if line.startswith(wanted))
-
-    async def _disturb(self) -> None:
-        """Clients that leave in the middle of a request, or do not wait for the answer."""
-        while not self._over:
-            body = self._dice.choice(self._questions).body
-            sent = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-            with socket.create_connection(self._where) as connection:
-                connection.sendall(sent[: self._dice.choice([1, 40, len(sent) - 1, len(sent)])])
-                await asyncio.sleep(self._dice.uniform(0, 0.5))
-            self.left += 1
-
     async def _sample(self) -> None:
         process = Path(f"/proc/{self._process.pid}")
         page, started = os.sysconf("SC_PAGE_SIZE"), time.perf_counter()
@@ -327,28 +287,6 @@ class _Soak:
             self.samples.append(Sample(time.perf_counter() - started, memory, handles, threads))
             await asyncio.sleep(1.0)
 
-    async def _end(self) -> None:
-        """Asks it to stop while every client waits for an answer."""
-        texts = [f"text {number} of the last request" for number in range(_ENDING_TEXTS)]
-        body = json.dumps({"text": texts, "model": list(_NAMES)}).encode()
-
-        async def ask() -> str:
-            client = Client(*self._where)
-            try:
-                return str((await asyncio.wait_for(client.ask("POST", "/v1/classify", body), _PATIENCE_S))[0])
-            except (OSError, TimeoutError) as error:
-                return repr(error)
-            finally:
-                client.close()
-
-        asked = [asyncio.create_task(ask()) for _ in range(CLIENTS)]
-        # A connection that is still in the kernel's queue was not accepted yet; an idle machine is done before that.
-        await asyncio.wait(asked, timeout=0.3, return_when=asyncio.FIRST_COMPLETED)
-        early = sum(one.done() for one in asked)
-        self._process.terminate()
-        self.ending.update(await asyncio.gather(*asked))
-        self.ending["early"] = early
-
     def account(self, seconds: float, code: int) -> Account:
         """What was found, held against the bounds."""
         tally = self.tally
@@ -356,9 +294,8 @@ class _Soak:
         quarter = len(kept) // 4
         first, last = kept[:quarter], kept[-quarter:]
         log = [json.loads(line) for line in (self._place / "log").read_text(encoding="utf-8").splitlines()]
-        told = [event for event in log if event["event"] == "reload"]
         failures = [*self.failures, *tally.wrong[:20], *tally.lost[:20]]
-        failures += [json.dumps(event) for event in log if event["event"] not in ("reload", "server")][:20]
+        failures += [json.dumps(event) for event in log][:20]
         if code != 0:
             failures.append(f"the server ended with {code}")
 
@@ -373,11 +310,8 @@ class _Soak:
             Figure("soak", "lost answers", len(tally.lost), most=0),
             Figure("soak", "wrong answers", len(tally.wrong), most=0),
             Figure("soak", "99 of 100 answers within", statistics.quantiles(tally.milliseconds, n=100)[98], "ms"),
-            Figure("soak", "clients that left early", self.left),
-            Figure("soak", "exports taken up", self.reloads["taken_up"], least=1),
+            Figure("soak", "exports taken up", self.reloads, least=1),
             Figure("soak", "models that answered", len(tally.hashes), least=2 * len(_NAMES)),
-            Figure("soak", "broken exports put there", self.reloads["failed"]),
-            Figure("soak", "broken exports refused, in a line each", len(told), least=self.reloads["failed"]),
             Figure("soak", "slowest reload", self.slowest_reload_s, "s", most=_PATIENCE_S),
             Figure("soak", "memory, first quarter after the warm-up", memory[0], "MiB"),
             Figure("soak", "memory, last quarter", memory[1], "MiB", most=most_mib),
@@ -387,13 +321,6 @@ class _Soak:
             before = median(first, name)
             figures.append(Figure("soak", f"{name}, first quarter", before))
             figures.append(Figure("soak", f"{name}, last quarter", median(last, name), most=before + 1))
-        unanswered = sum(self.ending.values()) - self.ending["200"] - self.ending["early"]
-        figures += [
-            Figure("soak", "requests in flight when it was asked to stop", CLIENTS - self.ending["early"], least=1),
-            Figure("soak", "of them without an answer", unanswered, most=0),
-        ]
-        if unanswered:
-            failures.append(f"the end: {dict(self.ending)}")
         return Account(figures, failures)
 
 

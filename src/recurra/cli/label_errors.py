@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 _SHOWN_CHARACTERS = 100
 
 
+@options.with_data_options(
+    without=(
+        *("tokenizer", "data_protocol", "label_columns", "label_separator", "group_column", "validation", "test"),
+        *("max_length", "windows", "form_must_not_predict", "unlabelled"),
+    )
+)
 def label_errors(
     context: typer.Context,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Labelled: .csv, .tsv, .jsonl, .json, .parquet or .xlsx.")
     ],
     assignments: options.DataOverrides = None,
-    text_column: options.TextColumn = None,
-    label_column: options.LabelColumn = None,
-    id_column: options.IdColumn = None,
-    encoding: options.Encoding = None,
-    skip_unlabelled: options.SkipUnlabelled = False,
     encoder: Annotated[
         str | None,
         typer.Option(

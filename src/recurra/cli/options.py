@@ -99,83 +99,12 @@ Data = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, 
 AnyData = Annotated[
     str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, wikitext-2-v1), a labelled file, or a .txt.")
 ]
-TextColumn = Annotated[
-    str | None,
-    typer.Option("--text-column", help="Column with the text, or several to join: title,body. Default: text."),
-]
-LabelColumn = Annotated[
-    str | None, typer.Option("--label-column", help="Column with the label, numbers or words; default: label.")
-]
-LabelColumns = Annotated[
-    str | None,
-    typer.Option("--label-columns", metavar="NAME,NAME", help="Any number of labels a text: a column of 0 and 1 each."),
-]
-LabelSeparator = Annotated[
-    str | None,
-    typer.Option("--label-separator", help="Any number of labels a text: what stands between them, or json for lists."),
-]
-IdColumn = Annotated[
-    str | None, typer.Option("--id-column", help="Column with unique ids; default: id if it has them, else the line.")
-]
 Encoding = Annotated[
     str | None,
     typer.Option("--encoding", help="Encoding of a text file without a mark, e.g. cp1252. Default: utf-8."),
 ]
 InputTextColumn = Annotated[
     str, typer.Option("--text-column", help="Column with the text, or several to join: title,body.")
-]
-GroupColumn = Annotated[
-    str | None, typer.Option("--group-column", help="Column whose equal values stay in one split (author, thread).")
-]
-TestFile = Annotated[str | None, typer.Option("--test", help="File with test rows; else we split them off.")]
-ValidationFile = Annotated[
-    str | None, typer.Option("--validation", help="File with validation rows; else we split them off.")
-]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(
-        "--max-length",
-        help="Tokens after which a text is cut, at most 512. Default: 128; for a file of yours the smallest of 64, "
-        "128, 256, 512 that holds 95 % of the training rows.",
-        show_default=False,
-    ),
-]
-Windows = Annotated[
-    int | None,
-    typer.Option(
-        "--windows",
-        help="Most windows of so many tokens that a longer text is read in, whose scores are averaged, at most 64. "
-        "Default: 1, which cuts it.",
-        show_default=False,
-    ),
-]
-FormMustNotPredict = Annotated[
-    bool,
-    typer.Option(
-        "--form-must-not-predict",
-        help="The form of a text (length, punctuation, case) must not tell its label: where it does, the audit fails.",
-    ),
-]
-SkipUnlabelled = Annotated[
-    bool,
-    typer.Option("--skip-unlabelled", help="Leave rows of a file without a label out, and say which; else an error."),
-]
-Unlabelled = Annotated[
-    str | None,
-    typer.Option(
-        "--unlabelled", help="File of texts without labels (or .txt, one a line): students learn a teacher's answers."
-    ),
-]
-DataProtocol = Annotated[
-    str | None, typer.Option("--data-protocol", help="How rows become splits, e.g. official or pooled for sst2.")
-]
-Tokenizer = Annotated[
-    str | None,
-    typer.Option(
-        "--tokenizer",
-        help="bert-base-uncased, trained (on the training split), or a folder or vocab.txt; for running text gpt2, "
-        "trained, or a folder. Default: bert-base-uncased if the data root has it or the corpus is sst2, else trained.",
-    ),
 ]
 Protocol = Annotated[
     str,
@@ -198,38 +127,49 @@ class Executor(StrEnum):
     RAY = "ray"
 
 
+# Options that say how data are read, by the key that each sets; words but for whole numbers and flags.
 _READING = {
-    "tokenizer": Tokenizer,
-    "data_protocol": DataProtocol,
-    "text_column": TextColumn,
-    "label_column": LabelColumn,
-    "label_columns": LabelColumns,
-    "label_separator": LabelSeparator,
-    "id_column": IdColumn,
-    "encoding": Encoding,
-    "group_column": GroupColumn,
-    "validation": ValidationFile,
-    "test": TestFile,
-    "max_length": MaxLength,
-    "windows": Windows,
-    "form_must_not_predict": FormMustNotPredict,
-    "skip_unlabelled": SkipUnlabelled,
-    "unlabelled": Unlabelled,
+    "tokenizer": "bert-base-uncased, trained (on the training split), or a folder or vocab.txt; for running text gpt2, "
+    "trained, or a folder. Default: bert-base-uncased if the data root has it or the corpus is sst2, else trained.",
+    "data_protocol": "How rows become splits, e.g. official or pooled for sst2.",
+    "text_column": "Column with the text, or several to join: title,body. Default: text.",
+    "label_column": "Column with the label, numbers or words; default: label.",
+    "label_columns": "Any number of labels a text: names of columns of 0 and 1, with commas.",
+    "label_separator": "Any number of labels a text: what stands between them, or json for lists.",
+    "id_column": "Column with unique ids; default: id if it has them, else the line.",
+    "encoding": "Encoding of a text file without a mark, e.g. cp1252. Default: utf-8.",
+    "group_column": "Column whose equal values stay in one split (author, thread).",
+    "validation": "File with validation rows; else we split them off.",
+    "test": "File with test rows; else we split them off.",
+    "max_length": "Tokens after which a text is cut, at most 512. Default: 128; for a file of yours the smallest of "
+    "64, 128, 256, 512 that holds 95 % of the training rows.",
+    "windows": "Most windows of so many tokens that a longer text is read in, whose scores are averaged, at most 64. "
+    "Default: 1, which cuts it.",
+    "form_must_not_predict": "The form of a text (length, punctuation, case) must not tell its label: where it does, "
+    "the audit fails.",
+    "skip_unlabelled": "Leave rows of a file without a label out, and say which; else an error.",
+    "unlabelled": "File of texts without labels (or .txt, one a line): students learn a teacher's answers.",
 }
+_WHOLE_NUMBERS = {"max_length", "windows"}
 _FLAGS = {"form_must_not_predict", "skip_unlabelled"}
 
 
+def _reading_option(name: str) -> inspect.Parameter:
+    described = typer.Option(f"--{name.replace('_', '-')}", help=_READING[name], show_default=False)
+    kind: Any = bool if name in _FLAGS else (int if name in _WHOLE_NUMBERS else str) | None
+    default = False if name in _FLAGS else None
+    annotation = Annotated[kind, described]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def with_data_options(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of the data, in front of ``--data-root``; `data_keys` reads them."""
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=name not in _FLAGS and None, annotation=option)
-        for name, option in _READING.items()
-        if name not in without
-    ]
+    """Gives a command the options of `_READING`; `data_keys` reads them."""
+    added = [_reading_option(name) for name in _READING if name not in without]
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
-        position = list(own.parameters).index("data_root")
+        names = list(own.parameters)
+        position = names.index("data_root") if "data_root" in names else names.index("assignments") + 1
         parameters = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in own.parameters.values()]
 
         @functools.wraps(command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ from recurra.core.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from recurra.core.progress import Reporter
+    from recurra.data.tables import TextRows
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.prediction.files import InputColumns, PredictionCounts
     from recurra.deployment.prediction.folder import FolderJob
@@ -120,7 +121,6 @@ def predict(
         InputColumns,
         check_output,
         source_chunks,
-        write_stream,
     )
 
     if output is not None:
@@ -149,11 +149,10 @@ def predict(
         classifier.stop_early(rule)
     reporter = Reporter(quiet=quiet)
     rest = chunks if first is None else itertools.chain([first], chunks)
-    stream = partial(write_stream, classifier, rest, explain_words=explain)
-    counts = _write(
-        classifier, stream, output, reporter, columns, escape_formulas, as_json=as_json, explains=explain is not None
-    )
-    _report(classifier, counts, reporter, columns=columns, abstain_below=abstain_below, promises=promises)
+    counts = _write(classifier, rest, output, columns, reporter, escape_formulas, explain, as_json=as_json)
+    reporter.say(classifier.computation.describe())
+    for sentence in _remarks(counts, abstain_below, promises, columns):
+        reporter.say(sentence)
 
 
 def _recorded_text_column(run: Path) -> str:
@@ -195,28 +194,26 @@ def _exit_rule(name: str | None, threshold: float | None, exit_after: int | None
 
 def _write(
     classifier: Classifier,
-    stream: Callable[..., PredictionCounts],
+    chunks: Iterable[TextRows],
     output: Path | None,
-    reporter: Reporter,
     columns: InputColumns | None,
+    reporter: Reporter,
     escape_formulas: bool,
+    explain: int | None,
     *,
     as_json: bool,
-    explains: bool,
 ) -> PredictionCounts:
-    from recurra.deployment.prediction.files import LineWriter, json_document, open_writer
+    """Predicts into a file, or to standard output."""
+    from recurra.deployment.prediction.files import line_writer, open_writer, write_stream
 
-    decision, computation = classifier.decision, classifier.computation
+    decision, computation, explains = classifier.decision, classifier.computation, explain is not None
     if output is None:
-        with standard_output():
-            if not as_json:
-                return stream(LineWriter(sys.stdout, decision))
-            with json_document(sys.stdout, decision, computation, explains=explains) as document:
-                return stream(document)
+        with standard_output(), line_writer(sys.stdout, decision, computation, explains, as_json=as_json) as writer:
+            return write_stream(classifier, chunks, writer, explain_words=explain)
         raise typer.Exit  # the reader has left
     opened = open_writer(output, decision, escape_formulas=escape_formulas, columns=columns, explains=explains)
     with reporter.task("predicting", None) as task, opened as writer:
-        counts = stream(writer, advance=task.advance)
+        counts = write_stream(classifier, chunks, writer, advance=task.advance, explain_words=explain)
     if as_json:
         print_json({"output": str(output), **counts.plain(), "computation": computation.plain()})
     else:
@@ -224,19 +221,12 @@ def _write(
     return counts
 
 
-def _report(
-    classifier: Classifier,
-    counts: PredictionCounts,
-    reporter: Reporter,
-    *,
-    columns: InputColumns | None,
-    abstain_below: float | None,
-    promises: Sequence[str],
-) -> None:
-    """Says what a reader of the predictions must know."""
-    reporter.say(classifier.computation.describe())
+def _remarks(
+    counts: PredictionCounts, abstain_below: float | None, promises: Sequence[str], columns: InputColumns | None
+) -> Iterator[str]:
+    """What a reader of the predictions must know."""
     if counts.empty:
-        reporter.say(f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them")
+        yield f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them"
     if counts.abstained is not None:
         share = f" ({counts.abstained / counts.rows:.1%})" if counts.rows else ""
         why = "below the threshold of their label that the export carries"
@@ -244,11 +234,12 @@ def _report(
             why = "below the threshold of their label"
         elif abstain_below is not None:
             why = f"below {abstain_below:g}"
-        reporter.say(f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: {why}")
-    for sentence in (*promises, *(columns.notes if columns is not None else ())):
-        reporter.say(sentence)
-    if columns is not None and "label" in columns.names:
-        reporter.say("the column 'label' is the input's; the predicted labels are in 'label_predicted'")
+        yield f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: {why}"
+    yield from promises
+    if columns is not None:
+        yield from columns.notes
+        if "label" in columns.names:
+            yield "the column 'label' is the input's; the predicted labels are in 'label_predicted'"
 
 
 def _job(

@@ -48,14 +48,6 @@ def commands() -> list[tuple[str, Any]]:
 COMMANDS = commands()
 
 
-def test_importing_the_command_line_loads_nothing_heavy() -> None:
-    code = "import sys, recurra.cli.main; print(*{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
-    loaded = set(done.stdout.split())
-    assert "typer" in loaded
-    assert not loaded & HEAVY
-
-
 def test_a_name_that_the_system_cannot_decode_is_refused_in_one_line(tmp_path: Path) -> None:
     name = os.fsencode(tmp_path) + b"/caf\xe9.csv"
     Path(os.fsdecode(name)).write_text("text,label\na,b\n")
@@ -77,7 +69,8 @@ def test_help_of_a_process_names_every_command_and_loads_nothing_heavy() -> None
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_every_command_has_an_example_that_it_accepts(name: str, command: Any) -> None:
+def test_every_command_has_an_example_that_it_accepts_and_can_answer_in_json(name: str, command: Any) -> None:
+    assert "--json" in {option for parameter in command.params for option in parameter.opts}
     assert command.help is not None
     _, found, example = " ".join(command.help.split()).partition("Example: recurra ")
     assert found, f"'recurra {name} --help' shows no example"
@@ -97,11 +90,6 @@ def test_help_of_eighty_columns_leaves_most_of_them_to_the_text(
     texts = [line for line in lines if line.startswith(" " * 20)]
     assert max(map(len, lines)) <= 80 and len(texts) > 50
     assert max(len(line) - len(line.lstrip()) for line in texts) <= 32
-
-
-@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_every_command_can_answer_in_json(name: str, command: Any) -> None:
-    assert "--json" in {option for parameter in command.params for option in parameter.opts}
 
 
 @pytest.mark.parametrize(

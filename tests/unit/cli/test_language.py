@@ -98,7 +98,6 @@ def test_prepare_tokenises_what_train_then_uses(text: str, tmp_path: Path, capsy
     ("arguments", "said"),
     [
         (["context=0"], "'context' is 0: allowed: 2 to"),
-        (["context=-1"], "'context' is -1: allowed: 2 to"),
         (["contxt=8"], "did you mean 'data.context'"),
         (["mode=pack"], "'mode' is \"pack\""),
         (["context=100000"], "do not fill one block of 100000"),
@@ -136,6 +135,9 @@ MISTAKES = [
     ("crt-tiny", "river.txt", ["data.max_lines=5"], r"max_lines is for mode 'lines'"),
     ("crt-tiny", "river.txt", ["model.eos_token_id=3"], r"'eos_token_id' is decided by the tokenizer"),
     ("crt-tiny", "river.txt", ["model.num_recurrences=0"], r"'num_recurrences'"),
+    ("crt-tiny", "river.txt", ["data.context=3000"], r"context is 3000, and 'crt-tiny' reads at most \d+ tokens"),
+    ("crt-tiny", "river.txt", ["data.tokenizer=gpt2"], r"the tokenizer gpt2 cannot be had"),
+    ("crt-tiny", "river.txt", ["--precision", "fp16"], r"precision 'fp16' needs an accelerator"),
     ("crt-tiny", "river.txt", ["label_smoothing=0.1"], r"'label_smoothing' is 0.1: .*allowed: 0"),
     ("crt-tiny", "river.txt", ["data.tokenizer=gtp2"], r"unknown tokenizer 'gtp2' \(did you mean 'gpt2'\?\)"),
     ("crt-tiny", "wikitxt-2", [], r"'wikitxt-2' is not running text \(did you mean 'wikitext-2'"),
@@ -153,12 +155,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     error = refused("train", "--model", model, "--data", data, "--output", "run", *keys)
     assert re.search(message, error), error
-
-
-@pytest.mark.parametrize("option", ["--text-column", "--data-protocol"])
-def test_options_of_labelled_data_are_refused(option: str, text: str, refused: Callable[..., str]) -> None:
-    error = refused("train", "--model", "crt-tiny", "--data", text, "--output", "run", option, "x")
-    assert f"'{option}' has no meaning here" in error and "is running text" in error
 
 
 def test_what_is_not_named_follows_from_the_model(text: str) -> None:

@@ -226,10 +226,13 @@ class LineWriter:
 
 
 @contextlib.contextmanager
-def json_document(
-    stream: TextIO, decision: LabelDecision, computation: Computation, *, explains: bool = False
-) -> Iterator[JsonLinesWriter]:
-    """Writes one JSON document, with how predictions were computed and a list of them, row by row."""
+def line_writer(
+    stream: TextIO, decision: LabelDecision, computation: Computation, explains: bool = False, *, as_json: bool
+) -> Iterator[PredictionWriter]:
+    """Writes lines, or one JSON document, with how predictions were computed and a list of them, row by row."""
+    if not as_json:
+        yield LineWriter(stream, decision)
+        return
     stream.write(f'{{"computation": {json.dumps(computation.plain())}, "predictions": [\n')
     yield JsonLinesWriter(stream, Layout(decision, explains=explains), between=",")
     stream.write("\n]}\n")

@@ -18,7 +18,7 @@ from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.cleaning import clean_texts
 from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import Engine, softmax
-from recurra.deployment.export.manifest import CalibrationRecord, VocabularyRecord
+from recurra.deployment.export.manifest import CalibrationRecord
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit
 from recurra.models.loading import load_classifier_model
@@ -158,12 +158,6 @@ def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path]) -> None:
         def logits(self, texts: Any, batch_size: int) -> np.ndarray:
             return np.zeros((len(texts), 2), dtype=np.float32)
 
-    fewer = VocabularyRecord(pieces=900, of=30_000, rows_changed=0.25, label_agreement=0.98)
-    said = "vocabulary: 900 of 30,000 pieces; 25.0% of the rows are cut anew, 98.00% keep their label"
-    assert fewer.describe() == said
-    known = fewer.model_copy(update={"reference_accuracy": 0.75, "accuracy": 0.5})
-    assert known.describe() == f"{said}, accuracy 0.5000 instead of 0.7500"
-    assert "not calibrated" in CalibrationRecord(exits=[1], asked=0.999, source="none", rows=0).describe()
     none = CalibrationRecord(exits=[1], asked=0.999, source="rows", rows=9)
     for made in (on_onnx, on_torch):
         cases: list[tuple[Classifier, Any, str]] = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,29 +173,16 @@ def test_failed_audits_and_hostile_names_stand_in_the_card_harmlessly(run: Path,
 # What stops it.
 
 
-def _cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated weights": (
-        lambda run: _cut(run / "model" / "model.safetensors"),
-        "truncated or changed",
-    ),
-    "nothing": (shutil.rmtree, "is not a run folder; give a folder made by 'recurra train'"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_run_gives_no_export(name: str, run: Path, tmp_path: Path) -> None:
+def test_a_damaged_run_gives_no_export(run: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run, tmp_path / "run"))
-    damage, said = DAMAGE[name]
-    damage(copy)
+    weights = copy / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
     before = snapshot(tmp_path)
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match="truncated or changed"):
         export_run(copy, tmp_path / "out")
-    assert said in str(caught.value) and "\n" not in str(caught.value)
-    assert snapshot(tmp_path) == before and not (tmp_path / "out").exists()
+    assert snapshot(tmp_path) == before
+    with pytest.raises(CheckpointError, match="is not a run folder; give a folder made by 'recurra train'"):
+        export_run(tmp_path / "nothing", tmp_path / "out")
 
 
 def test_an_output_that_touches_the_run_or_other_files_is_refused(
@@ -228,16 +214,6 @@ def test_an_output_that_touches_the_run_or_other_files_is_refused(
         Classifier.from_run(exports["fp32"][0])
     with pytest.raises(CheckpointError, match="is not an export"):
         Classifier.from_export(run)
-
-
-def test_an_export_is_replaced_when_asked_for(run: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    export_run(run, output)
-    with pytest.raises(StorageError, match="replace it with --overwrite"):
-        export_run(run, output, ExportOptions(precision="fp16"))
-    assert read_export(output).precision == "fp32"
-    export_run(run, output, ExportOptions(precision="fp16", overwrite=True))
-    assert read_export(output).precision == "fp16" and list(tmp_path.iterdir()) == [output]
 
 
 def test_a_weight_that_fp16_cannot_hold_is_named(run: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from recurra.deployment.prediction.files import (
     LineWriter,
     PredictedRows,
     check_output,
-    json_document,
+    line_writer,
     open_writer,
     write_stream,
 )
@@ -165,7 +165,7 @@ def test_everything_is_counted_and_empty_texts_keep_their_place(texts: list[str]
 @given(st.lists(CHUNK, max_size=3))
 def test_the_json_document_is_one_document(chunks: list[list[str]]) -> None:
     stream = io.StringIO()
-    with json_document(stream, OneLabel(["short", "long"]), LengthEngine.computation) as writer:
+    with line_writer(stream, OneLabel(["short", "long"]), LengthEngine.computation, as_json=True) as writer:
         write_stream(classifier(), map(chunk, chunks), writer)
     found = json.loads(stream.getvalue())["predictions"]
     assert [row["text"] for row in found] == [text for texts in chunks for text in texts]
@@ -185,7 +185,7 @@ def test_rows_below_the_threshold_get_no_label_and_the_others_theirs(texts: list
     stream = io.StringIO()
     doubting = classifier()
     doubting.decision = doubting.decision.abstaining_below(least)
-    with json_document(stream, doubting.decision, doubting.computation) as writer:
+    with line_writer(stream, doubting.decision, doubting.computation, as_json=True) as writer:
         counts = write_stream(doubting, [chunk(texts)], writer)
     rows = json.loads(stream.getvalue())["predictions"]
     expected = [None if row.max() < least else ("short", "long")[row.argmax()] for row in found]
