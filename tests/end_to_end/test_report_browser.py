@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,51 +103,46 @@ def test_report_reads_on_any_screen(browser, report: Path, width: int, scheme: s
     context.close()
 
 
-def test_tables_become_cards_on_a_phone_and_stay_tables_to_a_screen_reader(browser, study: Path) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844})
+@contextlib.contextmanager
+def opened(browser: Any, report: Path, width: int = 1280, **how: Any) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": width, "height": 844}, **how)
     page = context.new_page()
-    page.goto(study.as_uri())
-    table = page.locator("table.results").first
-    cell = table.locator("tbody td").first
-    assert cell.evaluate("item => getComputedStyle(item, '::before').content") == '"Seeds"'
-    assert table.get_attribute("role") == "table"
-    assert table.locator("tbody tr").first.bounding_box()["width"] < 390
+    page.goto(report.as_uri())
+    yield page
     context.close()
 
 
-def test_text_in_charts_is_large_enough_on_a_phone(browser, study: Path) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844})
-    page = context.new_page()
-    page.goto(study.as_uri())
-    smallest = page.evaluate(
-        """() => Math.min(...[...document.querySelectorAll('svg.chart')].map(item =>
-            item.getBoundingClientRect().width / item.viewBox.baseVal.width * 10))"""
-    )
-    assert smallest >= 8
-    context.close()
+def test_on_a_phone_tables_become_cards_that_are_tables_to_a_screen_reader_and_charts_are_read(
+    browser, study: Path
+) -> None:
+    with opened(browser, study, 390) as page:
+        table = page.locator("table.results").first
+        cell = table.locator("tbody td").first
+        assert cell.evaluate("item => getComputedStyle(item, '::before').content") == '"Seeds"'
+        assert table.get_attribute("role") == "table"
+        assert table.locator("tbody tr").first.bounding_box()["width"] < 390
+        smallest = page.evaluate(
+            """() => Math.min(...[...document.querySelectorAll('svg.chart')].map(item =>
+                item.getBoundingClientRect().width / item.viewBox.baseVal.width * 10))"""
+        )
+        assert smallest >= 8
 
 
 def test_paper_is_light_and_holds_the_configurations(browser, report: Path) -> None:
-    context = browser.new_context(viewport={"width": 700, "height": 990}, color_scheme="dark")
-    page = context.new_page()
-    page.goto(report.as_uri())
-    page.emulate_media(media="print", color_scheme="dark")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.evaluate("document.documentElement.scrollWidth") <= 700
-    assert page.locator("details pre").first.bounding_box()["height"] > 20
-    assert page.pdf(format="A4").startswith(b"%PDF")
-    context.close()
+    with opened(browser, report, 700, color_scheme="dark") as page:
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 700
+        assert page.locator("details pre").first.bounding_box()["height"] > 20
+        assert page.pdf(format="A4").startswith(b"%PDF")
 
 
 def test_contents_lead_to_the_sections(browser, study: Path) -> None:
-    context = browser.new_context(viewport={"width": 1280, "height": 844})
-    page = context.new_page()
-    page.goto(study.as_uri())
-    page.locator("nav a", has_text="How to reproduce").click()
-    assert page.locator("#reproduce-title").evaluate(
-        "item => { const box = item.getBoundingClientRect(); return box.top >= -20 && box.top < innerHeight; }"
-    )
-    context.close()
+    with opened(browser, study) as page:
+        page.locator("nav a", has_text="How to reproduce").click()
+        assert page.locator("#reproduce-title").evaluate(
+            "item => { const box = item.getBoundingClientRect(); return box.top >= -20 && box.top < innerHeight; }"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -158,24 +156,19 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_many_labels_are_sorted_searched_and_whole_without_a_script(browser, many: Path) -> None:
     assert many.stat().st_size < 3_000_000
-    page = browser.new_page()
-    page.goto(many.as_uri())
-    rows = page.locator("table.labels tbody tr")
-    f1 = page.locator("table.labels tbody tr td:last-child")
+    with opened(browser, many) as page:
+        rows = page.locator("table.labels tbody tr")
+        f1 = page.locator("table.labels tbody tr td:last-child")
 
-    def figures() -> list[float]:
-        return [float(text) for text in f1.all_inner_texts()]
+        def figures() -> list[float]:
+            return [float(text) for text in f1.all_inner_texts()]
 
-    assert rows.count() == 77 and figures() == sorted(figures())
-    page.locator("table.labels thead button", has_text="F1").click()
-    assert figures() == sorted(figures(), reverse=True)
-    assert page.locator("table.labels thead th[aria-sort=descending]").inner_text().startswith("F1")
-    page.get_by_label("Search this table").first.fill("number 7")
-    assert page.locator("table.labels tbody tr:visible").count() == 8
-    assert page.locator("figure.confusion").count() == 1
-    page.close()
-    context = browser.new_context(java_script_enabled=False)
-    still = context.new_page()
-    still.goto(many.as_uri())
-    assert still.locator("table.labels tbody tr").count() == 77 and still.locator("input[type=search]").count() == 0
-    context.close()
+        assert rows.count() == 77 and figures() == sorted(figures())
+        page.locator("table.labels thead button", has_text="F1").click()
+        assert figures() == sorted(figures(), reverse=True)
+        assert page.locator("table.labels thead th[aria-sort=descending]").inner_text().startswith("F1")
+        page.get_by_label("Search this table").first.fill("number 7")
+        assert page.locator("table.labels tbody tr:visible").count() == 8
+        assert page.locator("figure.confusion").count() == 1
+    with opened(browser, many, java_script_enabled=False) as still:
+        assert still.locator("table.labels tbody tr").count() == 77 and still.locator("input[type=search]").count() == 0

@@ -1,20 +1,18 @@
 """Generated cases against one target after the other: each refused in one line, or answered; quickly, in little memory.
 
-The cases of a target run in a forked child that says when each begins. One that takes too long is ended from outside,
-and the next child goes on behind it. Case N of a target is the same whatever ran before it: see `generate`.
+The cases of a target run in a forked child. One that takes too long is ended by an alarm, and the next child goes on
+behind it. Case N of a target is the same whatever ran before it: see `generate`.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import select
 import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,71 +96,39 @@ def attack(workshop: Workshop, targets: list[Target], seed: int, cases: int, bud
 
 def _in_a_child(workshop: Workshop, target: Target, seed: int, numbers: range, tally: _Tally) -> int:
     """Runs cases in a child; returns the number of the first that it did not get to."""
-    reading, writing = os.pipe()
     scratch = workshop.scratch()
+    verdicts = scratch / "verdicts.jsonl"
 
     def call() -> int:
-        os.close(reading)
-        with os.fdopen(writing, "w", encoding="utf-8", buffering=1) as stream, target.open(workshop.given) as run:
+        with target.open(workshop.given) as run, verdicts.open("w", encoding="utf-8", buffering=1) as stream:
             for number in numbers:
-                stream.write(f"{number}\n")
+                # Nothing handles the alarm: it ends the child, whatever is computed.
+                signal.setitimer(signal.ITIMER_REAL, MOST_S + 2)
                 stream.write(json.dumps(_measured(run, generate(seed, target.name, number), scratch / "case")) + "\n")
+            signal.setitimer(signal.ITIMER_REAL, 0)
         return 0
 
-    child = Child(call, scratch)
-    os.close(writing)
-    under_way: int | None = None
-    done = numbers.start
-    complaint = ""
-    with os.fdopen(reading, "rb", buffering=0) as stream:
-        lines = _lines(stream.fileno())
-        next(lines)
-        while True:
-            line = lines.send(_START_S if under_way is None else MOST_S + 2)
-            if line == "":
-                break
-            if line is None:
-                complaint = f"no end within {MOST_S:g} s"
-                os.killpg(child.pid, signal.SIGKILL)
-                break
-            if under_way is None:
-                under_way = int(line)
-                continue
-            found = json.loads(line)
-            tally.outcomes[found["outcome"]] += 1
-            tally.slowest_s = max(tally.slowest_s, found["s"])
-            tally.most_mib = max(tally.most_mib, found["mib"])
-            wrong = found["wrong"]
-            if found["s"] > MOST_S or found["mib"] > MOST_MIB:
-                wrong = f"{wrong} it took {found['s']:.1f} s and {found['mib']:.0f} MiB"
-            if wrong:
-                tally.failures.append(f"{target.name}, case {under_way}: {wrong}")
-            done, under_way = under_way + 1, None
-    ended = child.end()
-    if under_way is not None:
-        tally.outcomes["died"] += 1
-        tally.failures.append(f"{target.name}, case {under_way}: {complaint or ended.code}; {ended.err[-900:]!r}")
-        return under_way + 1
-    if done < numbers.stop and done == numbers.start:
+    ended = Child(call, scratch).end(_START_S + len(numbers) * (MOST_S + 2))
+    if not verdicts.exists():
         raise RuntimeError(f"{target.name} does not begin: {ended.code}, {ended.err[-3000:]}")
+    done = numbers.start
+    for line in verdicts.read_text(encoding="utf-8").splitlines():
+        found = json.loads(line)
+        tally.outcomes[found["outcome"]] += 1
+        tally.slowest_s = max(tally.slowest_s, found["s"])
+        tally.most_mib = max(tally.most_mib, found["mib"])
+        wrong = found["wrong"]
+        if found["s"] > MOST_S or found["mib"] > MOST_MIB:
+            wrong = f"{wrong} it took {found['s']:.1f} s and {found['mib']:.0f} MiB"
+        if wrong:
+            tally.failures.append(f"{target.name}, case {done}: {wrong}")
+        done += 1
+    if done < numbers.stop:
+        tally.outcomes["died"] += 1
+        tally.failures.append(f"{target.name}, case {done}: {ended.code}; {ended.err[-900:]!r}")
+        return done + 1
     shutil.rmtree(scratch, ignore_errors=True)
     return done
-
-
-def _lines(handle: int) -> Generator[str | None, float, None]:
-    """Lines as they come: is sent how long to wait, gives none when nothing comes, and the empty line at the end."""
-    kept = b""
-    patience_s = yield None
-    while True:
-        if b"\n" in kept:
-            line, _, kept = kept.partition(b"\n")
-            patience_s = yield line.decode()
-        elif not select.select([handle], [], [], patience_s)[0]:
-            patience_s = yield None
-        elif part := os.read(handle, 65536):
-            kept += part
-        else:
-            patience_s = yield ""
 
 
 def _measured(run: Case, dice: random.Random, place: Path) -> dict[str, Any]:

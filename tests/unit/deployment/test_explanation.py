@@ -116,14 +116,6 @@ def test_without_its_strongest_words_a_text_loses_more_than_without_others(
     assert falls(top) > 0.1 and falls(top) > 5 * falls(other)
 
 
-def test_the_strongest_speak_for_the_label_and_are_written_plainly() -> None:
-    words = [WordEffect("not", 0, 3, -0.5), WordEffect("a\nb", 4, 7, 0.25), WordEffect("c", 8, 9, 0.5)]
-    shown = Explanation([ExplainedLabel("yes", True, words)], exclusive=True).strongest(5)
-    assert str(shown) == "c (+0.500), a b (+0.250)"
-    assert shown.plain()[0] == {"text": "c", "start": 8, "end": 9, "effect": 0.5}
-    assert len(strongest(words, 1)) == 1
-
-
 NAMES = ["a", "b", "c"]
 # What each word adds to the score of each label; together they add more.
 ADDS = {"late": (2.0, -1.0, 0.25), "torn": (-1.0, 3.0, 0.0), "thanks": (-3.0, -3.0, 1.0), "box": (0.0, 0.5, -0.5)}
@@ -167,6 +159,9 @@ def test_of_very_many_labels_those_farthest_above_their_thresholds_are_told() ->
 
 def test_labels_and_their_words_are_written_plainly() -> None:
     words = [WordEffect("late", 0, 4, 0.25), WordEffect("box", 5, 8, -0.5), WordEffect("torn", 9, 13, 0.5)]
+    assert str(Explanation([ExplainedLabel("yes", True, words)], exclusive=True)) == (
+        "late (+0.250), box (-0.500), torn (+0.500)"
+    )
     labels = [ExplainedLabel("a", True, words), ExplainedLabel("b", False, words), ExplainedLabel("c", True, [])]
     shown = Explanation(labels, exclusive=False).strongest(1)
     assert str(shown) == "a: torn (+0.500); b (not given): torn (+0.500)"
