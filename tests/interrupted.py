@@ -29,6 +29,7 @@ import recurra.evaluation.predictions as predictions_module
 import recurra.study.exporting as exporting_module
 import recurra.study.run as run_module
 import recurra.tasks.run_folder as run_folder_module
+import recurra.training.fit as fit_module
 import recurra.training.trainer as trainer_module
 from recurra.core.errors import StorageError
 from recurra.core.progress import Reporter
@@ -157,10 +158,13 @@ def execute(
     config: dict[str, Any],
     folder: Path,
     moments: list[str],
+    keep_checkpoints: bool = False,
     data_root: Path | None = None,
 ) -> None:
     """Executes a run in ``folder``; dies at the first moment."""
     _prepare(moments)
+    if keep_checkpoints:
+        setattr(fit_module, "remove_checkpoints", lambda _: None)  # noqa: B010 - for this process
     cache = folder.parent / "cache"
     machine = Machine(threads=1, latency=False, cache_dir=cache, data_root=data_root)
     record: AnyRecord | None = run_module.execute_run(StudyData(machine), folder, RunConfig.parse(config))
