@@ -145,12 +145,16 @@ def test_the_report_is_one_file_that_names_every_model(study: Study) -> None:
     assert "http://" not in report.replace("http://www.w3.org", "") and "<script src" not in report
 
 
-def test_the_same_command_again_does_nothing_again(study: Study) -> None:
+def test_the_same_command_again_does_nothing_again(
+    study: Study, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = {path: path.stat().st_mtime_ns for path in (study.folder / "out" / "runs").rglob("*") if path.is_file()}
-    again = recurra(study.folder, *study.arguments)
-    assert again.returncode == 0, again.stderr
-    assert "2 runs, 2 done, 0 to do; tokenizer: trained" in again.stderr
-    assert json.loads(again.stdout)["tables"] == json.loads(study.done.stdout)["tables"]
+    monkeypatch.chdir(study.folder)
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
+    assert main(study.arguments) == 0
+    out, err = capsys.readouterr()
+    assert "2 runs, 2 done, 0 to do; tokenizer: trained" in err
+    assert json.loads(out)["tables"] == json.loads(study.done.stdout)["tables"]
     after = {path: path.stat().st_mtime_ns for path in (study.folder / "out" / "runs").rglob("*") if path.is_file()}
     assert after == before
 
@@ -205,18 +209,22 @@ def test_audits_of_the_study_are_collected(study: Study, capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_does_not_stop_the_others(study: Study, tmp_path: Path) -> None:
+def test_a_run_that_fails_does_not_stop_the_others(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
     write_reviews(tmp_path / "reviews.csv")
     write_tiny_model(tmp_path / "tiny.yaml")
     # A folder of something else stands where the tiny model's run would go.
     blocked = tmp_path / "out" / "runs" / study.records["tiny"][0].name
     blocked.mkdir(parents=True)
     (blocked / "letter.txt").write_text("dear\n")
-    done = recurra(tmp_path, *study.arguments, "--no-latency", "--no-estimate")
-    assert done.returncode == 1
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert main([*study.arguments, "--no-latency", "--no-estimate"]) == 1
+    out, err = capsys.readouterr()
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and blocked.name in errors[0] and "not a run folder of ours" in errors[0]
-    answered = json.loads(done.stdout)
+    answered = json.loads(out)
     assert [model["preset"] for model in answered["tables"][0]["models"]] == ["linear"]
     assert [run["run_id"] for run in answered["failed_runs"]] == [blocked.name]
     assert snapshot(blocked) == {"letter.txt": b"dear\n"}
@@ -224,17 +232,17 @@ def test_a_run_that_fails_does_not_stop_the_others(study: Study, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_leak_is_loud(tmp_path: Path) -> None:
+def test_a_leak_is_loud(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     write_reviews(tmp_path / "reviews.csv")
     write_csv(tmp_path / "test.csv", review_rows()[:60])
     options = ["--models", "linear", "--output", "out", "--no-latency"]
-    done = recurra(tmp_path, "compare", "reviews.csv", "--test", "test.csv", "--no-estimate", *options)
-    assert done.returncode == 3, done.stderr
-    assert "AUDIT FAILED" in done.stderr and "leakage.exact.test" in done.stderr
-    assert "FAILED" in done.stdout
+    assert main(["compare", "reviews.csv", "--test", "test.csv", "--no-estimate", *options]) == 3
+    out, err = capsys.readouterr()
+    assert "AUDIT FAILED" in err and "leakage.exact.test" in err and "FAILED" in out
     assert "leakage" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    again = recurra(tmp_path, "audit", "study", "out")
-    assert again.returncode == 3 and "leakage.exact.test" in again.stdout
+    assert main(["audit", "study", "out"]) == 3
+    assert "leakage.exact.test" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -51,21 +51,24 @@ def test_a_linear_export_is_predicted_without_torch_and_its_graph_without_scikit
         assert main(["export", str(run), "--format", form, "--output", str(tmp_path / form), "--quiet"]) == 0
     texts = [text for text, _ in review_rows(20, seed=4)]
     program = """
-import sys
+import contextlib, io, json, sys
 from recurra.cli.main import main
-code = main(["predict", *sys.argv[1:]])
-heavy = {"torch", "transformers", "datasets", "onnx"}
-if sys.argv[1].endswith("onnx"):
-    heavy |= {"sklearn", "scipy", "pyarrow", "pandas"}
-heavy &= set(sys.modules)
-sys.exit(f"imported {heavy}" if heavy else code)
+for folder in sys.argv[1:4]:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(["predict", folder, *sys.argv[4:], "--json"])
+    heavy = {"torch", "transformers", "datasets", "onnx"}
+    heavy |= {"sklearn", "scipy", "pyarrow", "pandas"} if folder.endswith("onnx") else set()
+    assert code == 0 and not heavy & set(sys.modules), (folder, code, heavy & set(sys.modules))
+    print(json.dumps(json.loads(out.getvalue())["predictions"]))
 """
     wanted = Classifier.from_run(run).predict_proba(texts)
-    for folder in (tmp_path / "safetensors", tmp_path / "onnx", run):
-        command = [sys.executable, "-W", "error", "-c", program, str(folder), *texts, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        rows = json.loads(done.stdout)["predictions"]
+    folders = [tmp_path / "onnx", tmp_path / "safetensors", run]
+    command = [sys.executable, "-W", "error", "-c", program, *map(str, folders), *texts]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        rows = json.loads(line)
         assert [list(row["probabilities"].values()) for row in rows] == pytest.approx(wanted, abs=1e-6)
         assert {row["label"] for row in rows} == {"negative", "positive"}
 

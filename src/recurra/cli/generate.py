@@ -34,7 +34,7 @@ def generate(
     ] = None,
     text_column: options.InputTextColumn = "text",
     encoding: options.Encoding = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens to add at most.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens to add at most.")] = 64,
     temperature: Annotated[
         float | None,
         typer.Option("--temperature", help="Draw tokens; below 1 is less random. Default: take the most probable one."),
@@ -42,8 +42,8 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option("--top-p", help="Draw from the tokens that make up this share together.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from so many most probable tokens.")] = None,
-    num_beams: Annotated[int, typer.Option("--num-beams", help="Beams to search with.")] = 1,
+    top_k: Annotated[int | None, typer.Option("--top-k", min=1, help="Draw from so many most probable tokens.")] = None,
+    num_beams: Annotated[int, typer.Option("--num-beams", min=1, help="Beams to search with.")] = 1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the draws.")] = 0,
     exit_rule: options.ExitRuleName = None,
     threshold: options.ExitThreshold = None,

@@ -52,9 +52,9 @@ class LanguageModel:
             raise CheckpointError(
                 f"'{path}' is a classifier, which generates no text; 'recurra predict' labels texts with it"
             )
-        tokenizer = read_language_tokenizer(folder) if _has_tokenizer(folder) else None
-        if tokenizer is None:
+        if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
             raise ConfigurationError(f"'{folder}' holds no tokenizer; save it beside the model with save_pretrained")
+        tokenizer = read_language_tokenizer(folder)
         model = load_language_model(folder).to(device=default_device(), dtype=PRECISIONS[precision])
         _check_fit(tokenizer, model, folder)
         return cls(str(path), model, tokenizer)
@@ -95,10 +95,6 @@ def model_folder(path: Path | str) -> Path:
         raise CheckpointError(f"'{path}' is not a folder; give a run of 'recurra train' or a Hugging Face folder")
     inner = folder / "model"
     return sealed_model(folder) if inner.is_dir() and not (folder / "config.json").exists() else folder
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return (folder / "tokenizer.json").is_file() or (folder / "vocab.json").is_file()
 
 
 def _check_fit(tokenizer: PreTrainedTokenizerFast, model: Any, folder: Path) -> None:
@@ -157,13 +153,6 @@ class GenerationSettings:
                 "drafts are for the most probable tokens, one after the other; leave temperature, top_p, top_k, beams "
                 "and exit rules out"
             )
-        for name, value, least in (
-            ("max_new_tokens", self.max_new_tokens, 1),
-            ("num_beams", self.num_beams, 1),
-            ("top_k", self.top_k, 1),
-        ):
-            if value is not None and value < least:
-                raise ConfigurationError(f"{name} is {value}; allowed: whole numbers from {least}")
         if self.temperature is not None and not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ConfigurationError(f"temperature is {self.temperature:g}; allowed: 0 (most probable token) or above")
         if self.top_p is not None and not 0 < self.top_p <= 1:

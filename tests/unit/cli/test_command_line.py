@@ -48,12 +48,14 @@ def commands() -> list[tuple[str, Any]]:
 COMMANDS = commands()
 
 
-def test_a_name_that_the_system_cannot_decode_is_refused_in_one_line(tmp_path: Path) -> None:
-    name = os.fsencode(tmp_path) + b"/caf\xe9.csv"
-    Path(os.fsdecode(name)).write_text("text,label\na,b\n")
-    done = subprocess.run([sys.executable, "-m", "recurra", "data", "describe", name], capture_output=True, check=False)
-    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
-    assert b"is not UTF-8; rename the file" in done.stderr
+def test_a_name_that_the_system_cannot_decode_is_refused_in_one_line(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.csv")
+    Path(name).write_text("text,label\na,b\n")
+    assert command_line.main(["data", "describe", name]) == 2
+    error = capfdbinary.readouterr().err
+    assert error.count(b"\n") == 1 and b"is not UTF-8; rename the file" in error
 
 
 def test_help_of_a_process_names_every_command_and_loads_nothing_heavy() -> None:

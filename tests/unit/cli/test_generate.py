@@ -145,8 +145,8 @@ MISTAKES: dict[str, tuple[tuple[Any, ...], str]] = {
     "foreign rule": (("gpt2", "a", "--exit", 1), "an exit rule needs a model with exits; "),
     "temperature": (("run", "a", "--temperature", -1), "temperature is -1; allowed: 0"),
     "top-p": (("run", "a", "--top-p", 1.5), "top_p is 1.5; allowed: above 0, at most 1"),
-    "top-k": (("run", "a", "--top-k", 0), "top_k is 0; allowed: whole numbers from 1"),
-    "tokens": (("run", "a", "--max-new-tokens", 0), "max_new_tokens is 0; allowed: whole numbers from 1"),
+    "top-k": (("run", "a", "--top-k", 0), "Invalid value '0' for '--top-k'"),
+    "tokens": (("run", "a", "--max-new-tokens", 0), "Invalid value '0' for '--max-new-tokens'"),
     "drawn beams": (("run", "a", "--num-beams", 2, "--top-k", 3), "beams take the most probable texts"),
     "folder": (("nowhere", "a"), "is not a folder; give a run"),
 }
