@@ -16,6 +16,7 @@ from collections import Counter as Counted
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,40 +39,27 @@ class Metrics:
     """The metrics of one server, in a registry of their own."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self.requests = Counter(
-            "recurra_requests", "Answered requests.", ["path", "method", "status"], registry=registry
-        )
-        self.request_seconds = Histogram(
-            "recurra_request_seconds", "Time from head to answer.", ["path"], buckets=_SECONDS, registry=registry
-        )
-        self.refused = Counter("recurra_refused", "Requests turned away, by reason.", ["code"], registry=registry)
-        self.texts = Counter("recurra_texts", "Texts computed.", ["model"], registry=registry)
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        seconds = partial(Histogram, buckets=_SECONDS, registry=self.registry)
+        self.requests = counter("recurra_requests", "Answered requests.", ["path", "method", "status"])
+        self.request_seconds = seconds("recurra_request_seconds", "Time from head to answer.", ["path"])
+        self.refused = counter("recurra_refused", "Requests turned away, by reason.", ["code"])
+        self.texts = counter("recurra_texts", "Texts computed.", ["model"])
         self.batch_texts = Histogram(
-            "recurra_batch_texts", "Texts of a batch.", ["model"], buckets=_TEXTS, registry=registry
+            "recurra_batch_texts", "Texts of a batch.", ["model"], buckets=_TEXTS, registry=self.registry
         )
-        self.batch_seconds = Histogram(
-            "recurra_batch_seconds", "Time to compute a batch.", ["model"], buckets=_SECONDS, registry=registry
-        )
-        self.exits = Counter(
-            "recurra_exits",
-            "Texts that were asked to leave early, by the recurrences that they took.",
-            ["model", "recurrences"],
-            registry=registry,
-        )
-        self.exit_drift = Gauge(
-            "recurra_exit_drift",
-            f"Share of the last {RECENT_EXITS:,} such texts that leaves elsewhere than the calibration rows did.",
-            ["model"],
-            registry=registry,
-        )
-        self.reloads = Counter("recurra_reloads", "Reloads, by outcome.", ["model", "outcome"], registry=registry)
-        self._waiting = Gauge("recurra_waiting_texts", "Texts in the queue.", ["model"], registry=registry)
-        self._loaded = Gauge(
-            "recurra_model_loaded_timestamp_seconds", "When a model was loaded.", ["model"], registry=registry
-        )
-        self._which = Info("recurra_model", "Which model answers.", ["model"], registry=registry)
+        self.batch_seconds = seconds("recurra_batch_seconds", "Time to compute a batch.", ["model"])
+        taken = "Texts that were asked to leave early, by the recurrences that they took."
+        self.exits = counter("recurra_exits", taken, ["model", "recurrences"])
+        drift = f"Share of the last {RECENT_EXITS:,} such texts that leaves elsewhere than the calibration rows did."
+        self.exit_drift = gauge("recurra_exit_drift", drift, ["model"])
+        self.reloads = counter("recurra_reloads", "Reloads, by outcome.", ["model", "outcome"])
+        self._waiting = gauge("recurra_waiting_texts", "Texts in the queue.", ["model"])
+        self._loaded = gauge("recurra_model_loaded_timestamp_seconds", "When a model was loaded.", ["model"])
+        self._which = Info("recurra_model", "Which model answers.", ["model"], registry=self.registry)
 
     def show_model(self, model: str, content_hash: str, loaded_at: datetime, waiting: Callable[[], int]) -> None:
         """Shows which model answers to a name, and the texts that wait for it, counted when the page is read."""
