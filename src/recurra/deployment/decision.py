@@ -46,17 +46,17 @@ class LabelDecision(ABC):
     def decide(self, scores: Floats) -> npt.NDArray[Any]:
         """Decides by probabilities ``(texts, labels)``: label indices ``(texts,)``, or truth values as the scores."""
 
-    @abstractmethod
     def of_logits(self, logits: Floats) -> npt.NDArray[Any]:
         """The same by logits."""
+        return self.decide(self.probabilities(logits))
 
-    @abstractmethod
     def labels(self, probabilities: Probabilities) -> list[list[str]]:
         """The labels of each text."""
+        return self._names(self.decide(probabilities))
 
-    @abstractmethod
     def explained(self, probabilities: Probabilities) -> list[list[int]]:
         """Indices of the labels of each text whose words are told: those that it gets, else the nearest to it."""
+        return _indices(self.decide(probabilities))
 
     @abstractmethod
     def text(self, labels: Sequence[str]) -> str:
@@ -86,9 +86,7 @@ class LabelDecision(ABC):
 
     def truth_texts(self, truth: npt.NDArray[Any]) -> list[str]:
         """The same of true labels: indices ``(texts,)``, or 0 and 1 ``(texts, labels)``."""
-        if truth.ndim == 1:
-            return [self.label_names[index] for index in truth.tolist()]
-        return [self.text([self.label_names[index] for index in np.flatnonzero(row)]) for row in truth]
+        return [self.text(labels) for labels in self._names(truth)]
 
     def same(self, logits: Floats, others: npt.NDArray[Any]) -> Mask:
         """Whether each text gets just these labels, ``(texts,)``; they come as `decide` gives them."""
@@ -98,6 +96,16 @@ class LabelDecision(ABC):
     def agreement(self, logits: Floats, others: npt.NDArray[Any]) -> float:
         """Share of labels that are the same: of texts, or where each label is decided for itself of all decisions."""
         return float(np.equal(self.of_logits(logits), others).mean())
+
+    def _names(self, decided: npt.NDArray[Any]) -> list[list[str]]:
+        return [[self.label_names[index] for index in row] for row in _indices(decided)]
+
+
+def _indices(decided: npt.NDArray[Any]) -> list[list[int]]:
+    """Labels of each text, given as one index each, ``(texts,)``, or as truth values ``(texts, labels)``."""
+    if decided.ndim == 1:
+        return [[index] for index in decided.tolist()]
+    return [np.flatnonzero(row).tolist() for row in decided]
 
 
 class OneLabel(LabelDecision):
@@ -130,12 +138,6 @@ class OneLabel(LabelDecision):
     def of_logits(self, logits: Floats) -> npt.NDArray[Any]:
         """The same: the softmax keeps the order."""
         return self.decide(logits)
-
-    def labels(self, probabilities: Probabilities) -> list[list[str]]:
-        return [[self.label_names[index]] for index in self.decide(probabilities).tolist()]
-
-    def explained(self, probabilities: Probabilities) -> list[list[int]]:
-        return [[index] for index in self.decide(probabilities).tolist()]
 
     def text(self, labels: Sequence[str]) -> str:
         return labels[0]
@@ -191,12 +193,6 @@ class AnyLabels(LabelDecision):
 
     def decide(self, scores: Floats) -> Mask:
         return np.asarray(scores >= self.thresholds)
-
-    def of_logits(self, logits: Floats) -> Mask:
-        return self.decide(self.probabilities(logits))
-
-    def labels(self, probabilities: Probabilities) -> list[list[str]]:
-        return [[self.label_names[index] for index in np.flatnonzero(row)] for row in self.decide(probabilities)]
 
     def explained(self, probabilities: Probabilities) -> list[list[int]]:
         """Those given, the `MOST_EXPLAINED_LABELS` farthest above their thresholds; else the one nearest to its own."""
