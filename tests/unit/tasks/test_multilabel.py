@@ -89,7 +89,7 @@ def train(root: Path, model: str, config: MultiLabelData, *changes: str) -> RunC
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     root = tmp_path_factory.mktemp("tags")
     data, model = write_tags(root / "tags.csv"), write_tiny_model(root / "tiny.yaml")
-    machine = Machine(None, root / "cache", 1, False, False)
+    machine = Machine(None, root / "cache", 1, False)
     for name, folder in ((str(model), "run"), ("linear", "linear")):
         config = train(root, name, config_of(data), "label_smoothing=0.05")
         execute_run(StudyData(machine), root / folder, config)
@@ -558,7 +558,7 @@ def test_real_reviews_with_domain_and_mood(data_root: Path, tmp_path: Path) -> N
                 labels = [name.partition("_")[0]] + (["liked"] if split.labels[row] == 1 else [])
                 writer.writerow([split.texts[row], "|".join(labels)])
     config = config_of(path, label_separator="|", trained_vocab_size=2000, max_length=64)
-    machine = Machine(None, tmp_path / "cache", 1, False, False)
+    machine = Machine(None, tmp_path / "cache", 1, False)
     record = execute_run(StudyData(machine), tmp_path / "run", train(tmp_path, "linear", config))
     assert isinstance(record, MultiLabelRunRecord)
     assert record.data.label_names == ["amazon", "liked", "yelp"]
