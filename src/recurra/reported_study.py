@@ -284,8 +284,8 @@ class StudyResult:
     @property
     def unmet_limits(self) -> list[str]:
         """Of each table in which no model stays within the limits: which comes nearest."""
-        found = [table.recommended for table in self.shown.tables if table.recommended is not None]
-        return [advice.why.rstrip(".") for advice in found if advice.choice is None]
+        recommended = [table.recommended for table in self.shown.tables if table.recommended is not None]
+        return [advice.why.rstrip(".") for advice in recommended if advice.choice is None]
 
     @property
     def failed_exports(self) -> list[PlannedExport]:
@@ -311,12 +311,12 @@ class StudyResult:
 
 def _merit(record: AnyRecord) -> tuple[float, float]:
     """How well a run did on the rows that chose its epoch, by what chose it; of equals the lowest seed is first."""
-    kept = next((epoch for epoch in record.training.history if epoch.epoch == record.training.best_epoch), None)
-    if kept is None:
+    best = next((epoch for epoch in record.training.history if epoch.epoch == record.training.best_epoch), None)
+    if best is None:
         return 0.0, -record.seed
-    if isinstance(kept, EpochRecord) and record.config["protocol"].get("selection") == "accuracy":
-        return kept.validation_accuracy, -record.seed
-    return -kept.validation_loss, -record.seed
+    if isinstance(best, EpochRecord) and record.config["protocol"].get("selection") == "accuracy":
+        return best.validation_accuracy, -record.seed
+    return -best.validation_loss, -record.seed
 
 
 def run_and_report(

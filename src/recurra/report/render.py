@@ -356,8 +356,8 @@ def _codes(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
 
 def _settings(summary: Summary, runs: Sequence[LoadedRun]) -> dict[str, str]:
     """The configuration of each model without the seed, as YAML, by the identifier of its first run."""
-    shown = {model.runs[0].run_id for table in summary.tables for model in table.models}
-    return {run.record.run_id: write_yaml(run.settings) for run in runs if run.record.run_id in shown}
+    first_runs = {model.runs[0].run_id for table in summary.tables for model in table.models}
+    return {run.record.run_id: write_yaml(run.settings) for run in runs if run.record.run_id in first_runs}
 
 
 def terminal_tables(summary: Summary) -> Iterator[tuple[str, Table, list[str]]]:

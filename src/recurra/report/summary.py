@@ -124,13 +124,13 @@ def read_latency(
     )
 
     def read(entries: Mapping[str, Any], failed: str) -> dict[str, dict[str, LatencyRecord]]:
-        found = {}
+        timings = {}
         for name, batches in entries.items():
             try:
-                found[name] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
+                timings[name] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
             except (ValidationError, TypeError, ValueError):
                 warnings.append(f"The study's latency of {failed.format(name)}.")
-        return found
+        return timings
 
     known = {run.record.run_id for run in runs}
     own = "run {} cannot be read; the run's own measurement is shown"
@@ -404,9 +404,9 @@ def mark_fronts(
     A model whose figures are held against nobody's is on none and keeps none off.
     """
     merit = {
-        model.label: measure.merit(found.mean)
+        model.label: measure.merit(estimate.mean)
         for model in models
-        if not model.barred and (found := measure.of(model, split)) is not None
+        if not model.barred and (estimate := measure.of(model, split)) is not None
     }
     fronts = {name: pareto_front(merit, cost) for name, cost in costs_of(models, batch_sizes).items()}
     return [
@@ -489,29 +489,29 @@ def summarise(
 
 def _table(study: _Study, table: TableRuns) -> TableSummary:
     reporting, questions, scored = study.reporting, study.questions, study.scored
-    key, headline, kept = table.key, table.headline, table.runs
+    key, headline, runs = table.key, table.headline, table.runs
     measure = reporting.measure_of(table, questions.judging)
     unmarked = [_model(study, table, label, measure) for label in table.groups]
     batches = sorted({timing.batch_size for model in unmarked for timing in model.latency.values()})
     models = mark_fronts(unmarked, headline, batches, measure)
     tests = compare_models(scored[key], measure)
     lines = audit_lines(table.groups)
-    audits = judge_leaks(lines, kept, scored[key], tests, measure)
+    audits = judge_leaks(lines, runs, scored[key], tests, measure)
     models = mark_failed(models, lines, audits)
-    tokenizer = next((run.record.data.tokenizer for run in kept if run.record.data.tokenizer), {})
+    tokenizer = next((run.record.data.tokenizer for run in runs if run.record.data.tokenizer), {})
     common = TableSummary(
         key=reporting.key_text(key),
         title=table.title,
         data=key.data,
         protocol=key.protocol,
         variant=table.variant,
-        subset=reporting.subset(kept[0]),
+        subset=reporting.subset(runs[0]),
         training=key.training,
         precision=key.precision,
         fingerprint=key.fingerprint,
         tokenizer=dict(tokenizer),
-        splits=reporting.split_lines(kept[0]),
-        notes=list(dict.fromkeys(note for run in kept for note in run.record.data.notes)),
+        splits=reporting.split_lines(runs[0]),
+        notes=list(dict.fromkeys(note for run in runs for note in run.record.data.notes)),
         headline_split=headline,
         judged_by=measure.key,
         reported_splits=list(dict.fromkeys(split for model in models for split in model.scores)),
@@ -520,7 +520,7 @@ def _table(study: _Study, table: TableRuns) -> TableSummary:
         tests=tests,
         audits=audits,
         contrasts=answer_contrasts(questions.contrasts, key, scored, measure, tests),
-        warnings=[*table.warnings, *latency_warnings(models, kept)],
+        warnings=[*table.warnings, *latency_warnings(models, runs)],
     )
     made = reporting.table(common, table, questions, study.exports)
     made = replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made, questions.limits))

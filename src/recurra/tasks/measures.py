@@ -147,10 +147,10 @@ class Measure:
 
     def mean(self, model: Any, split: str) -> float:
         """Mean of a model that was evaluated on the split."""
-        found = self.of(model, split)
-        if found is None:
+        value = self.of(model, split)
+        if value is None:
             raise KeyError(f"{model.label} was not evaluated on {split}")
-        return found.mean
+        return value.mean
 
     @property
     def in_text(self) -> str:
@@ -219,8 +219,8 @@ def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
     values = tuple(value for item in metrics if (value := measure.read(item)) is not None)
     if len(values) < len(metrics):
         return None
-    if (found := over_seeds(values, measure.limits)) is not None:
-        return found
+    if (of_seeds := over_seeds(values, measure.limits)) is not None:
+        return of_seeds
     low, high = (measure.over_rows(metrics[0]) if measure.over_rows else None) or (None, None)
     basis: Basis = "none" if low is None else "examples"
     return Estimate(values[0], 0.0 if len(values) > 1 else None, low, high, values, basis)

@@ -122,10 +122,10 @@ def by_class(score: ClassScore) -> CellScore:
 
 def by_cost(costs: Sequence[Sequence[float]]) -> CellScore:
     """Mean cost of a row, from costs ``[true][predicted]``."""
-    each = np.asarray(costs, dtype=np.float64)
+    cost_of = np.asarray(costs, dtype=np.float64)
 
     def score(cells: Cells) -> Floats:
-        mean: Floats = (cells.counts * each[cells.true, cells.said]).sum(axis=-1) / cells.counts.sum(axis=-1)
+        mean: Floats = (cells.counts * cost_of[cells.true, cells.said]).sum(axis=-1) / cells.counts.sum(axis=-1)
         return mean
 
     return score

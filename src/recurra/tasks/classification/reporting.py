@@ -234,20 +234,20 @@ def _joined(parts: Sequence[Predictions]) -> Predictions:
 
 
 def _calibrated(run: LoadedRun, split: str) -> Predictions:
-    found = read_predictions(run.folder, split)
+    predictions = read_predictions(run.folder, split)
     assert isinstance(run.record, LabelRunRecord)
     decision = run.record.decision
     temperature = decision.temperature if isinstance(decision, OneLabelRecord) else 1.0
-    return replace(found, logits=(found.logits / np.float32(temperature)).astype(np.float32))
+    return replace(predictions, logits=(predictions.logits / np.float32(temperature)).astype(np.float32))
 
 
 def _measure(records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MetricsRecord:
-    said = [
+    probabilities = [
         read_decision(record.data.label_names, record.decision).probabilities(part.logits)
         for record, part in zip(records, parts, strict=True)
     ]
     logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
-    metrics = evaluate_logits(logits, labels, np.concatenate(said))
+    metrics = evaluate_logits(logits, labels, np.concatenate(probabilities))
     return metrics.of_labels() if any(each.loss is None for each in records[0].metrics.values()) else metrics
 
 
@@ -489,11 +489,11 @@ class ClassificationReporting(LabellingReporting):
         ]
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
-        found: ClassificationTable = made
+        summary: ClassificationTable = made
         texts = questions.texts_of(made.fingerprint, table.headline)
         with contextlib.suppress(CheckpointError):
-            return replace(found, mistakes=find_mistakes(found, table.groups, texts))
-        return found
+            return replace(summary, mistakes=find_mistakes(summary, table.groups, texts))
+        return summary
 
     def charts(self, table: ClassificationTable, runs: Records, key: str) -> list[Chart]:
         return [*self.control_charts(table, key), *table_charts(table, _records(runs), key)]
@@ -518,8 +518,8 @@ def _of_one_fold(table: ClassificationTable) -> list[tuple[str, str]]:
 
 def _form_accuracy(table: TableRuns) -> float | None:
     name = f"shortcuts.format.{table.headline}"
-    found = (audit.details.get("accuracy") for audit in _record(table.runs[0]).audits if audit.name == name)
-    return next((float(value) for value in found if isinstance(value, (int, float))), None)
+    accuracies = (audit.details.get("accuracy") for audit in _record(table.runs[0]).audits if audit.name == name)
+    return next((float(value) for value in accuracies if isinstance(value, (int, float))), None)
 
 
 def _record(run: LoadedRun) -> RunRecord:

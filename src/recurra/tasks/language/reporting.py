@@ -387,14 +387,14 @@ def estimate_head(heads: Sequence[HeadRecord]) -> dict[str, Estimate]:
 
 def reach(records: Sequence[LanguageRunRecord]) -> int | None:
     """How many tokens ahead a prediction of a leaking model reads, at most."""
-    found = [
+    distances = [
         int(audit.value)
         for record in records
         if record.leaks
         for audit in record.failed_audits()
         if is_of_causality(audit.name) and audit.value is not None
     ]
-    return max(found, default=None)
+    return max(distances, default=None)
 
 
 def verdict(failed: Sequence[str], reach: int | None, *, audited: bool) -> str:
