@@ -34,7 +34,7 @@ from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
 from recurra.report.render import write_study_report
 from recurra.report.summary import load_runs, summarise
-from recurra.tasks.runs import ModelVariant, make_run
+from recurra.tasks.runs import make_run
 from recurra.tasks.summary import plain
 from recurra.training.protocols import PROTOCOLS
 
@@ -102,9 +102,7 @@ def write_runs(folder: Path, *, tables: int, models: int, seeds: int) -> Iterato
         difficulty = rng.random(rows)
         recorded = _data(data)
         for number in range(models):
-            variant = ModelVariant.parse(
-                {"name": f"variant-{number}", "preset": "recurrent", "num_recurrences": number + 1}
-            )
+            variant = {"name": f"variant-{number}", "preset": "recurrent", "num_recurrences": number + 1}
             for seed in range(seeds):
                 config = make_run(variant, data, PROTOCOLS["paper"], seed=seed, precision="bf16")
                 right = difficulty + rng.normal(0, 0.1, rows) < 0.75 + 0.01 * number
@@ -122,7 +120,7 @@ def write_runs(folder: Path, *, tables: int, models: int, seeds: int) -> Iterato
                     code=CodeRecord(version="0.1.0", commit="a0de978c1d5e0f8a7b6c5d4e3f2a1b0c9d8e7f60", dirty=False),
                     environment=_environment(),
                     data=recorded,
-                    model=_model(variant.name, number),
+                    model=_model(config.model, number),
                     training=_training(rng, metrics.accuracy),
                     metrics=dict.fromkeys(("held_out", "validation", "test"), metrics),
                     latency={f"batch_{size}": _latency(size, number) for size in (1, 32)},

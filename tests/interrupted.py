@@ -35,8 +35,8 @@ from recurra.core.errors import StorageError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.deployment.export.manifest import ExportOptions
+from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 from recurra.training.fit import train_transformer
 from recurra.training.protocols import ProtocolConfig

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from recurra.data.language.configuration import LanguageDataConfig
-from recurra.tasks.runs import ModelVariant, RunConfig, make_run
+from recurra.tasks.base import RunConfig
+from recurra.tasks.runs import Entry, make_run
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, load_protocol
 
 TINY = {
@@ -35,13 +36,13 @@ def write_text(path: Path, lines: int = 160, seed: int = 0) -> Path:
     return path
 
 
-def tiny_variant(name: str = "tiny", **keys: Any) -> ModelVariant:
+def tiny_variant(name: str = "tiny", **keys: Any) -> Entry:
     """A CRT-Deep of a few thousand parameters, as a study file would name it."""
-    return ModelVariant.parse({"name": name, "preset": "crt-tiny", **TINY, **keys})
+    return {"name": name, "preset": "crt-tiny", **TINY, **keys}
 
 
 def language_run(
-    root: Path, *changes: str, mode: str = "packed", model: ModelVariant | None = None, **values: Any
+    root: Path, *changes: str, mode: str = "packed", model: Entry | None = None, **values: Any
 ) -> RunConfig:
     """Configuration of a tiny language model on a small text, a second or two to train."""
     path = root / "river.txt"

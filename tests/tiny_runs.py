@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from recurra.data.configuration import DataConfig
-from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.base import RunConfig
+from recurra.tasks.runs import make_run
 from recurra.training.protocols import load_protocol
 from reviews import write_reviews, write_tiny_model
 

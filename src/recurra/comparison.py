@@ -6,7 +6,8 @@ import hashlib
 import json
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from pathlib import Path
 from types import MappingProxyType
@@ -20,18 +21,17 @@ from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import DEMO_LARGE
 from recurra.data.frames import opened_rows, rows_in_memory
 from recurra.data.tokenization import TRAINED
-from recurra.ladder import Entry, choose_models
+from recurra.ladder import choose_models
 from recurra.reported_study import StudyResult, refuse_folder_of_another, run_and_report
 from recurra.study.assignments import sort_keywords
 from recurra.study.plan import ROWS_NAME
 from recurra.study.run import preflight
 from recurra.study.spec import StudySpec, expand
 from recurra.study.status import within_minutes
-from recurra.tasks.base import task_of_values
+from recurra.tasks.base import ANSWERS_FILE, ENCODER, WORDS_AND_ENCODER, controls, task_of_values
 from recurra.tasks.labelling.answers import PROBABILITIES, file_rows, id_column
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import ENCODER, WORDS_AND_ENCODER, controls
-from recurra.tasks.runs import ModelVariant, resolve_model
+from recurra.tasks.runs import Entry, resolve_model
 from recurra.tasks.study_data import StudyData
 
 # With fewer rows in all, a tenth of them is too few to judge models by, and every row becomes a test row of one fold;
@@ -44,6 +44,100 @@ DEFAULT_OUTPUT = "runs/compare"
 DEMO_MAX_LENGTH = 64
 DEMO_VOCAB_SIZE = 2000
 DEMO_MODELS = ("linear", "baseline-tiny", "recurrent-tiny")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user asked to be compared: keywords of `compare`, which says what they mean, or options of the command.
+
+    Attributes:
+        values: Keys of the data, at least ``name``.
+        protocol_keys: Keys of the training protocol.
+        workers: Runs at once; 0 chooses.
+    """
+
+    values: Mapping[str, Any]
+    protocol_keys: Mapping[str, Any]
+    models: Sequence[Entry] | None = None
+    protocol: str | None = None
+    encoder: str | None = None
+    plan: str | None = None
+    teacher: str | None = None
+    from_scratch: bool = False
+    seeds: int | Sequence[int] | None = None
+    precision: str | None = None
+    title: str | None = None
+    max_mib: float | None = None
+    max_ms: float | None = None
+    measure: str | None = None
+    predictions: Mapping[str, Any] = field(default_factory=dict)
+    prices: Mapping[str, Any] = field(default_factory=dict)
+    minutes: float | None = None
+    estimate: bool = True
+    final: bool | None = None
+    workers: int = 0
+
+    def run(
+        self, data: StudyData, output: Path, reporter: Reporter, command: Callable[[StudySpec], str]
+    ) -> StudyResult:
+        """Plans the study, carries it out and reports it; ``command`` gives what does the same again."""
+        spec, note = self.plan_study(data, output, reporter)
+        # A budget has said it already.
+        estimate = self.estimate and not reporter.quiet and self.minutes is None
+        return run_and_report(
+            spec, output, data, workers=self.workers, reporter=reporter, command=command(spec), note=note,
+            estimate=estimate, final=self.final,
+        )  # fmt: skip
+
+    def plan_study(self, data: StudyData, output: Path, reporter: Reporter) -> tuple[StudySpec, str]:
+        """The study that answers it, and a line on what was chosen.
+
+        Raises:
+            RecurraError: If the data or the configuration cannot be used.
+        """
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ConfigurationError(f"--minutes is {self.minutes:g}; a budget is above 0")
+        task = task_of_values(self.values)
+        ladder = choose_models(
+            task,
+            self.models,
+            protocol=self.protocol,
+            encoder=self.encoder,
+            plan=self.plan,
+            teacher=self.teacher,
+            from_scratch=self.from_scratch,
+        )
+        readers = [resolve_model(model) for model in ladder.models]
+        config, note = task.configure_data(self.values, data, models=readers)
+        trained = [overrides for reader, overrides in readers if reader not in controls()]
+        config, folded = cross_validated(config, data, trained=bool(trained))
+        entries, training, why = ladder.for_rows(config, data)
+        answers = {name: _answers_file(name, given, config, data, output) for name, given in self.predictions.items()}
+        precision, faster = self.precision, ""
+        if precision is None:
+            # A frozen encoder is not trained, and reads as many texts.
+            reading = trained or [keys for reader, keys in readers if reader == WORDS_AND_ENCODER]
+            precision, faster = precision_here(reading)
+        seeds = self.seeds
+        spec = comparison(
+            config,
+            models=[*entries, *({"name": name, ANSWERS_FILE: path} for name, path in answers.items())],
+            protocol=training,
+            protocol_overrides=self.protocol_keys,
+            seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
+            precision=precision,
+            title=self.title or ("" if output == Path(DEFAULT_OUTPUT) else output.name),
+            max_mib=self.max_mib,
+            max_ms=self.max_ms,
+            measure=self.measure,
+            prices=self.prices,
+        )
+        timed = ""
+        if self.minutes is not None:
+            # Timing would train already; a bad file of answers is told before.
+            preflight([run for run in expand(spec) if run.answers], data)
+            spec, timed = within_minutes(spec, output, data, self.minutes, workers=self.workers, reporter=reporter)
+        return spec, "; ".join(filter(None, (ladder.note, note, folded, why, faster, timed)))
 
 
 def comparison(
@@ -68,75 +162,6 @@ def comparison(
         },
         source="comparison",
     )
-
-
-def plan_comparison(
-    values: Mapping[str, Any],
-    protocol_keys: Mapping[str, Any],
-    data: StudyData,
-    *,
-    models: Sequence[Entry] | None = None,
-    protocol: str | None = None,
-    encoder: str | None = None,
-    plan: str | None = None,
-    teacher: str | None = None,
-    from_scratch: bool = False,
-    seeds: int | Sequence[int] | None = None,
-    precision: str | None = None,
-    title: str = "",
-    max_mib: float | None = None,
-    max_ms: float | None = None,
-    measure: str | None = None,
-    predictions: Mapping[str, Any] = MappingProxyType({}),
-    prices: Mapping[str, Any] = MappingProxyType({}),
-    minutes: float | None = None,
-    output: Path,
-    workers: int = 0,
-    reporter: Reporter,
-) -> tuple[StudySpec, str]:
-    """From what a user named to the study that answers it, and a line on what was chosen.
-
-    ``values`` are keys of the data, at least ``name``; the keywords are those of `compare`.
-
-    Raises:
-        RecurraError: If the data or the configuration cannot be used.
-    """
-    if minutes is not None and not 0 < minutes < math.inf:
-        raise ConfigurationError(f"--minutes is {minutes:g}; a budget is above 0")
-    task = task_of_values(values)
-    ladder = choose_models(
-        task, models, protocol=protocol, encoder=encoder, plan=plan, teacher=teacher, from_scratch=from_scratch
-    )
-    readers = [resolve_model(model) for model in ladder.models]
-    config, note = task.configure_data(values, data, models=readers)
-    trained = [overrides for reader, overrides in readers if reader not in controls()]
-    config, folded = cross_validated(config, data, trained=bool(trained))
-    entries, training, why = ladder.for_rows(config, data)
-    answers = {name: _answers_file(name, given, config, data, output) for name, given in predictions.items()}
-    entries = [*entries, *({"name": name, "answers": path} for name, path in answers.items())]
-    faster = ""
-    if precision is None:
-        # A frozen encoder is not trained, and reads as many texts.
-        precision, faster = precision_here(trained or [keys for reader, keys in readers if reader == WORDS_AND_ENCODER])
-    spec = comparison(
-        config,
-        models=entries,
-        protocol=training,
-        protocol_overrides=protocol_keys,
-        seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
-        precision=precision,
-        title=title or ("" if output == Path(DEFAULT_OUTPUT) else output.name),
-        max_mib=max_mib,
-        max_ms=max_ms,
-        measure=measure,
-        prices=prices,
-    )
-    timed = ""
-    if minutes is not None:
-        # Timing would train already; a bad file of answers is told before.
-        preflight([run for run in expand(spec) if run.answers], data)
-        spec, timed = within_minutes(spec, output, data, minutes, workers=workers, reporter=reporter)
-    return spec, "; ".join(filter(None, (ladder.note, note, folded, why, faster, timed)))
 
 
 def _answers_file(name: str, given: Any, config: RunData, data: StudyData, output: Path) -> str:
@@ -185,6 +210,11 @@ def _answers_file(name: str, given: Any, config: RunData, data: StudyData, outpu
     path = output / ROWS_NAME / f"answers-{hashlib.sha256(lines.encode()).hexdigest()[:16]}.jsonl"
     write_text(path, lines)
     return str(path)
+
+
+def names_of(models: str) -> list[str]:
+    """Models that are named in one text, separated by commas."""
+    return [name.strip() for name in models.split(",") if name.strip()]
 
 
 def named_values(assignments: Iterable[str], option: str, example: str) -> dict[str, str]:
@@ -354,45 +384,45 @@ def compare(
     rows = rows_in_memory(data, keys)
     values = {"name": str(data), **keys, **(rows.options(output / ROWS_NAME) if rows else {})}
     own = [each.name for each in signature(compare).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
-    name = str(values["name"])
-    placed = {key: value for key, value in values.items() if key != "name"}
-    base, assigned = sort_keywords(placed, protocol, task=task_of_values(values), others=own)
-    chosen: dict[str, Any] = {
-        "models": [part.strip() for part in models.split(",")] if isinstance(models, str) else models,
-        "encoder": encoder,
-        "plan": plan,
-        "teacher": None if teacher is None else str(teacher),
-        "from_scratch": from_scratch,
-        "seeds": seeds,
-        "max_mib": max_mib,
-        "max_ms": max_ms,
-        "measure": measure,
-        "minutes": minutes,
-        "precision": precision,
-        "prices": dict(prices or {}),
-    }
+    name = str(values.pop("name"))
+    base, assigned = sort_keywords(values, protocol, task=task_of_values({"name": name, **values}), others=own)
+    asked = Asked(
+        {"name": name, **assigned.data},
+        assigned.protocol,
+        models=names_of(models) if isinstance(models, str) else models,
+        protocol=base,
+        encoder=encoder,
+        plan=plan,
+        teacher=None if teacher is None else str(teacher),
+        from_scratch=from_scratch,
+        seeds=seeds,
+        precision=precision,
+        title=title or (rows.described if rows else ""),
+        max_mib=max_mib,
+        max_ms=max_ms,
+        measure=measure,
+        predictions=predictions or {},
+        prices=dict(prices or {}),
+        minutes=minutes,
+        estimate=estimate,
+        final=final,
+    )
     if rows or predictions:
         refuse_folder_of_another(study_name(name), output)
     if rows:
         rows.write(output / ROWS_NAME)
-    known, reporter = StudyData(Machine(data_root=root)), Reporter(quiet=quiet)
-    spec, note = plan_comparison(
-        {"name": name, **assigned.data},
-        assigned.protocol,
-        known,
-        protocol=base,
-        title=title or (rows.described if rows else ""),
-        predictions=predictions or {},
-        output=output,
-        reporter=reporter,
-        **chosen,
-    )
-    answers = {model.name: model.answers for model in spec.models if isinstance(model, ModelVariant) and model.answers}
-    shown = {**chosen, "predictions": answers or None, "prices": prices or None, "protocol": protocol, **placed}
-    shown["from_scratch"] = from_scratch or None
-    options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
-    command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
-    estimated = estimate and not quiet and minutes is None
-    return run_and_report(
-        spec, output, known, reporter=reporter, command=command, note=note, estimate=estimated, final=final
-    )
+    unsaid = {"values", "protocol_keys", "title", "estimate", "final", "workers"}
+    shown = {**{key: value for key, value in vars(asked).items() if key not in unsaid}, "protocol": protocol, **values}
+
+    def call(spec: StudySpec) -> str:
+        # Answers in memory are in files now.
+        answers = {
+            model["name"]: model[ANSWERS_FILE]
+            for model in spec.models
+            if isinstance(model, dict) and ANSWERS_FILE in model
+        }
+        given = {**shown, "predictions": answers, "from_scratch": from_scratch or None}
+        options = [f"{key}={value!r}" for key, value in given.items() if value is not None and value != {}]
+        return f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
+
+    return asked.run(StudyData(Machine(data_root=root)), output, Reporter(quiet=quiet), call)

@@ -8,20 +8,16 @@ of it. If asked, models that are trained from scratch stand in their place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
 from recurra.models.adaptation.source import SMALL_ENCODER, find_encoder
-from recurra.tasks.base import Task
-from recurra.tasks.profile import ENCODER, METHOD, PEERS, TEACHER, WORDS_AND_ENCODER, check_method, controls
-from recurra.tasks.runs import model_name, resolve_model
+from recurra.tasks.base import ENCODER, METHOD, PEERS, TEACHER, WORDS_AND_ENCODER, Task, check_method, controls
+from recurra.tasks.runs import Entry, model_name, resolve_model
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
-
-Entry = str | Mapping[str, Any]
 
 FROM_SCRATCH: tuple[Entry, ...] = ("linear", "linear-tuned", "baseline", "recurrent")
 DEFAULT_ENCODER = "minilm"

@@ -38,19 +38,18 @@ from recurra.report.summary import (
 )
 from recurra.study.estimate import Expectation, expect
 from recurra.study.executor import Executor, LocalExecutor, Outcome, rough_weight, threads_of, workers_for
-from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
+from recurra.study.export_plan import PlannedExport, make_exports, plan_exports
 from recurra.study.final import final_run, gains_rows, train_again
 from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
 from recurra.study.ray_executor import Cluster, RayExecutor
 from recurra.study.run import preflight, refuse_unheard_texts
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.workers import Workers
-from recurra.tasks.base import task, task_of_data
+from recurra.tasks import part_of
+from recurra.tasks.base import ENCODER, RunConfig, task, task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import ENCODER, part_of
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import Summary, plain, uncollected
 
@@ -358,7 +357,7 @@ def run_and_report(
     refuse_untrusted(planned)
     refuse_unheard_texts(run.config for run in planned)
     # A record of an export that cannot be trusted is told before anything is started.
-    asked = exports_of(spec, output, planned)
+    asked = plan_exports(spec, output, planned)
     for request in {item.request.format: item.request for item in asked if item.state != "done"}.values():
         find_format(request.format).check_packages()
     pending = [run.config for run in planned if run.state != "done"]
@@ -392,20 +391,16 @@ def run_and_report(
             outcomes = [
                 executed.get(run.config.config_hash) or Outcome(run.config, run.folder, run.record) for run in planned
             ]
-            missing = [item for item in _exports(spec, output, outcomes) if item.state in ("to do", "failed")]
+            missing = [item for item in plan_exports(spec, output, outcomes) if item.state in ("to do", "failed")]
             make_exports(missing, output, machine, reporter, pool)
             models = [each for each in outcomes if each.record is not None and each.record.model.kind != ANSWERS]
             timing_error = None
             if models and machine.latency:
-                made = [item.key for item in _exports(spec, output, outcomes) if item.state == "done"]
+                made = [item.key for item in plan_exports(spec, output, outcomes) if item.state == "done"]
                 folders = [outcome.folder for outcome in models]
                 timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=made)
     ship = partial(_ship, final=final, data=data, reporter=reporter)
     return _report(spec, output, outcomes, ship, command=command, data=data, timing_error=timing_error)
-
-
-def _exports(spec: StudySpec, output: Path, outcomes: Sequence[Outcome]) -> list[PlannedExport]:
-    return plan_exports(spec, output, [(outcome.config, outcome.record) for outcome in outcomes])
 
 
 def _told(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome) -> str:
@@ -498,7 +493,7 @@ def _report(
     data: StudyData,
     timing_error: str | None = None,
 ) -> StudyResult:
-    exports = _exports(spec, output, outcomes)
+    exports = plan_exports(spec, output, outcomes)
     runs, summary = _summarise(spec, output, outcomes, data)
     judged = StudyResult(output, outcomes, None, summary, exports, timing_error)
     result = _written(replace(judged, ships=ship(judged)), spec, runs, command)

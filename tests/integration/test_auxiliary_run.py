@@ -13,8 +13,9 @@ from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.data.configuration import DataConfig
 from recurra.study.run import execute_run
+from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import load_protocol
 from reviews import write_tiny_model

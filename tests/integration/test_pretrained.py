@@ -28,8 +28,9 @@ from recurra.models.controls.fitting import fit_tuned
 from recurra.models.loading import load_classifier_model
 from recurra.study.run import execute_run
 from recurra.study.spec import StudySpec, expand
+from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import review_rows, write_reviews
@@ -204,29 +205,32 @@ def test_answers_are_kept_and_nobody_is_asked_twice(
 ) -> None:
     monkeypatch.setattr(teacher_module, "PART_ROWS", 50)
     asked: list[int] = []
-    honest = teacher_module._Answers._compute
+    honest = teacher_module._Asked.compute_logits
 
-    def dies_late(self: Any, texts: Any) -> Any:
+    def dies_late(self: Any, texts: Any, names: Any) -> Any:
         if len(asked) == 1:
             raise KeyboardInterrupt
         asked.append(len(texts))
-        return honest(self, texts)
+        return honest(self, texts, names)
 
     config = run(root, overrides={"plan": "0 3"}, teacher=str(taught_by))
     own = root / f"cache-{tmp_path.name}"
     alone = Machine(cache_dir=own, latency=False, threads=1)
-    monkeypatch.setattr(teacher_module._Answers, "_compute", dies_late)
+    monkeypatch.setattr(teacher_module._Asked, "compute_logits", dies_late)
     with pytest.raises(KeyboardInterrupt):
         execute_run(StudyData(alone), tmp_path / "student", config)
     again: list[int] = []
-    monkeypatch.setattr(
-        teacher_module._Answers, "_compute", lambda self, texts: (again.append(len(texts)), honest(self, texts))[1]
-    )
+
+    def counted(self: Any, texts: Any, names: Any) -> Any:
+        again.append(len(texts))
+        return honest(self, texts, names)
+
+    monkeypatch.setattr(teacher_module._Asked, "compute_logits", counted)
     assert execute_run(StudyData(alone), tmp_path / "student", config) is not None
     rows = read_record(tmp_path / "student").data
     parts = sum(-(-rows.splits[name].rows // 50) for name in ("train", rows.selection_split))
     assert asked == [50] and len(again) == parts - 1
-    monkeypatch.setattr(teacher_module._Answers, "_compute", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(teacher_module._Asked, "compute_logits", lambda *_: pytest.fail("asked again"))
     assert execute_run(StudyData(alone), tmp_path / "another", config) is not None
 
 

@@ -19,7 +19,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from interrupted import MOMENTS, execute, execute_with_little_space, in_a_process, one_fast
 from recurra import Classifier
 from recurra.cli.main import main
-from recurra.core.errors import ConfigurationError, StorageError
+from recurra.core.errors import ConfigurationError
 from recurra.core.record import RunRecord, read_record
 from recurra.deployment.decision import OneLabel, read_decision
 from recurra.deployment.engines.computation import softmax
@@ -27,10 +27,8 @@ from recurra.evaluation.metrics import evaluate_logits, fit_temperature
 from recurra.evaluation.predictions import read_predictions
 from recurra.models.names import MODEL_KEYS
 from recurra.study.plan import claim_folder
-from recurra.study.run import execute_run
 from recurra.tasks.labelling.training import balanced_weights
 from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
 from reviews import snapshot, write_tiny_model
 from tiny_runs import TrainedRun
 
@@ -98,14 +96,6 @@ def test_a_finished_run_is_not_run_again(trained: TrainedRun) -> None:
     record = claim_folder(trained.config, trained.folder)
     assert isinstance(record, RunRecord)
     assert in_a_process(execute, trained.config.plain(), trained.folder, ["first step"]) == 0
-    assert snapshot(trained.folder) == before
-
-
-def test_another_run_in_the_same_folder_is_refused(trained: TrainedRun) -> None:
-    other = trained.config.model_copy(update={"seed": 1})
-    before = snapshot(trained.folder)
-    with pytest.raises(StorageError, match="holds another run"):
-        execute_run(StudyData(Machine(threads=1)), trained.folder, other)
     assert snapshot(trained.folder) == before
 
 

@@ -23,8 +23,9 @@ from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord
 from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.study.run import execute_run
+from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig, make_run, resolve_model
+from recurra.tasks.runs import make_run, resolve_model
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import PROTOCOLS, ProtocolConfig
 from reviews import review_rows, write_reviews
@@ -161,7 +162,7 @@ def test_what_does_not_go_with_it_is_refused(root: Path, keys: dict[str, Any], m
 def test_it_needs_an_encoder_and_one_label(root: Path, tmp_path: Path) -> None:
     data = DataConfig(name=str(root / "reviews.csv"))
     (tmp_path / "model.yaml").write_text("method: setfit\nhidden_size: 16\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="without an encoder that it trains"):
+    with pytest.raises(ConfigurationError, match="without an encoder to apply it to"):
         make_run(str(tmp_path / "model.yaml"), data, PROTOCOLS["tuned"], seed=0, precision="fp32")
     several = MultiLabelData(name=str(root / "reviews.csv"), label_separator=";")
     with pytest.raises(ConfigurationError, match="one label a text, and these data several"):

@@ -26,6 +26,7 @@ from recurra.evaluation.metrics import evaluate_logits
 from recurra.report.summary import read_latency_file
 from recurra.reported_study import StudyResult, report_study, run_and_report
 from recurra.study import exporting
+from recurra.study.executor import Outcome
 from recurra.study.export_plan import PlannedExport, plan_exports
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.machine import Machine
@@ -126,7 +127,7 @@ def test_killed_between_exports_the_next_start_makes_the_rest(trained: TrainedRu
     places = tmp_path / "exports" / run_id
     # The second is whole and has no record: it did not happen.
     assert {path.name for path in places.iterdir()} == {"safetensors-fp32", "safetensors-fp32.json", "safetensors-fp16"}
-    runs = [(trained.config, read_record(trained.folder))]
+    runs = [Outcome(trained.config, trained.folder, read_record(trained.folder))]
     assert [item.state for item in plan_exports(spec, tmp_path, runs)] == ["done", "to do"]
     first = snapshot(places / "safetensors-fp32")
     assert in_a_process(export_in_a_study, tmp_path, work[1:], 2) == 0

@@ -50,13 +50,14 @@ ALLOWED = {
     ("study.timing", "models.quiet"): "transformers, likewise",
     ("tasks.multilabel.task", "evaluation.audits.shortcuts"): "scikit-learn: tasks are listed without it",
     ("tasks.labelling.controls", "models.adaptation.convert"): "torch: vectors of pieces are computed once",
-    ("tasks.labelling.controls", "tasks.labelling.joined"): "torch: a linear model is timed without it",
-    ("tasks.labelling.training", "models.inference"): "torch, likewise",
+    ("tasks.labelling.controls", "tasks.labelling.joined"): "torch: a linear model is fitted without it",
     ("tasks.labelling.training", "tasks.labelling.teacher"): "torch, likewise",
     ("tasks.labelling.training", "models.modeling"): "torch, likewise",
     ("models.presets", "models.modeling"): "the model classes, half of the import: a plan counts operations without",
     ("models.presets", "models.language_modeling"): "likewise",
     ("tasks.run_folder", "models.presets"): "torch, likewise",
+    ("tasks.base", "evaluation.latency"): "torch, likewise",
+    ("tasks.base", "models.inference"): "torch, likewise",
     # A study is planned and its status shown in a second: what only runs need, tasks import in their methods.
     ("tasks.classification.task", "evaluation.metrics"): "scipy",
     ("tasks.classification.task", "evaluation.predictions"): "pyarrow",
@@ -69,9 +70,7 @@ ALLOWED = {
     ("tasks.labelling.task", "models.modeling"): "torch",
     ("tasks.labelling.task", "models.presets"): "transformers",
     ("tasks.labelling.task", "tasks.labelling.controls"): "scikit-learn",
-    ("tasks.labelling.task", "tasks.labelling.joined"): "torch",
     ("tasks.labelling.task", "tasks.labelling.evaluation"): "pyarrow",
-    ("tasks.labelling.task", "tasks.labelling.training"): "scikit-learn",
     ("tasks.labelling.task", "tasks.labelling.transformer"): "torch",
     ("tasks.labelling.task", "training.setfit"): "torch",
     ("tasks.language.task", "models.inference"): "torch",
@@ -83,7 +82,7 @@ ALLOWED = {
     ("tasks.language.task", "tasks.language.training"): "torch",
     ("tasks.labelling.task", "tasks.labelling.configuration"): "transformers: presets need no look",
     ("tasks.language.task", "data.language.preparation"): "torch: text is described without it",
-    ("tasks.language.task", "tasks.language.configuration"): "transformers: presets need no look",
+    ("tasks.language.data", "models.presets"): "transformers: presets need no look",
 }
 
 

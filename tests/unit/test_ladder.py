@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recurra import ladder
-from recurra.comparison import plan_comparison, precision_here
+from recurra.comparison import Asked, precision_here
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
@@ -195,9 +195,7 @@ def test_a_comparison_trains_in_the_precision_that_was_asked_for(
     monkeypatch.setattr("recurra.models.inference.has_bf16", lambda device: True)
     encoder = str(write_tiny_encoder(tmp_path / "encoder"))
     file = write_csv(tmp_path / "reviews.csv", review_rows(60))
-    spec, note = plan_comparison(
-        {"name": str(file)}, {}, StudyData(), encoder=encoder, plan="0", precision=asked,
-        output=tmp_path / "out", reporter=Reporter(quiet=True),
-    )  # fmt: skip
+    wanted = Asked({"name": str(file)}, {}, encoder=encoder, plan="0", precision=asked)
+    spec, note = wanted.plan_study(StudyData(), tmp_path / "out", Reporter(quiet=True))
     assert spec.precision == (asked or "bf16")
     assert ("precision: bf16" in note) == (asked is None)

@@ -157,20 +157,17 @@ def compare(
 
     Example: recurra compare reviews.csv --output runs/reviews
     """
-    from recurra.comparison import named_values, plan_comparison
+    from recurra.comparison import Asked, named_values, names_of
     from recurra.core.progress import Reporter
-    from recurra.reported_study import run_and_report
     from recurra.tasks.machine import Machine
     from recurra.tasks.study_data import StudyData
 
     _, values, assigned = options.read_keys(data, options.data_keys(context), assignments)
     known = StudyData(Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency))
-    reporter = Reporter(quiet=quiet)
-    spec, note = plan_comparison(
+    asked = Asked(
         values,
         assigned.protocol,
-        known,
-        models=None if models is None else [name.strip() for name in models.split(",") if name.strip()],
+        models=None if models is None else names_of(models),
         protocol=protocol,
         encoder=encoder,
         plan=plan,
@@ -178,30 +175,24 @@ def compare(
         from_scratch=from_scratch,
         seeds=seeds,
         precision=precision,
-        title=title or "",
+        title=title,
         max_mib=max_mib,
         max_ms=max_ms,
         measure=measure,
         predictions=named_values(predictions or [], "--predictions", "gpt=answers.csv"),
         prices=named_values(price or [], "--price", "gpt=0.002"),
         minutes=minutes,
-        output=output,
-        workers=workers,
-        reporter=reporter,
-    )
-    result = run_and_report(
-        spec,
-        output,
-        known,
-        workers=workers,
-        reporter=reporter,
-        command=shlex.join(["recurra", *sys.argv[1:]]),
-        note=note,
-        # A budget has said it already.
-        estimate=estimate and not quiet and minutes is None,
+        estimate=estimate,
         final=final,
+        workers=workers,
     )
+    result = asked.run(known, output, Reporter(quiet=quiet), command_line)
     present_study(result, as_json=as_json, wide=wide)
+
+
+def command_line(_: object) -> str:
+    """The command as it was typed."""
+    return shlex.join(["recurra", *sys.argv[1:]])
 
 
 def demo(
@@ -222,10 +213,8 @@ def demo(
     from recurra.tasks.machine import Machine
     from recurra.tasks.study_data import StudyData
 
-    command = shlex.join(["recurra", *sys.argv[1:]])
-    known = StudyData(Machine(cache_dir=cache_dir, threads=1))
-    reporter = Reporter(quiet=quiet)
+    spec, known = demonstration(seeds=seeds), StudyData(Machine(cache_dir=cache_dir, threads=1))
     result = run_and_report(
-        demonstration(seeds=seeds), output, known, workers=workers, reporter=reporter, command=command
+        spec, output, known, workers=workers, reporter=Reporter(quiet=quiet), command=command_line(spec)
     )
     present_study(result, as_json=as_json)

@@ -91,7 +91,7 @@ def label_errors(
 
 def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None) -> DataConfig:
     from recurra.data.corpora import CORPORA
-    from recurra.tasks.labelling.data import labelled
+    from recurra.tasks.labelling import labelled
 
     if file in CORPORA:
         raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours, such as .csv or .jsonl")

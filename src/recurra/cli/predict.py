@@ -275,10 +275,9 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
         tune_allocator()
         result = predict_folder(job, reporter)
     else:
-        from recurra.study.ray_executor import Cluster, Wording
+        from recurra.study.ray_executor import Cluster
 
-        wording = Wording(unit="a worker", needs="--worker-cpus", switch="--engine ray", extra="batch")
-        cluster = Cluster(on_ray.pop("address"), cpus=on_ray["cpus"], wording=wording)
+        cluster = Cluster(on_ray.pop("address"), cpus=on_ray["cpus"], extra="batch")
         # What is wrong with the job is told before a cluster is asked.
         job.check(begin=True)
         cluster.check()

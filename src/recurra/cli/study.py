@@ -17,66 +17,57 @@ from recurra.core.terminal import one_line
 if TYPE_CHECKING:
     from recurra.study.export_plan import PlannedExport
     from recurra.study.plan import PlannedRun
-    from recurra.study.status import CostedPlan, StudyStatus
+    from recurra.study.status import StudyView
 
 
 # A longer plan is shown by groups of runs that differ in the seed alone.
 MOST_LINES = 100
 
 
-def present_plan(plan: CostedPlan, *, as_json: bool) -> None:
-    """Prints a plan and what it costs."""
+def present_view(view: StudyView, *, as_json: bool) -> None:
+    """Prints the runs of a study, how far they are and, of a plan, what they cost."""
     from recurra.core.terminal import amount, duration
     from recurra.tasks.tables import NONE, CommandResult, Table
 
-    groups = [[run] for run in plan.runs] if len(plan.runs) <= MOST_LINES else plan.groups()
+    planned = view.workers > 0
+    groups = view.groups() if planned and len(view.runs) > MOST_LINES else [[run] for run in view.runs]
     rows = []
     for group in groups:
-        name = group[0].config.run_id
-        flops = seconds = None
-        if plan.cost is not None:
-            flops, seconds = plan.cost.flops(group), plan.cost.seconds(group)
+        name, more = group[0].config.run_id, {"Progress": _progress(group[0])}
+        if planned:
+            flops = view.cost.flops(group) if view.cost else None
+            seconds = view.cost.seconds(group) if view.cost else None
+            more = {
+                "Training FLOPs": amount(flops) if flops else NONE, "Time": duration(seconds) if seconds else NONE
+            }  # fmt: skip
         rows.append(
             {
                 "Run": name if len(group) == 1 else f"{name.rsplit('-s', 1)[0]}, {len(group)} seeds",
                 "State": _counted(group),
-                "Training FLOPs": amount(flops) if flops else NONE,
-                "Time": duration(seconds) if seconds else NONE,
+                **more,
                 "Reason": next((run.reason for run in group if run.reason), ""),
             }
         )
-    done = sum(run.state == "done" for run in plan.runs)
-    lines = [plan.note] if plan.note else []
-    if plan.cost is not None:
-        left = duration(plan.remaining_s) if plan.remaining_s is not None else "not known"
+    lines = [view.note] if view.note else []
+    left = "not known" if view.remaining_s is None else duration(view.remaining_s)
+    if view.cost is not None:
         lines = [
-            f"to do: {len(plan.pending)} runs, at most {amount(plan.cost.flops(plan.pending))} training FLOPs; "
-            f"time with {plan.workers} at once: {left}",
-            *(f"time of {line}" for line in plan.cost.basis),
+            f"to do: {len(view.pending)} runs, at most {amount(view.cost.flops(view.pending))} training FLOPs; "
+            f"time with {view.workers} at once: {left}",
+            *(f"time of {line}" for line in view.cost.basis),
         ]
-    table = Table("runs", f"{plan.name}: {len(plan.runs)} runs, {done} done", rows)
-    present(CommandResult(plan.plain(), [table, [*lines, *_exports(plan.exports)]]), as_json=as_json)
-    _refuse(plan.runs)
-
-
-def present_status(status: StudyStatus, *, as_json: bool) -> None:
-    """Prints how far a study is."""
-    from recurra.core.terminal import duration
-    from recurra.tasks.tables import CommandResult, Table
-
-    rows = [
-        {"Run": run.config.run_id, "State": run.state, "Progress": _progress(run), "Reason": run.reason or ""}
-        for run in status.runs
-    ]
-    counts = ", ".join(f"{number} {state}" for state, number in status.counts.items())
-    lines = []
-    if status.remaining_s:
-        lines.append(f"all done in about {duration(status.remaining_s)}, as things go")
-    elif status.remaining_s is None:
+    elif not planned and view.remaining_s is None:
         lines.append("nothing runs, or nothing has run for long enough to say when all will be done")
-    table = Table("runs", f"{status.spec.name}: {counts}", rows)
-    present(CommandResult(status.plain(), [table, [*lines, *_exports(status.exports)]]), as_json=as_json)
-    _refuse(status.runs)
+    elif not planned and view.remaining_s:
+        lines.append(f"all done in about {left}, as things go")
+    counts = ", ".join(f"{number} {state}" for state, number in view.counts.items())
+    table = Table("runs", f"{view.name}: {counts}", rows)
+    present(CommandResult(view.plain(), [table, [*lines, *_exports(view.exports)]]), as_json=as_json)
+    refused = [run for run in view.runs if run.state == "refused"]
+    for run in refused:
+        sys.stderr.write(one_line(f"error: {run.reason}") + "\n")
+    if refused:
+        raise typer.Exit(EXIT_INPUT)
 
 
 def _exports(exports: Sequence[PlannedExport]) -> list[str]:
@@ -105,14 +96,6 @@ def _progress(run: PlannedRun) -> str:
     if run.state == "running":
         parts.append(f"for {duration(progress.elapsed_s)}")
     return ", ".join(parts)
-
-
-def _refuse(runs: Sequence[PlannedRun]) -> None:
-    refused = [run for run in runs if run.state == "refused"]
-    for run in refused:
-        sys.stderr.write(one_line(f"error: {run.reason}") + "\n")
-    if refused:
-        raise typer.Exit(EXIT_INPUT)
 
 
 app = typer.Typer(no_args_is_help=True, help="Run every combination of data, models, protocols and seeds in a file.")
@@ -150,7 +133,7 @@ def plan(
     planned = plan_with_cost(
         spec, folder, known, workers=workers, cost=cost, calibrated=calibrate, reporter=Reporter(quiet=as_json)
     )
-    present_plan(planned, as_json=as_json)
+    present_view(planned, as_json=as_json)
 
 
 @app.command("status")
@@ -162,7 +145,7 @@ def status(
     """Show how far a study is, also while it runs elsewhere. Example: recurra study status runs/sst2."""
     from recurra.study.status import find_study, look_at_study
 
-    present_status(look_at_study(*find_study(path, output)), as_json=as_json)
+    present_view(look_at_study(*find_study(path, output)), as_json=as_json)
 
 
 @app.command("run")

@@ -30,6 +30,9 @@ class Reporter:
         """Says what ``subject`` does now, in one line."""
         self.say(f"{subject}: {stage}")
 
+    def advanced(self, done: int, note: str) -> None:
+        """Notes how far the work under way is."""
+
     @contextlib.contextmanager
     def task(self, description: str, total: int | None) -> Iterator[ProgressTask]:
         """Shows the progress of one long piece of work; call ``advance`` on what is yielded."""
@@ -56,6 +59,7 @@ class ProgressTask:
     def advance(self, amount: int = 1, note: str = "") -> None:
         """Adds to what is done; ``note`` is shown behind the description."""
         self.done += amount
+        self.reporter.advanced(self.done, note)
         if self._progress is not None and self._bar is not None:
             text = f"{self.description} {note}".rstrip()
             self._progress.update(self._bar, completed=self.done, description=text)

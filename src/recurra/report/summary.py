@@ -27,10 +27,10 @@ from recurra.report.statistics import (
     pool_contrasts,
     scored_model,
 )
+from recurra.tasks import part_of
 from recurra.tasks.audits import audit_lines, group_of
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import MOST_WAITED, WAITED, Measure, MeasuredExports
-from recurra.tasks.profile import part_of
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import (

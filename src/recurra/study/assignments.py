@@ -38,24 +38,17 @@ def read_assignments(pairs: Iterable[str]) -> Assignments:
     """Reads ``max_epochs=3``, ``data.max_length=64``, ``model.hidden_size=128``.
 
     Raises:
-        ConfigurationError: For a pair without ``=``.
+        ConfigurationError: For a pair without ``=``, or of another section.
     """
-    sections: dict[str, list[str]] = {"": [], "data": [], "model": []}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator or not key.strip():
-            raise ConfigurationError(f"cannot read '{pair}'; write key=value, e.g. max_epochs=3 or data.fraction=0.5")
-        section, _, rest = key.strip().partition(".")
-        if rest and section in sections:
-            sections[section].append(f"{rest}={value}")
-        elif "." in key:
-            keys = [f"data.{name}" for task in tasks() for name in task.data_config.model_fields]
-            raise ConfigurationError(unknown("key", key.strip(), [*dict.fromkeys(keys), "model.KEY"]))
-        else:
-            sections[""].append(pair)
-    texts = {key for task in tasks() for key in text_keys(task.data_config)}
-    data = override({}, sections["data"], texts=texts)
-    return Assignments(override({}, sections[""]), data, override({}, sections["model"]))
+    fields = [f"data.{key}" for task in tasks() for key in task.data_config.model_fields]
+    texts = {f"data.{key}" for task in tasks() for key in text_keys(task.data_config)}
+    values = override({}, pairs, texts=texts)
+    data, model = values.pop("data", {}), values.pop("model", {})
+    sections = [f"{name}.{next(iter(value), '')}" for name, value in values.items() if isinstance(value, dict)]
+    sections += [name for name, value in (("data", data), ("model", model)) if not isinstance(value, dict)]
+    if sections:
+        raise ConfigurationError(unknown("key", sections[0], [*dict.fromkeys(fields), "model.KEY"]))
+    return Assignments(values, data, model)
 
 
 def sort_keywords(

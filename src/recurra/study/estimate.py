@@ -28,9 +28,8 @@ from recurra.study.executor import Outcome
 from recurra.study.plan import PlannedRun, plan_study
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
-from recurra.tasks.base import DataCost, task_of_data
+from recurra.tasks.base import DataCost, RunConfig, task_of_data
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 
 BACKWARD = 2  # passes that the backward pass costs
@@ -81,34 +80,18 @@ def data_cost(run: RunConfig, data: StudyData) -> DataCost:
     return data.once(f"cost {content_hash(run.data.plain())}", run.data, read)
 
 
-@dataclass(frozen=True)
-class Timed:
-    """What timing a model on this machine told.
-
-    Attributes:
-        seconds: Of a fit of a control, or of what a run does beside its training.
-    """
-
-    flops_per_s: float | None
-    seconds: float | None
-    memory_mib: float | None = None
+# Of a model: operations a second in training, or seconds of a control's fit; and MiB of memory. None is not known.
+Speed = tuple[float | None, float | None]
+Measure = Callable[[RunConfig], Speed]
 
 
-Measure = Callable[[RunConfig], Timed]
-
-
-def measured(known: StudyData, threads: int) -> Measure:
-    """What times a model: training steps on made-up rows of the mean length, or fits of a control on some rows."""
-
-    def measure(config: RunConfig) -> Timed:
-        if config.is_control:
-            return Timed(None, task_of_data(config.data).control_seconds(config, known))
-        data = data_cost(config, known)
-        reset_peak_memory()
-        speed = training_speed(config, data.tokens / data.rows, threads=threads)
-        return Timed(speed, None, peak_memory_mib())
-
-    return measure
+def time_model(config: RunConfig, data: StudyData, threads: int) -> Speed:
+    """Times training steps on made-up rows of the mean length, or fits of a control on some rows."""
+    if config.is_control:
+        return task_of_data(config.data).control_seconds(config, data), None
+    cost = data_cost(config, data)
+    reset_peak_memory()
+    return training_speed(config, cost.tokens / cost.rows, threads=threads), peak_memory_mib()
 
 
 def training_speed(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
@@ -196,9 +179,8 @@ def cost_plan(runs: Sequence[PlannedRun], data: StudyData, measure: Measure | No
         memory = None
         if rate is not None:
             basis.append(f"{config.model}: from {records} of its own records here")
-        elif measure is not None and (timed := measure(config)) != Timed(None, None):
-            rate = timed.seconds if config.is_control else timed.flops_per_s
-            memory = timed.memory_mib
+        elif measure is not None and (timed := measure(config))[0] is not None:
+            rate, memory = timed
             speed = "" if config.is_control or rate is None else f" ({rate / 1e9:.3g} GFLOP/s)"
             what = "fits of some rows" if config.is_control else "a few training steps"
             basis.append(f"{config.model}: calibrated with {what}{speed}")
@@ -265,10 +247,10 @@ class Expectation:
             models[run.model].append(self.costs[run.run_id])
         lines = []
         for name, costs in sorted(models.items(), key=lambda item: item[1][0].seconds or 0.0):
-            each = "not known" if costs[0].seconds is None else f"about {duration(costs[0].seconds)}"
+            time_of_one = "not known" if costs[0].seconds is None else f"about {duration(costs[0].seconds)}"
             memory = costs[0].memory_mib
-            shown = "" if memory is None else f", {count(round(memory))} MiB of memory or more"
-            lines.append(f"  {name}: {f'{len(costs)} runs of ' if len(costs) > 1 else ''}{each}{shown}")
+            memory_needed = "" if memory is None else f", {count(round(memory))} MiB of memory or more"
+            lines.append(f"  {name}: {f'{len(costs)} runs of ' if len(costs) > 1 else ''}{time_of_one}{memory_needed}")
         at_once = "one run at a time" if self.workers == 1 else f"{self.workers} runs at once"
         known = all(cost.seconds is not None for cost in self.costs.values())
         total = f"about {duration(self.left_s())}{'' if known else ', beside what is not known'}"
@@ -335,10 +317,9 @@ def costs_of_pending(data: StudyData, spec: Mapping[str, Any], output: str, thre
         from recurra.models.quiet import quieten_libraries
 
         quieten_libraries()
-    measure = measured(data, threads)
 
-    def measure_aloud(config: RunConfig) -> Timed:
-        timed = measure(config)
+    def measure_aloud(config: RunConfig) -> Speed:
+        timed = time_model(config, data, threads)
         sys.stdout.write(f"{TIMED}{config.model}\n")
         sys.stdout.flush()
         return timed

@@ -18,9 +18,8 @@ from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, read_reason, run_folder
 from recurra.study.workers import Ended, Workers
-from recurra.tasks.base import task_of_data
+from recurra.tasks.base import RunConfig, task_of_data
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig
 
 LOG_NAME = "log.txt"
 # What a worker calls for a run.
@@ -120,8 +119,8 @@ class Executor(ABC):
 class LocalExecutor(Executor):
     """Runs on this machine, in workers."""
 
-    def __init__(self, output: Path, machine: Machine, workers: Workers, **told: Any) -> None:
-        super().__init__(output, machine, workers.count, **told)
+    def __init__(self, output: Path, machine: Machine, workers: Workers, **options: Any) -> None:
+        super().__init__(output, machine, workers.count, **options)
         self.workers = workers
 
     def ready(self) -> AbstractContextManager[object]:
@@ -178,12 +177,10 @@ def rough_weight(config: RunConfig) -> float:
     """How long a run takes compared with others on like data: from shape, epochs and share of the rows."""
     if config.is_control:
         return 0.0
-    task = task_of_data(config.data)
-    shape = task.shape(config.model, config.model_overrides)
+    shape = task_of_data(config.data).shape(config.model, config.model_overrides)
     outside = shape.get("num_prelude_layers", 0) + shape.get("num_coda_layers", 0)
     layers = shape["num_core_layers"] * shape["num_recurrences"] + outside
-    share = task.training_share(config.data)
-    return float(shape["hidden_size"] ** 2 * layers * config.protocol.max_epochs * share)
+    return float(shape["hidden_size"] ** 2 * layers * config.protocol.max_epochs * config.data.fraction)
 
 
 def workers_for(runs: int, machine: Machine) -> int:

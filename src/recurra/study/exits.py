@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.exits.rules import ConfidenceRule, ExitRule, FixedExit
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import default_device, torch_threads
-from recurra.tasks.base import EXITS, FULL, ExitQuality, ExitSubject, Given, refuse_options, task
+from recurra.tasks.base import Given, allowed_options, task
+from recurra.tasks.exits import EXITS, FULL, ExitQuality, ExitSubject
 from recurra.tasks.run_folder import accelerator_name
 
 PUBLISHED = ConfidenceRule(start=0.92, decay=0.98, floor=0.80)
@@ -30,6 +30,25 @@ class MeasuredExit:
     label: str
     judged: ExitQuality
     timed: list[TimedEarlyExit]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        judged = vars(self.judged) | {"taken": {str(number): rows for number, rows in self.taken.items()}}
+        del judged["exited_after"]
+        return {
+            "label": self.label,
+            "judged": judged,
+            "timed": [{**timed.plain(), "speed_up": timed.speed_up} for timed in self.timed],
+        }
+
+    @property
+    def taken(self) -> dict[int, int]:
+        """Rows or tokens by the recurrences that they took, in their order."""
+        return dict(sorted(self.judged.exited_after.items()))
+
+    def record(self) -> EarlyExitRecord:
+        """What is kept of it."""
+        return EarlyExitRecord(label=self.label, loss=self.judged.exits, taken=self.taken, timed=self.timed)
 
 
 @dataclass(frozen=True)
@@ -53,27 +72,16 @@ class ExitChoice:
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
+        measured = {"judged": None, "timed": []} if self.measured is None else self.measured.plain()
         return {
             "run_id": self.subject.run_id,
             "asked": self.asked,
             "chosen_on": self.subject.chosen_on,
             "chosen": self.chosen.plain(),
-            "judged": None if self.measured is None else _plain_judged(self.measured.judged),
-            "timed": [] if self.measured is None else _plain_timed(self.measured.timed),
-            "fixed": [
-                {"label": one.label, "judged": _plain_judged(one.judged), "timed": _plain_timed(one.timed)}
-                for one in [*self.fixed, self.published]
-            ],
+            "judged": measured["judged"],
+            "timed": measured["timed"],
+            "fixed": [one.plain() for one in (*self.fixed, self.published)],
         }
-
-
-def _plain_judged(judged: ExitQuality) -> dict[str, Any]:
-    values = {key: value for key, value in vars(judged).items() if key != "exited_after"}
-    return {**values, "taken": {str(number): count for number, count in sorted(judged.exited_after.items())}}
-
-
-def _plain_timed(timed: Sequence[TimedEarlyExit]) -> list[dict[str, Any]]:
-    return [{**each.plain(), "speed_up": each.speed_up} for each in timed]
 
 
 # Rows a batch that exits are timed with.
@@ -102,11 +110,11 @@ def choose_exits(
         DataError: If its data cannot be had any more.
     """
     of_run = task(read_any_record(run).task)
-    refuse_options(keep, frozenset({of_run.exit_option}), f"for '{run}' it is '{of_run.exit_option}'")
-    wanted = keep.get(of_run.exit_option)
+    name = of_run.exit_option.removeprefix("--")
+    asked = allowed_options(keep, [name], f"for '{run}' it is '{of_run.exit_option}'")
     if each and not of_run.records_exits:
         raise ConfigurationError(f"'--keep' is for language models, and '{run}' is no run of one; leave it out")
-    share = of_run.exit_default if wanted is None else float(wanted)
+    share = float(asked.get(name, of_run.exit_default))
     with torch_threads(threads):
         subject = of_run.exit_subject(run, data_root)
         chosen = subject.choose(share, kind)
@@ -138,14 +146,7 @@ def _time(subject: ExitSubject, rule: ExitRule, batch_size: int) -> TimedEarlyEx
 
 
 def keep_exits(run: Path, choice: ExitChoice) -> ExitsRecord:
-    """Writes ``exits.json`` into a run's folder; what stood there before is replaced.
-
-    Raises:
-        StorageError: If it cannot be written.
-        ValueError: If the exits were not measured by themselves.
-    """
-    if not choice.fixed:
-        raise ValueError("the exits were not measured one by one")
+    """Writes ``exits.json`` into a run's folder, every exit by itself among it; what stood there before is replaced."""
     first = choice.fixed[0].judged
     return ExitsRecord(
         run_id=choice.subject.run_id,
@@ -154,21 +155,7 @@ def keep_exits(run: Path, choice: ExitChoice) -> ExitsRecord:
         chosen_on=choice.subject.chosen_on,
         asked=choice.asked,
         full_loss=first.full,
-        fixed=[_record(measured) for measured in [*choice.fixed, choice.published]],
-        chosen=None if choice.measured is None else _record(choice.measured),
-        environment=environment_record(
-            threads=choice.threads,
-            precision="fp32",
-            accelerator=accelerator_name() if torch.cuda.is_available() else None,
-        ),
+        fixed=[measured.record() for measured in (*choice.fixed, choice.published)],
+        chosen=None if choice.measured is None else choice.measured.record(),
+        environment=environment_record(threads=choice.threads, precision="fp32", accelerator=accelerator_name()),
     ).write(run / EXITS_NAME)
-
-
-def _record(measured: MeasuredExit) -> EarlyExitRecord:
-    judged = measured.judged
-    return EarlyExitRecord(
-        label=measured.label,
-        loss=judged.exits,
-        taken=dict(sorted(judged.exited_after.items())),
-        timed=measured.timed,
-    )

@@ -19,11 +19,12 @@ from recurra.deployment.export_record import (
     read_export_record,
     record_path,
 )
+from recurra.study.executor import Outcome
 from recurra.study.plan import PlannedRun, note_failure, read_reason
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
+from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig
 
 State = Literal["done", "to do", "failed", "waits"]
 
@@ -59,32 +60,18 @@ class PlannedExport:
         }
 
 
-def plan_exports(
-    spec: StudySpec, output: Path, runs: Sequence[tuple[RunConfig, AnyRecord | None]]
-) -> list[PlannedExport]:
-    """Returns every export that a study asks for: each of its requests for each Transformer.
-
-    Raises:
-        CheckpointError: If the record of an export cannot be trusted.
-    """
-    return [
-        _look_at(output, config, record, request)
-        for config, record in runs
-        if not config.is_control
-        for request in spec.exports
-    ]
-
-
-def exports_of(spec: StudySpec, output: Path, runs: Sequence[PlannedRun]) -> list[PlannedExport]:
-    """Returns every export of a planned study; reads no record if it asks for none.
+def plan_exports(spec: StudySpec, output: Path, runs: Sequence[PlannedRun | Outcome]) -> list[PlannedExport]:
+    """Every export that a study asks for, each of its requests for each Transformer; reads no record if there is none.
 
     Raises:
         CheckpointError: If a record cannot be trusted.
     """
-    if not spec.exports:
-        return []
-    # A refused record is told with the runs; here it counts as one that is not there.
-    return plan_exports(spec, output, [(run.config, run.record if run.state == "done" else None) for run in runs])
+    return [
+        _look_at(output, run.config, run.record, request)
+        for run in runs
+        if not run.config.is_control
+        for request in spec.exports
+    ]
 
 
 def _look_at(output: Path, config: RunConfig, record: AnyRecord | None, request: ExportRequest) -> PlannedExport:

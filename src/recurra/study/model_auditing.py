@@ -15,8 +15,7 @@ from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, holds_any_r
 from recurra.core.record_parts import ANSWERS
 from recurra.core.sealed import sealed_model
 from recurra.models.controls import holds_joined_model
-from recurra.tasks.base import Task, task, tasks
-from recurra.tasks.profile import presets
+from recurra.tasks.base import Task, presets, task, tasks
 from recurra.tasks.summary import Summary
 
 
@@ -46,12 +45,12 @@ def audit_study(folder: Path) -> tuple[list[StudyAudit], dict[str, str]]:
         CheckpointError: If the folder holds no finished run.
     """
     records, missing = _records(folder)
-    found: dict[tuple[str, str], list[tuple[str, AuditResult]]] = defaultdict(list)
+    by_audit: dict[tuple[str, str], list[tuple[str, AuditResult]]] = defaultdict(list)
     for record in records:
         data = _data(record.data.name, record.data.protocol, record.data.fingerprint)
         for audit in record.audits:
-            found[data, audit.name].append((record.run_id, audit))
-    return [_over_runs(data, name, entries) for (data, name), entries in found.items()], missing
+            by_audit[data, audit.name].append((record.run_id, audit))
+    return [_over_runs(data, name, entries) for (data, name), entries in by_audit.items()], missing
 
 
 def with_verdicts(audits: Sequence[StudyAudit], summary: Summary) -> list[StudyAudit]:
@@ -93,18 +92,18 @@ def _records(folder: Path) -> tuple[list[AnyRecord], dict[str, str]]:
 
 def _over_runs(data: str, name: str, entries: Sequence[tuple[str, AuditResult]]) -> StudyAudit:
     # Of a figure without pass or fail, and of audits that some runs could not make, the strongest statement stands.
-    found = {audit.status for _, audit in entries}
-    status = next((status for status in ("failed", "note", "passed", "measured") if status in found), "skipped")
-    shown = next(audit for _, audit in entries if audit.status == status)
+    statuses = {audit.status for _, audit in entries}
+    status = next((status for status in ("failed", "note", "passed", "measured") if status in statuses), "skipped")
+    example = next(audit for _, audit in entries if audit.status == status)
     return StudyAudit(
         data=data,
         name=name,
         status=status,
         runs=len(entries),
         failed_runs=[run_id for run_id, audit in entries if audit.status == "failed"],
-        summary=shown.summary,
-        value=shown.value,
-        threshold=shown.threshold,
+        summary=example.summary,
+        value=example.value,
+        threshold=example.threshold,
     )
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from recurra.core.best_run import BEST_NAME
 from recurra.core.errors import CheckpointError
@@ -63,7 +64,7 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
         read_exits(run)
     load_export_records(study)
     lines = {name: _line(study, name) for name in _files(study, runs)}
-    history = [line for run in runs for line in _history(run)]
+    history = [epoch for run in runs for epoch in _history(run)]
     with FolderLock(output):
         before = packed_files(output)
         had = {Path(name).parts[1] for name in before if Path(name).match(f"{RUNS_NAME}/*/{RECORD_NAME}")}
@@ -74,7 +75,9 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
             if name not in lines and not (name.startswith(f"{RUNS_NAME}/") and name.split("/")[1] in names)
         }
         pack_predictions(output, runs)
-        _write(output / HISTORY_NAME, sorted([*history, *_other_history(output, names)], key=_order))
+        epochs = [*history, *_other_history(output, names)]
+        ordered = sorted(epochs, key=lambda epoch: (epoch["run"], epoch["epoch"]))
+        _write(output / HISTORY_NAME, [f"{json.dumps(epoch, ensure_ascii=False)}\n".encode() for epoch in ordered])
         _write(output / RECORDS_NAME, [line for _, line in sorted((others | lines).items())])
     files = [output / name for name in (RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME)]
     return PackedStudy(
@@ -89,12 +92,12 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
 
 def _files(study: Path, runs: Collection[Path]) -> Iterator[str]:
     """Files to be packed, by their path below the study."""
-    found = [run / name for run in runs for name in (RECORD_NAME, EXITS_NAME) if (run / name).is_file()]
-    found += [path for path in (study / SPEC_NAME,) if path.is_file()]
-    found += [path for path in study.glob("*.json") if path.name not in _DERIVED]
-    found += [path for path in study.glob("*/*.json") if path.parent.name not in _FOLDERS]
-    found += study.glob(f"{EXPORTS_NAME}/*/*.json")
-    return (path.relative_to(study).as_posix() for path in found if not path.name.startswith("."))
+    files = [run / name for run in runs for name in (RECORD_NAME, EXITS_NAME) if (run / name).is_file()]
+    files += [path for path in (study / SPEC_NAME,) if path.is_file()]
+    files += [path for path in study.glob("*.json") if path.name not in _DERIVED]
+    files += [path for path in study.glob("*/*.json") if path.parent.name not in _FOLDERS]
+    files += study.glob(f"{EXPORTS_NAME}/*/*.json")
+    return (path.relative_to(study).as_posix() for path in files if not path.name.startswith("."))
 
 
 def _line(study: Path, name: str) -> bytes:
@@ -105,7 +108,7 @@ def _line(study: Path, name: str) -> bytes:
         raise CheckpointError(f"'{study / name}' cannot be read as {kind} ({error}); restore or delete it") from error
 
 
-def _history(run: Path) -> Iterator[bytes]:
+def _history(run: Path) -> Iterator[dict[str, Any]]:
     """The epochs of a run, each with the run's name in front."""
     path = run / HISTORY_NAME
     for line in path.read_bytes().splitlines() if path.is_file() else ():
@@ -114,21 +117,16 @@ def _history(run: Path) -> Iterator[bytes]:
             epoch["epoch"] + 0
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"'{path}' has a line that is no epoch; restore or delete it") from error
-        yield (json.dumps({"run": run.name, **epoch}, ensure_ascii=False) + "\n").encode()
+        yield {"run": run.name, **epoch}
 
 
-def _other_history(output: Path, names: Collection[str]) -> list[bytes]:
+def _other_history(output: Path, names: Collection[str]) -> list[dict[str, Any]]:
     path = output / HISTORY_NAME
-    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     try:
-        return [line for line in lines if json.loads(line)["run"] not in names]
+        epochs = [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+        return [epoch for epoch in epochs if epoch["run"] not in names]
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"'{path}' is damaged; restore it, or pack the study again") from error
-
-
-def _order(line: bytes) -> tuple[str, float]:
-    epoch = json.loads(line)
-    return epoch["run"], epoch["epoch"]
 
 
 def _write(path: Path, lines: Collection[bytes]) -> None:

@@ -21,7 +21,7 @@ from recurra.core.packed import RUNS_NAME, run_folders
 from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, holds_record, read_any_record
 from recurra.study.spec import StudySpec, expand
-from recurra.tasks.runs import RunConfig
+from recurra.tasks.base import RunConfig
 
 CONFIG_NAME = "config.yaml"
 _OURS = {".lock", "log.txt", "error.json"}
@@ -158,7 +158,15 @@ class ProgressReporter(Reporter):
         """Follows a task; its steps are those of the run."""
         self.note(stage=description, steps=total or 0)
         with super().task(description, total) as shown:
-            yield _FollowedTask(shown, self)
+            yield shown
+
+    def advanced(self, done: int, note: str) -> None:
+        """Notes steps; those without an epoch are what an interrupted run had done before."""
+        word, _, number = note.partition(" ")
+        if word == "epoch" and number.isdigit():
+            self.note(step=done, epoch=int(number))
+        else:
+            self.note(step=done, first_step=done)
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEWED_EVERY_S):
@@ -170,26 +178,6 @@ class ProgressReporter(Reporter):
         # A full disk is told by what matters; this file does not.
         with contextlib.suppress(StorageError):
             write_json(self.path, asdict(now))
-
-
-class _FollowedTask(ProgressTask):
-    """A task whose progress is noted as well as shown."""
-
-    def __init__(self, shown: ProgressTask, reporter: ProgressReporter) -> None:
-        super().__init__(reporter, shown.description, shown.total, None)
-        self._shown = shown
-        self._follower = reporter
-
-    def advance(self, amount: int = 1, note: str = "") -> None:
-        """Adds to what is done."""
-        self.done += amount
-        word, _, number = note.partition(" ")
-        if word == "epoch" and number.isdigit():
-            self._follower.note(step=self.done, epoch=int(number))
-        else:
-            # Steps without an epoch are those that an interrupted run had done before.
-            self._follower.note(step=self.done, first_step=self.done)
-        self._shown.advance(amount, note)
 
 
 ERROR_NAME = "error.json"
@@ -222,12 +210,8 @@ class PlannedRun:
 
     @cached_property
     def record(self) -> AnyRecord | None:
-        """The record of a run that is done, read when it is asked for.
-
-        Raises:
-            CheckpointError: If it cannot be trusted.
-        """
-        return read_any_record(self.folder) if self.state in ("done", "refused") else None
+        """The record of a run that is done, read when it is asked for."""
+        return read_any_record(self.folder) if self.state == "done" else None
 
 
 def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:

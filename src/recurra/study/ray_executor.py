@@ -31,23 +31,13 @@ from recurra.core.record import RECORD_NAME
 from recurra.study.executor import EXECUTE, LOG_NAME, Executor, Outcome, outcome_of, threads_of
 from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, run_folder
 from recurra.study.workers import Ended, Workers
+from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig
 
 AUTO = "auto"
 CONNECT_S = 5.0
 # Ray itself waits two minutes for a cluster that is not there.
 HEALTH_S = 20.0
-
-
-@dataclass(frozen=True)
-class Wording:
-    """How the command that uses the cluster calls things, for messages."""
-
-    unit: str = "a run"
-    needs: str = "--run-cpus or --run-gpus"
-    switch: str = "--executor ray"
-    extra: str = "study"
 
 
 @dataclass(frozen=True)
@@ -57,13 +47,14 @@ class Cluster:
     Attributes:
         address: ``HOST:PORT`` of the cluster's head, or ``auto`` for the one that this machine belongs to.
         cpus: Cores of a run; also its threads, unless they are set.
+        extra: What installs Ray for the command that asks.
     """
 
     address: str = AUTO
     cpus: float = 1.0
     gpus: float = 0.0
     retries: int = 3
-    wording: Wording = Wording()
+    extra: str = "study"
 
     def check(self) -> None:
         """Finds out, in bounded time, whether the cluster answers.
@@ -72,7 +63,7 @@ class Cluster:
             ConfigurationError: If the address is none.
             UnavailableError: If Ray is not installed or the cluster does not answer.
         """
-        _import_ray(self.wording.extra)
+        _import_ray(self.extra)
         if self.address != AUTO:
             host, port = self._host_and_port()
             try:
@@ -103,7 +94,7 @@ class Cluster:
             UnavailableError: If the cluster does not take this machine.
             ConfigurationError: If no node has what a run needs.
         """
-        ray = _import_ray(self.wording.extra)
+        ray = _import_ray(self.extra)
         with _output_kept_free():
             try:
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -121,8 +112,8 @@ class Cluster:
             return
         have = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
         raise ConfigurationError(
-            f"{self.wording.unit} needs {self.cpus:g} CPUs and {self.gpus:g} GPUs, and no node of the cluster has both "
-            f"({have}); lower {self.wording.needs}, or add a node"
+            f"a run or worker needs {self.cpus:g} CPUs and {self.gpus:g} GPUs, and no node of the cluster has both "
+            f"({have}); ask for less, or add a node"
         )
 
     def _host_and_port(self) -> tuple[str, int]:
@@ -138,7 +129,7 @@ class Cluster:
         what = "of this machine" if self.address == AUTO else f"'{self.address}'"
         return (
             f"cannot reach the Ray cluster {what}: {reason}; start one with 'ray start --head', join it from this "
-            f"machine with 'ray start --address HOST:PORT', or leave out {self.wording.switch}"
+            f"machine with 'ray start --address HOST:PORT', or do without Ray"
         )
 
 
@@ -255,8 +246,8 @@ class RayExecutor(Executor):
         cluster: Where; it chooses how many runs are under way if ``at_once`` is 0.
     """
 
-    def __init__(self, output: Path, machine: Machine, at_once: int, cluster: Cluster, **told: Any) -> None:
-        super().__init__(output, threads_of(_absolute(machine), max(1, int(cluster.cpus)), 1), at_once, **told)
+    def __init__(self, output: Path, machine: Machine, at_once: int, cluster: Cluster, **options: Any) -> None:
+        super().__init__(output, threads_of(_absolute(machine), max(1, int(cluster.cpus)), 1), at_once, **options)
         self.cluster = cluster
         self._references: dict[Future[Any], Any] = {}
         self._lost: Counter[str] = Counter()

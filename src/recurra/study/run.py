@@ -15,9 +15,8 @@ from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record, write_record
 from recurra.data.configuration import DataConfig
 from recurra.study.plan import ERROR_NAME, ProgressReporter, claim_folder, load_run_config, note_failure
-from recurra.tasks.base import task_of_data
+from recurra.tasks.base import RunConfig, task_of_data
 from recurra.tasks.run_folder import speaks_for_all
-from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 
 _IMITATED = (

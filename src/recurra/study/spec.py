@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from recurra.core.configuration import Settings, override, read_yaml
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
 from recurra.deployment.export_record import ExportRequest
-from recurra.tasks.base import Task, task_of_data
-from recurra.tasks.profile import ANSWERS_FILE, TEACHER, controls
+from recurra.tasks.base import (
+    ANSWERS_FILE,
+    TEACHER,
+    DataEntry,
+    RunConfig,
+    Seed,
+    Task,
+    TeacherConfig,
+    controls,
+    task_of_data,
+)
 from recurra.tasks.questions import (
     PRECISIONS,
     Contrast,
@@ -26,22 +34,37 @@ from recurra.tasks.questions import (
     with_costs,
 )
 from recurra.tasks.runs import (
-    DataEntry,
-    ModelEntry,
-    ModelVariant,
-    ProtocolEntry,
-    ProtocolVariant,
-    RunConfig,
-    Seed,
-    TeacherConfig,
+    Entry,
     asked_teachers,
     locate_teacher,
     make_run,
     model_name,
+    own_name,
+    read_variant,
     resolve_model,
     teacher_names,
 )
-from recurra.training.protocols import ProtocolConfig
+from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS, ProtocolConfig
+
+
+def _read_model(value: Any) -> Any:
+    return read_variant(value) if isinstance(value, dict) else value
+
+
+def _read_protocol(value: Any) -> Any:
+    """A protocol with some keys changed, perhaps for some models: ``{name: distil, base: finetune, teacher: minilm}``.
+
+    Every other key is one of `recurra.training.protocols.ProtocolConfig`, which the plan checks.
+    """
+    if not isinstance(value, dict):
+        return value
+    name = own_name(value, "protocol", {*PROTOCOLS, *LANGUAGE_PROTOCOLS})
+    if not isinstance(value.get("base"), str):
+        raise ConfigurationError(f"protocol '{name}': give 'base', the protocol whose keys it changes")
+    models = value.get("models")
+    if models is not None and not isinstance(models, list):
+        raise ConfigurationError(f"protocol '{name}': 'models' is {models!r}; give a list of names")
+    return value
 
 
 class StudySpec(Settings):
@@ -50,8 +73,10 @@ class StudySpec(Settings):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
     title: str = ""
     data: list[DataEntry] = Field(min_length=1)
-    models: list[ModelEntry] = Field(min_length=1)
-    protocols: list[ProtocolEntry] = Field(default=["paper"], min_length=1)
+    models: list[Annotated[str | dict[str, Any], BeforeValidator(_read_model)]] = Field(min_length=1)
+    protocols: list[Annotated[str | dict[str, Any], BeforeValidator(_read_protocol)]] = Field(
+        default=["paper"], min_length=1
+    )
     protocol_overrides: dict[str, Any] = Field(default_factory=dict)
     seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
     precision: str | list[str] = "fp32"
@@ -115,7 +140,7 @@ class StudySpec(Settings):
         return values
 
     @model_validator(mode="after")
-    def _of_its_task(self) -> Self:
+    def _parts_belong_together(self) -> Self:
         unused = [] if self.task.exports else ["exports"]
         unused += [] if self.task.published_tables else ["published"]
         for key in unused:
@@ -123,22 +148,19 @@ class StudySpec(Settings):
                 raise ValueError(f"'{key}' has no meaning for {self.task.kind_of_data}; leave it out")
         for reference in self.published or ():
             reference.check(self.task.published_tables)
-        return self
-
-    @model_validator(mode="after")
-    def _protocols_name_models_of_the_study(self) -> Self:
         known = [model_name(model) for model in self.models]
-        variants = [entry for entry in self.protocols if isinstance(entry, ProtocolVariant)]
-        for variant in variants:
-            for name in set(variant.models or ()).difference(known):
-                raise ValueError(f"protocol '{variant.name}': {unknown('model', name, known)}")
+        for protocol, models in self.models_of_protocols.items():
+            for name in set(models).difference(known):
+                raise ValueError(f"protocol '{protocol}': {unknown('model', name, known)}")
+        for contrast in self.contrasts:
+            contrast.check(known, self.precisions)
         return self
 
-    @model_validator(mode="after")
-    def _contrasts_are_in_the_study(self) -> Self:
-        for contrast in self.contrasts:
-            contrast.check([model_name(model) for model in self.models], self.precisions)
-        return self
+    @property
+    def models_of_protocols(self) -> dict[str, list[str]]:
+        """Models of protocols that are for some of them alone, by the protocol's name."""
+        entries = [entry for entry in self.protocols if isinstance(entry, dict)]
+        return {entry["name"]: entry["models"] for entry in entries if entry.get("models")}
 
     @property
     def task(self) -> Task:
@@ -163,19 +185,19 @@ class StudySpec(Settings):
 
 
 def _entry_name(value: Any) -> str:
-    if isinstance(value, Contrast | ExportRequest | ProtocolVariant):
+    if isinstance(value, Contrast | ExportRequest):
         return value.name
-    return model_name(value) if isinstance(value, (str, ModelVariant)) else str(value)
+    return model_name(value) if isinstance(value, str | dict) else str(value)
 
 
 def expand(spec: StudySpec) -> list[RunConfig]:
     """Returns all runs of a study, cheap controls first, then seed by seed so that early results cover every model."""
     protocols = [_load_protocol(spec, entry) for entry in spec.protocols]
-    only = {each.name: each.models for each in spec.protocols if isinstance(each, ProtocolVariant) and each.models}
-    models = sorted(spec.models, key=lambda name: name not in controls())
+    only = spec.models_of_protocols
+    models = sorted(spec.models, key=lambda model: model_name(model) not in controls())
     # Checked and, for files, hashed once; the seeds were checked with the study.
-    checked = [
-        _Pupil.of(spec, model, data, protocol, protocols=protocols, precision=precision)
+    pupils = [
+        (*_taught_run(spec, model, data, protocol, protocols=protocols, precision=precision), data)
         for entry in spec.data
         for protocol in protocols
         for precision in spec.precisions
@@ -185,77 +207,62 @@ def expand(spec: StudySpec) -> list[RunConfig]:
         if model_name(model) not in teacher_names(protocol.teacher)
         and (protocol.name not in only or model_name(model) in only[protocol.name])
     ]
-    runs: dict[str, RunConfig] = {}
-    for seed in spec.seeds:
-        for pupil in checked:
-            run = pupil.with_seed(seed)
-            runs.setdefault(run.config_hash, run)
-    return list(runs.values())
+    runs = [_of_seed(run, data, seed, teachers) for seed in spec.seeds for run, teachers, data in pupils]
+    return list({run.config_hash: run for run in runs}.values())
 
 
-@dataclass(frozen=True)
-class _Pupil:
-    """A run of the first seed, and the runs of that seed that it learns from."""
-
-    run: RunConfig
-    teachers: list[RunConfig]
-    data: RunData
-
-    @classmethod
-    def of(
-        cls,
-        spec: StudySpec,
-        model: str | ModelVariant,
-        data: RunData,
-        protocol: ProtocolConfig,
-        *,
-        protocols: Sequence[ProtocolConfig],
-        precision: str,
-    ) -> _Pupil:
-        """Finds whom a model learns from: models of the study, and folders."""
-        models = {model_name(each): each for each in spec.models}
-        overrides = resolve_model(model)[1]
-        asked = [] if model in controls() or ANSWERS_FILE in overrides else asked_teachers(overrides, protocol)
-        folders = [locate_teacher(name) for name in asked if name not in models]
-        seed = spec.seeds[0]
-        run = make_run(model, data, protocol, seed=seed, precision=precision, teachers=folders)
-        inside = [name for name in asked if name in models]
-        own = next((each for each in (protocol, *protocols) if not each.teacher), None)
-        if inside and own is None:
+def _taught_run(
+    spec: StudySpec,
+    model: Entry,
+    data: RunData,
+    protocol: ProtocolConfig,
+    *,
+    protocols: Sequence[ProtocolConfig],
+    precision: str,
+) -> tuple[RunConfig, list[RunConfig]]:
+    """A run of the first seed, which knows the folders that it learns from, and the runs that it learns from."""
+    known = {model_name(each): each for each in spec.models}
+    overrides = resolve_model(model)[1]
+    alone = model_name(model) in controls() or ANSWERS_FILE in overrides
+    asked = [] if alone else asked_teachers(overrides, protocol)
+    folders = [locate_teacher(name) for name in asked if name not in known]
+    how: dict[str, Any] = {"seed": spec.seeds[0], "precision": precision}
+    run = make_run(model, data, protocol, teachers=folders, **how)
+    own = next((each for each in (protocol, *protocols) if not each.teacher), None)
+    teachers = []
+    for name in asked:
+        if name not in known:
+            continue
+        if own is None:
             raise ConfigurationError(
-                f"protocol '{protocol.name}': its teacher '{inside[0]}' is a model of the study, which has no protocol "
+                f"protocol '{protocol.name}': its teacher '{name}' is a model of the study, which has no protocol "
                 "without a teacher to train it under; add one, for example finetune"
             )
-        teachers = []
-        for name in inside:
-            assert own is not None
-            teachers.append(make_run(models[name], data, own, seed=seed, precision=precision, teachers=[]))
-            if teachers[-1].model_overrides.get(TEACHER):
-                raise ConfigurationError(f"model '{run.model}': its teacher '{name}' learns from another model itself")
-        return cls(run, teachers, data)
-
-    def with_seed(self, seed: int) -> RunConfig:
-        """The run of another seed, which learns from teachers of that seed."""
-        if not (self.run.is_repeated or self.teachers):
-            return self.run
-        changes: dict[str, Any] = {} if seed == self.run.seed else {"seed": seed}
-        if (dealt := self.data.dealt_for(seed)) != self.run.data:
-            changes["data"] = dealt
-        if self.teachers:
-            own = [
-                TeacherConfig(name=teacher.model, run_id=_Pupil(teacher, [], self.data).with_seed(seed).run_id)
-                for teacher in self.teachers
-            ]
-            changes["teachers"] = [*own, *self.run.teachers]
-        return self.run.model_copy(update=changes) if changes else self.run
+        teachers.append(make_run(known[name], data, own, teachers=[], **how))
+        if teachers[-1].model_overrides.get(TEACHER):
+            raise ConfigurationError(f"model '{run.model}': its teacher '{name}' learns from another model itself")
+    return run, teachers
 
 
-def _load_protocol(spec: StudySpec, entry: str | ProtocolVariant) -> ProtocolConfig:
+def _of_seed(run: RunConfig, data: RunData, seed: int, teachers: Sequence[RunConfig] = ()) -> RunConfig:
+    """The run of another seed, which learns from teachers of that seed."""
+    if not (run.is_repeated or teachers):
+        return run
+    changes: dict[str, Any] = {} if seed == run.seed else {"seed": seed}
+    if (dealt := data.dealt_for(seed)) != run.data:
+        changes["data"] = dealt
+    if teachers:
+        own = [TeacherConfig(name=each.model, run_id=_of_seed(each, data, seed).run_id) for each in teachers]
+        changes["teachers"] = [*own, *run.teachers]
+    return run.model_copy(update=changes) if changes else run
+
+
+def _load_protocol(spec: StudySpec, entry: str | dict[str, Any]) -> ProtocolConfig:
     if isinstance(entry, str):
         return spec.task.load_protocol(entry, spec.protocol_overrides)
-    base = spec.task.load_protocol(entry.base)
-    values = {**base.plain(), "name": entry.name, **(entry.model_extra or {}), **spec.protocol_overrides}
-    return ProtocolConfig.parse(values, source=f"protocol '{entry.name}'")
+    own = {key: value for key, value in entry.items() if key not in ("base", "models")}
+    values = {**spec.task.load_protocol(entry["base"]).plain(), **own, **spec.protocol_overrides}
+    return ProtocolConfig.parse(values, source=f"protocol '{entry['name']}'")
 
 
 def load_study(path: Path | str, assignments: Iterable[str] = ()) -> StudySpec:

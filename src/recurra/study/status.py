@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -12,65 +11,99 @@ from typing import Any
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError, RecurraError, RunError, StorageError
-from recurra.core.files import LOCK_NAME
 from recurra.core.packed import in_study
 from recurra.core.progress import Reporter
 from recurra.core.terminal import duration, words
 from recurra.study.estimate import (
     RECORDS_A_MODEL,
     PlanCost,
-    Timed,
+    Speed,
     cost_plan,
-    measured,
     model_key,
     readable_record,
+    time_model,
     whole_seconds,
 )
 from recurra.study.executor import threads_of, workers_for
-from recurra.study.export_plan import PlannedExport, exports_of
+from recurra.study.export_plan import PlannedExport, plan_exports
 from recurra.study.plan import SPEC_NAME, PlannedRun, plan_study
 from recurra.study.spec import StudySpec, load_study
-from recurra.tasks.runs import RunConfig, model_name
+from recurra.tasks.base import RunConfig
+from recurra.tasks.runs import model_name
 from recurra.tasks.study_data import StudyData
 
 
 @dataclass(frozen=True)
-class StudyStatus:
-    """A study at one moment."""
+class StudyView:
+    """A study at one moment: its runs, its exports, and how long the rest will take.
 
-    spec: StudySpec
+    Attributes:
+        workers: Runs at once; of a study that is only looked at, 0.
+        cost: What its runs cost; none if nobody asked, or ``note`` says why it is not known.
+    """
+
+    name: str
     output: Path
     runs: list[PlannedRun]
-    remaining_s: float | None
     exports: Sequence[PlannedExport]
+    remaining_s: float | None
+    workers: int = 0
+    cost: PlanCost | None = None
+    note: str = ""
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of runs in each state that occurs."""
         return dict(Counter(run.state for run in self.runs))
 
+    @property
+    def pending(self) -> list[PlannedRun]:
+        """Runs without a record."""
+        return _pending(self.runs)
+
+    def groups(self) -> list[list[PlannedRun]]:
+        """Runs that differ in the seed alone, together."""
+        groups: dict[tuple[str, ...], list[PlannedRun]] = defaultdict(list)
+        for run in self.runs:
+            config = run.config
+            groups[config.run_id.rsplit("-s", 1)[0], model_key(config), config.protocol.name].append(run)
+        return list(groups.values())
+
     def plain(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
-        return {
-            "name": self.spec.name,
+        """Plain JSON values; costs if there are any."""
+        values = {
+            "name": self.name,
             "output": str(self.output),
             "counts": self.counts,
             "remaining_s": self.remaining_s,
-            "runs": [plain_run(run) for run in self.runs],
+            "runs": [self._plain_run(run) for run in self.runs],
             "exports": [export.plain() for export in self.exports],
+        }
+        if not self.workers:
+            return values
+        return {
+            **values,
+            "workers": self.workers,
+            "training_flops": self.cost.flops(self.runs) if self.cost else None,
+            "remaining_flops": self.cost.flops(self.pending) if self.cost else None,
+            "basis": list(self.cost.basis) if self.cost else [self.note],
+        }
+
+    def _plain_run(self, run: PlannedRun) -> dict[str, Any]:
+        cost = self.cost.runs.get(run.config.run_id) if self.cost else None
+        return {
+            "run_id": run.config.run_id,
+            "state": run.state,
+            "done": run.state == "done",
+            "reason": run.reason,
+            "folder": str(run.folder),
+            "progress": None if run.progress is None else asdict(run.progress),
+            **({} if cost is None else {"training_flops": cost.flops, "seconds": cost.seconds}),
         }
 
 
-def plain_run(run: PlannedRun) -> dict[str, Any]:
-    """One run as plain JSON values."""
-    return {
-        "run_id": run.config.run_id,
-        "state": run.state,
-        "done": run.state == "done",
-        "reason": run.reason,
-        "folder": str(run.folder),
-        "progress": None if run.progress is None else asdict(run.progress),
-    }
+def _pending(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    return [run for run in runs if run.state not in ("done", "refused")]
 
 
 def find_study(path: Path, output: Path | None) -> tuple[StudySpec, Path]:
@@ -93,33 +126,20 @@ def find_study(path: Path, output: Path | None) -> tuple[StudySpec, Path]:
     return load_study(path / SPEC_NAME), output or path
 
 
-def look_at_study(spec: StudySpec, output: Path) -> StudyStatus:
+def look_at_study(spec: StudySpec, output: Path) -> StudyView:
     """What has become of every run of a study, and how long the rest will take.
-
-    Names of files in a study are relative to the folder that it was started in; while it runs that one is taken.
 
     Raises:
         ConfigurationError: If a file that the study names is not there: its runs cannot be told then.
     """
-    folder = output.resolve()
-    with contextlib.chdir(_started_in(folder) or Path.cwd()):
-        missing = [data.name for data in spec.data if Path(data.name).suffix and not Path(data.name).exists()]
-        if missing:
-            raise ConfigurationError(
-                f"the study's file '{missing[0]}' is not in '{Path.cwd()}'; "
-                "call this in the folder that the study was started in"
-            )
-        runs = plan_study(spec, folder)
-        return StudyStatus(spec, output, runs, _remaining(runs), exports_of(spec, folder, runs))
-
-
-def _started_in(output: Path) -> Path | None:
-    """Working folder of the process that runs the study now, where the system tells."""
-    try:
-        pid = (output / LOCK_NAME).read_text(encoding="ascii").strip()
-        return Path(f"/proc/{int(pid)}/cwd").readlink()
-    except (OSError, ValueError):
-        return None
+    missing = [data.name for data in spec.data if Path(data.name).suffix and not Path(data.name).exists()]
+    if missing:
+        raise ConfigurationError(
+            f"the study's file '{missing[0]}' is not in '{Path.cwd()}'; "
+            "call this in the folder that the study was started in"
+        )
+    runs = plan_study(spec, output)
+    return StudyView(spec.name, output, runs, plan_exports(spec, output, runs), _remaining(runs))
 
 
 def _remaining(runs: Sequence[PlannedRun]) -> float | None:
@@ -158,53 +178,6 @@ def _durations(runs: Sequence[PlannedRun]) -> dict[str, list[float]]:
     return {key: values for key, values in durations.items() if values}
 
 
-@dataclass(frozen=True)
-class CostedPlan:
-    """The runs of a study and what they cost."""
-
-    name: str
-    runs: list[PlannedRun]
-    workers: int
-    cost: PlanCost | None
-    note: str
-    exports: Sequence[PlannedExport]
-
-    @property
-    def pending(self) -> list[PlannedRun]:
-        """Runs without a record."""
-        return [run for run in self.runs if run.state not in ("done", "refused")]
-
-    @property
-    def remaining_s(self) -> float | None:
-        """Seconds until all is done with as many runs at once as there are workers."""
-        seconds = self.cost.seconds(self.pending) if self.cost else None
-        return None if seconds is None else seconds / self.workers
-
-    def groups(self) -> list[list[PlannedRun]]:
-        """Runs that differ in the seed alone, together."""
-        groups: dict[tuple[str, ...], list[PlannedRun]] = defaultdict(list)
-        for run in self.runs:
-            config = run.config
-            groups[config.run_id.rsplit("-s", 1)[0], model_key(config), config.protocol.name].append(run)
-        return list(groups.values())
-
-    def plain(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
-        costs = self.cost.runs if self.cost else {}
-        known = {run_id: {"training_flops": cost.flops, "seconds": cost.seconds} for run_id, cost in costs.items()}
-        return {
-            "name": self.name,
-            "counts": dict(Counter(run.state for run in self.runs)),
-            "workers": self.workers,
-            "training_flops": self.cost.flops(self.runs) if self.cost else None,
-            "remaining_flops": self.cost.flops(self.pending) if self.cost else None,
-            "remaining_s": self.remaining_s,
-            "basis": list(self.cost.basis) if self.cost else [self.note],
-            "runs": [{**plain_run(run), **known.get(run.config.run_id, {})} for run in self.runs],
-            "exports": [export.plain() for export in self.exports],
-        }
-
-
 def plan_with_cost(
     spec: StudySpec,
     output: Path,
@@ -214,7 +187,7 @@ def plan_with_cost(
     cost: bool = True,
     calibrated: bool = False,
     reporter: Reporter,
-) -> CostedPlan:
+) -> StudyView:
     """Plans a study, counts its operations and estimates its time.
 
     Data that cannot be had are no error here: the plan is shown without costs, and why.
@@ -223,17 +196,17 @@ def plan_with_cost(
         ConfigurationError: If a model of the study has an impossible shape.
     """
     runs = plan_study(spec, output)
-    exports = exports_of(spec, output, runs)
+    exports = plan_exports(spec, output, runs)
     waiting = sum(run.state != "done" for run in runs)
     workers = workers or workers_for(waiting, data.machine)
-    time_model = measured(data, threads_of(data.machine, available_cores(), workers).threads)
+    threads = threads_of(data.machine, available_cores(), workers).threads
 
-    def measure(config: RunConfig) -> Timed:
+    def measure(config: RunConfig) -> Speed:
         if config.is_control:
             # It is never left out for its time.
-            return Timed(None, None)
+            return None, None
         reporter.say(f"calibrating {config.model}")
-        return time_model(config)
+        return time_model(config, data, threads)
 
     costs, note = None, ""
     try:
@@ -243,7 +216,9 @@ def plan_with_cost(
         raise
     except RecurraError as error:
         note = f"the cost is not known: {error}"
-    return CostedPlan(spec.name, runs, workers, costs, note, exports)
+    seconds = costs.seconds(_pending(runs)) if costs else None
+    left = None if seconds is None else seconds / workers
+    return StudyView(spec.name, output, runs, exports, left, workers, costs, note)
 
 
 def within_minutes(

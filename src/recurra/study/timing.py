@@ -88,17 +88,17 @@ def _shape(record: AnyRecord) -> tuple[Any, ...]:
 
 
 def _representatives(members: list[Timed]) -> dict[tuple[Any, ...], Timed]:
-    found: dict[tuple[Any, ...], Timed] = {}
+    first: dict[tuple[Any, ...], Timed] = {}
     for item in members:
-        found.setdefault(item.shape, item)
-    return found
+        first.setdefault(item.shape, item)
+    return first
 
 
 def _memory_of(members: list[Timed], texts: Sequence[str], threads: int) -> dict[str, float]:
     """Peak memory of each export, one after the other; what stands for it is as in timing."""
     exports = [item for item in members if "/" in item.name]
-    found = {shape: measure_footprint(item.folder, texts, threads) for shape, item in _representatives(exports).items()}
-    return {item.name: found[item.shape] for item in exports}
+    peaks = {shape: measure_footprint(item.folder, texts, threads) for shape, item in _representatives(exports).items()}
+    return {item.name: peaks[item.shape] for item in exports}
 
 
 def _takes_torch(item: Timed) -> bool:

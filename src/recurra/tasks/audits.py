@@ -68,7 +68,7 @@ def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
     model.
     """
     runs_of = {label: [run.record.seed for run in runs] for label, runs in groups.items()}
-    found: dict[tuple[str, str, str], list[tuple[str, int, AuditResult]]] = defaultdict(list)
+    findings: dict[tuple[str, str, str], list[tuple[str, int, AuditResult]]] = defaultdict(list)
     for label, runs in groups.items():
         for run in runs:
             for audit in run.record.audits:
@@ -76,10 +76,10 @@ def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
                 same = "" if own else audit.summary
                 if audit.status == "measured":
                     same = label
-                found[(audit.name, audit.status, same)].append((label, run.record.seed, audit))
+                findings[(audit.name, audit.status, same)].append((label, run.record.seed, audit))
     order = {"failed": 0, "note": 1, "measured": 2, "skipped": 3, "passed": 4}
     splits = list(dict.fromkeys(split for runs in groups.values() for run in runs for split in run.record.data.splits))
-    lines = [_line(name, status, members, runs_of, splits) for (name, status, _), members in found.items()]
+    lines = [_line(name, status, members, runs_of, splits) for (name, status, _), members in findings.items()]
     return sorted(lines, key=lambda line: (order[line.status], line.scope, line.name))
 
 

@@ -1,35 +1,246 @@
-"""What a task is: one class with its data, training, evaluation, measures and words. Torch is loaded in its methods.
+"""What a run is and what a task is: the configuration of one, and one class each with data, training, measures, words.
 
 The rest of the project (`recurra.study`, the command line) works with `Task` alone and never asks which one it has.
+Torch is loaded in the methods of tasks.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from recurra.core.configuration import override
-from recurra.core.errors import ConfigurationError, unknown
+from recurra.core.configuration import HashedSettings, content_hash
+from recurra.core.errors import ConfigurationError, UnavailableError, unknown
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyRecord, AuditResult
+from recurra.core.record import AnyRecord, AuditResult, LatencyRecord
+from recurra.core.record_parts import ANSWERS
 from recurra.data.configuration import RunData
-from recurra.tasks.profile import PACKAGES, PLAN, base_preset, data_task, encoder_of, own_keys, part_of, task_claiming
-from recurra.tasks.runs import RunConfig
+from recurra.models.adaptation.source import EncoderSource, find_encoder
+from recurra.tasks import PACKAGES, part_of
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.tables import CommandResult
 from recurra.training.protocols import ProtocolConfig, load_protocol
 
 if TYPE_CHECKING:
-    from recurra.models.exits.rules import ExitRule
-    from recurra.models.exits.thresholds import CalibratedExits
+    from recurra.tasks.exits import ExitSubject
 
-# Names of what is timed of an exit rule.
-FULL, EXITS = "full", "exits"
+
+def task(name: str) -> Task:
+    """The task of a name, as records have it; raises as `part_of` does."""
+    named: Task = part_of(name, "task")
+    return named
+
+
+def tasks() -> list[Task]:
+    """Every task."""
+    return [task(name) for name in PACKAGES]
+
+
+def task_of_data(config: RunData) -> Task:
+    """The task that a configuration of data is of."""
+    return next(owner for owner in tasks() if isinstance(config, owner.data_config))
+
+
+def task_of_values(values: Mapping[str, Any]) -> Task:
+    """The task that claims data with these keys, at least ``name``; the last one claims what nobody else does."""
+    return next(owner for owner in tasks() if owner.claims(values))
+
+
+def presets() -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Presets of all tasks by name, in the order in which they are listed."""
+    return {name: preset for owner in reversed(tasks()) for name, preset in owner.presets.items()}
+
+
+def controls() -> dict[str, Mapping[str, Any]]:
+    """Models of all tasks that no training protocol trains, and keys that each is configured with."""
+    return {name: keys for owner in tasks() for name, keys in owner.controls.items()}
+
+
+# Keys among a model's that say what it starts from, who trains it and whom it learns from; the others are those of its
+# configuration.
+ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD = "encoder", "encoder_sha256", "plan", "teacher", "method"
+# The file of a model that is known by its answers alone, and its hash.
+ANSWERS_FILE, ANSWERS_HASH = "answers", "answers_hash"
+START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD, ANSWERS_FILE, ANSWERS_HASH)
+# Methods of others that train an encoder in place of a training protocol of ours.
+METHODS = ("setfit",)
+# The control that reads words beside what a frozen encoder makes of the text.
+WORDS_AND_ENCODER = "words-and-encoder"
+# The same beside the encoder of this package: seconds, and nothing to download.
+SMALL_AND_WORDS = "recurra-small-and-words"
+# Controls that learn from a teacher's answers, if a model names one of them as its preset.
+TEACHABLE = ("linear-tuned", "static")
+# Models by name that others train.
+PEERS: Mapping[str, Mapping[str, Any]] = {"setfit": {ENCODER: "minilm", METHOD: "setfit"}}
+
+
+def control_of(model: str, overrides: Mapping[str, Any]) -> str | None:
+    """The control that a model is, or that it names as ``preset`` to be taught; none if it is none.
+
+    A model that is known by its answers is one too: nothing trains it.
+    """
+    if ANSWERS_FILE in overrides:
+        return ANSWERS
+    name = str(overrides.get("preset", model))
+    return name if name in controls() else None
+
+
+def base_preset(model: str, overrides: Mapping[str, Any]) -> str:
+    """The preset that a model starts from: the one that it names, its own name, or ``recurrent``."""
+    return str(overrides.get("preset", model if model in presets() else "recurrent"))
+
+
+def encoder_of(overrides: Mapping[str, Any]) -> EncoderSource | None:
+    """The pretrained encoder that a model starts from, if it does.
+
+    Raises:
+        RecurraError: If it cannot be used, or its weights are not those that a run was planned with.
+    """
+    name = overrides.get(ENCODER)
+    if name is None:
+        return None
+    source = find_encoder(str(name), any_family=True)
+    planned = overrides.get(ENCODER_SHA256)
+    if planned is not None and source.sha256 != planned:
+        raise ConfigurationError(
+            f"encoder '{name}' has weights whose hash begins with {source.sha256[:12]}; the run was planned with "
+            f"{str(planned)[:12]}: restore them, or leave {ENCODER_SHA256} out and train anew"
+        )
+    return source
+
+
+def check_method(overrides: Mapping[str, Any]) -> None:
+    """Looks for the package of whoever trains a model in place of a protocol, without importing it.
+
+    Raises:
+        UnavailableError: If it is not installed.
+    """
+    method = overrides.get(METHOD)
+    if method is not None and importlib.util.find_spec(str(method)) is None:
+        raise UnavailableError(f"method '{method}' needs the package {method}; pip install 'recurra[peers]'")
+
+
+def own_keys(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a model's configuration among what a run changes of it."""
+    return {key: value for key, value in overrides.items() if key not in START_KEYS}
+
+
+def _parse_data(value: Any) -> RunData:
+    """Whose data a mapping describes, its task says; left to pydantic, messages would name every task's keys."""
+    if isinstance(value, RunData):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError("a mapping of keys to values is needed, at least name")
+    return task_of_values(value).data_config.parse(value, source=f"data '{value.get('name', '')}'")
+
+
+DataEntry = Annotated[SerializeAsAny[RunData], BeforeValidator(_parse_data)]
+Precision = Literal["fp32", "bf16", "fp16"]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class TeacherConfig(HashedSettings):
+    """One teacher of a run.
+
+    Attributes:
+        run_id: If it is a run of the same study, which lies beside the run; empty if it is a folder.
+        identity: Hash of what lies there, so that another teacher is another run.
+    """
+
+    name: str
+    run_id: str = ""
+    folder: str = ""
+    identity: str = ""
+
+
+class RunConfig(HashedSettings):
+    """One run: a model, data, a protocol and a seed.
+
+    Attributes:
+        model_overrides: Keys of the model configuration on top of the preset; ``preset`` names another base, or
+            ``encoder`` and ``plan`` a pretrained encoder and which of its layers are shared; ``teacher`` whom it learns
+            from, if others of the same protocol do not.
+        data_hash: Hash of the user's files, so that a changed file is a changed run.
+        seed: Seed of weights, batch order and dropout. The data have their own ``split_seed``.
+    """
+
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"model_overrides", "data_hash", "seed", "precision"})
+
+    model: str
+    model_overrides: dict[str, Any] = Field(default_factory=dict)
+    data: DataEntry
+    data_hash: str | None = None
+    protocol: ProtocolConfig
+    seed: Seed = 0
+    precision: Precision = "fp32"
+    teachers: list[TeacherConfig] = Field(default_factory=list)
+
+    def model_post_init(self, _: object) -> None:
+        """Checks that model and data belong together."""
+        task_of_data(self.data).check_model(self.model, self.model_overrides, self.data.name)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether its model is a control, which no training protocol trains; taught or not."""
+        return self.control is not None
+
+    @property
+    def answers(self) -> str | None:
+        """The file of the answers by which alone its model is known; none of any other model."""
+        return self.model_overrides.get(ANSWERS_FILE)
+
+    @property
+    def control(self) -> str | None:
+        """The control that its model is; none if it is none."""
+        return control_of(self.model, self.model_overrides)
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether torch is loaded for it: not for a linear model of n-grams that no teacher taught."""
+        return not self.is_control or bool(self.teachers) or ENCODER in self.model_overrides
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether training protocol and seed make another run of it: not of a control, unless it learns from one."""
+        return not self.is_control or bool(self.teachers)
+
+    @property
+    def label(self) -> str:
+        """The model's name where it is shown."""
+        return task_of_data(self.data).label(self.model, self.model_overrides)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copies with changes; what was derived from the old values is derived anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        for derived in ("config_hash", "run_id"):
+            copied.__dict__.pop(derived, None)
+        return copied
+
+    @cached_property
+    def config_hash(self) -> str:
+        """Identity of the run: equal hashes mean equal configurations."""
+        return content_hash(self.plain())
+
+    @cached_property
+    def run_id(self) -> str:
+        """Readable and unique: data, protocol, part, model, training protocol, seed, and the hash's first digits."""
+        data = Path(self.data.name).stem if self.data_hash else self.data.name
+        parts = [data, self.data.reading, *filter(None, [self.data.part]), self.label]
+        if self.is_repeated:
+            parts += [self.protocol.name, f"s{self.seed}"]
+        slug = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in part) for part in parts)
+        # A name that begins with a dash would be taken for an option, one with a dot would be hidden.
+        return f"{slug[:100].lstrip('-.') or 'run'}-{self.config_hash[:8]}"
+
+
 # Options of a command line by name; none for one that was not given.
 Given = Mapping[str, Any]
 # Name and changed keys of a model.
@@ -61,50 +272,6 @@ class DataCost:
     def tokens(self) -> int:
         """Training tokens."""
         return sum(int(length) * rows for length, rows in self.lengths.items())
-
-
-@dataclass(frozen=True)
-class ExitQuality:
-    """What an exit rule does on rows that did not choose it.
-
-    Attributes:
-        full: Quality without the rule: nats a token, or accuracy.
-        agreement: Share of rows whose label is the full model's; none where there are no labels.
-        exited_after: Rows or tokens by the recurrences that they took.
-    """
-
-    split: str
-    full: float
-    exits: float
-    agreement: float | None
-    exited_after: dict[int, int]
-
-
-class ExitSubject(Protocol):
-    """A run whose exit rule is chosen, judged and timed."""
-
-    run_id: str
-    chosen_on: str
-    model: Any
-    unit: str
-    quality: str
-    timed: str
-
-    def choose(self, keep: float, kind: str) -> CalibratedExits:
-        """Chooses a threshold on the selection split."""
-        ...
-
-    def judge(self, rule: ExitRule) -> ExitQuality:
-        """Judges a rule on the reported rows."""
-        ...
-
-    def calls(self, rule: ExitRule) -> Mapping[str, Callable[[Any], Any]]:
-        """What is timed, by name: ``full`` and ``exits``."""
-        ...
-
-    def batches(self, batch_size: int) -> Sequence[Any]:
-        """What it is timed on."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -178,13 +345,40 @@ class Task(ABC):
         return model
 
     def load_protocol(self, name: str, changes: Mapping[str, Any] | Sequence[str] = ()) -> ProtocolConfig:
-        """A training protocol by name or file, with changed keys, or ``key=value`` as a study file has them."""
-        protocol = load_protocol(name, known=self.protocols)
-        if not changes:
-            return protocol
-        plain = protocol.plain()
-        changed = {**plain, **changes} if isinstance(changes, Mapping) else override(plain, changes)
-        return ProtocolConfig.parse(changed, source=f"protocol '{name}'")
+        """A training protocol of this task by name, or of a file; `recurra.training.protocols.load_protocol`."""
+        return load_protocol(name, changes, known=self.protocols)
+
+    def check_model(self, model: str, overrides: Mapping[str, Any], data_name: str) -> None:
+        """Refuses a model that is none of this task, or whose keys contradict each other.
+
+        Raises:
+            ConfigurationError: If it trains for another task.
+        """
+        if ANSWERS_FILE in overrides:
+            if not self.takes_answers:
+                raise ConfigurationError(
+                    f"--predictions '{model}' are one label a text, and '{data_name}' has {self.kind_of_answer}; leave "
+                    "them out"
+                )
+            if beside := sorted({*overrides} - {ANSWERS_FILE, ANSWERS_HASH}):
+                raise ConfigurationError(
+                    f"model '{model}': '{beside[0]}' stands beside answers; leave one of the two out"
+                )
+            return
+        control = control_of(model, overrides)
+        name = control or base_preset(model, overrides)
+        if control is not None and control in self.controls:
+            _check_control(model, control, overrides)
+        elif ENCODER in overrides:
+            _check_encoder(self, model, overrides)
+        elif alone := next((key for key in (METHOD, PLAN) if key in overrides), None):
+            raise ConfigurationError(
+                f"model '{model}': '{alone}' is '{overrides[alone]}' without an encoder to apply it to; add encoder"
+            )
+        elif name not in self.controls and name not in self.presets:
+            for other in reversed(tasks()):
+                if name in other.controls or name in other.presets:
+                    raise ConfigurationError(f"{other.misfit(model, data_name)}, or take {self.advice}")
 
     @abstractmethod
     def configure_data(
@@ -219,10 +413,6 @@ class Task(ABC):
     @abstractmethod
     def data_cost(self, config: RunData, data: StudyData) -> DataCost:
         """Counts the training rows of data by their length in tokens."""
-
-    @abstractmethod
-    def training_share(self, config: RunData) -> float:
-        """The share of a corpus's training rows that data take."""
 
     @abstractmethod
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
@@ -305,25 +495,46 @@ class Task(ABC):
     def timing_batches(self, inputs: Sequence[Any], batch_size: int) -> list[Any]:
         """Inputs in batches of like length."""
 
+    def time_alone(
+        self, call: Callable[[Any], Any], inputs: Sequence[Any], config: RunConfig, threads: int
+    ) -> dict[str, LatencyRecord]:
+        """Times the model of a run by itself, at batch 1 and at the evaluation batch size."""
+        from recurra.evaluation.latency import measure_latency, synchroniser
+
+        device = "cpu"
+        if not config.is_control:
+            from recurra.models.inference import default_device
+
+            device = str(default_device())
+        return {
+            f"batch_{size}": measure_latency(
+                call,
+                self.timing_batches(inputs, size),
+                synchronise=synchroniser(device),
+                threads=threads,
+                precision=config.precision,
+                device=device,
+                scope=self.timing_scope,
+            )
+            for size in sorted({1, config.protocol.evaluation_batch_size})
+        }
+
     @abstractmethod
     def competitors(self, name: str, folder: Path, record: AnyRecord, *, threads: int) -> Iterator[Competitor]:
         """What stands for a run or an export in a timing."""
 
 
-def refuse_options(given: Given, allowed: Collection[str], reason: str) -> None:
-    """Refuses options that would do nothing.
+def allowed_options(given: Given, names: Sequence[str], reason: str) -> dict[str, Any]:
+    """The options that were given, by the names of the parameters that they stand for: ``text_column``.
 
     Raises:
-        ConfigurationError: If one was given that does not.
+        ConfigurationError: If one was given that would do nothing.
     """
-    for option, value in given.items():
-        if value is not None and option not in allowed:
+    values = {option.removeprefix("--").replace("-", "_"): value for option, value in given.items()}
+    for option, name in zip(given, values, strict=True):
+        if values[name] is not None and name not in names:
             raise ConfigurationError(f"'{option}' has no meaning here: {reason}; leave it out")
-
-
-def named_options(given: Given, names: Mapping[str, str]) -> dict[str, Any]:
-    """The options that were given, by the names of the parameters that they stand for."""
-    return {name: given[option] for option, name in names.items() if given.get(option) is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def count_lengths(lengths: Any) -> dict[str, int]:
@@ -342,28 +553,47 @@ def require_split(record: AnyRecord, name: str) -> None:
         raise ConfigurationError(unknown(f"split of run '{record.run_id}'", name, record.data.splits))
 
 
-def task(name: str) -> Task:
-    """The task of a name, as records have it.
+def _check_control(model: str, control: str, overrides: Mapping[str, Any]) -> None:
+    own = {ENCODER, ENCODER_SHA256} & {*overrides} if ENCODER in controls()[control] else set()
+    foreign = {*overrides} - own - {"preset", TEACHER}
+    if foreign:
+        key = min(foreign)
+        raise ConfigurationError(
+            f"model '{model}': '{key}' is '{overrides[key]}', and {control} has no such key; leave it out"
+        )
+    if overrides.get(TEACHER) is None and control in (model, WORDS_AND_ENCODER):
+        return
+    if model == control and control in TEACHABLE:
+        return
+    if control not in TEACHABLE:
+        raise ConfigurationError(
+            f"model '{model}': preset '{control}' cannot be taught; allowed: {', '.join(TEACHABLE)}"
+        )
+    if not overrides.get(TEACHER):
+        raise ConfigurationError(
+            f"model '{model}' is {control} by another name; name {control} itself, or add teacher: whom it learns from"
+        )
 
-    Raises:
-        CheckpointError: If there is none.
-    """
-    named: Task = part_of(name, "task")
-    return named
 
-
-def tasks() -> list[Task]:
-    """Every task."""
-    return [task(name) for name in PACKAGES]
-
-
-def task_of_data(config: RunData) -> Task:
-    """The task that a configuration of data is of."""
-    owner: Task = data_task(config)
-    return owner
-
-
-def task_of_values(values: Mapping[str, Any]) -> Task:
-    """The task that claims data with these keys, at least ``name``."""
-    owner: Task = task_claiming(values)
-    return owner
+def _check_encoder(owner: Task, model: str, overrides: Mapping[str, Any]) -> None:
+    if not owner.starts_from_encoders:
+        raise ConfigurationError(
+            f"model '{model}' starts from the encoder '{overrides[ENCODER]}', which reads texts both ways; "
+            f"data of this kind are {owner.kind_of_data}: take {owner.advice}"
+        )
+    method = overrides.get(METHOD)
+    if method is not None and method not in METHODS:
+        raise ConfigurationError(f"model '{model}': {unknown('method', str(method), METHODS)}")
+    if method is not None and getattr(owner.data_config, "problem_type", None) is not None:
+        raise ConfigurationError(f"model '{model}': method '{method}' takes one label a text, and these data several")
+    beside = next((key for key in (PLAN, TEACHER, *own_keys(overrides)) if method and overrides.get(key)), None)
+    if beside is not None:
+        raise ConfigurationError(
+            f"model '{model}': '{beside}' is '{overrides[beside]}' beside method '{method}', which trains the encoder "
+            "as it is on labels alone; leave one of the two out"
+        )
+    if "preset" in overrides:
+        raise ConfigurationError(
+            f"model '{model}' names both preset '{overrides['preset']}' and encoder '{overrides[ENCODER]}'; "
+            "leave one of the two out"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import shutil
 import time
@@ -14,8 +15,9 @@ from recurra.core.environment import code_record, environment_record, started_by
 from recurra.core.files import storage_errors, write_json
 from recurra.core.record import EncoderRecord, LanguageTrainingRecord, ModelRecord, TrainingRecord
 from recurra.core.sealed import MODEL_NAME, SEAL_NAME, seal_model
+from recurra.models.adaptation.source import EncoderSource
 from recurra.models.names import MODEL_KEYS
-from recurra.tasks.runs import RunConfig
+from recurra.tasks.base import RunConfig
 
 if TYPE_CHECKING:
     from recurra.models.configuration import RecurraConfig
@@ -45,6 +47,8 @@ def keep_trained(
         tokenizer.model_max_length = max_length
         save_model_folder(folder, lambda target: (model.save_pretrained(target), tokenizer.save_pretrained(target)))
         write_json(folder / TRAINING_NAME, training.model_dump(mode="json"))
+    # A trainer that still lives when the process group ends can abort the process; and the memory is needed.
+    gc.collect()
     if started_by_torchrun():
         leave_process_group()
 
@@ -112,6 +116,18 @@ def transformer_record(
         file_size_bytes=weights.stat().st_size if weights.exists() else 0,
         description=description,
         encoder=encoder,
+    )
+
+
+def encoder_record(source: EncoderSource, plan: str = "") -> EncoderRecord:
+    """What a record says of the encoder that a model starts from."""
+    return EncoderRecord(
+        name=source.name,
+        sha256=source.sha256,
+        plan=str(source.plan(plan)),
+        layers=source.num_layers,
+        licence=source.licence,
+        trained_on=source.trained_on,
     )
 
 

@@ -43,7 +43,8 @@ class RowLoss:
     def of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row, ``(batch,)``; of labels ``(batch, labels)`` the mean logistic loss."""
         if labels.ndim == 2:
-            wanted = labels.to(logits.dtype)
+            # Targets of 0 and 1 move this share of the way to one half.
+            wanted = labels.to(logits.dtype) * (1 - self.label_smoothing) + self.label_smoothing / 2
             return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=1)
         return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
 
@@ -136,7 +137,8 @@ class Distillation:
         ``row_weights`` each part of a row's loss is times its weight.
         """
         labelled, weights = inputs.get(LABELLED), inputs.get(WEIGHTS)
-        by_row = labelled is not None or weights is not None or self.row_loss.exit_distillation > 0
+        smoothed = inputs["labels"].ndim == 2 and self.row_loss.label_smoothing > 0
+        by_row = smoothed or labelled is not None or weights is not None or self.row_loss.exit_distillation > 0
         own = (LOGITS, STATES, LABELLED, WEIGHTS, *(("labels",) if by_row else ()))
         given = {name: values for name, values in inputs.items() if name not in own}
         wanted = inputs.get(STATES) if self.state_weight else None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import gc
 import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from torch import Tensor
 from transformers import (
     EarlyStoppingCallback,
     EvalPrediction,
-    PretrainedConfig,
     PreTrainedModel,
     TrainerControl,
     TrainerState,
@@ -31,8 +29,8 @@ from recurra.core.environment import peak_memory_mib, started_by_torchrun, tune_
 from recurra.core.errors import RunError
 from recurra.core.files import read_json
 from recurra.core.packed import HISTORY_NAME
-from recurra.core.progress import Reporter
-from recurra.core.record import EpochRecord, TrainingRecord
+from recurra.core.progress import ProgressTask, Reporter
+from recurra.core.record import EpochRecord, LanguageTrainingRecord, TrainingRecord
 from recurra.data.encoding import EncodedSplit
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.training.checkpoint import latest_checkpoint
@@ -49,6 +47,7 @@ from recurra.training.trainer import (
 from recurra.training.vocabulary import MaskTokens, drop_tokens, known_vocabulary
 
 ONE_CYCLE = "onecycle"
+Record = TypeVar("Record", TrainingRecord, LanguageTrainingRecord)
 
 
 def training_arguments(
@@ -161,6 +160,9 @@ def train_auxiliary(
             "learning_rate": protocol.auxiliary_learning_rate or protocol.learning_rate,
             "schedule": {"plateau": "constant", ONE_CYCLE: "cosine"}.get(protocol.schedule, protocol.schedule),
             "label_smoothing": 0.0,
+            "early_stopping_patience": 0,
+            "curriculum_epochs": 0,
+            "sampled_recurrences": False,
         }
     )
     arguments = training_arguments(
@@ -171,23 +173,12 @@ def train_auxiliary(
     classifier.to(arguments.device)
     torch.manual_seed(derive_seed(seed, "auxiliary weights"))
     beside = classifier_beside(classifier, int(rows.labels.max()) + 1)
-    batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    with reporter.task("auxiliary", -(-len(rows) // batch) * changed.max_epochs) as task:
-        trainer = RecurraTrainer(
-            model=beside,
-            args=arguments,
-            train_dataset=rows,
-            collator=TaughtCollator(classifier.config.pad_token_id or 0),
-            data_seed=derive_seed(seed, "auxiliary order"),
-            row_loss=None if rows.weights is None else RowLoss(exit_loss_weight=beside.config.exit_loss_weight),
-            change_inputs=change_inputs,
-            callbacks=[StageProgress(task), TimedCheckpoints()],
-        )
-        resumed = train_or_resume(trainer, folder / "auxiliary", changed, reporter)
-    trainer.callback_handler.callbacks.clear()
-    del trainer
-    gc.collect()
-    return resumed
+    return run_trainer(
+        beside, rows, changed, arguments, reporter,
+        stage="auxiliary", progress=StageProgress, data_seed=derive_seed(seed, "auxiliary order"),
+        collator=TaughtCollator(classifier.config.pad_token_id or 0), change_inputs=change_inputs,
+        loss=None if rows.weights is None else RowLoss(exit_loss_weight=beside.config.exit_loss_weight),
+    )[1]  # fmt: skip
 
 
 CHECKPOINTS_NAME = "checkpoints"
@@ -213,25 +204,21 @@ def train_transformer(
     """
     tune_allocator()
     checkpoints = folder / CHECKPOINTS_NAME
-    target_smoothing = protocol.label_smoothing if train.labels.ndim == 2 else 0.0
-    own = protocol.model_copy(update={"label_smoothing": 0.0}) if target_smoothing else protocol
-    arguments = training_arguments(own, checkpoints, seed=seed, precision=precision)
+    temperature = protocol.distillation_temperature
+    row_loss = RowLoss(protocol.label_smoothing, model.config.exit_loss_weight, protocol.exit_distillation, temperature)
+    # The Trainer's own smoothing is for one label a row.
+    several = train.labels.ndim == 2 and protocol.label_smoothing > 0
+    loss: Callable[..., Tensor] | None = None
+    if isinstance(train, TaughtSplit):
+        loss = Distillation(protocol.distillation_weight, temperature, protocol.state_weight, row_loss).loss
+    elif train.weights is not None or protocol.exit_distillation or several:
+        loss = row_loss
+    smoothing = protocol.label_smoothing if loss is None else 0.0
+    arguments = training_arguments(
+        protocol, checkpoints, seed=seed, precision=precision, label_smoothing_factor=smoothing
+    )
     # Before anything is derived from the weights: averages and the whole token table lie where the model does.
     model.to(arguments.device)
-    row_loss = RowLoss(
-        protocol.label_smoothing,
-        model.config.exit_loss_weight,
-        protocol.exit_distillation,
-        protocol.distillation_temperature,
-    )
-    taught = isinstance(train, TaughtSplit)
-    plain = train.weights is None and not protocol.exit_distillation
-    distillation = None
-    if taught:
-        distillation = Distillation(
-            protocol.distillation_weight, protocol.distillation_temperature, protocol.state_weight, row_loss
-        )
-    steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
     auxiliary = auxiliary if protocol.auxiliary_epochs else None
     tokens = mask_tokens if protocol.hides_tokens else None
     with known_vocabulary(model, train, selection, tokens, auxiliary) as rows:
@@ -244,66 +231,67 @@ def train_transformer(
                 model, rows.auxiliary, protocol, checkpoints,
                 seed=seed, precision=precision, change_inputs=change_inputs, reporter=reporter,
             )  # fmt: skip
-        with reporter.task("training", steps) as task:
-            trainer = RecurraTrainer(
-                model=model,
-                args=arguments,
-                train_dataset=rows.train,
-                eval_dataset=rows.selection,
-                compute_metrics=_accuracy,
-                collator=TaughtCollator(model.config.pad_token_id or 0),
-                data_seed=derive_seed(seed, "order"),
-                one_cycle=protocol.schedule == ONE_CYCLE,
-                change_inputs=change_inputs,
-                target_smoothing=target_smoothing,
-                distillation=distillation,
-                row_loss=None if taught or plain else row_loss,
-                depths=depths_to_draw(protocol, model.config),
-                curriculum_epochs=protocol.curriculum_epochs,
-                average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
-                callbacks=[
-                    HistoryCallback(folder / HISTORY_NAME, task),
-                    TimedCheckpoints(),
-                    *early_stopping(protocol),
-                ],
-            )
-            resumed |= train_or_resume(trainer, checkpoints, protocol, reporter)
-    record = _record(trainer, train, protocol, resumed=int(resumed))
+        state, goes_on = run_trainer(
+            model, rows.train, protocol, arguments, reporter,
+            progress=functools.partial(HistoryCallback, folder / HISTORY_NAME), data_seed=derive_seed(seed, "order"),
+            eval_dataset=rows.selection, compute_metrics=_accuracy,
+            collator=TaughtCollator(model.config.pad_token_id or 0), change_inputs=change_inputs, loss=loss,
+            average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
+        )  # fmt: skip
+    history, resumed = [EpochRecord(**entry) for entry in history_of(state)], resumed or goes_on
+    best, count = best_epoch(history, protocol), len(train.input_ids)
+    return training_record(TrainingRecord, state, protocol, history, best=best, tokens=count, resumed=resumed)
+
+
+def run_trainer(
+    model: PreTrainedModel,
+    rows: Any,
+    protocol: ProtocolConfig,
+    arguments: TrainingArguments,
+    reporter: Reporter,
+    *,
+    progress: Callable[[ProgressTask], TaskProgress],
+    stage: str = "training",
+    kind: type[RecurraTrainer] = RecurraTrainer,
+    **options: Any,
+) -> tuple[TrainerState, bool]:
+    """Trains from the start, or from the last complete checkpoint; returns the state, and whether there was one.
+
+    ``options`` are those of the trainer.
+    """
+    # The recurrences after which a step may stop, the last included; none if each computes all.
+    config = model.config
+    sampled = protocol.sampled_recurrences and config.exits
+    stopping = EarlyStoppingCallback(protocol.early_stopping_patience or 1, protocol.early_stopping_threshold)
+    steps = -(-len(rows) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
+    folder = Path(str(arguments.output_dir))
+    with reporter.task(stage, steps) as task:
+        trainer = kind(
+            model=model,
+            args=arguments,
+            train_dataset=rows,
+            one_cycle=protocol.schedule == ONE_CYCLE,
+            depths=(*config.exits, config.num_recurrences) if sampled else (),
+            curriculum_epochs=protocol.curriculum_epochs,
+            callbacks=[progress(task), TimedCheckpoints(), *([stopping] if protocol.early_stopping_patience else [])],
+            **options,
+        )
+        checkpoint = latest_checkpoint(folder)
+        if checkpoint is None:
+            trainer.train()
+        elif _has_stopped(checkpoint, protocol):
+            trainer.restore_finished(checkpoint)
+        else:
+            reporter.say(f"resuming from {checkpoint.name}")
+            trainer.train(resume_from_checkpoint=str(checkpoint))
+    # They hold the trainer, and it the optimiser.
     trainer.callback_handler.callbacks.clear()
-    del trainer
-    # A trainer that still lives when the process group ends can abort the process.
-    gc.collect()
-    return record
-
-
-def depths_to_draw(protocol: ProtocolConfig, config: PretrainedConfig) -> Sequence[int]:
-    """The recurrences after which a step may stop, the last included; none if each computes all."""
-    return (*config.exits, config.num_recurrences) if protocol.sampled_recurrences and config.exits else ()
-
-
-def train_or_resume(trainer: RecurraTrainer, folder: Path, protocol: ProtocolConfig, reporter: Reporter) -> bool:
-    """Trains from the last complete checkpoint if there is one; returns whether there was."""
-    checkpoint = latest_checkpoint(folder)
-    if checkpoint is None:
-        trainer.train()
-    elif _has_stopped(checkpoint, protocol):
-        trainer.restore_finished(checkpoint)
-    else:
-        reporter.say(f"resuming from {checkpoint.name}")
-        trainer.train(resume_from_checkpoint=str(checkpoint))
-    return checkpoint is not None
+    return trainer.state, checkpoint is not None
 
 
 def remove_checkpoints(folder: Path) -> None:
     """Removes the training checkpoints of a finished run."""
     shutil.rmtree(folder / CHECKPOINTS_NAME, ignore_errors=True)
-
-
-def early_stopping(protocol: ProtocolConfig) -> list[EarlyStoppingCallback]:
-    """The callback that stops early, if the protocol wants it."""
-    if protocol.early_stopping_patience == 0:
-        return []
-    return [EarlyStoppingCallback(protocol.early_stopping_patience, protocol.early_stopping_threshold)]
 
 
 def _has_stopped(checkpoint: Path, protocol: ProtocolConfig) -> bool:
@@ -330,20 +318,28 @@ def best_epoch(history: Sequence[EpochRecord], protocol: ProtocolConfig) -> Epoc
     return min(history, key=lambda epoch: epoch.validation_loss)
 
 
-def _record(trainer: RecurraTrainer, train: EncodedSplit, protocol: ProtocolConfig, *, resumed: int) -> TrainingRecord:
-    history = [EpochRecord(**entry) for entry in history_of(trainer.state)]
+def training_record(
+    kind: type[Record],
+    state: TrainerState,
+    protocol: ProtocolConfig,
+    history: Sequence[Any],
+    *,
+    best: Any,
+    tokens: int,
+    resumed: bool,
+) -> Record:
+    """What the record says of a training, from its epochs, the best of them, and tokens that one of them reads."""
     wall_s = sum(epoch.wall_s for epoch in history)
-    best = best_epoch(history, protocol)
-    return TrainingRecord(
+    return kind(
         protocol=protocol.name,
         epochs=len(history),
-        steps=trainer.state.global_step,
+        steps=state.global_step,
         best_epoch=best.epoch,
         wall_s=wall_s,
-        tokens_per_s=len(train.input_ids) * len(history) / wall_s,
+        tokens_per_s=tokens * len(history) / wall_s,
         peak_memory_mib=peak_memory_mib(),
-        resumed=resumed,
-        history=history,
+        resumed=int(resumed),
+        history=list(history),
     )
 
 

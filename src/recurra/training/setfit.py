@@ -32,6 +32,7 @@ from recurra.core.configuration import derive_seed
 from recurra.core.environment import peak_memory_mib
 from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import TrainingRecord
+from recurra.data.dataset import TextSplit
 from recurra.models.adaptation.convert import load_encoder_weights
 from recurra.models.adaptation.source import EncoderSource
 from recurra.models.folder import WEIGHTS_NAME
@@ -76,8 +77,7 @@ def version() -> str:
 def train_by_setfit(
     model: RecurraForSequenceClassification,
     source: EncoderSource,
-    texts: Sequence[str],
-    labels: npt.NDArray[np.int64],
+    rows: TextSplit,
     *,
     max_length: int,
     seed: int,
@@ -85,7 +85,7 @@ def train_by_setfit(
     reporter: Reporter,
 ) -> TrainingRecord:
     """Trains a copy of an encoder by SetFit and gives a model what came of it."""
-    start = time.perf_counter()
+    start, texts, labels = time.perf_counter(), rows.texts, rows.labels
     steps = steps_for(len(texts))
     with tempfile.TemporaryDirectory() as folder, reporter.task("contrastive training", steps) as task, _quiet():
         trained, head, tokens = _train(

@@ -41,7 +41,7 @@ from recurra.training.checkpoint import (
     save_random_state,
     save_schedule,
 )
-from recurra.training.distillation import Distillation, RowLoss
+from recurra.training.distillation import RowLoss
 
 # What a checkpoint keeps beside the averaged weights, to go on from.
 UNAVERAGED_NAME = "unaveraged.safetensors"
@@ -168,6 +168,7 @@ class RecurraTrainer(Trainer):
 
     Args:
         change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
+        loss: Of a model and a batch in training; none is the model's own. What chooses the epoch is always that.
         depths: Recurrences of which each step draws one, after which it stops; none computes all.
     """
 
@@ -179,9 +180,7 @@ class RecurraTrainer(Trainer):
         one_cycle: bool = False,
         change_inputs: Callable[[Tensor], Tensor] | None = None,
         average: WeightAverage | None = None,
-        target_smoothing: float = 0.0,
-        distillation: Distillation | None = None,
-        row_loss: RowLoss | None = None,
+        loss: Callable[[Any, dict[str, Any]], Tensor] | None = None,
         curriculum_epochs: int = 0,
         depths: Sequence[int] = (),
         **arguments: Any,
@@ -198,9 +197,7 @@ class RecurraTrainer(Trainer):
         self._epoch_started = time.perf_counter()
         self._change_inputs = change_inputs
         self._average = average
-        self._target_smoothing = target_smoothing
-        self._distillation = distillation
-        self._row_loss = row_loss
+        self._loss = loss
         self._curriculum_epochs = curriculum_epochs
         self._depths = depths
         if average is not None:
@@ -269,14 +266,10 @@ class RecurraTrainer(Trainer):
         """Smooths labels and changes inputs while training only: what chooses the epoch is the plain cross-entropy."""
         if model.training and self._change_inputs is not None:
             inputs = {**inputs, "input_ids": self._change_inputs(inputs["input_ids"])}
-        if model.training and self._target_smoothing:
-            inputs = {**inputs, "labels": smooth_targets(inputs["labels"], self._target_smoothing)}
         if model.training and self._depths:
             inputs = {**inputs, "exit_after": self._drawn_depth()}
-        if model.training and self._distillation is not None:
-            return self._distillation.loss(model, inputs)
-        if model.training and self._row_loss is not None:
-            return self._row_loss(model, inputs)
+        if model.training and self._loss is not None:
+            return self._loss(model, inputs)
         if TEXT_WINDOWS in inputs:
             return self._pooled_loss(model, inputs)
         smoother = vars(self)["label_smoother"]
@@ -365,11 +358,6 @@ class RecurraTrainer(Trainer):
             mark_complete(folder / f"checkpoint-{step}", step)
             # Only now, and not by the Trainer itself: before the marker the older ones are all there is to resume from.
             remove_checkpoints_but(folder, {step, self.state.best_global_step or step})
-
-
-def smooth_targets(targets: Tensor, share: float) -> Tensor:
-    """Moves targets of a logistic loss, 0 and 1, this share of the way to one half."""
-    return targets * (1 - share) + share / 2
 
 
 class TimedCheckpoints(TrainerCallback):

@@ -22,9 +22,9 @@ from recurra.evaluation.predictions import read_predictions
 from recurra.report.figures import draw
 from recurra.report.render import long_table, render_report, results_frame, terminal_tables, write_files
 from recurra.report.summary import load_runs, reporting_of, summarise
+from recurra.tasks import PACKAGES
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import Estimate, Measure
-from recurra.tasks.profile import PACKAGES
 from recurra.tasks.questions import Contrast, PublishedReference, Questions
 from recurra.tasks.summary import Summary
 from recurra.tasks.tables import Table

@@ -11,8 +11,9 @@ from recurra.core.errors import ConfigurationError, RecurraError, StorageError
 from recurra.data.configuration import DataConfig
 from recurra.reported_study import refuse_folder_of_another
 from recurra.study.plan import claim_folder, load_run_config
+from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.runs import make_run
 from recurra.training.protocols import PROTOCOLS
 from reviews import snapshot
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from factories import RunFactory
-from language_runs import language_run, tiny_variant
+from language_runs import language_run
 from recurra.cli.main import main
 from recurra.core.configuration import write_yaml
 from recurra.core.errors import DataError
@@ -21,15 +21,13 @@ from recurra.data.language.preparation import encode_for, make_samples
 from recurra.data.language.tokenization import load_language_tokenizer
 from recurra.data.tokenization import load_tokenizer
 from recurra.models.presets import forward_flops, language_flops, preset
-from recurra.study.estimate import Timed, cost_plan, data_cost, training_flops, training_speed
-from recurra.study.executor import rough_weight
+from recurra.study.estimate import cost_plan, data_cost, training_flops, training_speed
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.spec import StudySpec, expand
-from recurra.tasks.base import DataCost, task_of_data
+from recurra.tasks.base import DataCost, RunConfig
 from recurra.tasks.classification.task import ClassificationTask
-from recurra.tasks.language.configuration import language_configuration
+from recurra.tasks.language.data import language_configuration
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 from reviews import write_reviews, write_tiny_model
 
@@ -65,14 +63,6 @@ def test_operations_are_those_of_every_row_at_its_own_length(tmp_path: Path) -> 
     assert training_flops(run, known, epochs=2) == wanted / run.protocol.max_epochs * 2
     assert data_cost(run, known).rows == len(lengths) and data_cost(run, known).tokens == sum(lengths)
     assert training_flops(expand(spec)[0], known) is None
-
-
-def test_an_epoch_costs_what_its_parts_cost() -> None:
-    run = RunConfig.parse({**expand(study_of_demo())[0].plain(), "model": "recurrent"})
-    engine, data = task_of_data(run.data), DataCost(["a", "b"], {})
-    parts = [engine.epoch_flops(run, {length: 1}, data) for length in ("7", "20")]
-    assert engine.epoch_flops(run, {"7": 5, "20": 2}, data) == 5 * parts[0] + 2 * parts[1]
-    assert parts[0] == forward_flops(preset("recurrent"), 7)
 
 
 def study_of_demo() -> StudySpec:
@@ -129,7 +119,7 @@ def test_a_model_without_a_record_is_calibrated_or_takes_the_others_rate(tmp_pat
     assert nothing.seconds(plan_study(spec, output)) is None and "--calibrate" in nothing.basis[0]
     flops = training_flops(first, known)
     assert flops is not None
-    measured = cost_plan(plan_study(spec, output), known, lambda config: Timed(flops / 10, None))
+    measured = cost_plan(plan_study(spec, output), known, lambda config: (flops / 10, None))
     assert measured.runs[second.run_id].seconds == pytest.approx(10.0) and "calibrated" in measured.basis[1]
     finish(output, first, wall_s=20.0, epochs=5)
     others = cost_plan(plan_study(spec, output), known)
@@ -138,8 +128,8 @@ def test_a_model_without_a_record_is_calibrated_or_takes_the_others_rate(tmp_pat
 
 
 def test_a_calibration_is_a_plausible_rate(tmp_path: Path) -> None:
-    rate = training_speed(expand(study(tmp_path))[1], 12.4, threads=1)
-    assert 1e6 < rate < 1e14
+    for run in (expand(study(tmp_path))[1], language_run(tmp_path)):
+        assert 1e6 < training_speed(run, 12.4, threads=1) < 1e14
 
 
 def test_a_plan_shows_its_cost_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,14 +195,3 @@ def test_a_training_costs_three_forward_passes_over_every_sample(mode: str, tmp_
     assert training_flops(run, known, 1) == pytest.approx(3 * forward)
     assert training_flops(run, known) == pytest.approx(3 * forward * run.protocol.max_epochs)
     assert (len({len(row["input_ids"]) for row in samples}) == 1) == (mode == "packed")
-
-
-def test_a_language_model_can_be_calibrated(tmp_path: Path) -> None:
-    assert training_speed(language_run(tmp_path), 16, threads=1) > 0
-
-
-def test_more_recurrences_and_more_text_weigh_more(tmp_path: Path) -> None:
-    run = language_run(tmp_path)
-    deeper = language_run(tmp_path, model=tiny_variant("deep", num_recurrences=4))
-    part = run.model_copy(update={"data": run.data.model_copy(update={"fraction": 0.5})})
-    assert rough_weight(part) == rough_weight(run) / 2 and rough_weight(deeper) == 2 * rough_weight(run)

@@ -20,8 +20,9 @@ from recurra.models.names import PRESETS
 from recurra.study.executor import LocalExecutor, Outcome, choose_next, rough_weight, threads_of
 from recurra.study.plan import look_at, run_folder
 from recurra.study.workers import Workers
+from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.runs import make_run
 from recurra.training.protocols import PROTOCOLS
 
 DONE, REFUSED, KILLED, SILENT, LIES, SLOW = range(6)

@@ -23,8 +23,7 @@ from recurra.core.record_parts import Part
 from recurra.core.sealed import FileEntry, Sealed
 from recurra.deployment.export.manifest import CalibrationRecord, ExportManifest
 from recurra.deployment.export_record import ExportedExits, ExportRecord
-from recurra.tasks.base import tasks
-from recurra.tasks.runs import RunConfig
+from recurra.tasks.base import RunConfig, tasks
 
 EXITS = CalibrationRecord(exits=[1], asked=0.99, source="rows", rows=0)
 

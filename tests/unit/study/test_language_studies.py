@@ -9,8 +9,7 @@ import pytest
 from recurra import RecurraConfig, preset
 from recurra.models.presets import HeadKind, count_parameters, language_flops
 from recurra.study.spec import expand, load_study
-from recurra.tasks.profile import base_preset
-from recurra.tasks.runs import RunConfig
+from recurra.tasks.base import RunConfig, base_preset
 
 STUDIES = Path(__file__).parents[3] / "configs" / "studies"
 VARIES: dict[str, set[str]] = {

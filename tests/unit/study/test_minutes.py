@@ -15,8 +15,9 @@ from recurra.core.record import read_record
 from recurra.study import estimate
 from recurra.study.spec import StudySpec
 from recurra.study.status import within_minutes
+from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig, model_name
+from recurra.tasks.runs import model_name
 from recurra.tasks.study_data import StudyData
 from reviews import write_reviews
 

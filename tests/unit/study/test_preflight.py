@@ -15,10 +15,10 @@ from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.reported_study import run_and_report
 from recurra.study.run import preflight
-from recurra.tasks import study_data as module
+from recurra.tasks.base import RunConfig
 from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_csv, write_reviews
@@ -33,15 +33,6 @@ def run(path: Path, model: str = "recurrent", seed: int = 0, overrides: Any = No
 @pytest.fixture
 def reviews(tmp_path: Path) -> Path:
     return write_reviews(tmp_path / "r.csv", 60)
-
-
-def test_each_data_set_is_read_once(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-    real = module.load_dataset
-    monkeypatch.setattr(module, "load_dataset", lambda *given: (read.append(given), real(*given))[1])
-    runs = [run(reviews, model, seed) for seed in range(3) for model in ("linear", "recurrent", "baseline")]
-    preflight([*runs, run(reviews, split_seed=1)], StudyData())
-    assert len(read) == 2
 
 
 @pytest.mark.parametrize("imitated", [True, False])

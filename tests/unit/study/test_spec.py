@@ -17,7 +17,7 @@ from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.questions import Contrast, PublishedReference
 from recurra.tasks.runs import file_hash, make_run
 from recurra.training.protocols import PROTOCOLS
-from reviews import write_reviews, write_tiny_model
+from reviews import write_reviews
 
 DEMO = DataConfig(name="demo")
 STUDIES = Path(__file__).parents[3] / "configs" / "studies"
@@ -57,6 +57,10 @@ def test_the_linear_control_runs_once_for_all_seeds_and_protocols() -> None:
     linear = [run for run in runs if run.is_control]
     assert len(linear) == 1 and len(runs) == 1 + 2 * 3
     assert (linear[0].seed, linear[0].precision) == (0, "fp32")
+    both = expand(spec(models=["linear", "baseline"], precision=["fp32", "bf16"], seeds=[0]))
+    assert [(run.model, run.precision) for run in both] == [
+        ("linear", "fp32"), ("baseline", "fp32"), ("baseline", "bf16"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -64,30 +68,23 @@ def test_the_linear_control_runs_once_for_all_seeds_and_protocols() -> None:
     [
         ({"modles": []}, r"unknown key 'modles' \(did you mean 'models'\?\)"),
         ({"models": []}, r"'models' is \[\]"),
-        ({"seeds": []}, r"'seeds' is \[\]"),
         ({"seeds": [0, -1]}, "'seeds.1' is -1: input should be greater than or equal to 0"),
         ({"models": ["a/tiny.yaml", "b/tiny.yml"]}, "tiny is given twice; name each once"),
-        ({"models": ["recurrent", "mine/recurrent.yaml"]}, "recurrent is given twice"),
         ({"data": [{"name": "demo"}, {"name": "demo", "fraction": 1.0}]}, "'demo' is given twice with the same"),
         ({"name": "a/b"}, r"'name' is \"a/b\""),
-        ({"name": ".hidden"}, r"'name'"),
         ({"precision": "fp8"}, r"'precision' is \"fp8\""),
-        ({"protocols": ["paper", "paper"]}, "paper is given twice; name each once"),
         ({"seeds": [3, 3]}, "3 is given twice; name each once"),
         ({"data": [{"name": "demo", "fractoin": 1}]}, r"\(did you mean 'fraction'\?\)"),
         (
             {"models": [{**VARIANT, "num_recurences": 3}]},
             r"\(did you mean 'num_recurrences'\?\)",
         ),
-        ({"models": [{**VARIANT, "name": "recurrent"}]}, "that is a preset's name"),
-        ({"models": [{**VARIANT, "name": "linear"}]}, "that is a preset's name"),
+        ({"models": [{**VARIANT, "name": "recurrent"}]}, "there is one of that name already"),
         ({"models": [{**VARIANT, "preset": "recurent"}]}, r"\(did you mean 'recurrent'\?\)"),
         ({"models": [{"name": "x"}]}, "give either preset or encoder"),
         ({"models": [VARIANT, {**VARIANT, "num_recurrences": 4}]}, "recurrent-R3 is given twice"),
-        ({"models": [VARIANT, "other/recurrent-R3.yaml"]}, "recurrent-R3 is given twice"),
         ({"precision": []}, "name at least one"),
         ({"precision": ["fp32", "fp8"]}, "unknown precision 'fp8'"),
-        ({"precision": ["fp32", "fp32"]}, "fp32 is given twice"),
         ({"contrasts": [{"name": "x", "a": "baselin", "b": "linear"}]}, r"\(did you mean 'baseline'\?\)"),
         ({"contrasts": [{"name": "x", "a": "baseline", "b": "baseline"}]}, "compared with itself"),
         ({"contrasts": [{"name": "x", "a": "baseline@bf16", "b": "baseline@fp32"}]}, "unknown precision of this study"),
@@ -151,13 +148,6 @@ def test_a_changed_file_is_a_changed_run(tmp_path: Path) -> None:
         assert run.data_hash == file_hash(data) is not None
         hashes.add(run.config_hash)
     assert len(hashes) == 3 and file_hash(DEMO) is None
-
-
-def test_a_model_file_is_named_after_itself(tmp_path: Path) -> None:
-    path = write_tiny_model(tmp_path / "mine.yaml")
-    run = make_run(str(path), DEMO, PROTOCOLS["paper"], seed=0, precision="fp32", overrides={"hidden_size": 32})
-    assert run.model == "mine"
-    assert (run.model_overrides["hidden_size"], run.model_overrides["num_core_layers"]) == (32, 1)
 
 
 def test_a_run_id_is_a_readable_folder_name(tmp_path: Path) -> None:
@@ -293,14 +283,6 @@ def test_a_study_with_variants_survives_being_written_down() -> None:
     again = StudySpec.parse(study.plain())
     assert again == study
     assert expand(again) == expand(study)
-
-
-def test_several_precisions_are_several_runs_but_of_the_linear_model() -> None:
-    runs = expand(spec(models=["linear", "baseline"], precision=["fp32", "bf16"], seeds=[0]))
-    assert [(run.model, run.precision) for run in runs] == [
-        ("linear", "fp32"), ("baseline", "fp32"), ("baseline", "bf16"),
-    ]  # fmt: skip
-    assert expand(spec(precision=["bf16"])) == expand(spec(precision="bf16"))
 
 
 @pytest.mark.parametrize(

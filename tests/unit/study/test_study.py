@@ -30,8 +30,8 @@ from recurra.study.executor import Outcome
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
+from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 from reviews import review_rows, snapshot
 

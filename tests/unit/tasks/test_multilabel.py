@@ -37,14 +37,14 @@ from recurra.models.controls.linear import LinearModel, features_of
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import preset
 from recurra.study.run import execute_run
-from recurra.tasks.base import task_of_data, task_of_values
+from recurra.tasks.base import RunConfig, task_of_data, task_of_values
 from recurra.tasks.machine import Machine
 from recurra.tasks.multilabel.reporting import choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
-from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import StudyData
+from recurra.training.distillation import RowLoss
 from recurra.training.protocols import load_protocol
-from recurra.training.trainer import smooth_targets
 from reviews import NOUNS, write_tiny_model
 
 WORDS = {"bad": ("awful", "clumsy"), "good": ("great", "lovely"), "food": ("soup", "bread"), "music": ("song", "choir")}
@@ -326,8 +326,10 @@ def test_loss_and_gradients_are_the_binary_cross_entropy(exits: tuple[int, ...])
     torch.testing.assert_close(own, found)
 
 
-def test_smoothed_targets() -> None:
-    assert smooth_targets(torch.tensor([0.0, 1.0]), 0.1).tolist() == pytest.approx([0.05, 0.95])
+def test_smoothed_targets_are_moved_towards_one_half() -> None:
+    logits, labels = torch.tensor([[2.0, -1.0]]), torch.tensor([[0.0, 1.0]])
+    wanted = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([[0.05, 0.95]]))
+    assert RowLoss(label_smoothing=0.1).of_rows(logits, labels).item() == pytest.approx(wanted.item())
 
 
 def test_an_unknown_kind_of_problem_is_refused() -> None:

@@ -52,7 +52,7 @@ class Watch(TrainerCallback):
 def test_the_average_of_a_training_is_its_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model()
     watch = Watch(model)
-    monkeypatch.setattr(fit_module, "early_stopping", lambda _: [watch])
+    monkeypatch.setattr(fit_module, "TimedCheckpoints", lambda: watch)
     train_transformer(
         model, tiny_split(rows=48, seed=1), tiny_split(rows=32, seed=2), protocol(weight_averaging=DECAY),
         folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(quiet=True),

@@ -12,8 +12,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit, answers_apart
-from recurra.training.fit import depths_to_draw
-from recurra.training.protocols import PROTOCOLS
 from recurra.training.vocabulary import reachable_vocabulary
 from tiny import stir, tiny_model, tiny_split
 
@@ -150,10 +148,3 @@ def test_states_of_a_step_that_stops_are_compared_as_far_as_it_went() -> None:
     means = [(states * mask).sum(1) / mask.sum(1) for states in output.hidden_states[1 : 1 + layers]]
     error = functional.mse_loss(torch.stack(means, 1), inputs["teacher_states"][:, :layers])
     torch.testing.assert_close(loss, functional.cross_entropy(output.exit_logits[0], inputs["labels"]) + error)
-
-
-def test_only_a_model_with_exits_is_stopped_at_a_drawn_depth() -> None:
-    sampled = PROTOCOLS["tuned"].model_copy(update={"sampled_recurrences": True})
-    assert depths_to_draw(sampled, tiny_model(**DEEP).config) == (1, 2, 3)
-    assert depths_to_draw(sampled, tiny_model(hidden_dropout=0.0).config) == ()
-    assert depths_to_draw(PROTOCOLS["tuned"], tiny_model(**DEEP).config) == ()

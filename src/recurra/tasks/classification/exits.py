@@ -19,7 +19,7 @@ from recurra.data.windows import recorded_reading
 from recurra.deployment.engines.trained import FlatRows, TransformerEngine
 from recurra.models.exits.rules import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits, calibrate_classifier, depths_under
-from recurra.tasks.base import EXITS, FULL, ExitQuality
+from recurra.tasks.exits import EXITS, FULL, ExitQuality
 from recurra.tasks.labelling.evaluation import own_split
 
 _BATCH = 32
@@ -106,9 +106,9 @@ class ClassifierSubject:
         """Logits ``(rows, labels)`` by recurrence."""
         numbers = [*self.model.config.exits, self.model.config.num_recurrences]
         shape = len(split.texts), self.model.config.num_labels
-        found = {number: np.empty(shape, dtype=np.float32) for number in numbers}
+        by_exit = {number: np.empty(shape, dtype=np.float32) for number in numbers}
         for rows, inputs in self._padded(list(split.texts), _BATCH):
             output = self.model(**inputs)
             for number, logits in zip(numbers, [*output.exit_logits, output.logits], strict=True):
-                found[number][rows] = logits.cpu().numpy()
-        return found
+                by_exit[number][rows] = logits.cpu().numpy()
+        return by_exit

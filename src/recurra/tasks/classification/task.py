@@ -14,8 +14,8 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.deployment.decision import LabelDecision, OneLabel
 from recurra.evaluation.audits.registry import Subject, run_audits
-from recurra.tasks.base import ExitSubject
 from recurra.tasks.classification.exports import PUBLISHED
+from recurra.tasks.exits import ExitSubject
 from recurra.tasks.labelling.task import LabellingTask, Logits
 from recurra.tasks.tables import CommandResult, Table
 

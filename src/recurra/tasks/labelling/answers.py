@@ -24,10 +24,10 @@ from recurra.data.labels import DEFAULT_ID_COLUMN, as_word, listed_places, spell
 from recurra.data.tables import TableFile
 from recurra.deployment.decision import OneLabel
 from recurra.evaluation.audits.grading import grade
-from recurra.tasks.labelling.data import labelled
-from recurra.tasks.profile import ANSWERS_HASH
+from recurra.tasks.base import ANSWERS_HASH, RunConfig
+from recurra.tasks.labelling import labelled
 from recurra.tasks.run_folder import run_facts, single_fit
-from recurra.tasks.runs import RunConfig, hash_of_files
+from recurra.tasks.runs import hash_of_files
 from recurra.tasks.study_data import StudyData
 
 # How far the probabilities of a row may be from 1 in all, and what one of 0 counts as in a loss.

@@ -10,9 +10,9 @@ from recurra.models.adaptation.source import BERT_LIKE
 from recurra.models.configuration import RecurraConfig
 from recurra.models.foreign import foreign_configuration
 from recurra.models.presets import preset
-from recurra.tasks.labelling.data import labelled
-from recurra.tasks.profile import METHOD, PLAN, base_preset, encoder_of, own_keys
-from recurra.tasks.runs import RunConfig
+from recurra.tasks.base import METHOD, PLAN, RunConfig, base_preset, encoder_of
+from recurra.tasks.labelling import labelled
+from recurra.tasks.runs import changed_keys
 
 _DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id", "problem_type"})
 
@@ -26,20 +26,11 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
         ConfigurationError: For an unknown preset or key, or an input length that the model does not allow.
     """
     source = encoder_of(config.model_overrides)
-    overrides = own_keys(config.model_overrides)
     names = dict(enumerate(label_names))
-    decided = sorted(_DECIDED_BY_DATA & set(overrides))
-    if decided:
-        raise ConfigurationError(f"model '{config.model}': '{decided[0]}' is decided by the data; leave it out")
-    if source is not None and "vocab_size" in overrides:
+    if source is not None and "vocab_size" in config.model_overrides:
         raise ConfigurationError(f"model '{config.model}': 'vocab_size' is the encoder's; leave it out")
-    if vocab_size is not None and overrides.get("vocab_size", vocab_size) < vocab_size:
-        raise ConfigurationError(
-            f"model '{config.model}': 'vocab_size' is {overrides['vocab_size']}, the tokenizer has {vocab_size} "
-            "pieces; leave vocab_size out, or lower data.trained_vocab_size"
-        )
+    overrides = changed_keys(config, _DECIDED_BY_DATA, "data", vocab_size if source is None else None)
     values: dict[str, Any] = {
-        **({} if vocab_size is None or source is not None else {"vocab_size": vocab_size}),
         **overrides,
         "id2label": names,
         "label2id": {name: index for index, name in names.items()},

@@ -22,12 +22,11 @@ from recurra.data.splits import stratified_fraction
 from recurra.data.tokenization import read_tokenizer
 from recurra.models.controls.fitting import FEW_LABELS, fit_linear, fit_static, fit_tuned
 from recurra.models.controls.linear import LinearModel
-from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, labelled
-from recurra.tasks.labelling.training import Trained, prepare_training, tell_fit
+from recurra.tasks.base import WORDS_AND_ENCODER, RunConfig, encoder_of
+from recurra.tasks.labelling import LINEAR, LINEAR_TUNED, labelled
+from recurra.tasks.labelling.training import Trained, prepare_training
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import WORDS_AND_ENCODER, encoder_of
 from recurra.tasks.run_folder import save_model_folder, single_fit
-from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 
 if TYPE_CHECKING:
@@ -60,12 +59,20 @@ def fit_control(
     machine: Machine,
     lesson: Lesson | None = None,
     weights: npt.NDArray[np.float32] | None = None,
-) -> LinearModel:
+    *,
+    reporter: Reporter | None = None,
+) -> Any:
     """Fits the control that a run names on its training rows, or on what teachers say of these and of other texts.
+
+    It is a `LinearModel`, or of the control that reads an encoder's states too a `JoinedFit`.
 
     Raises:
         DataError: If there is one class only, or no text has a word.
     """
+    if config.control == WORDS_AND_ENCODER:
+        from recurra.tasks.labelling.joined import fit_run
+
+        return fit_run(config, dataset, machine, reporter or Reporter(quiet=True), weights)
     train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
     how: dict[str, Any] = {"num_labels": dataset.num_labels, "seed": config.seed, "weights": weights}
     if config.control == LINEAR:
@@ -112,14 +119,10 @@ def time_control(config: RunConfig, data: StudyData) -> float:
     def fit(part: TextSplit) -> float:
         start = time.perf_counter()
         fitted_on = replace(dataset, splits={**dataset.splits, "train": part})
-        if reads:
-            from recurra.tasks.labelling.joined import fit_run
-
-            # States that are kept would be read again.
-            with tempfile.TemporaryDirectory() as folder:
-                fit_run(config, fitted_on, replace(data.machine, cache_dir=Path(folder)), Reporter(quiet=True))
-        else:
-            fit_control(config, fitted_on, data.machine)
+        # States that are kept would be read again.
+        with tempfile.TemporaryDirectory() as folder:
+            machine = replace(data.machine, cache_dir=Path(folder)) if reads else data.machine
+            fit_control(config, fitted_on, machine)
         return time.perf_counter() - start
 
     more_rows, half_seconds = len(whole) - len(half), None
@@ -158,29 +161,34 @@ def train_control(
 ) -> Trained:
     """Fits a control and saves it."""
     dataset, weights, lesson = prepare_training(config, folder, data, reporter, weights)
-    tell_fit(config, dataset, reporter)
-    machine = data.machine
+    train, machine = dataset.splits["train"], data.machine
+    reporter.stage(config.run_id, f"fitting {config.model} to {len(train):,} texts with {dataset.num_labels:,} labels")
     start = time.perf_counter()
-    model = fit_control(config, dataset, machine, lesson, weights)
+    model = fit_control(config, dataset, machine, lesson, weights, reporter=reporter)
     wall_s = time.perf_counter() - start
-    save_model_folder(folder, model.save)
-    words = int(dataset.splits["train"].word_counts.sum())
-    training = single_fit(config, wall_s=wall_s, words=words, peak_memory_mib=peak_memory_mib())
-    scores = 1 if dataset.num_labels == 2 and not model.independent else dataset.num_labels
-    record = ModelRecord(
-        preset=config.model,
-        kind="linear",
-        parameters=model.num_parameters,
-        embedding_parameters=0,
-        non_embedding_parameters=model.num_parameters,
-        # One multiply-add a feature and score.
-        flops_per_token=2 * model.features_per_word * scores,
-        file_size_bytes=sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir()),
-        description=model.description,
-    )
+    if config.control == WORDS_AND_ENCODER:
+        from recurra.tasks.labelling.joined import joined_model
+
+        save, facts = joined_model(config, model, dataset)
+    else:
+        scores = 1 if dataset.num_labels == 2 and not model.independent else dataset.num_labels
+        save, facts = (
+            model.save,
+            {
+                "parameters": model.num_parameters,
+                "embedding_parameters": 0,
+                "non_embedding_parameters": model.num_parameters,
+                # One multiply-add a feature and score.
+                "flops_per_token": 2 * model.features_per_word * scores,
+                "description": model.description,
+            },
+        )
+    save_model_folder(folder, save)
+    size = sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir())
+    record = ModelRecord(preset=config.model, kind="linear", file_size_bytes=size, **facts)
+    training = single_fit(config, wall_s=wall_s, words=int(train.word_counts.sum()), peak_memory_mib=peak_memory_mib())
     if config.model != LINEAR_TUNED:
         return Trained(dataset, training, record, {}, lesson)
-    train = dataset.splits["train"]
     words_of = model.telling_words(train.texts, train.labels, TELLING_WORDS)
     telling = dict(zip(dataset.label_names, words_of, strict=True))
     smaller = fit_on_parts(config, dataset, machine) if weights is None else {}

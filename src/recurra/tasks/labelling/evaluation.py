@@ -78,17 +78,11 @@ def compute_evaluation(
     """Computes the rows that a run or an export is evaluated on, and writes predictions if asked to.
 
     Args:
-        run: The run folder, or a folder of ``recurra export``.
         measure: Gives metrics of logits, labels and decision.
         split: A split of the run's own data; none takes the last that the run reports, usually ``test``.
-        data: A labelled file instead.
-        text_column: Column of the file with the text; none takes that of the run's data.
-        label_column: Column of the file with the label; likewise.
-        encoding: Of the file; likewise.
-        data_root: Local copies of public data.
+        data: A labelled file instead, with columns and encoding as the run's data have them unless they are named.
         output: Where to write a prediction for each row (CSV, TSV, JSONL or Parquet); none writes nothing.
         precision: Precision to compute in; none takes the run's own, of an export that of its weights.
-        batch_size: Texts a batch.
 
     Raises:
         CheckpointError: If the run is not finished or damaged.

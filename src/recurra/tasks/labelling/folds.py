@@ -35,10 +35,10 @@ def pool_folds(runs: Sequence[LoadedRun], pooling: Pooling) -> list[LoadedRun]:
     Its metrics are computed from the predictions of all folds, each decided and calibrated as its own fold says. Of the
     audits it has each by the fold that came out worst.
     """
-    found: dict[str, list[LoadedRun]] = defaultdict(list)
+    trainings: dict[str, list[LoadedRun]] = defaultdict(list)
     for number, run in enumerate(runs):
-        found[_training(run) if _folds(run) else str(number)].append(run)
-    return [_pooled(members, pooling) if _folds(members[0]) else members[0] for members in found.values()]
+        trainings[_training(run) if _folds(run) else str(number)].append(run)
+    return [_pooled(members, pooling) if _folds(members[0]) else members[0] for members in trainings.values()]
 
 
 def in_order(ids: Sequence[str]) -> list[int]:
@@ -71,13 +71,13 @@ def _pooled(members: Sequence[LoadedRun], pooling: Pooling) -> LoadedRun:
     records = [_record(run) for run in folds]
     first = records[0]
     splits = [split for split in first.metrics if all(split in record.metrics for record in records)]
-    said = {split: [read_predictions(run.folder, split) for run in folds] for split in splits}
+    predictions = {split: [read_predictions(run.folder, split) for run in folds] for split in splits}
     data = _data_of_all(folds[0])
     changes = {
         "config": {**first.config, "data": data},
-        "metrics": {split: pooling.measure(records, parts) for split, parts in said.items()},
+        "metrics": {split: pooling.measure(records, parts) for split, parts in predictions.items()},
         "data": _data(records, content_hash([data, first.config.get("data_hash")])),
-        "audits": _audits(records, said),
+        "audits": _audits(records, predictions),
         "decision": pooling.decide(first.decision),
         "learning_curve": _curve(records),
         "mistakes": [mistake for record in records for mistake in record.mistakes or ()],
@@ -94,8 +94,8 @@ def _data(records: Sequence[LabelRunRecord], fingerprint: str) -> DataRecord:
     }
     folds = records[0].config["data"]["folds"]
     notes = [note for note in first.notes if not note.startswith("Split '")]
-    said = f"Cross-validation: {len(records)} of {folds} folds, each with its own training; train is that of the first."
-    return first.model_copy(update={"fingerprint": fingerprint, "splits": splits, "notes": [*notes, said]})
+    note = f"Cross-validation: {len(records)} of {folds} folds, each with its own training; train is that of the first."
+    return first.model_copy(update={"fingerprint": fingerprint, "splits": splits, "notes": [*notes, note]})
 
 
 def _split(parts: Sequence[SplitRecord]) -> SplitRecord:
@@ -139,28 +139,28 @@ def _curve(records: Sequence[LabelRunRecord]) -> LearningCurveRecord | None:
     return first.model_copy(update={"right": right.tolist(), "last_gain": (gain - half, gain + half)})
 
 
-def _audits(records: Sequence[LabelRunRecord], said: Mapping[str, Sequence[Predictions]]) -> list[AuditResult]:
+def _audits(records: Sequence[LabelRunRecord], predictions: Mapping[str, Sequence[Predictions]]) -> list[AuditResult]:
     """Each audit by the fold that came out worst, with the rows that it found in any of them."""
-    found: dict[str, dict[int, AuditResult]] = defaultdict(dict)
+    by_fold: dict[str, dict[int, AuditResult]] = defaultdict(dict)
     for place, record in enumerate(records):
         for audit in record.audits:
-            found[audit.name][place] = audit
-    ids = {split: [part.ids for part in parts] for split, parts in said.items()}
+            by_fold[audit.name][place] = audit
+    ids = {split: [part.ids for part in parts] for split, parts in predictions.items()}
     return [
         _audit(each, next((ids[split] for split in ids if name.endswith(f".{split}")), []))
-        for name, each in found.items()
+        for name, each in by_fold.items()
     ]
 
 
-def _audit(found: Mapping[int, AuditResult], ids: Sequence[Sequence[str]]) -> AuditResult:
-    place, worst = min(found.items(), key=lambda each: (_WORST_FIRST.index(each[1].status), -(each[1].value or 0.0)))
-    masks = [kept_rows(found[number], len(rows)) if number in found else None for number, rows in enumerate(ids)]
+def _audit(by_fold: Mapping[int, AuditResult], ids: Sequence[Sequence[str]]) -> AuditResult:
+    place, worst = min(by_fold.items(), key=lambda each: (_WORST_FIRST.index(each[1].status), -(each[1].value or 0.0)))
+    masks = [kept_rows(by_fold[number], len(rows)) if number in by_fold else None for number, rows in enumerate(ids)]
     details = {key: value for key, value in worst.details.items() if key != ROWS}
     if any(mask is not None for mask in masks):
         every = [
             np.zeros(len(rows), dtype=bool) if mask is None else mask for mask, rows in zip(masks, ids, strict=True)
         ]
         details |= keep_rows(np.concatenate(every)[in_order([name for rows in ids for name in rows])])
-    several = len({audit.summary for audit in found.values()}) > 1
-    said = f"{worst.summary} (fold {place + 1}, the worst of {len(found)})" if several else worst.summary
-    return worst.model_copy(update={"summary": said, "details": details})
+    several = len({audit.summary for audit in by_fold.values()}) > 1
+    summary = f"{worst.summary} (fold {place + 1}, the worst of {len(by_fold)})" if several else worst.summary
+    return worst.model_copy(update={"summary": summary, "details": details})

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from recurra.core.environment import peak_memory_mib
 from recurra.core.progress import Reporter
-from recurra.core.record import EncoderRecord, ModelRecord
-from recurra.core.sealed import MODEL_NAME
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import encode_texts
 from recurra.data.tokenization import read_tokenizer
@@ -24,13 +22,11 @@ from recurra.models.controls import STATES_TOKENS
 from recurra.models.controls.joined import JoinedFit, fit_joined
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import HeadKind, count_parameters, flops_per_token
-from recurra.tasks.labelling.data import labelled
-from recurra.tasks.labelling.training import Trained, narrow_table, prepare_training, tell_fit
+from recurra.tasks.base import RunConfig, encoder_of
+from recurra.tasks.labelling import labelled
+from recurra.tasks.labelling.training import narrow_table
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import encoder_of
-from recurra.tasks.run_folder import save_model_folder, single_fit
-from recurra.tasks.runs import RunConfig
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.run_folder import encoder_record
 
 
 def fit_run(
@@ -62,20 +58,10 @@ def fit_run(
     )
 
 
-def train_joined(
-    config: RunConfig,
-    folder: Path,
-    data: StudyData,
-    reporter: Reporter,
-    *,
-    weights: npt.NDArray[np.float32] | None = None,
-) -> Trained:
-    """Fits and saves; see `fit_run`. The model folder is that of a Transformer with a linear model beside it."""
-    dataset, weights, _ = prepare_training(config, folder, data, reporter, weights)
-    tell_fit(config, dataset, reporter)
-    start = time.perf_counter()
-    fit = fit_run(config, dataset, data.machine, reporter, weights)
-    wall_s = time.perf_counter() - start
+def joined_model(
+    config: RunConfig, fit: JoinedFit, dataset: TextDataset
+) -> tuple[Callable[[Path], Any], dict[str, Any]]:
+    """What writes the folder, that of a Transformer with a linear model beside it; and what a record says of it."""
     source = _source(config)
     model = _classifier(source, fit, dataset, labelled(config.data).problem_type)
     whole = read_tokenizer(source.folder)
@@ -83,37 +69,22 @@ def train_joined(
     tokenizer = narrow_table(model, whole, ids)
     tokenizer.model_max_length = STATES_TOKENS
 
-    def write(target: Path) -> None:
+    def save(target: Path) -> None:
         model.save_pretrained(target)
         tokenizer.save_pretrained(target)
         fit.words.save(target)
 
-    save_model_folder(folder, write)
-    words = int(dataset.splits["train"].word_counts.sum())
-    training = single_fit(config, wall_s=wall_s, words=words, peak_memory_mib=peak_memory_mib())
     counts = count_parameters(model.config, HeadKind.CLASSIFICATION)
-    scores = len(fit.words.bias)
     parameters = counts.total + fit.words.num_parameters
-    record = ModelRecord(
-        preset=config.model,
-        kind="linear",
-        parameters=parameters,
-        embedding_parameters=counts.embeddings,
-        non_embedding_parameters=parameters - counts.embeddings,
-        flops_per_token=flops_per_token(model.config, STATES_TOKENS, HeadKind.CLASSIFICATION)
-        + 2 * fit.words.features_per_word * scores,
-        file_size_bytes=sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir()),
-        description=fit.words.description,
-        encoder=EncoderRecord(
-            name=source.name,
-            sha256=source.sha256,
-            plan=str(source.plan("")),
-            layers=source.num_layers,
-            licence=source.licence,
-            trained_on=source.trained_on,
-        ),
-    )
-    return Trained(dataset, training, record, {})
+    of_words = 2 * fit.words.features_per_word * len(fit.words.bias)
+    return save, {
+        "parameters": parameters,
+        "embedding_parameters": counts.embeddings,
+        "non_embedding_parameters": parameters - counts.embeddings,
+        "flops_per_token": flops_per_token(model.config, STATES_TOKENS, HeadKind.CLASSIFICATION) + of_words,
+        "description": fit.words.description,
+        "encoder": encoder_record(source),
+    }
 
 
 def _source(config: RunConfig) -> EncoderSource:

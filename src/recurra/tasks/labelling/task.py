@@ -46,13 +46,25 @@ from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.evaluation.metrics import never_given
 from recurra.models.adaptation.source import MULTILINGUAL
 from recurra.models.names import PRESETS
-from recurra.tasks.base import Competitor, DataCost, Given, Model, Task, count_lengths, named_options, refuse_options
+from recurra.tasks.base import (
+    ENCODER,
+    METHOD,
+    WORDS_AND_ENCODER,
+    Competitor,
+    DataCost,
+    Given,
+    Model,
+    RunConfig,
+    Task,
+    allowed_options,
+    check_method,
+    count_lengths,
+    encoder_of,
+)
+from recurra.tasks.labelling import LINEAR, LINEAR_TUNED, STATIC, labelled
 from recurra.tasks.labelling.answers import read_answers, record_answers
-from recurra.tasks.labelling.data import LINEAR, LINEAR_TUNED, STATIC, labelled
 from recurra.tasks.labelling.reporting import surest_mistakes
-from recurra.tasks.profile import ENCODER, METHOD, WORDS_AND_ENCODER, check_method, encoder_of
 from recurra.tasks.run_folder import run_facts, shape_of
-from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.tables import CommandResult, Table
 from recurra.training.protocols import PROTOCOLS
@@ -71,16 +83,7 @@ _REACHED_PIECES = 8_192
 _PROBE_ROWS, _PROBE_TOKENS = 64, 40
 # A label of fewer rows may be missing among a model's answers by chance.
 _LEAST_JUDGED = 5
-_EVALUATION_OPTIONS = {
-    "--split": "split",
-    "--data": "data",
-    "--text-column": "text_column",
-    "--label-column": "label_column",
-    "--encoding": "encoding",
-    "--output": "output",
-    "--precision": "precision",
-    "--batch-size": "batch_size",
-}
+_EVALUATION_OPTIONS = ("split", "data", "text_column", "label_column", "encoding", "output", "precision", "batch_size")
 
 
 class LabellingTask(Task):
@@ -270,10 +273,6 @@ class LabellingTask(Task):
             unlabelled_lengths=counted(dataset.unlabelled),
         )
 
-    def training_share(self, config: RunData) -> float:
-        config = labelled(config)
-        return config.fraction * (config.tail_fraction if config.length_tail else 1.0)
-
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
         if config.answers:
             read_answers(config, data)
@@ -308,10 +307,6 @@ class LabellingTask(Task):
     def trainer(self, config: RunConfig) -> Callable[..., Any]:
         if config.answers:
             return _no_training
-        if config.control == WORDS_AND_ENCODER:
-            from recurra.tasks.labelling.joined import train_joined
-
-            return train_joined
         if config.is_control:
             from recurra.tasks.labelling.controls import train_control
 
@@ -326,7 +321,6 @@ class LabellingTask(Task):
         if config.answers:
             return record_answers(self, config, folder, data, started=started)
         from recurra.deployment.classifier import Classifier
-        from recurra.tasks.labelling.training import time_classifier
 
         machine, rows = data.machine, labelled(config.data)
         threads = machine.threads or available_cores()
@@ -358,11 +352,11 @@ class LabellingTask(Task):
             right[name] = decision.same(logits[name], split.labels)
             audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
         judged = [dataset.splits[name] for name in logits]
-        said = np.concatenate([decision.of_logits(each) for each in logits.values()])
+        given = np.concatenate([decision.of_logits(each) for each in logits.values()])
         truth = np.concatenate([split.labels for split in judged])
-        if unused := never_given(said, truth, dataset.label_names, least=_LEAST_JUDGED):
+        if unused := never_given(given, truth, dataset.label_names, least=_LEAST_JUDGED):
             which = f"'{unused[0]}'" if len(unused) == 1 else f"{len(unused):,} labels, such as '{unused[0]}'"
-            reporter.say(f"{config.run_id}: note: none of {len(said):,} rows that were not trained on gets {which}")
+            reporter.say(f"{config.run_id}: note: none of {len(given):,} rows that were not trained on gets {which}")
         if trained.lesson is not None:
             audits += trained.lesson.audits(dataset, data)
         audits += _encoder_audits(config)
@@ -375,7 +369,7 @@ class LabellingTask(Task):
         latency: dict[str, LatencyRecord] = {}
         if machine.latency:
             reporter.stage(config.run_id, "timing")
-            latency = time_classifier(classifier, self.timing_batches, dataset, config, threads)
+            latency = self.time_alone(partial(classifier.logits, clean=False), last.texts, config, threads)
         return self.record_class(
             **run_facts(config, started, threads),
             data=dataset.record(trained.tokenizer),
@@ -413,8 +407,7 @@ class LabellingTask(Task):
     def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
         from recurra.tasks.labelling.evaluation import compute_evaluation
 
-        refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
-        given = named_options(options, _EVALUATION_OPTIONS)
+        given = allowed_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
         return self.evaluation(compute_evaluation(run, self.measure, data_root=data_root, **given))
 
     def describe_kept(self, keep: float) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ from recurra.models.heads import mean_of_packed
 from recurra.models.inference import compute_rows, default_device
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import RecurraForSequenceClassification
-from recurra.tasks.runs import RunConfig, TeacherConfig, locate_teacher
+from recurra.tasks.base import RunConfig, TeacherConfig
+from recurra.tasks.runs import locate_teacher
 from recurra.tasks.study_data import StudyData
 from recurra.training.distillation import TaughtSplit
 
@@ -102,7 +103,7 @@ class Lesson:
 
     def record(self, student: Classifier) -> TeacherRecord:
         """What the record of the trained student says of its teachers."""
-        said = student.logits(self.selection, clean=False)
+        answers = student.logits(self.selection, clean=False)
         axes = self.labels.ndim
         return TeacherRecord(
             names=[teacher.config.name for teacher in self.teachers],
@@ -112,8 +113,8 @@ class Lesson:
             unlabelled_rows=len(self.texts) - len(self.labels),
             compares_states=self.compares_states,
             wall_s=self.wall_s,
-            train_accuracy=_share(_says(self.on_train[: len(self.labels)], axes) == self.labels),
-            agreement=_share(_says(said, axes) == _says(self.on_selection, axes)),
+            train_accuracy=float(np.mean(_labels(self.on_train[: len(self.labels)], axes) == self.labels)),
+            agreement=float(np.mean(_labels(answers, axes) == _labels(self.on_selection, axes))),
         )
 
     def targets(self, weight: float) -> npt.NDArray[np.float64]:
@@ -126,10 +127,10 @@ class Lesson:
         """
         logits, rows = self.on_train.astype(np.float64), len(self.labels)
         several = self.labels.ndim == 2
-        found: npt.NDArray[np.float64] = expit(logits) if several else softmax(logits, axis=1)
+        targets: npt.NDArray[np.float64] = expit(logits) if several else softmax(logits, axis=1)
         true = self.labels if several else np.eye(logits.shape[1])[self.labels]
-        found[:rows] = weight * found[:rows] + (1 - weight) * true
-        return found
+        targets[:rows] = weight * targets[:rows] + (1 - weight) * true
+        return targets
 
 
 def ask_teachers(
@@ -147,9 +148,9 @@ def ask_teachers(
     splits = [train, *([] if unlabelled is None else [unlabelled]), dataset.splits[dataset.selection_split]]
     answers: list[list[npt.NDArray[np.float32]]] = [[] for _ in splits]
     for teacher in teachers:
-        answer = _Answers(teacher, dataset.label_names, config.precision, cache_dir, reporter)
+        asked = _Asked(teacher, config, cache_dir, reporter)
         for logits, split in zip(answers, splits, strict=True):
-            logits.append(answer.to(split.texts))
+            logits.append(asked.logits(split.texts, dataset.label_names))
     *on_train, on_selection = (np.stack(logits).mean(axis=0, dtype=np.float32) for logits in answers)
     return Lesson(
         teachers,
@@ -186,7 +187,8 @@ def taught_rows(
     if unlabelled is not None:
         labelled = np.repeat([True, False], [len(train), len(unlabelled)])
         train = train.followed_by(unlabelled).weighed(None)
-    states = _States(lesson.teachers[0], layers, config.precision, cache_dir, reporter).of(train) if layers else None
+    asked = _Asked(lesson.teachers[0], config, cache_dir, reporter)
+    states = asked.states(train, layers) if layers else None
     taught = TaughtSplit(
         train.input_ids,
         train.offsets,
@@ -215,13 +217,9 @@ def _trained_on(teacher: Teacher, dataset: TextDataset, data: StudyData) -> Text
     return rows if rows.fingerprint == record.data.splits["train"].fingerprint else None
 
 
-def _says(logits: npt.NDArray[np.float32], axes: int) -> npt.NDArray[Any]:
+def _labels(logits: npt.NDArray[np.float32], axes: int) -> npt.NDArray[Any]:
     """The label of each row, or for several labels a row whether it has each."""
     return logits.argmax(axis=1) if axes == 1 else logits >= 0
-
-
-def _share(right: npt.NDArray[np.bool_]) -> float:
-    return float(np.mean(right))
 
 
 def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan | None) -> list[int]:
@@ -236,109 +234,80 @@ def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan |
     return align(plan, encoder.layers) if whole and encoder.sha256 == own else []
 
 
-class _Kept:
-    """What a teacher says of rows, computed in parts that are kept by content; it is loaded if one is not there yet."""
+class _Asked:
+    """A teacher that is asked part by part; what it says is kept by content, and it is opened if a part is missing."""
 
-    def __init__(self, teacher: Teacher, precision: str, cache_dir: Path | None, reporter: Reporter) -> None:
-        self.teacher, self.precision, self.cache_dir, self.reporter = teacher, precision, cache_dir, reporter
+    def __init__(self, teacher: Teacher, config: RunConfig, cache_dir: Path | None, reporter: Reporter) -> None:
+        self.teacher, self.precision = teacher, config.precision
+        self._cache_dir, self._reporter = cache_dir, reporter
 
-    def part(self, name: str, rows: range, identity: list[Any], compute: Callable[[], Any]) -> Any:
-        """One part of the rows, under a name; ``identity`` is what it depends on beside the teacher."""
-        key = content_hash([identity[0], self.teacher.identity, self.precision, *identity[1:]])[:40]
-        path = cache_path(f"teacher-{key}", self.cache_dir)
-        kept = read_arrays(path, key, (name,))
-        if kept is None:
-            what = "" if name == "logits" else f" for {name}"
-            asked = f"asking {self.teacher.config.name}{what}: rows {rows.start + 1:,} to {rows.stop:,}"
-            self.reporter.say(asked)
-            kept = {name: compute()}
-            write_arrays(path, key, kept)
-        return kept[name]
-
-
-class _Answers(_Kept):
-    """A teacher's answers to texts."""
-
-    def __init__(
-        self, teacher: Teacher, label_names: Sequence[str], precision: str, cache_dir: Path | None, reporter: Reporter
-    ) -> None:
-        super().__init__(teacher, precision, cache_dir, reporter)
-        self._label_names = list(label_names)
-        self._opened: Any = None
-
-    def to(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def logits(self, texts: Sequence[str], label_names: Sequence[str]) -> npt.NDArray[np.float32]:
         """Logits ``(texts, labels)`` in the order of the student's labels."""
-        parts = []
+        parts = [np.zeros((0, len(label_names)), dtype=np.float32)]
         for start in range(0, len(texts), PART_ROWS):
             part = texts[start : start + PART_ROWS]
-            digest = hashlib.sha256("\0".join([*self._label_names, "", *part]).encode("utf-8", "surrogatepass"))
-            rows = range(start, start + len(part))
-            parts.append(self.part("logits", rows, ["answers", digest.hexdigest()], partial(self._compute, part)))
-        return np.concatenate(parts) if parts else np.zeros((0, len(self._label_names)), dtype=np.float32)
-
-    def _compute(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        if self._opened is None:
-            self._opened = self._open()
-        model, order = self._opened
-        # Columns in another order lie otherwise in memory, and files hold memory.
-        return np.ascontiguousarray(model.logits(texts, clean=False)[:, order])
-
-    def _open(self) -> tuple[Any, list[int]]:
-        folder = self.teacher.folder
-        if self.teacher.record is None:
-            model: Any = ForeignClassifier.load(folder, precision=self.precision)
-        else:
-            own = is_export(folder) or self.teacher.record.model.kind != "transformer"
-            model = Classifier.open(folder, precision=None if own else self.precision)
-        theirs = [str(name) for name in model.classes_]
-        if sorted(theirs) != sorted(self._label_names):
-            raise ConfigurationError(
-                f"teacher '{self.teacher.config.name}' has the labels {_shown(theirs)}, the data have "
-                f"{_shown(self._label_names)}; take a teacher of the same labels"
-            )
-        return model, [theirs.index(name) for name in self._label_names]
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-class _States(_Kept):
-    """Mean states of rows after some of a teacher's layers."""
-
-    def __init__(
-        self, teacher: Teacher, layers: Sequence[int], precision: str, cache_dir: Path | None, reporter: Reporter
-    ) -> None:
-        super().__init__(teacher, precision, cache_dir, reporter)
-        self.layers = list(layers)
-        self._model: RecurraForSequenceClassification | None = None
-
-    def of(self, split: EncodedSplit) -> npt.NDArray[np.float16]:
-        """States ``(rows, layers, hidden)``; the tokenizer of teacher and student is that of their encoder."""
-        parts = []
-        for start, ids, offsets in _parts(split):
-            identity = ["states", self.layers, hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()]
-            rows = range(start, start + len(offsets) - 1)
-            parts.append(self.part("states", rows, identity, partial(self._compute, ids, offsets)))
+            digest = hashlib.sha256("\0".join([*label_names, "", *part]).encode("utf-8", "surrogatepass"))
+            compute = partial(self.compute_logits, part, label_names)
+            parts.append(self._part("logits", start, len(part), ["answers", digest.hexdigest()], compute))
         return np.concatenate(parts)
 
-    def _compute(self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float16]:
-        if self._model is None:
-            self._model = load_classifier_model(sealed_model(self.teacher.folder)).to(default_device())
-        model = self._model
-        rows = FlatRows(ids, offsets, int(model.config.pad_token_id or 0))
+    def states(self, split: EncodedSplit, layers: Sequence[int]) -> npt.NDArray[np.float16]:
+        """States ``(rows, layers, hidden)``; the tokenizer of teacher and student is that of their encoder."""
+        parts = []
+        for start in range(0, len(split), PART_ROWS):
+            offsets = split.offsets[start : start + PART_ROWS + 1]
+            ids, offsets = split.input_ids[offsets[0] : offsets[-1]], offsets - offsets[0]
+            digest = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
+            compute = partial(self._compute_states, ids, offsets, layers)
+            parts.append(self._part("states", start, len(offsets) - 1, ["states", list(layers), digest], compute))
+        return np.concatenate(parts)
+
+    def _part(self, name: str, start: int, rows: int, identity: list[Any], compute: Callable[[], Any]) -> Any:
+        """``identity`` is what the part depends on beside the teacher."""
+        key = content_hash([identity[0], self.teacher.identity, self.precision, *identity[1:]])[:40]
+        path = cache_path(f"teacher-{key}", self._cache_dir)
+        arrays = read_arrays(path, key, (name,))
+        if arrays is None:
+            what = "" if name == "logits" else f" for {name}"
+            self._reporter.say(f"asking {self.teacher.config.name}{what}: rows {start + 1:,} to {start + rows:,}")
+            arrays = {name: compute()}
+            write_arrays(path, key, arrays)
+        return arrays[name]
+
+    def compute_logits(self, texts: Sequence[str], label_names: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Asks for one part."""
+        theirs = [str(name) for name in self._classifier.classes_]
+        if sorted(theirs) != sorted(label_names):
+            raise ConfigurationError(
+                f"teacher '{self.teacher.config.name}' has the labels {', '.join(theirs[:8])}, the data have "
+                f"{', '.join(label_names[:8])}; take a teacher of the same labels"
+            )
+        # Columns in another order lie otherwise in memory, and files hold memory.
+        order = [theirs.index(name) for name in label_names]
+        return np.ascontiguousarray(self._classifier.logits(texts, clean=False)[:, order])
+
+    @cached_property
+    def _classifier(self) -> Any:
+        folder, record = self.teacher.folder, self.teacher.record
+        if record is None:
+            return ForeignClassifier.load(folder, precision=self.precision)
+        own = is_export(folder) or record.model.kind != "transformer"
+        return Classifier.open(folder, precision=None if own else self.precision)
+
+    @cached_property
+    def _model(self) -> RecurraForSequenceClassification:
+        return load_classifier_model(sealed_model(self.teacher.folder)).to(default_device())
+
+    def _compute_states(
+        self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], layers: Sequence[int]
+    ) -> npt.NDArray[np.float16]:
+        rows = FlatRows(ids, offsets, int(self._model.config.pad_token_id or 0))
 
         def compute(**inputs: torch.Tensor) -> list[torch.Tensor]:
-            states = model.model(**inputs, output_hidden_states=True, return_dict=True).hidden_states
-            means = [mean_of_packed(states[layer].float(), inputs["row_lengths"]) for layer in self.layers]
+            states = self._model.model(**inputs, output_hidden_states=True, return_dict=True).hidden_states
+            means = [mean_of_packed(states[layer].float(), inputs["row_lengths"]) for layer in layers]
             return [torch.stack(means, dim=1).half()]
 
         batches = rows.packed(_BATCH_SIZE, few_sizes=self.precision != "fp32")
-        (found,) = compute_rows(model, batches, len(offsets) - 1, compute, precision=self.precision)
-        return found
-
-
-def _parts(rows: EncodedSplit) -> Iterator[tuple[int, npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
-    for start in range(0, len(rows), PART_ROWS):
-        offsets = rows.offsets[start : start + PART_ROWS + 1]
-        yield start, rows.input_ids[offsets[0] : offsets[-1]], offsets - offsets[0]
+        (states,) = compute_rows(self._model, batches, len(offsets) - 1, compute, precision=self.precision)
+        return states

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,13 @@ import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.progress import Reporter
-from recurra.core.record import LatencyRecord, LearningCurveRecord, ModelRecord, TrainingRecord
+from recurra.core.record import LearningCurveRecord, ModelRecord, TrainingRecord
 from recurra.data.dataset import TextDataset
 from recurra.data.vocabulary import SEPARABLE, with_fewer_pieces
-from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import LabelDecision
-from recurra.evaluation.latency import measure_latency, synchroniser
 from recurra.models.controls.linear import LinearModel
-from recurra.tasks.labelling.data import labelled
-from recurra.tasks.profile import METHOD
-from recurra.tasks.runs import RunConfig
+from recurra.tasks.base import METHOD, RunConfig
+from recurra.tasks.labelling import labelled
 from recurra.tasks.study_data import StudyData
 
 if TYPE_CHECKING:
@@ -48,11 +45,7 @@ class Trained:
     """What a training leaves.
 
     Attributes:
-        dataset: Its data.
-        training: How it went.
-        model: What was trained.
         tokenizer: What the tokenizer is; empty without one.
-        lesson: What its teachers said; none without teachers.
         smaller: Of the tuned linear control, the same fitted on parts of the training rows, by their number.
         telling_words: What that control finds telling, by label.
     """
@@ -133,12 +126,6 @@ def narrow_table(model: Any, tokenizer: Any, ids: npt.NDArray[np.int32]) -> Any:
     return smaller
 
 
-def tell_fit(config: RunConfig, dataset: TextDataset, reporter: Reporter) -> None:
-    """Says that a control is being fitted, and to how much."""
-    texts = f"{len(dataset.splits['train']):,} texts with {dataset.num_labels:,} labels"
-    reporter.stage(config.run_id, f"fitting {config.model} to {texts}")
-
-
 def _row_weights(
     config: RunConfig, dataset: TextDataset, weights: npt.NDArray[np.float32] | None
 ) -> npt.NDArray[np.float32] | None:
@@ -179,31 +166,3 @@ def balanced_weights(
     sums = np.bincount(labels, weights=own)
     balanced = own / sums[labels]
     return (balanced / balanced.mean()).astype(np.float32)
-
-
-def time_classifier(
-    classifier: Classifier,
-    batches: Callable[[Sequence[str], int], list[Any]],
-    dataset: TextDataset,
-    config: RunConfig,
-    threads: int,
-) -> dict[str, LatencyRecord]:
-    """Times a classifier over the whole last reported split, at batch 1 and at the evaluation batch size."""
-    texts = dataset.splits[dataset.reported_splits[-1]].texts
-    device = "cpu"
-    if not config.is_control:
-        from recurra.models.inference import default_device
-
-        device = str(default_device())
-    result: dict[str, LatencyRecord] = {}
-    for batch_size in sorted({1, config.protocol.evaluation_batch_size}):
-        result[f"batch_{batch_size}"] = measure_latency(
-            lambda batch: classifier.logits(batch, clean=False),
-            batches(texts, batch_size),
-            synchronise=synchroniser(device),
-            threads=threads,
-            precision=config.precision,
-            device=device,
-            scope="text",
-        )
-    return result

@@ -13,7 +13,7 @@ import transformers
 from recurra.core.configuration import derive_seed
 from recurra.core.files import read_json
 from recurra.core.progress import Reporter
-from recurra.core.record import EncoderRecord, TrainingRecord
+from recurra.core.record import TrainingRecord
 from recurra.core.sealed import MODEL_NAME
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, encode_split
@@ -28,14 +28,12 @@ from recurra.models.loading import load_foreign_weights
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
 from recurra.models.presets import HeadKind
+from recurra.tasks.base import METHOD, PLAN, RunConfig, check_method, encoder_of
+from recurra.tasks.labelling import labelled
 from recurra.tasks.labelling.configuration import model_configuration
-from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.teacher import taught_rows
 from recurra.tasks.labelling.training import Trained, narrow_table, prepare_training
-from recurra.tasks.machine import Machine
-from recurra.tasks.profile import METHOD, PLAN, check_method, encoder_of
-from recurra.tasks.run_folder import TRAINING_NAME, keep_trained, transformer_record
-from recurra.tasks.runs import RunConfig
+from recurra.tasks.run_folder import TRAINING_NAME, encoder_record, keep_trained, transformer_record
 from recurra.tasks.study_data import StudyData
 from recurra.training.fit import train_transformer
 from recurra.training.setfit import train_by_setfit, version
@@ -55,76 +53,77 @@ def train_model(
     ``weights`` say what the loss of each training row counts, ``(rows,)``, with a mean of 1; none counts all alike.
     """
     dataset, weights, lesson = prepare_training(config, folder, data, reporter, weights)
-    machine = data.machine
+    rows, cache_dir, protocol = labelled(config.data), data.machine.cache_dir, config.protocol
     source, plan = encoder_of(config.model_overrides), str(config.model_overrides.get(PLAN, ""))
     if source is None:
-        tokenizer = load_tokenizer(labelled(config.data), dataset, machine.data_root)
+        tokenizer = load_tokenizer(rows, dataset, data.machine.data_root)
     else:
         tokenizer = read_tokenizer(source.folder)
+
+    def encode(split: TextSplit) -> EncodedSplit:
+        return encode_split(split, tokenizer, rows.max_length, cache_dir, windows=rows.windows)
+
     transformers.set_seed(derive_seed(config.seed, "weights"))
     model = classifier_of(model_configuration(config, dataset.label_names, len(tokenizer)))
-    train = _encode(dataset.splits["train"], tokenizer, config, machine)
+    train = encode(dataset.splits["train"])
     if source is not None and source.is_foreign:
         load_foreign_weights(model, source)
     elif source is not None:
         load_encoder_weights(model.model, source, plan, torch.from_numpy(train.input_ids))
         narrower = narrow_table(model, tokenizer, train.input_ids)
         if narrower is not tokenizer:
-            tokenizer, train = narrower, _encode(dataset.splits["train"], narrower, config, machine)
-    rows = train = train.weighed(weights)
+            tokenizer = narrower
+            train = encode(dataset.splits["train"])
+    learned = train = train.weighed(weights)
     if lesson is not None:
-        unlabelled = None if dataset.unlabelled is None else _encode(dataset.unlabelled, tokenizer, config, machine)
-        rows, lesson = taught_rows(
+        learned, lesson = taught_rows(
             config,
             lesson,
             train,
-            unlabelled,
+            None if dataset.unlabelled is None else encode(dataset.unlabelled),
             plan=None if source is None or source.is_adapted or source.is_foreign else source.plan(plan),
-            cache_dir=machine.cache_dir,
+            cache_dir=cache_dir,
             reporter=reporter,
         )
     done = folder / TRAINING_NAME
     if done.exists() and (folder / MODEL_NAME).is_dir():
         training = TrainingRecord.model_validate(read_json(done))
-    elif METHOD in config.model_overrides:
-        check_method(config.model_overrides)
-        assert source is not None
-        split = dataset.splits["train"]
-        training = train_by_setfit(
-            model,
-            source,
-            split.texts,
-            split.labels,
-            max_length=labelled(config.data).max_length,
-            seed=config.seed,
-            protocol=config.protocol.name,
-            reporter=reporter,
-        )
-        keep_trained(folder, model, tokenizer, labelled(config.data).max_length, training)
     else:
-        training = train_transformer(
-            model,
-            rows,
-            _encode(_selection(dataset, config), tokenizer, config, machine),
-            config.protocol,
-            folder=folder,
-            seed=config.seed,
-            precision=config.precision,
-            reporter=reporter,
-            mask_tokens=MaskTokens.of(tokenizer) if config.protocol.hides_tokens else None,
-            auxiliary=None
-            if dataset.auxiliary is None or not config.protocol.auxiliary_epochs
-            else _encode(dataset.auxiliary, tokenizer, config, machine).weighed(None),
-        )
-        keep_trained(folder, model, tokenizer, labelled(config.data).max_length, training)
+        if METHOD in config.model_overrides:
+            check_method(config.model_overrides)
+            assert source is not None
+            training = train_by_setfit(
+                model,
+                source,
+                dataset.splits["train"],
+                max_length=rows.max_length,
+                seed=config.seed,
+                protocol=protocol.name,
+                reporter=reporter,
+            )
+        else:
+            auxiliary = dataset.auxiliary if protocol.auxiliary_epochs else None
+            training = train_transformer(
+                model,
+                learned,
+                encode(_selection(dataset, config)),
+                protocol,
+                folder=folder,
+                seed=config.seed,
+                precision=config.precision,
+                reporter=reporter,
+                mask_tokens=MaskTokens.of(tokenizer) if protocol.hides_tokens else None,
+                auxiliary=None if auxiliary is None else encode(auxiliary).weighed(None),
+            )
+        keep_trained(folder, model, tokenizer, rows.max_length, training)
     described = transformer_record(
         config.model,
         _describe(config, source, plan),
         model.config,
         HeadKind.CLASSIFICATION,
-        tokens=labelled(config.data).max_length,
+        tokens=rows.max_length,
         folder=folder,
-        encoder=None if source is None else _encoder_record(source, plan),
+        encoder=None if source is None else encoder_record(source, plan),
     )
     return Trained(dataset, training, described, describe_tokenizer(tokenizer), lesson)
 
@@ -135,22 +134,6 @@ def _describe(config: RunConfig, source: EncoderSource | None, plan: str) -> str
     if source is not None:
         return f"the encoder {source.name}, layers {source.plan(plan)}"
     return PRESETS[config.model][0] if config.model in PRESETS else "from a model file"
-
-
-def _encoder_record(source: EncoderSource, plan: str) -> EncoderRecord:
-    return EncoderRecord(
-        name=source.name,
-        sha256=source.sha256,
-        plan=str(source.plan(plan)),
-        layers=source.num_layers,
-        licence=source.licence,
-        trained_on=source.trained_on,
-    )
-
-
-def _encode(split: TextSplit, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
-    data = labelled(config.data)
-    return encode_split(split, tokenizer, data.max_length, machine.cache_dir, windows=data.windows)
 
 
 def _selection(dataset: TextDataset, config: RunConfig) -> TextSplit:

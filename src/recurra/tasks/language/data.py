@@ -1,13 +1,19 @@
-"""The text of a language model's runs: its configuration, its splits, what a model can read of it."""
+"""The text of a language model's runs, what a model can read of it, and the configuration of that model."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import RunData
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.corpora import LanguageDataset
-from recurra.tasks.runs import RunConfig
+from recurra.tasks.base import RunConfig, base_preset
+from recurra.tasks.runs import changed_keys
 from recurra.tasks.study_data import StudyData
+
+if TYPE_CHECKING:
+    from recurra.models.configuration import RecurraConfig
 
 SELECTION_SPLIT = "validation"
 
@@ -47,3 +53,24 @@ def check_context(config: RunConfig, longest: int) -> None:
             f"context is {context}, and '{config.model}' reads at most {longest} tokens; "
             f"set data.context={longest}, or raise model.max_position_embeddings"
         )
+
+
+_DECIDED_BY_TOKENIZER = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def language_configuration(config: RunConfig, vocab_size: int | None, end_of_text: int | None) -> RecurraConfig:
+    """The model configuration of a run: preset, overrides, and what the tokenizer decides.
+
+    ``vocab_size`` are the rows of the token table; none while the tokenizer is not known, for a check of the rest.
+    ``end_of_text`` ends a text and begins the first.
+
+    Raises:
+        ConfigurationError: For an unknown preset or key, or a context that the model cannot read.
+    """
+    from recurra.models.presets import preset
+
+    keys = changed_keys(config, _DECIDED_BY_TOKENIZER, "tokenizer", vocab_size)
+    ends: dict[str, Any] = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
+    result = preset(base_preset(config.model, config.model_overrides), **keys, **ends)
+    check_context(config, result.max_position_embeddings)
+    return result

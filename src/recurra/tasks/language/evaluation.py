@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,15 @@ from recurra.core.record import (
     HeadRecord,
     LanguageMetricsRecord,
     LanguageRunRecord,
-    LatencyRecord,
     read_language_record,
 )
-from recurra.core.sealed import sealed_model
+from recurra.core.sealed import MODEL_NAME, sealed_model
 from recurra.core.terminal import decimal
 from recurra.data.language.configuration import LINES, LanguageDataConfig
 from recurra.data.language.corpora import RunningText, load_language_dataset, read_text_file
 from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import EncodedText, is_lossless, read_language_tokenizer
-from recurra.evaluation.latency import measure_latency, synchroniser
-from recurra.evaluation.perplexity import Perplexity, PositionLoss, evaluate_perplexity
+from recurra.evaluation.perplexity import PositionLoss, evaluate_perplexity
 from recurra.models.inference import autocast, check_precision, default_device
 from recurra.models.loading import load_language_model
 from recurra.tasks.base import require_split
@@ -38,82 +35,54 @@ from recurra.tasks.tables import CommandResult, Table
 def measure_text(
     model: Any,
     encoded: EncodedText,
+    data: LanguageDataConfig,
     *,
-    context: int,
-    stride: int | None,
-    packed: bool,
+    stride: int | None = None,
     lossless: bool,
     precision: str,
-) -> LanguageMetricsRecord:
-    """Measures every head of a model on a text, each token once.
+    by_position: bool = False,
+) -> tuple[LanguageMetricsRecord, dict[str, PositionLoss]]:
+    """Measures every head of a model of ours on a text, each token once; and, if asked for, its loss by position.
+
+    Heads are called ``exit-N`` after recurrence N; the final one comes last.
 
     Args:
-        model: Ours.
-        encoded: The text.
-        context: Tokens that are read at once.
+        data: How the text is cut.
         stride: Tokens from one window to the next; none gives blocks that do not overlap.
-        packed: Whether a text may read the texts before it.
         lossless: Whether the tokens give the text back: if not, words and bytes are not what was predicted.
-        precision: Precision of the matrix products.
 
     Raises:
         ConfigurationError: For a context or stride that cannot be.
         RunError: If the model gives what is not a number.
     """
-    heads = measure_heads(model, encoded, context=context, stride=stride, packed=packed, precision=precision)
-    return metrics_record(heads, context=context, stride=stride, lossless=lossless)
-
-
-def measure_heads(
-    model: Any,
-    encoded: EncodedText,
-    *,
-    context: int,
-    stride: int | None,
-    packed: bool,
-    precision: str,
-    by_position: bool = False,
-) -> dict[str, Perplexity]:
-    """Measures every head as `measure_text` does, by name; ``by_position`` also gives the loss by position.
-
-    Raises:
-        ConfigurationError: For a context or stride that cannot be.
-        RunError: If the model gives what is not a number.
-    """
-    return evaluate_perplexity(
+    heads = evaluate_perplexity(
         model,
         encoded,
-        context=context,
+        context=data.context,
         stride=stride,
-        packed=packed,
+        packed=data.mode != LINES,
         precision=precision,
         exits=True,
         by_position=by_position,
     )
-
-
-def metrics_record(
-    heads: Mapping[str, Perplexity], *, context: int, stride: int | None, lossless: bool
-) -> LanguageMetricsRecord:
-    """Returns what a record says of measured heads, as `measure_text` does."""
     final = heads[FINAL_HEAD]
-    return LanguageMetricsRecord(
+    metrics = LanguageMetricsRecord(
         tokens=final.tokens,
         words=final.words,
         bytes=final.num_bytes,
-        context=context,
-        stride=context if stride is None else stride,
-        heads={name: _head_record(value, lossless=lossless) for name, value in heads.items()},
+        context=data.context,
+        stride=data.context if stride is None else stride,
+        heads={
+            name: HeadRecord(
+                loss=head.loss,
+                token_perplexity=_finite(head.token_perplexity),
+                word_perplexity=_finite(head.word_perplexity) if lossless else None,
+                bits_per_byte=head.bits_per_byte if lossless else None,
+            )
+            for name, head in heads.items()
+        },
     )
-
-
-def _head_record(value: Perplexity, *, lossless: bool) -> HeadRecord:
-    return HeadRecord(
-        loss=value.loss,
-        token_perplexity=_finite(value.token_perplexity),
-        word_perplexity=_finite(value.word_perplexity) if lossless else None,
-        bits_per_byte=value.bits_per_byte if lossless else None,
-    )
+    return metrics, {name: head.positions for name, head in heads.items() if head.positions is not None}
 
 
 def _finite(value: float) -> float | None:
@@ -147,26 +116,6 @@ def forward_pass(model: Any, precision: str) -> Callable[[torch.Tensor], None]:
             model(input_ids=ids.to(device))
 
     return forward
-
-
-def time_language_model(
-    model: Any, tokens: npt.NDArray[Any], context: int, *, precision: str, batch_sizes: Sequence[int]
-) -> dict[str, LatencyRecord]:
-    """Times a model by itself; a sample is a window of ``context`` tokens."""
-    inputs = windows(tokens, context)
-    call, device = forward_pass(model, precision), str(model.device)
-    return {
-        f"batch_{size}": measure_latency(
-            call,
-            stacked(inputs, size),
-            synchronise=synchroniser(device),
-            threads=torch.get_num_threads(),
-            precision=precision,
-            device=device,
-            scope="model",
-        )
-        for size in sorted(set(batch_sizes))
-    }
 
 
 def head_table(title: str, metrics: Mapping[str, LanguageMetricsRecord]) -> Table:
@@ -207,64 +156,6 @@ def _perplexity(value: float | None) -> str:
     return f"{value:.3g}" if value >= 1e5 else f"{value:.2f}"
 
 
-MODEL_FOLDER = "model"
-
-
-@dataclass(frozen=True)
-class LanguageEvaluation:
-    """Quality of a language model on some text.
-
-    Attributes:
-        run_id: The run.
-        label: The model's name for tables; that of a leaking one says so.
-        source: The split, or the file.
-        fingerprint: Of the text.
-        metrics: What was measured now.
-        recorded: What the run's record says of the same split, cut in the same way, if it has it.
-        precision: Precision of the matrix products.
-        lossless: Whether the tokenizer gives the text back.
-        positions: Loss by position in a window of every head, if it was asked for.
-    """
-
-    run_id: str
-    label: str
-    source: str
-    fingerprint: str
-    metrics: LanguageMetricsRecord
-    recorded: LanguageMetricsRecord | None
-    precision: str
-    lossless: bool
-    positions: Mapping[str, PositionLoss] | None = None
-
-    def shown(self) -> CommandResult:
-        """Figures of every head, and what else was asked for."""
-        metrics = self.metrics
-        cut = "blocks" if metrics.stride == metrics.context else f"windows with stride {metrics.stride}"
-        lines = [
-            f"{metrics.tokens:,} tokens, {metrics.words:,} words, {metrics.bytes:,} bytes; {cut} of {metrics.context} "
-            f"tokens, computed in {self.precision}"
-        ]
-        if not self.lossless:
-            lines.append("the tokenizer loses part of a text: there is no figure by word or byte")
-        if self.recorded is not None:
-            lines.append(f"loss of the final head in the record: {self.recorded.final.loss:.4f}")
-        parts: list[Table | list[str]] = [head_table(f"{self.label}: {self.run_id}", {self.source: metrics})]
-        if self.positions is not None:
-            parts.append(position_table(f"{self.label}: loss by position", self.positions))
-            lines.append("every position: --json")
-        return CommandResult(self.plain(), [*parts, lines])
-
-    def plain(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
-        positions = self.positions
-        return {
-            **vars(self),
-            "metrics": self.metrics.model_dump(mode="json"),
-            "recorded": None if self.recorded is None else self.recorded.model_dump(mode="json"),
-            "positions": None if positions is None else {name: loss.plain() for name, loss in positions.items()},
-        }
-
-
 def evaluate_language_run(
     run: Path,
     *,
@@ -272,21 +163,17 @@ def evaluate_language_run(
     data: Path | None = None,
     stride: int | None = None,
     data_root: Path | None = None,
-    cache_dir: Path | None = None,
     precision: str | None = None,
     by_position: bool = False,
-) -> LanguageEvaluation:
+) -> CommandResult:
     """Evaluates every head of a run's language model.
 
     Args:
-        run: The run folder.
         split: A split of the run's corpus; none takes the last that the run reports, usually ``test``.
         data: A text file instead.
         stride: Tokens from one window to the next; none gives blocks of the run's context.
-        data_root: Local copies of public data.
-        cache_dir: Cache of tokenised text.
         precision: Precision to compute in; none takes the run's.
-        by_position: Also give the loss by position in a window.
+        by_position: Also show the loss by position in a window.
 
     Raises:
         CheckpointError: If the run is not finished or damaged.
@@ -301,35 +188,38 @@ def evaluate_language_run(
         text = own_split(record, config, split or record.data.reported_splits[-1], data_root)
     else:
         text = RunningText(str(data), read_text_file(data))
-    computed = precision or record.environment.precision
-    check_precision(computed)
-    tokenizer = read_language_tokenizer(run / MODEL_FOLDER)
+    precision = check_precision(precision or record.environment.precision)
+    tokenizer = read_language_tokenizer(run / MODEL_NAME)
     lossless = is_lossless(tokenizer)
     model = load_language_model(sealed_model(run)).to(default_device())
-    encoded = encode_for(text, config, tokenizer, cache_dir)
-    heads = measure_heads(
-        model,
-        encoded,
-        context=config.context,
-        stride=stride,
-        packed=config.mode != LINES,
-        precision=computed,
-        by_position=by_position,
+    encoded = encode_for(text, config, tokenizer, None)
+    metrics, positions = measure_text(
+        model, encoded, config, stride=stride, lossless=lossless, precision=precision, by_position=by_position
     )
-    metrics = metrics_record(heads, context=config.context, stride=stride, lossless=lossless)
-    positions = {name: head.positions for name, head in heads.items() if head.positions is not None}
     recorded = record.metrics.get(text.name) if data is None else None
-    return LanguageEvaluation(
-        run_id=record.run_id,
-        label=record.label,
-        source=text.name,
-        fingerprint=text.fingerprint,
-        metrics=metrics,
-        recorded=recorded if recorded is not None and recorded.stride == metrics.stride else None,
-        precision=computed,
-        lossless=lossless,
-        positions=positions or None,
-    )
+    recorded = recorded if recorded is not None and recorded.stride == metrics.stride else None
+    cut = "blocks" if metrics.stride == metrics.context else f"windows with stride {metrics.stride}"
+    lines = [
+        f"{metrics.tokens:,} tokens, {metrics.words:,} words, {metrics.bytes:,} bytes; {cut} of {metrics.context} "
+        f"tokens, computed in {precision}",
+        *([] if lossless else ["the tokenizer loses part of a text: there is no figure by word or byte"]),
+        *([] if recorded is None else [f"loss of the final head in the record: {recorded.final.loss:.4f}"]),
+        *(["every position: --json"] if positions else []),
+    ]
+    tables = [head_table(f"{record.label}: {record.run_id}", {text.name: metrics})]
+    tables += [position_table(f"{record.label}: loss by position", positions)] if positions else []
+    plain = {
+        "run_id": record.run_id,
+        "label": record.label,
+        "source": text.name,
+        "fingerprint": text.fingerprint,
+        "metrics": metrics.model_dump(mode="json"),
+        "recorded": None if recorded is None else recorded.model_dump(mode="json"),
+        "precision": precision,
+        "lossless": lossless,
+        "positions": {name: loss.plain() for name, loss in positions.items()} or None,
+    }
+    return CommandResult(plain, [*tables, lines])
 
 
 def own_split(record: LanguageRunRecord, config: LanguageDataConfig, name: str, data_root: Path | None) -> RunningText:
@@ -340,11 +230,11 @@ def own_split(record: LanguageRunRecord, config: LanguageDataConfig, name: str, 
         DataError: If the data cannot be had, or have changed.
     """
     require_split(record, name)
-    found = load_language_dataset(config, data_root, [name]).splits[name]
+    text = load_language_dataset(config, data_root, [name]).splits[name]
     recorded = record.data.splits[name].fingerprint
-    if found.fingerprint != recorded:
+    if text.fingerprint != recorded:
         raise DataError(
-            f"split '{name}' of '{config.name}' is not what the run was recorded on (fingerprint {found.fingerprint}, "
+            f"split '{name}' of '{config.name}' is not what the run was recorded on (fingerprint {text.fingerprint}, "
             f"recorded {recorded}): the text has changed; restore it, or evaluate a file with --data FILE"
         )
-    return found
+    return text

@@ -21,7 +21,7 @@ from recurra.models.exits.rules import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import default_device
 from recurra.models.loading import load_language_model
-from recurra.tasks.base import EXITS, FULL, ExitQuality
+from recurra.tasks.exits import EXITS, FULL, ExitQuality
 from recurra.tasks.language.evaluation import own_split
 
 # Tokens of a split that are scored: each threshold is a pass over them.

@@ -23,29 +23,22 @@ from recurra.models.names import LANGUAGE_PRESETS, WITHOUT_CONVOLUTION
 from recurra.tasks.base import (
     Competitor,
     DataCost,
-    ExitSubject,
     Given,
     Model,
+    RunConfig,
     Task,
+    allowed_options,
     count_lengths,
-    named_options,
-    refuse_options,
 )
-from recurra.tasks.language.data import check_context, load_run_text, running
-from recurra.tasks.runs import RunConfig
+from recurra.tasks.exits import ExitSubject
+from recurra.tasks.language.data import check_context, language_configuration, load_run_text, running
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.tables import CommandResult, Table
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, check_language_protocol
 
 # A preset with this table is meant for GPT-2's tokenizer, the others for one trained on the corpus.
 _GPT2_VOCABULARY = 50257
-_EVALUATION_OPTIONS = {
-    "--split": "split",
-    "--data": "data",
-    "--stride": "stride",
-    "--by-position": "by_position",
-    "--precision": "precision",
-}
+_EVALUATION_OPTIONS = ("split", "data", "stride", "by_position", "precision")
 
 
 class LanguageTask(Task):
@@ -175,9 +168,6 @@ class LanguageTask(Task):
         samples = make_samples(encode_for(dataset.splits["train"], config, tokenizer, machine.cache_dir), config)
         return DataCost([], count_lengths(samples.lengths), vocab_size=len(tokenizer))
 
-    def training_share(self, config: RunData) -> float:
-        return config.fraction
-
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
         check_language_protocol(config.protocol)
         text = running(config.data)
@@ -186,8 +176,6 @@ class LanguageTask(Task):
             load_language_tokenizer(text, None, data.machine.data_root)
         # A preset as it stands is known to be good; looking at it would load transformers.
         if config.model_overrides:
-            from recurra.tasks.language.configuration import language_configuration
-
             language_configuration(config, None, None)
         check_context(config, self.shape(config.model, config.model_overrides)["max_position_embeddings"])
         return []
@@ -205,7 +193,7 @@ class LanguageTask(Task):
     ) -> LanguageRunRecord:
         from recurra.tasks.language.training import record_language
 
-        return record_language(config, trained, data, reporter, started=started)
+        return record_language(self, config, trained, data, reporter, started=started)
 
     def present(self, record: AnyRecord, output: str) -> CommandResult:
         from recurra.tasks.language.evaluation import head_table
@@ -226,9 +214,9 @@ class LanguageTask(Task):
     def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
         from recurra.tasks.language.evaluation import evaluate_language_run
 
-        refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is a run of a language model, which predicts no labels")
-        given = named_options(options, _EVALUATION_OPTIONS)
-        return evaluate_language_run(run, data_root=data_root, **given).shown()
+        reason = f"'{run}' is a run of a language model, which predicts no labels"
+        given = allowed_options(options, _EVALUATION_OPTIONS, reason)
+        return evaluate_language_run(run, data_root=data_root, **given)
 
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
         from recurra.tasks.language.exits import LanguageSubject
@@ -255,14 +243,12 @@ class LanguageTask(Task):
 
     def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:
         from recurra.models.presets import language_flops
-        from recurra.tasks.language.configuration import language_configuration
 
         shape = language_configuration(config, None, None)
         return self.model_class()(shape), language_flops(shape, length, with_exits=True), None
 
     def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], cost: DataCost) -> float:
         from recurra.models.presets import language_flops
-        from recurra.tasks.language.configuration import language_configuration
 
         shape = language_configuration(config, cost.vocab_size, None)
         return float(sum(rows * language_flops(shape, int(size), with_exits=True) for size, rows in lengths.items()))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 
 from recurra.core.configuration import derive_seed
-from recurra.core.environment import available_cores, peak_memory_mib, tune_allocator
+from recurra.core.environment import available_cores, tune_allocator
 from recurra.core.files import read_json
 from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
@@ -35,7 +35,6 @@ from recurra.core.record import (
 )
 from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.core.sealed import MODEL_NAME
-from recurra.data.language.configuration import LINES
 from recurra.data.language.corpora import LanguageDataset, RunningText
 from recurra.data.language.preparation import (
     IGNORED,
@@ -60,29 +59,14 @@ from recurra.models.language_modeling import RecurraForCausalLM
 from recurra.models.loading import load_language_model
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.models.presets import HeadKind
-from recurra.tasks.language.configuration import language_configuration
-from recurra.tasks.language.data import SELECTION_SPLIT, load_run_text, running
-from recurra.tasks.language.evaluation import measure_text, time_language_model
+from recurra.tasks.base import RunConfig, Task
+from recurra.tasks.language.data import SELECTION_SPLIT, language_configuration, load_run_text, running
+from recurra.tasks.language.evaluation import forward_pass, measure_text, windows
 from recurra.tasks.run_folder import TRAINING_NAME, keep_trained, run_facts, shape_of, transformer_record
-from recurra.tasks.runs import RunConfig
 from recurra.tasks.study_data import StudyData
-from recurra.training.fit import (
-    CHECKPOINTS_NAME,
-    ONE_CYCLE,
-    depths_to_draw,
-    early_stopping,
-    train_or_resume,
-    training_arguments,
-)
+from recurra.training.fit import CHECKPOINTS_NAME, run_trainer, training_arguments, training_record
 from recurra.training.protocols import ProtocolConfig, check_language_protocol
-from recurra.training.trainer import (
-    Entry,
-    FixedBatches,
-    HistoryCallback,
-    RecurraTrainer,
-    TimedCheckpoints,
-    read_history,
-)
+from recurra.training.trainer import Entry, FixedBatches, HistoryCallback, RecurraTrainer, read_history
 
 
 def language_audits(model: Any, seed: int) -> list[AuditResult]:
@@ -118,17 +102,17 @@ def _seen_lines(
     dataset: LanguageDataset, metrics: Mapping[str, LanguageMetricsRecord], min_characters: int
 ) -> list[AuditResult]:
     """How many long lines of each split stand in train as well."""
-    found = []
+    audits = []
     for name, split in dataset.record(min_characters)["splits"].items():
         if name in metrics and split["seen_lines"] is not None:
             seen, lines = split["seen_lines"], split["long_lines"]
             summary = f"{seen:,} of {lines:,} lines of more than {min_characters} characters stand in train as well"
             share = seen / lines if lines else 0.0
             details = {"seen_lines": seen, "long_lines": lines}
-            found.append(
+            audits.append(
                 AuditResult(name=f"seen.lines.{name}", status="measured", summary=summary, value=share, details=details)
             )
-    return found
+    return audits
 
 
 HEAD_KEY = "head_"
@@ -192,25 +176,14 @@ def train_language_model(
     reporter: Reporter,
     pad_token_id: int,
 ) -> LanguageTrainingRecord:
-    """Trains ``model`` in place and leaves the weights of the best epoch in it.
+    """Trains ``model`` in place and leaves the weights of the best epoch in it, the one of the lowest objective.
 
     Every predicted token weighs the same in a step, whatever micro-batch it is in. If the folder holds a complete
     checkpoint, training goes on from there. In FP32 on one machine the result is then the same, bit for bit, as without
     the interruption.
 
     Args:
-        model: Language model with freshly initialised weights.
-        train: Training samples.
-        selection: Samples that choose the epoch (lowest objective).
-        protocol: How to train.
-        folder: Run folder; checkpoints and history go there.
-        seed: Seed of the batch order and of dropout.
-        precision: ``fp32`` or ``bf16`` (autocast), or ``fp16`` (with loss scaling; accelerator only).
-        reporter: For progress.
         pad_token_id: Fills lines up; never counted.
-
-    Returns:
-        What the record says of the training.
 
     Raises:
         ConfigurationError: If the protocol asks for what does not go together with a language model.
@@ -222,27 +195,17 @@ def train_language_model(
         protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision,
         per_device_eval_batch_size=protocol.evaluation_batch_size,
     )  # fmt: skip
-    steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
-    with reporter.task("training", steps) as task:
-        history = HistoryCallback(folder / HISTORY_NAME, task, read=history_by_head, tell=_tell)
-        trainer = LanguageTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=train,
-            eval_dataset=selection,
-            collator=LanguageCollator(pad_token_id, train.context),
-            data_seed=derive_seed(seed, "order"),
-            one_cycle=protocol.schedule == ONE_CYCLE,
-            depths=depths_to_draw(protocol, model.config),
-            callbacks=[history, TimedCheckpoints(), *early_stopping(protocol)],
-        )
-        resumed = train_or_resume(trainer, folder / CHECKPOINTS_NAME, protocol, reporter)
-    record = _record(trainer.state, train, protocol, resumed=int(resumed))
-    trainer.callback_handler.callbacks.clear()
-    del trainer
-    # A trainer that still lives when the process group ends can abort the process.
-    gc.collect()
-    return record
+    state, resumed = run_trainer(
+        model, train, protocol, arguments, reporter,
+        kind=LanguageTrainer,
+        progress=partial(HistoryCallback, folder / HISTORY_NAME, read=history_by_head, tell=_tell),
+        eval_dataset=selection, collator=LanguageCollator(pad_token_id, train.context),
+        data_seed=derive_seed(seed, "order"),
+    )  # fmt: skip
+    epochs = [LanguageEpochRecord(**entry) for entry in history_by_head(state)]
+    best = min(epochs, key=lambda epoch: epoch.validation_loss)
+    tokens = int(train.lengths.sum())
+    return training_record(LanguageTrainingRecord, state, protocol, epochs, best=best, tokens=tokens, resumed=resumed)
 
 
 def history_by_head(state: TrainerState) -> list[Entry]:
@@ -261,23 +224,6 @@ def _tell(entry: Entry) -> str:
     return f"perplexity by token {math.exp(loss):.1f}" if loss < 100 else f"loss {loss:.1f}"
 
 
-def _record(state: TrainerState, train: Samples, protocol: ProtocolConfig, *, resumed: int) -> LanguageTrainingRecord:
-    history = [LanguageEpochRecord(**entry) for entry in history_by_head(state)]
-    wall_s = sum(epoch.wall_s for epoch in history)
-    best = min(history, key=lambda epoch: epoch.validation_loss)
-    return LanguageTrainingRecord(
-        protocol=protocol.name,
-        epochs=len(history),
-        steps=state.global_step,
-        best_epoch=best.epoch,
-        wall_s=wall_s,
-        tokens_per_s=int(train.lengths.sum()) * len(history) / wall_s,
-        peak_memory_mib=peak_memory_mib(),
-        resumed=resumed,
-        history=history,
-    )
-
-
 REPORTED_SPLITS = ("validation", "test")
 
 
@@ -294,7 +240,13 @@ class TrainedLanguageModel:
 
 
 def record_language(
-    config: RunConfig, trained: TrainedLanguageModel, data: StudyData, reporter: Reporter, *, started: float
+    task: Task,
+    config: RunConfig,
+    trained: TrainedLanguageModel,
+    data: StudyData,
+    reporter: Reporter,
+    *,
+    started: float,
 ) -> LanguageRunRecord:
     """Measures and audits a trained model; returns the record, to be written last."""
     machine, text = data.machine, running(config.data)
@@ -304,14 +256,8 @@ def record_language(
     record = _data_record(config, trained)
     metrics: dict[str, LanguageMetricsRecord] = {
         name: measure_text(
-            model,
-            encoded,
-            context=text.context,
-            stride=None,
-            packed=text.mode != LINES,
-            lossless=bool(trained.tokenizer["lossless"]),
-            precision=config.precision,
-        )
+            model, encoded, text, lossless=bool(trained.tokenizer["lossless"]), precision=config.precision
+        )[0]
         for name, encoded in {
             **{name: trained.encoded[name] for name in record.reported_splits},
             TRAINING_SPLIT: _part_of_training(config, trained, machine.cache_dir),
@@ -320,13 +266,9 @@ def record_language(
     latency: dict[str, LatencyRecord] = {}
     if machine.latency:
         reporter.stage(config.run_id, "timing")
-        latency = time_language_model(
-            model,
-            trained.encoded[record.reported_splits[-1]].joined,
-            text.context,
-            precision=config.precision,
-            batch_sizes=(1, config.protocol.evaluation_batch_size),
-        )
+        tokens = trained.encoded[record.reported_splits[-1]].joined
+        call = forward_pass(model, config.precision)
+        latency = task.time_alone(call, windows(tokens, text.context), config, torch.get_num_threads())
     reporter.stage(config.run_id, "auditing")
     return LanguageRunRecord(
         **run_facts(config, started, machine.threads or available_cores()),

@@ -19,7 +19,7 @@ from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.labels import AS_JSON
 from recurra.deployment.decision import AnyLabels, LabelDecision
 from recurra.evaluation.audits.leakage import audit_leakage
-from recurra.tasks.base import ExitSubject
+from recurra.tasks.exits import ExitSubject
 from recurra.tasks.labelling.task import LabellingTask, Logits
 from recurra.tasks.multilabel.reporting import as_two_labels, choose_thresholds, measure_labels
 from recurra.tasks.tables import CommandResult, Table
@@ -90,8 +90,8 @@ class MultiLabelTask(LabellingTask):
         assert isinstance(decision, AnyLabels)
         metrics = computed.metrics
         low, high = metrics.micro_f1_interval
-        shown = self.figures(metrics)
-        figures = {"Micro F1": shown.pop("Micro F1"), "95 % interval": f"{low:.4f} to {high:.4f}", **shown}
+        others = self.figures(metrics)
+        figures = {"Micro F1": others.pop("Micro F1"), "95 % interval": f"{low:.4f} to {high:.4f}", **others}
         by_label = [
             {
                 "Label": name,
@@ -130,11 +130,11 @@ def audit_label_shortcuts(dataset: TextDataset) -> list[AuditResult]:
     from recurra.evaluation.audits.shortcuts import audit_shortcuts
 
     frequent = np.argsort(-dataset.splits["train"].labels.sum(axis=0), kind="stable")[:MOST_PROBED]
-    found: dict[str, list[tuple[str, AuditResult]]] = defaultdict(list)
+    by_audit: dict[str, list[tuple[str, AuditResult]]] = defaultdict(list)
     for label in frequent.tolist():
         for result in audit_shortcuts(_of_label(dataset, label)):
-            found[result.name].append((dataset.label_names[label], result))
-    return [_worst(results) for results in found.values()]
+            by_audit[result.name].append((dataset.label_names[label], result))
+    return [_worst(results) for results in by_audit.values()]
 
 
 def _of_label(dataset: TextDataset, label: int) -> TextDataset:
