@@ -230,7 +230,9 @@ class LegendEntry:
         return element("svg", inside, width=width, height=height, aria_hidden="true")
 
 
-Kind = Literal["trade-off", "isolation", "loss", "accuracy", "confusion", "data-size", "difficulty", "by-loop", "exits"]
+Kind = Literal[
+    "trade-off", "isolation", "loss", "accuracy", "lengths", "confusion", "data-size", "difficulty", "by-loop", "exits"
+]
 
 
 @dataclass(frozen=True)
