@@ -40,7 +40,7 @@ check: $(DEV) ## lint, format, types, import contract, generated tables
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python docs/site/results.py --check
+	@$(BIN)/python -m docs.site.results --check
 
 bench: $(DEV) ## measure speed and memory side by side with what a user would pick instead; JSON=FILE keeps the figures
 	@$(BIN)/python -m benchmarks $(if $(JSON),--json "$(JSON)") $(if $(CLASSIFIER),--classifier "$(CLASSIFIER)")
@@ -53,7 +53,7 @@ accelerator: $(DEV) ## on a machine with one: GPU tests, speed, studies at full 
 	@$(BIN)/python -m benchmarks.accelerator --output $(or $(OUTPUT),runs/accelerator) --slice-s $(or $(SLICE),540) $(if $(ONLY),--only "$(ONLY)")
 
 results: $(INSTALLED) ## write the tables in README and docs anew from the records under results/
-	@$(BIN)/python docs/site/results.py
+	@$(BIN)/python -m docs.site.results
 
 docs: $(DEV) ## build the documentation as a site, build/site/index.html; a broken link or anchor is an error
 	@$(BIN)/python docs/site/build.py

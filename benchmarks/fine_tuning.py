@@ -24,14 +24,13 @@ from benchmarks.measures import Measure, Setting
 from benchmarks.trainer import PROTOCOL, train_bert, train_ours, trainer_arguments
 from recurra.data.batching import Collator, LengthGroupedBatchSampler
 from recurra.data.encoding import EncodedSplit
-from recurra.models.inference import autocast, default_device, has_bf16
+from recurra.models.inference import autocast
 
-FASTEST = "bf16" if has_bf16(default_device()) else "fp32"
-OURS, OURS_FP32 = f"recurra {FASTEST}", "recurra fp32"
+OURS, OURS_FP32 = f"recurra {models.FASTEST}", "recurra fp32"
 BERT, BY_LENGTH, LOOP = (
     "BERT, FP32, stock Trainer",
-    f"BERT, {FASTEST}, Trainer by length",
-    f"BERT, {FASTEST}, plain loop",
+    f"BERT, {models.FASTEST}, Trainer by length",
+    f"BERT, {models.FASTEST}, plain loop",
 )
 
 
@@ -47,7 +46,7 @@ def build(job: Job) -> Callable[[int], None]:
             if job.variant == BERT:
                 train_bert(job.preset, rows, trainer_arguments(folder, job.steps, "fp32"))
             elif job.variant == BY_LENGTH:
-                arguments = trainer_arguments(folder, job.steps, FASTEST)
+                arguments = trainer_arguments(folder, job.steps, models.FASTEST)
                 arguments.train_sampling_strategy = "group_by_length"
                 train_bert(job.preset, rows, arguments)
             elif job.variant == LOOP:
@@ -65,7 +64,7 @@ def _plain_loop(preset: str, rows: EncodedSplit) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=PROTOCOL.learning_rate, fused=True)
     collator = Collator(0)
     for batch in LengthGroupedBatchSampler(rows.lengths, PROTOCOL.batch_size, seed=0):
-        with autocast(FASTEST, torch.device("cpu")):
+        with autocast(models.FASTEST, torch.device("cpu")):
             loss = model(**collator(rows.__getitems__(batch))).loss
         loss.backward()
         clip_grad_norm_(model.parameters(), PROTOCOL.max_grad_norm)

@@ -38,7 +38,6 @@ from recurra.deployment.onnx import MODEL_NAME
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
 from recurra.deployment.onnx.sessions import open_session
-from recurra.models.inference import default_device, has_bf16
 
 Rows = npt.NDArray[np.int64]
 Compute = Callable[[Rows, Rows], object]
@@ -53,19 +52,17 @@ SINGLE, CHUNKS = 24, 4
 BATCHES = (256, 1_024, 4_096)
 CALIBRATION_ROWS = 64
 
-# Emulated bf16 is many times slower than FP32, so nobody would set it on a processor without it.
-HALF = ("bf16",) if has_bf16(default_device()) else ()
-FASTEST = "bf16" if HALF else "fp32"
-OURS = tuple(f"recurra {precision}" for precision in ("int8", "fp32", *HALF))
+FLOATS = tuple(dict.fromkeys(("fp32", models.FASTEST)))
+OURS = ("recurra int8", *(f"recurra {precision}" for precision in FLOATS))
 # What each peer needs beyond this package.
 PEERS = {
     "OpenVINO int8": ("openvino", "nncf"),
-    **{f"OpenVINO {precision}": ("openvino",) for precision in (*HALF, "fp32")},
+    **{f"OpenVINO {precision}": ("openvino",) for precision in FLOATS},
     "ONNX Runtime int8": ("onnxruntime",),
     "ONNX Runtime int8, fused": ("onnxruntime",),
     "CTranslate2 int8": ("ctranslate2",),
-    f"torch {FASTEST}": (),
-    f"sentence-transformers {FASTEST}": ("sentence_transformers",),
+    f"torch {models.FASTEST}": (),
+    f"sentence-transformers {models.FASTEST}": ("sentence_transformers",),
 }
 
 
@@ -248,7 +245,7 @@ def measure(setting: Setting) -> list[Measure]:
         lines += _held("int8 in batches, against the fastest peer", kind, rate, (int8, peers), 1.3)
         lines += [measure for name in peers for measure in _held("int8 in batches", kind, rate, (int8, [name]), None)]
         lines += _held("int8, one text, against the fastest peer", kind, single, (int8, peers), 1.4)
-        for precision in ("fp32", *HALF):
+        for precision in FLOATS:
             others = [name for name in peers if name == f"OpenVINO {precision}"]
             lines += _held(f"{precision} in batches", kind, rate, (f"recurra {precision}", others), 1.2)
     return lines

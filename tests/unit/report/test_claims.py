@@ -10,7 +10,8 @@ from string import Formatter
 from typing import get_args
 
 import pytest
-from docs.site.results import Claim, Claims, Figure, _Studies, render_results_markdown
+from docs.site.claims import Claim, Claims, Figure
+from docs.site.results import _Studies, render_results_markdown
 
 from recurra.core.errors import ConfigurationError
 from recurra.tasks.summary import Summary
