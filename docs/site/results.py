@@ -240,7 +240,7 @@ def by_split(summary: Summary) -> str:
         judge = reporting_of(summary.task).judge(table)
         rows = []
         for split in table.reported_splits:
-            values = [judge.of(model, split) if split in model.scores else None for model in table.models]
+            values = [judge.of(model, split) for model in table.models]
             cells = [form.NONE if value is None else _mean_and_spread(value) for value in values]
             rows.append([escaped(split), *cells])
         seeds = max(len(model.seeds) for model in table.models)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from recurra.core.configuration import names_in
 from recurra.core.errors import ConfigurationError, DataError, errors_for_python
 from recurra.core.files import write_text
 from recurra.core.progress import Reporter
@@ -212,11 +213,6 @@ def _answers_file(name: str, given: Any, config: RunData, data: StudyData, outpu
     return str(path)
 
 
-def names_of(models: str) -> list[str]:
-    """Models that are named in one text, separated by commas."""
-    return [name.strip() for name in models.split(",") if name.strip()]
-
-
 def named_values(assignments: Iterable[str], option: str, example: str) -> dict[str, str]:
     """Reads ``NAME=VALUE`` of an option that may be repeated.
 
@@ -389,7 +385,7 @@ def compare(
     asked = Asked(
         {"name": name, **assigned.data},
         assigned.protocol,
-        models=names_of(models) if isinstance(models, str) else models,
+        models=names_in(models) if isinstance(models, str) else models,
         protocol=base,
         encoder=encoder,
         plan=plan,

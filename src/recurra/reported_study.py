@@ -15,7 +15,15 @@ from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError, RunError, StorageError
 from recurra.core.files import FolderLock, is_part, write_text
-from recurra.core.packed import HISTORY_NAME, PREDICTIONS_NAME, RECORDS_NAME, RUNS_NAME, in_study
+from recurra.core.packed import (
+    HISTORY_NAME,
+    LATENCY_NAME,
+    PREDICTIONS_NAME,
+    RECORDS_NAME,
+    RUNS_NAME,
+    SPEC_NAME,
+    in_study,
+)
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord, SplitRecord, holds_any_record, read_any_record
 from recurra.core.record_parts import ANSWERS
@@ -27,7 +35,6 @@ from recurra.deployment.export.formats import find_format
 from recurra.deployment.export_record import WITH_EXITS, load_export_records
 from recurra.report.render import results_frame, results_text, write_study_report
 from recurra.report.summary import (
-    LATENCY_NAME,
     group_tables,
     load_runs,
     read_latency_file,
@@ -40,16 +47,14 @@ from recurra.study.estimate import Expectation, expect
 from recurra.study.executor import Executor, LocalExecutor, Outcome, rough_weight, threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, make_exports, plan_exports
 from recurra.study.final import final_run, gains_rows, train_again
-from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
+from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, PlannedRun, plan_study, refuse_untrusted
 from recurra.study.ray_executor import Cluster, RayExecutor
 from recurra.study.run import preflight, refuse_unheard_texts
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.workers import Workers
-from recurra.tasks import part_of
 from recurra.tasks.base import ENCODER, RunConfig, task, task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.machine import Machine
-from recurra.tasks.reporting import Reporting
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import Summary, plain, uncollected
 
@@ -65,7 +70,7 @@ def check_measure(spec: StudySpec, data: StudyData) -> None:
     """
     if spec.measure is None:
         return
-    reporting: Reporting = part_of(spec.task.name, "reporting")
+    reporting = reporting_of(spec.task.name)
     for config in spec.data:
         reporting.asked(spec.judging, spec.task.label_names(config, data))
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import present_study
+from recurra.cli.output import command_line, present_study
+from recurra.core.configuration import names_in
 
 
 @options.with_data_options()
@@ -157,7 +156,7 @@ def compare(
 
     Example: recurra compare reviews.csv --output runs/reviews
     """
-    from recurra.comparison import Asked, named_values, names_of
+    from recurra.comparison import Asked, named_values
     from recurra.core.progress import Reporter
     from recurra.tasks.machine import Machine
     from recurra.tasks.study_data import StudyData
@@ -167,7 +166,7 @@ def compare(
     asked = Asked(
         values,
         assigned.protocol,
-        models=None if models is None else names_of(models),
+        models=None if models is None else names_in(models),
         protocol=protocol,
         encoder=encoder,
         plan=plan,
@@ -186,13 +185,8 @@ def compare(
         final=final,
         workers=workers,
     )
-    result = asked.run(known, output, Reporter(quiet=quiet), command_line)
+    result = asked.run(known, output, Reporter(quiet=quiet), lambda _: command_line())
     present_study(result, as_json=as_json, wide=wide)
-
-
-def command_line(_: object) -> str:
-    """The command as it was typed."""
-    return shlex.join(["recurra", *sys.argv[1:]])
 
 
 def demo(
@@ -215,6 +209,6 @@ def demo(
 
     spec, known = demonstration(seeds=seeds), StudyData(Machine(cache_dir=cache_dir, threads=1))
     result = run_and_report(
-        spec, output, known, workers=workers, reporter=Reporter(quiet=quiet), command=command_line(spec)
+        spec, output, known, workers=workers, reporter=Reporter(quiet=quiet), command=command_line()
     )
     present_study(result, as_json=as_json)

@@ -99,9 +99,32 @@ Data = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, 
 AnyData = Annotated[
     str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, wikitext-2-v1), a labelled file, or a .txt.")
 ]
+# Options that say how data are read, by the key that each sets; words but for whole numbers and flags.
+_READING = {
+    "tokenizer": "bert-base-uncased, trained (on the training split), or a folder or vocab.txt; for running text gpt2, "
+    "trained, or a folder. Default: bert-base-uncased if the data root has it or the corpus is sst2, else trained.",
+    "data_protocol": "How rows become splits, e.g. official or pooled for sst2.",
+    "text_column": "Column with the text, or several to join: title,body. Default: text.",
+    "label_column": "Column with the label, numbers or words; default: label.",
+    "label_columns": "Any number of labels a text: names of columns of 0 and 1, with commas.",
+    "label_separator": "Any number of labels a text: what stands between them, or json for lists.",
+    "id_column": "Column with unique ids; default: id if it has them, else the line.",
+    "encoding": "Encoding of a text file without a mark, e.g. cp1252. Default: utf-8.",
+    "group_column": "Column whose equal values stay in one split (author, thread).",
+    "validation": "File with validation rows; else we split them off.",
+    "test": "File with test rows; else we split them off.",
+    "max_length": "Tokens after which a text is cut, at most 512. Default: 128; for a file of yours the smallest of "
+    "64, 128, 256, 512 that holds 95 % of the training rows.",
+    "windows": "Most windows of so many tokens that a longer text is read in, whose scores are averaged, at most 64. "
+    "Default: 1, which cuts it.",
+    "form_must_not_predict": "The form of a text (length, punctuation, case) must not tell its label: where it does, "
+    "the audit fails.",
+    "skip_unlabelled": "Leave rows of a file without a label out, and say which; else an error.",
+    "unlabelled": "File of texts without labels (or .txt, one a line): students learn a teacher's answers.",
+}
 Encoding = Annotated[
     str | None,
-    typer.Option("--encoding", help="Encoding of a text file without a mark, e.g. cp1252. Default: utf-8."),
+    typer.Option("--encoding", help=_READING["encoding"]),
 ]
 InputTextColumn = Annotated[
     str, typer.Option("--text-column", help="Column with the text, or several to join: title,body.")
@@ -127,29 +150,6 @@ class Executor(StrEnum):
     RAY = "ray"
 
 
-# Options that say how data are read, by the key that each sets; words but for whole numbers and flags.
-_READING = {
-    "tokenizer": "bert-base-uncased, trained (on the training split), or a folder or vocab.txt; for running text gpt2, "
-    "trained, or a folder. Default: bert-base-uncased if the data root has it or the corpus is sst2, else trained.",
-    "data_protocol": "How rows become splits, e.g. official or pooled for sst2.",
-    "text_column": "Column with the text, or several to join: title,body. Default: text.",
-    "label_column": "Column with the label, numbers or words; default: label.",
-    "label_columns": "Any number of labels a text: names of columns of 0 and 1, with commas.",
-    "label_separator": "Any number of labels a text: what stands between them, or json for lists.",
-    "id_column": "Column with unique ids; default: id if it has them, else the line.",
-    "encoding": "Encoding of a text file without a mark, e.g. cp1252. Default: utf-8.",
-    "group_column": "Column whose equal values stay in one split (author, thread).",
-    "validation": "File with validation rows; else we split them off.",
-    "test": "File with test rows; else we split them off.",
-    "max_length": "Tokens after which a text is cut, at most 512. Default: 128; for a file of yours the smallest of "
-    "64, 128, 256, 512 that holds 95 % of the training rows.",
-    "windows": "Most windows of so many tokens that a longer text is read in, whose scores are averaged, at most 64. "
-    "Default: 1, which cuts it.",
-    "form_must_not_predict": "The form of a text (length, punctuation, case) must not tell its label: where it does, "
-    "the audit fails.",
-    "skip_unlabelled": "Leave rows of a file without a label out, and say which; else an error.",
-    "unlabelled": "File of texts without labels (or .txt, one a line): students learn a teacher's answers.",
-}
 _WHOLE_NUMBERS = {"max_length", "windows"}
 _FLAGS = {"form_must_not_predict", "skip_unlabelled"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_AUDIT = 3
+
+
+def command_line() -> str:
+    """The command as it was typed."""
+    return shlex.join(["recurra", *sys.argv[1:]])
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import EXIT_INPUT, present, present_study
+from recurra.cli.output import EXIT_INPUT, command_line, present, present_study
 from recurra.core.terminal import one_line
 
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ def run(
         known,
         workers=workers,
         reporter=Reporter(quiet=quiet),
-        command=shlex.join(["recurra", *sys.argv[1:]]),
+        command=command_line(),
         cluster=Cluster(address, run_cpus, run_gpus, retries) if executor is options.Executor.RAY else None,
     )
     present_study(result, as_json=as_json, wide=True)
@@ -207,7 +206,7 @@ def report(
     from recurra.reported_study import report_records, report_study
     from recurra.study.spec import load_study
 
-    command = shlex.join(["recurra", *sys.argv[1:]])
+    command = command_line()
     if file.is_dir():
         if assignments:
             raise ConfigurationError(

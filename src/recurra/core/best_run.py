@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import StringConstraints
 
 from recurra.core.errors import CheckpointError
-from recurra.core.packed import RUNS_NAME
+from recurra.core.packed import RUNS_NAME, SPEC_NAME
 from recurra.core.record import RECORD_NAME
 from recurra.core.sealed import Sealed
 
@@ -23,7 +23,7 @@ FINAL_NAME = "final"
 _BEST = Path(BEST_NAME).stem
 _MOST_LISTED = 10
 # What a run and a study write before anything else.
-_CONFIGURATION, _SPEC = "config.yaml", "study.yaml"
+_CONFIGURATION = "config.yaml"
 
 
 class BestRunRecord(Sealed):
@@ -74,7 +74,7 @@ def find_run(path: Path | str) -> FoundRun:
 def no_run(folder: Path) -> CheckpointError:
     """The error for a folder without a finished run: what it is instead, and what to do."""
     again = "start its command again, which goes on where it stopped"
-    if (folder / RUNS_NAME).is_dir() and (folder / _SPEC).is_file():
+    if (folder / RUNS_NAME).is_dir() and (folder / SPEC_NAME).is_file():
         return CheckpointError(f"'{folder}' is a comparison of which no run is finished; {again}")
     if (folder / _CONFIGURATION).is_file():
         return CheckpointError(f"'{folder}' is a run that is not finished; {again}")

@@ -206,6 +206,11 @@ def text_keys(cls: type[BaseModel]) -> frozenset[str]:
     return frozenset(key for key, field in cls.model_fields.items() if field.annotation in (str, str | None))
 
 
+def names_in(text: str) -> list[str]:
+    """Names that stand in one text, separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Collection[str] = ()) -> dict[str, Any]:
     """Applies ``key=value`` assignments; values are YAML, dotted keys reach into sections.
 

@@ -22,6 +22,9 @@ RECORDS_NAME = "records.jsonl"
 HISTORY_NAME = "history.jsonl"
 PREDICTIONS_NAME = "predictions.parquet"
 RUNS_NAME = "runs"
+# What a study keeps beside them.
+SPEC_NAME = "study.yaml"
+LATENCY_NAME = "latency.json"
 # A packed file lies at most this far below its study: runs/RUN/record.json.
 _DEPTH = 3
 _LINE = re.compile(rb'\{"file":\s*(?P<file>"(?:[^"\\]|\\.)*"),\s*"content":\s*(?P<content>["{\[].*)\}\s*', re.DOTALL)

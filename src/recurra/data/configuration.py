@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from recurra.core.configuration import HashedSettings
+from recurra.core.configuration import HashedSettings, names_in
 from recurra.core.errors import unknown
 from recurra.data.cleaning import CLEANINGS, FIRST
 from recurra.data.formats import check_encoding
@@ -129,7 +129,7 @@ class DataConfig(RunData):
         """Files and corpora of texts without labels."""
         if not self.unlabelled or Path(self.unlabelled).is_file():
             return [self.unlabelled] if self.unlabelled else []
-        return [part.strip() for part in self.unlabelled.split(",") if part.strip()]
+        return names_in(self.unlabelled)
 
     @property
     def labels(self) -> LabelColumn:
@@ -236,7 +236,7 @@ class MultiLabelData(DataConfig):
     @field_validator("label_columns", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
-        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+        return names_in(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

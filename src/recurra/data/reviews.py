@@ -122,7 +122,7 @@ def runs(words: Words, length: int) -> Iterator[Words]:
 def texts_inside(queries: Collection[Words], rows: Iterable[Words], least: int) -> Iterator[tuple[int, Words]]:
     """Yields number and query wherever a row has a query of ``least`` words or more as a run of its words.
 
-    Queries are looked for where their first words stand: `_ANCHOR_WORDS` of them, or as many as the shortest has.
+    Queries are looked for where their first words stand: `_ANCHOR_WORDS` of them, ``least`` of shorter queries.
     """
     lengths: dict[Words, set[int]] = defaultdict(set)
     for query in queries:

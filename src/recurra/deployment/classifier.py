@@ -16,7 +16,7 @@ from recurra.data.cleaning import FIRST, check_texts, clean_texts, recorded_clea
 from recurra.data.columns import one_dimension
 from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import LabelDecision, OneLabel, read_decision
-from recurra.deployment.engines import load_engine
+from recurra.deployment.engines import load_engine, refuse_precision
 from recurra.deployment.engines.computation import (
     DEFAULT_BATCH_SIZE,
     NO_RECURRENCES,
@@ -27,6 +27,7 @@ from recurra.deployment.engines.computation import (
     trace_of,
 )
 from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export, read_run
+from recurra.models.controls import holds_linear_model
 from recurra.models.exits.rules import ExitRule
 
 
@@ -108,10 +109,14 @@ class Classifier:
 
         Raises:
             CheckpointError: If the folder is not a finished run of ours, or its model is damaged.
+            ConfigurationError: If the model is linear, and a precision was given.
         """
         record = read_run(Path(run))
+        folder = sealed_model(Path(run))
+        if holds_linear_model(folder):
+            refuse_precision(precision)
         engine = load_engine(
-            sealed_model(Path(run)),
+            folder,
             precision=precision,
             preferred=record.environment.precision,
             **recorded_reading(record.config),
@@ -148,8 +153,9 @@ class Classifier:
             ConfigurationError: If the model has no such exit, is no Transformer, or no rule is given and the model
                 carries none.
         """
-        self._check_may_leave()
-        rule = self._calibrated() if rule is None else rule
+        if rule is None:
+            self._check_may_leave()
+            rule = self._calibrated()
         self.check_rule(rule)
         self._rule = rule
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from recurra.core.errors import ConfigurationError, RunError
+from recurra.core.record import FINAL_HEAD
 from recurra.data.language.tokenization import EncodedText
 from recurra.models.inference import autocast
 
@@ -96,12 +97,9 @@ def loss_by_position(nats: npt.NDArray[np.float64], positions: npt.NDArray[np.in
     )
 
 
-FINAL = "final"
-
-
 def head_names(config: Any) -> list[str]:
     """Names of a model's heads: ``exit-N`` after recurrence N, the final one last."""
-    return [*(f"exit-{number}" for number in getattr(config, "exits", ())), FINAL]
+    return [*(f"exit-{number}" for number in getattr(config, "exits", ())), FINAL_HEAD]
 
 
 # Logits of so many positions are held at once for each head: 412 MB in FP32 for GPT-2's vocabulary.
@@ -133,7 +131,7 @@ def score_texts(
     _check_tokens(model, texts, first_read)
     starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
     heads: Scores = {}
-    names = head_names(model.config) if exits else [FINAL]
+    names = head_names(model.config) if exits else [FINAL_HEAD]
     was_training = model.training
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     accepted = inspect.signature(model.forward).parameters
@@ -162,7 +160,7 @@ def score_texts(
     for name, nats in heads.items():
         if np.isnan(nats).any():
             raise RunError(f"the model's logits ({name}) are not numbers; check its weights, or use precision=fp32")
-    return heads or {FINAL: np.zeros(int(starts[-1]))}
+    return heads or {FINAL_HEAD: np.zeros(int(starts[-1]))}
 
 
 def _place(

@@ -39,6 +39,11 @@ class MeanInterval(NamedTuple):
     low: float | None
     high: float | None
 
+    @property
+    def half(self) -> float | None:
+        """Half of the interval; 0 if all runs are equal."""
+        return None if self.high is None or self.low is None else (self.high - self.low) / 2
+
 
 class McNemarTest(NamedTuple):
     """McNemar's test. ``only_a`` rows are right under A and wrong under B, ``only_b`` the reverse."""

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutput
 
 from recurra.core.errors import ConfigurationError
-from recurra.evaluation.perplexity import BATCH_POSITIONS, FINAL, score_texts
+from recurra.core.record import FINAL_HEAD
+from recurra.evaluation.perplexity import BATCH_POSITIONS, score_texts
 from recurra.models.cache import RecurraCache
 from recurra.models.exits.rules import CONFIDENCE, ExitMeasure, ExitRule, every_row, threshold_rule
 from recurra.models.exits.thresholds import CalibratedExits, candidate_thresholds
@@ -62,7 +63,7 @@ def score_token_exits(
     decoder = _Decoder(model, rule)
     positions = max(BATCH_POSITIONS, _LOGITS // model.config.vocab_size)
     scores = score_texts(decoder, texts, first_read=first_read, context=context, batch_positions=positions)
-    return ExitScores(scores[FINAL], decoder.exit_counts)
+    return ExitScores(scores[FINAL_HEAD], decoder.exit_counts)
 
 
 class _Decoder(nn.Module):

@@ -5,12 +5,14 @@ A contrast is a named pair: both are tested on the same rows, or by seeds where 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,7 @@ class Rows:
         truth: True labels, ``(rows,)``, where the measure asks for labels.
         predicted: ``(runs, rows)``, likewise.
         logits: ``(runs, rows, labels)``, likewise.
+        runs: Positions of the runs whose predictions could be read.
     """
 
     key: bytes
@@ -75,10 +78,12 @@ class Rows:
     truth: NDArray[np.int64] | None = None
     predicted: NDArray[np.int64] | None = None
     logits: NDArray[np.float32] | None = None
+    runs: tuple[int, ...] = (0,)
 
     def of_runs(self, runs: Sequence[int]) -> Rows:
         """The same of some of the runs, by their positions."""
-        return replace(self, **{name: part[runs] for name, part in self._by_run.items()})
+        places = [self.runs.index(run) for run in runs]
+        return replace(self, runs=tuple(runs), **{name: part[places] for name, part in self._by_run.items()})
 
     def only(self, mask: Mask) -> Rows:
         """The same of some of the rows."""
@@ -173,20 +178,21 @@ def scored_model(
 def _read_rows(
     runs: Sequence[LoadedRun], split: str, reporting: Reporting, known: KnownRows, measure: Measure
 ) -> Rows | None:
-    """None if predictions are not on disk, damaged, empty, or of other rows than those of the first run."""
+    """Of the runs whose predictions are on disk and whole; none if no run has any, or runs have other rows."""
     parts: list[Predictions] = []
-    try:
-        if measure.by_labels or runs[0].folds:
-            parts = [reporting.predictions(run, split) for run in runs]
-            keyed = [(part.key, part.correct) for part in parts]
-        else:
-            keyed = [read_correctness(run.folder, split, known) for run in runs]
-    except RecurraError:
+    keyed: dict[int, tuple[bytes, Mask]] = {}
+    for place, run in enumerate(runs):
+        with contextlib.suppress(RecurraError):
+            if measure.by_labels or run.folds:
+                part = reporting.predictions(run, split)
+                parts.append(part)
+                keyed[place] = part.key, part.correct
+            else:
+                keyed[place] = read_correctness(run.folder, split, known)
+    keys = {key for key, _ in keyed.values()}
+    if len(keys) != 1 or not all(correct.size for _, correct in keyed.values()):
         return None
-    (key, first), *others = keyed
-    if not first.size or any(other != key for other, _ in others):
-        return None
-    rows = Rows(key, np.stack([correct for _, correct in keyed]))
+    rows = Rows(keys.pop(), np.stack([correct for _, correct in keyed.values()]), runs=tuple(keyed))
     if not measure.by_labels:
         return rows
     predicted, logits = np.stack([part.predicted for part in parts]), np.stack([part.logits for part in parts])
@@ -280,12 +286,21 @@ def answer_contrasts(
             to the table of side ``a``.
         tests: Those between the models of the table.
     """
-    lines = []
+    pairs = {(test.a, test.b): test for test in tests}
+    lines, known = [], {}
     for contrast in contrasts:
         a, b = (_side(side, key, scored) for side in (contrast.a, contrast.b))
-        if a is not None and b is not None and split_side(contrast.a)[1] in (None, key.precision):
-            lines.append(_compare(contrast.name, (contrast.a, contrast.b), (a, b), measure))
-    known = {} if measure.paired_by_rows else {frozenset((test.a, test.b)): test.p_holm for test in tests}
+        if a is None or b is None or split_side(contrast.a)[1] not in (None, key.precision):
+            continue
+        labels, names = (a.label, b.label), (contrast.a, contrast.b)
+        of_table = all(model is scored[key].get(model.label) for model in (a, b))
+        pair = pairs.get(labels) if of_table else None
+        # What a pair was tested by is not drawn again; a pair that stands the other way round is.
+        tested = _compare(contrast.name, names, (a, b), measure) if pair is None else pair
+        lines.append(tested and replace(tested, name=contrast.name, a=contrast.a, b=contrast.b))
+        either = pair or (pairs.get(labels[::-1]) if of_table else None)
+        if either is not None and not measure.paired_by_rows:
+            known[names] = either.p_holm
     return _judged([line for line in lines if line is not None], measure, known)
 
 
@@ -304,7 +319,7 @@ def _compare(
     if not (pairs and a.values and b.values and a.split == b.split):
         return None
     gaps = [a.values[i] - b.values[j] for i, j in pairs]
-    gap, _, low, high = mean_interval(gaps)
+    interval = mean_interval(gaps)
     spreads = [max(model.values) - min(model.values) for model in models if len(model.values) > 1]
     line = Comparison(
         name=name,
@@ -312,9 +327,9 @@ def _compare(
         b=labels[1],
         split=a.split,
         seeds=len(pairs),
-        gap=gap,
+        gap=interval.mean,
         # Pairs that all give the same gap (two models that the seed does not change) say nothing of the seeds.
-        half=(high - low) / 2 if low is not None and high is not None and high > low else None,
+        half=interval.half or None,
         spread=max(spreads, default=None),
         seeds_apart=min(a.values) > max(b.values) or min(b.values) > max(a.values) if spreads else None,
     )
@@ -325,13 +340,15 @@ def _compare(
         p = seed_p_value(gaps)
         few = "one seed" if len(gaps) == 1 else "every seed gives the same gap"
         return replace(line, p=p, reason=few if p is None else "")
-    if a.rows is None or b.rows is None:
-        return replace(line, reason=f"the predictions on the {a.split} split are not on disk")
+    places = [sorted({pair[side] for pair in pairs}) for side in (0, 1)]
+    if a.rows is None or b.rows is None or not {*places[0]} <= {*a.rows.runs} or not {*places[1]} <= {*b.rows.runs}:
+        return replace(line, reason=f"the predictions on the {a.split} split are not on disk, or of no rows")
     if a.rows.key != b.rows.key:
         return replace(line, reason=f"the models were not evaluated on the same rows of the {a.split} split")
-    first, second = a.rows.of_runs(sorted({i for i, _ in pairs})), b.rows.of_runs(sorted({j for _, j in pairs}))
+    first, second = a.rows.of_runs(places[0]), b.rows.of_runs(places[1])
     drawn = bootstrap_gap(first, second, measure)
-    tests = [((a.seeds[i], b.seeds[j]), mcnemar(a.rows.correct[i], b.rows.correct[j])) for i, j in pairs]
+    right = [dict(zip(side.runs, side.correct, strict=True)) for side in (first, second)]
+    tests = [((a.seeds[i], b.seeds[j]), mcnemar(right[0][i], right[1][j])) for i, j in pairs]
     only_a, only_b = (sum(getattr(test, side) for _, test in tests) for side in ("only_a", "only_b"))
     return replace(
         line,
@@ -345,7 +362,7 @@ def _compare(
 
 
 def _judged(
-    lines: Sequence[Comparison], measure: Measure, known: Mapping[frozenset[str], float | None] | None = None
+    lines: Sequence[Comparison], measure: Measure, known: Mapping[tuple[str, str], float | None] = MappingProxyType({})
 ) -> list[Comparison]:
     """The same, corrected by Holm, with verdicts and sentences; what of p is ``known`` was corrected elsewhere."""
     corrected = iter(holm([line.p for line in lines if line.p is not None]))
@@ -353,7 +370,7 @@ def _judged(
     judged = []
     for raw in lines:
         p_holm = None if raw.p is None else next(corrected)
-        p_holm = (known or {}).get(frozenset((raw.a, raw.b)), p_holm)
+        p_holm = known.get((raw.a, raw.b), p_holm)
         tests = [replace(test, p_holm=next(corrected_seeds)) for test in raw.mcnemar]
         line = replace(raw, p_holm=p_holm, mcnemar=tests)
         against = _against(line, measure)
@@ -449,15 +466,14 @@ def _pooled(
     key: tuple[str, ...], gaps: dict[str, float], p: float | None, p_holm: float | None, measure: Measure
 ) -> PooledContrast:
     name, a, b, training, precision, _ = key
-    mean, _, low, high = mean_interval(list(gaps.values()))
-    assert low is not None and high is not None
+    interval = mean_interval(list(gaps.values()))
+    assert interval.half is not None
     ahead = sum(measure.merit(gap) > 0 for gap in gaps.values())
     verdict: Verdict = "untested" if p_holm is None else "distinguishable"
     why = ": the gap is the same on all" if p_holm is None else ""
     if p_holm is not None and p_holm >= SIGNIFICANCE_LEVEL:
         verdict, why = "not distinguishable", f": other data could turn it round (p {p_value(p_holm)})"
-    half = (high - low) / 2
-    placed = f"over {len(gaps)} data sets {_placed(a, b, mean, half, measure)}, better on {ahead}"
+    placed = f"over {len(gaps)} data sets {_placed(a, b, interval.mean, interval.half, measure)}, better on {ahead}"
     return PooledContrast(
         name=name,
         a=a,
@@ -465,8 +481,8 @@ def _pooled(
         training=training,
         precision=precision,
         gaps=gaps,
-        gap=mean,
-        half=half,
+        gap=interval.mean,
+        half=interval.half,
         ahead=ahead,
         p=p,
         p_holm=p_holm,
@@ -488,11 +504,11 @@ def judge_leaks(
         The same lines; those on rows of that split say what the verdict is without them. Unchanged where the
         predictions are not on disk, or there is nothing to compare.
     """
-    sizes = {None if model.rows is None else model.rows.correct.shape[1] for model in scored.values()}
-    if len(scored) < 2 or len(sizes) > 1 or None in sizes:
+    whole = [model.rows for model in scored.values() if model.rows and len(model.rows.runs) == len(model.seeds)]
+    sizes = {rows.correct.shape[1] for rows in whole}
+    if len(scored) < 2 or len(whole) < len(scored) or len(sizes) > 1:
         return list(lines)
     (rows,) = sizes
-    assert rows is not None
     masks: dict[str, Mask] = {}
     for run in runs:
         for audit in run.record.audits:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from recurra.core.errors import DataError, RecurraError
 from recurra.core.files import read_json
-from recurra.core.packed import in_study, run_folders
+from recurra.core.packed import LATENCY_NAME, SPEC_NAME, in_study, run_folders
 from recurra.core.record import LatencyRecord, SharedParts, read_any_record
 from recurra.core.record_parts import ANSWERS, TRAINING_SPLIT
 from recurra.deployment.export_record import ExportRecord
@@ -44,8 +44,6 @@ from recurra.tasks.summary import (
     uncollected,
 )
 
-LATENCY_NAME = "latency.json"
-SPEC_NAME = "study.yaml"
 STUDY_FILES = "configs/studies"
 
 
@@ -95,7 +93,7 @@ def load_runs(
         path = Path(folder)
         try:
             record = read_any_record(path, shared)
-            beside = part_of(record.task, "reporting").beside(path, record)
+            beside = reporting_of(record.task).beside(path, record)
         except RecurraError as error:
             failed.setdefault(path.name, str(error))
             continue
@@ -277,7 +275,7 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
         audited=any(audit.status != "skipped" for run in runs for audit in run.record.audits),
         failed_audits=list(dict.fromkeys(failed)),
         failed_groups=list(dict.fromkeys(group_of(name, runs[0].record.data.splits)[0] for name in failed)),
-        barred=reporting.barred(runs, headline, measure),
+        barred=study.scored[table.key][label].barred,
         price=study.questions.prices.get(model.preset),
     )
     return reporting.model(common, runs, headline)
@@ -446,7 +444,7 @@ def summarise(
     questions: Questions = NO_QUESTIONS,
     exports: Sequence[ExportRecord] = (),
 ) -> Summary:
-    """Summarises runs into tables of models that may be compared; see `recurra.report.summary`.
+    """Summarises runs into tables of models that may be compared.
 
     Args:
         latency: Content of the study's ``latency.json``, if there is one; preferred to what a run measured alone.

@@ -41,7 +41,7 @@ def read_assignments(pairs: Iterable[str]) -> Assignments:
         ConfigurationError: For a pair without ``=``, or of another section.
     """
     fields = [f"data.{key}" for task in tasks() for key in task.data_config.model_fields]
-    texts = {f"data.{key}" for task in tasks() for key in text_keys(task.data_config)}
+    texts = {*text_keys(ProtocolConfig), *(f"data.{key}" for task in tasks() for key in text_keys(task.data_config))}
     values = override({}, pairs, texts=texts)
     data, model = values.pop("data", {}), values.pop("model", {})
     sections = [f"{name}.{next(iter(value), '')}" for name, value in values.items() if isinstance(value, dict)]

@@ -162,10 +162,9 @@ def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
         linear = LinearModel.load(folder / "model")
         recorded = recorded - linear.num_parameters if joined else recorded
     if record.model.kind == "linear" and not joined:
-        skipped = "skipped: a linear model has neither padding nor batches"
+        why = "a linear model has neither padding nor batches"
         return [
-            AuditResult(name="invariance.padding", status="skipped", summary=skipped),
-            AuditResult(name="invariance.neighbours", status="skipped", summary=skipped),
+            *(AuditResult.skipped(f"invariance.{kind}", why) for kind in ("padding", "neighbours")),
             _parameter_audit(linear.num_parameters, recorded, "the record declares"),
         ]
     if not (folder / "model").is_dir():

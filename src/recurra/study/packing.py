@@ -17,6 +17,7 @@ from recurra.core.packed import (
     PREDICTIONS_NAME,
     RECORDS_NAME,
     RUNS_NAME,
+    SPEC_NAME,
     line_of,
     packed_files,
     run_folders,
@@ -24,7 +25,7 @@ from recurra.core.packed import (
 from recurra.core.record import RECORD_NAME, read_any_record
 from recurra.deployment.export_record import EXPORTS_NAME, load_export_records
 from recurra.evaluation.predictions import pack_predictions
-from recurra.study.plan import ROWS_NAME, SPEC_NAME
+from recurra.study.plan import ROWS_NAME
 
 # What a report writes into a study's folder, from the records.
 _DERIVED = {BEST_NAME, "summary.json", "exports.json"}

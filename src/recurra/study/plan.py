@@ -183,7 +183,6 @@ class ProgressReporter(Reporter):
 ERROR_NAME = "error.json"
 # Rows that a program had in memory when it asked for the study.
 ROWS_NAME = "rows"
-SPEC_NAME = "study.yaml"
 
 State = Literal["done", "refused", "running", "failed", "interrupted", "to do"]
 

@@ -113,7 +113,7 @@ def execute_run(
         task = task_of_data(config.data)
         if not speaks_for_all():
             if not (folder / RECORD_NAME).exists():
-                task.trainer(config)(config, folder, data, reporter)
+                task.trainer(config)(config, folder, data, Reporter(quiet=True))
             return None
         context.enter_context(FolderLock(folder))
         if (done := claim_folder(config, folder)) is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from recurra.core.configuration import Settings, override, read_yaml
+from recurra.core.configuration import Settings, names_in, override, read_yaml
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
 from recurra.deployment.export_record import ExportRequest
@@ -42,7 +42,6 @@ from recurra.tasks.runs import (
     own_name,
     read_variant,
     resolve_model,
-    teacher_names,
 )
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS, ProtocolConfig
 
@@ -194,18 +193,18 @@ def expand(spec: StudySpec) -> list[RunConfig]:
     """Returns all runs of a study, cheap controls first, then seed by seed so that early results cover every model."""
     protocols = [_load_protocol(spec, entry) for entry in spec.protocols]
     only = spec.models_of_protocols
-    models = sorted(spec.models, key=lambda model: model_name(model) not in controls())
+    known = {model_name(model): model for model in spec.models}
+    names = sorted(known, key=lambda name: name not in controls())
     # Checked and, for files, hashed once; the seeds were checked with the study.
     pupils = [
-        (*_taught_run(spec, model, data, protocol, protocols=protocols, precision=precision), data)
+        (*_taught_run(spec, known, name, data, protocol, protocols=protocols, precision=precision), data)
         for entry in spec.data
         for protocol in protocols
         for precision in spec.precisions
-        for model in models
+        for name in names
         for data in entry.every_fold
         # Who teaches under a protocol does not learn from itself.
-        if model_name(model) not in teacher_names(protocol.teacher)
-        and (protocol.name not in only or model_name(model) in only[protocol.name])
+        if name not in names_in(protocol.teacher) and (protocol.name not in only or name in only[protocol.name])
     ]
     runs = [_of_seed(run, data, seed, teachers) for seed in spec.seeds for run, teachers, data in pupils]
     return list({run.config_hash: run for run in runs}.values())
@@ -213,7 +212,8 @@ def expand(spec: StudySpec) -> list[RunConfig]:
 
 def _taught_run(
     spec: StudySpec,
-    model: Entry,
+    known: Mapping[str, Entry],
+    name: str,
     data: RunData,
     protocol: ProtocolConfig,
     *,
@@ -221,26 +221,26 @@ def _taught_run(
     precision: str,
 ) -> tuple[RunConfig, list[RunConfig]]:
     """A run of the first seed, which knows the folders that it learns from, and the runs that it learns from."""
-    known = {model_name(each): each for each in spec.models}
+    model = known[name]
     overrides = resolve_model(model)[1]
-    alone = model_name(model) in controls() or ANSWERS_FILE in overrides
+    alone = name in controls() or ANSWERS_FILE in overrides
     asked = [] if alone else asked_teachers(overrides, protocol)
-    folders = [locate_teacher(name) for name in asked if name not in known]
+    folders = [locate_teacher(teacher) for teacher in asked if teacher not in known]
     how: dict[str, Any] = {"seed": spec.seeds[0], "precision": precision}
     run = make_run(model, data, protocol, teachers=folders, **how)
     own = next((each for each in (protocol, *protocols) if not each.teacher), None)
     teachers = []
-    for name in asked:
-        if name not in known:
+    for teacher in asked:
+        if teacher not in known:
             continue
         if own is None:
             raise ConfigurationError(
-                f"protocol '{protocol.name}': its teacher '{name}' is a model of the study, which has no protocol "
+                f"protocol '{protocol.name}': its teacher '{teacher}' is a model of the study, which has no protocol "
                 "without a teacher to train it under; add one, for example finetune"
             )
-        teachers.append(make_run(known[name], data, own, teachers=[], **how))
+        teachers.append(make_run(known[teacher], data, own, teachers=[], **how))
         if teachers[-1].model_overrides.get(TEACHER):
-            raise ConfigurationError(f"model '{run.model}': its teacher '{name}' learns from another model itself")
+            raise ConfigurationError(f"model '{run.model}': its teacher '{teacher}' learns from another model itself")
     return run, teachers
 
 

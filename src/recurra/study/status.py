@@ -11,7 +11,7 @@ from typing import Any
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError, RecurraError, RunError, StorageError
-from recurra.core.packed import in_study
+from recurra.core.packed import SPEC_NAME, in_study
 from recurra.core.progress import Reporter
 from recurra.core.terminal import duration, words
 from recurra.study.estimate import (
@@ -26,7 +26,7 @@ from recurra.study.estimate import (
 )
 from recurra.study.executor import threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, plan_exports
-from recurra.study.plan import SPEC_NAME, PlannedRun, plan_study
+from recurra.study.plan import PlannedRun, plan_study
 from recurra.study.spec import StudySpec, load_study
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import model_name
@@ -138,8 +138,9 @@ def look_at_study(spec: StudySpec, output: Path) -> StudyView:
             f"the study's file '{missing[0]}' is not in '{Path.cwd()}'; "
             "call this in the folder that the study was started in"
         )
-    runs = plan_study(spec, output)
-    return StudyView(spec.name, output, runs, plan_exports(spec, output, runs), _remaining(runs))
+    folder = output.resolve()
+    runs = plan_study(spec, folder)
+    return StudyView(spec.name, folder, runs, plan_exports(spec, folder, runs), _remaining(runs))
 
 
 def _remaining(runs: Sequence[PlannedRun]) -> float | None:

@@ -11,15 +11,13 @@ from typing import Any
 
 from recurra.core.environment import available_cores, environment_record, waited_s
 from recurra.core.files import write_json
-from recurra.core.packed import RUNS_NAME
+from recurra.core.packed import LATENCY_NAME, RUNS_NAME
 from recurra.core.record import AnyRecord, LatencyRecord, read_any_record
 from recurra.deployment.export_record import EXPORTS_NAME, WITH_EXITS
 from recurra.study.footprint import measure_footprint
 from recurra.tasks.base import Task, task
 from recurra.tasks.measures import WAITED
 from recurra.tasks.study_data import StudyData
-
-LATENCY_NAME = "latency.json"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ import sys
 import threading
 from typing import Any
 
+from pydantic import BaseModel
+
 from recurra.core.environment import reset_peak_memory
 from recurra.core.errors import RecurraError
 from recurra.study.run import execute_run
@@ -41,15 +43,16 @@ def serve(modules: list[str]) -> None:
         module, _, name = function.partition(":")
         reply: dict[str, Any] = {"code": 0}
         try:
-            reply["result"] = getattr(importlib.import_module(module), name)(*arguments)
+            result = getattr(importlib.import_module(module), name)(*arguments)
+            # A record is read where it was written.
+            reply["result"] = None if isinstance(result, BaseModel) else result
         except RecurraError as error:
             sys.stdout.write(f"error: {error}\n")
             reply["code"] = error.exit_code
         # What the next run records as its peak must not be this one's.
         reply["reusable"] = reset_peak_memory()
         sys.stderr.flush()
-        # A record is read where it was written.
-        sys.stdout.write(f"\n{REPLY}{json.dumps(reply, default=lambda _: None)}\n")
+        sys.stdout.write(f"\n{REPLY}{json.dumps(reply)}\n")
         sys.stdout.flush()
 
 

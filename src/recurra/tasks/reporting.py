@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,6 @@ class Reporting(ABC):
 
     task: str
     measures: tuple[Measure, ...]
-    published_tables: Collection[str] = ()
 
     def measure_of(self, table: TableRuns, judging: Judging) -> Measure:
         """What the models of a table are compared by: what was asked for, or the first."""
@@ -192,7 +191,10 @@ class Reporting(ABC):
         if not models:
             return [nearest(able, limits)] if able else []
         best = best_model(models, split, measure)
-        others = "the best of several, whose sizes were not weighed" if len(models) > 1 else "no other is to be had"
+        if len(models) > 1:
+            others = "the best of several, whose sizes were not weighed"
+        else:
+            others = "no other is to be had" if len(able) == 1 else f"of {len(able)} the only one within {limits}"
         value = f"{measure.heading} {measure.value(measure.mean(best, split))} on {split}"
         return [Advice(RECOMMENDED, best.label, f"{value}; {others}.")]
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from recurra.core.configuration import content_hash, read_yaml
+from recurra.core.configuration import content_hash, names_in, read_yaml
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.core.record import LabelRunRecord, holds_any_record, read_any_record
 from recurra.data.configuration import RunData
@@ -91,11 +91,6 @@ def read_variant(values: Mapping[str, Any]) -> dict[str, Any]:
             f"model '{name}': give either preset or encoder, what the model starts from, or answers"
         )
     return entry
-
-
-def teacher_names(text: str) -> list[str]:
-    """Names or folders of teachers, separated by commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def locate_teacher(folder: str) -> TeacherConfig:
@@ -198,7 +193,7 @@ def hash_of_files(paths: Sequence[Path]) -> str:
 
 def asked_teachers(overrides: Mapping[str, Any], protocol: ProtocolConfig) -> list[str]:
     """Names or folders of whom a model learns from: its own teachers, else those of the protocol."""
-    return teacher_names(str(overrides.get(TEACHER) or protocol.teacher))
+    return names_in(str(overrides.get(TEACHER) or protocol.teacher))
 
 
 def make_run(

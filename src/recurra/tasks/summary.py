@@ -67,7 +67,7 @@ class ModelSummary:
         scores: By split, as its task has them; a `recurra.tasks.measures.Measure` reads its estimate from there.
         latency: By batch size in samples, as text (a key of JSON).
         fronts: Costs (``latency 1``, ``size``) by which no model of the table is both cheaper and better; see
-            `recurra.report.summary`.
+            `recurra.report.summary.pareto_front`.
         barred: Why its figures are held against nobody's; empty if they may be.
     """
 
@@ -126,7 +126,8 @@ class Comparison:
         rows: Rows compared; 0 if they could not be, or if the test is by seeds.
         low: Lower end of its 95 % paired bootstrap interval over rows; none if it could not be tested so.
         p: Bootstrap p-value, or that of the paired t-test where there are no rows to draw.
-        p_holm: Corrected by Holm over the contrasts, or the pairs, of the table; by seeds always over the pairs.
+        p_holm: Corrected by Holm over the contrasts, or the pairs, of the table; by seeds over the pairs if both
+            are in it.
         odds_ratio: See `recurra.evaluation.significance.discordant_odds_ratio`, over all pairs of runs.
         mcnemar: One test a seed, corrected by Holm over all seeds of the contrasts, or the pairs; none by seeds.
         reason: Why it is untested.

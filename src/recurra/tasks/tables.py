@@ -1,6 +1,6 @@
 """Tables for readers, cells as text by heading: results, contrasts, tests, audits, advice, and the runs behind them.
 
-Programs read the plain values (`recurra.report.summary.long_table`). A renderer needs to know no task and no measure.
+Programs read the plain values (`recurra.report.render.long_table`). A renderer needs to know no task and no measure.
 """
 
 from __future__ import annotations

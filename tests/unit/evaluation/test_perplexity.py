@@ -15,8 +15,9 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from recurra.core.errors import ConfigurationError, RunError
+from recurra.core.record import FINAL_HEAD
 from recurra.data.language.tokenization import EncodedText
-from recurra.evaluation.perplexity import FINAL, evaluate_perplexity, score_texts, scoring_windows
+from recurra.evaluation.perplexity import evaluate_perplexity, score_texts, scoring_windows
 
 VOCABULARY = 23
 
@@ -80,7 +81,7 @@ def test_bigrams_have_the_cross_entropy_of_their_counts() -> None:
     model = Bigrams(counts.log())
     # A bigram model needs one token only, so that context and stride must not matter.
     for context, stride in ((1, 1), (8, None), (8, 3), (200, None)):
-        result = evaluate_perplexity(model, text, context=context, stride=stride)[FINAL]
+        result = evaluate_perplexity(model, text, context=context, stride=stride)[FINAL_HEAD]
         assert result.nats == pytest.approx(exact, rel=1e-12) and result.tokens == 30 + 41 + 7 + 4
     assert result.word_perplexity == pytest.approx(math.exp(exact / 50))
     assert result.bits_per_byte == pytest.approx(exact / math.log(2) / 300)
@@ -95,14 +96,14 @@ def test_blocks_are_what_the_stock_model_says_with_its_own_loss() -> None:
     for start in range(0, len(stream) - 1, 8):
         block = torch.from_numpy(stream[start : start + 9].astype(np.int64))[None]
         nats += float(model(block, labels=block).loss) * (block.shape[1] - 1)
-    assert evaluate_perplexity(model, text, context=8)[FINAL].nats == pytest.approx(nats, rel=1e-5)
+    assert evaluate_perplexity(model, text, context=8)[FINAL_HEAD].nats == pytest.approx(nats, rel=1e-5)
 
 
 @pytest.mark.parametrize(("packed", "stride"), [(True, 3), (True, None), (False, None), (False, 2)])
 def test_the_batch_changes_nothing_and_padding_is_not_counted(packed: bool, stride: int | None) -> None:
     model, text = gpt2(), encoded([25, 0, 14, 3, 1, 30])
     results = [
-        evaluate_perplexity(model, text, context=8, stride=stride, packed=packed, batch_positions=positions)[FINAL]
+        evaluate_perplexity(model, text, context=8, stride=stride, packed=packed, batch_positions=positions)[FINAL_HEAD]
         for positions in (1, 20, 10_000)
     ]
     assert {result.tokens for result in results} == {len(text.joined)}
@@ -116,8 +117,9 @@ def test_exits_are_scored_if_the_model_has_them() -> None:
     results = evaluate_perplexity(model, text, context=8, exits=True)
     uniform, half, final = results.values()
     assert uniform.token_perplexity == pytest.approx(VOCABULARY, rel=1e-6)
-    assert half.nats == pytest.approx(evaluate_perplexity(Bigrams(table * 0.5), text, context=8)[FINAL].nats)
-    assert final == evaluate_perplexity(model, text, context=8)[FINAL] and [*results] == ["exit-2", "exit-4", FINAL]
+    assert half.nats == pytest.approx(evaluate_perplexity(Bigrams(table * 0.5), text, context=8)[FINAL_HEAD].nats)
+    assert final == evaluate_perplexity(model, text, context=8)[FINAL_HEAD]
+    assert [*results] == ["exit-2", "exit-4", FINAL_HEAD]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from foreign import tiny_gpt2
+from recurra.core.record import FINAL_HEAD
 from recurra.data.language.tokenization import EncodedText
-from recurra.evaluation.perplexity import FINAL, PositionLoss, evaluate_perplexity, loss_by_position
+from recurra.evaluation.perplexity import PositionLoss, evaluate_perplexity, loss_by_position
 
 VOCABULARY = 40
 
@@ -42,7 +43,7 @@ def test_each_position_has_the_mean_of_a_loop_over_the_text(packed: bool, stride
     for each in texts:
         for position, nats in naive(model, each, 8, stride or 8).items():
             expected.setdefault(position, []).extend(nats)
-    result = evaluate_perplexity(model, text, context=8, stride=stride, packed=packed, by_position=True)[FINAL]
+    result = evaluate_perplexity(model, text, context=8, stride=stride, packed=packed, by_position=True)[FINAL_HEAD]
     found = result.positions
     assert found is not None and len(found.loss) == len(found.tokens) == 8
     assert list(found.tokens) == [len(expected.get(position, [])) for position in range(8)]

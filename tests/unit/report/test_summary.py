@@ -251,6 +251,17 @@ def test_models_without_predictions_or_with_other_rows_are_not_tested(tmp_path: 
     assert "not on disk" in test["reason"]
 
 
+def test_a_seed_without_predictions_keeps_no_other_seed_from_being_tested(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    whole = [factory.run(name, seed=seed) for name in ("baseline", "recurrent") for seed in (0, 1)]
+    (expected,) = summarise_runs(whole)["tables"][0]["tests"]
+    more = factory.run("baseline", seed=2, predictions=["validation"])
+    (test,) = summarise_runs([*whole, more])["tables"][0]["tests"]
+    assert test["seeds"] == 2 and test["p"] is not None
+    for part in ("gap", "low", "high", "p", "mcnemar"):
+        assert test[part] == expected[part]
+
+
 def test_study_latency_is_preferred_and_mixtures_are_named(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     folders = [factory.run("baseline"), factory.run("recurrent")]

@@ -34,6 +34,7 @@ def test_values_are_read_as_yaml() -> None:
     found = read_assignments(
         ["data.fraction=0.5", "model.final_norm=true", "model.input_injection=add", "data.test=null", "max_epochs=3"]
     )
+    assert read_assignments(["teacher=2024"]).protocol == {"teacher": "2024"}
     assert found.data == {"fraction": 0.5, "test": None} and found.protocol == {"max_epochs": 3}
     assert found.model == {"final_norm": True, "input_injection": "add"}
 

@@ -200,19 +200,13 @@ def export_run(
         if isinstance(engine, TransformerEngine):
             save_tokenizer(engine.tokenizer, engine.max_length, folder)
             export_format.write(engine, record, precision.name, folder)
-            stored = StoredModel(
-                format=options.format,
-                precision=options.precision,
-                max_length=engine.max_length,
-                pad_token_id=engine.pad_token_id,
-                windows=engine.windows,
-            )
+            reading: dict[str, Any] = {
+                name: getattr(engine, name) for name in ("max_length", "pad_token_id", "windows")
+            }
         else:
             export_format.write_linear(engine.model, folder)
-            length = recorded_reading(record.config)["max_length"]
-            stored = StoredModel(
-                format=options.format, precision=options.precision, max_length=length, pad_token_id=0, kind="linear"
-            )
+            reading = {**recorded_reading(record.config), "windows": 1, "pad_token_id": 0, "kind": "linear"}
+        stored = StoredModel(format=options.format, precision=options.precision, **reading)
         # Read as a user's program will.
         exported = stored.open(folder)
         check = compare_logits(

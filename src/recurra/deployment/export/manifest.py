@@ -18,7 +18,7 @@ from recurra.core.record import RECORD_NAME, AnyDecisionRecord, CodeRecord, Labe
 from recurra.core.sealed import MODEL_NAME, FileEntry, FileName, Sealed, verify_file
 from recurra.data.cleaning import CLEANINGS
 from recurra.data.windows import MOST_WINDOWS
-from recurra.deployment.engines import load_engine
+from recurra.deployment.engines import load_engine, refuse_precision
 from recurra.deployment.engines.computation import Computation, Engine
 from recurra.deployment.export.formats import find_format, find_precision
 from recurra.models.controls import holds_linear_model
@@ -220,8 +220,8 @@ class StoredModel(HashedSettings):
 
     def open(self, folder: Path, *, precision: str | None = None, threads: int = 0) -> Engine:
         """Reads the model, to compute in ``precision`` or as suits what is stored; ``threads`` are ONNX Runtime's."""
-        if self.kind == "linear" and precision is not None:
-            raise ConfigurationError(f"a linear model is computed in fp64, not in {precision}; leave --precision out")
+        if self.kind == "linear":
+            refuse_precision(precision)
         if find_format(self.format).needs_torch:
             return load_engine(folder, precision=precision, max_length=self.max_length, windows=self.windows)
         from recurra.deployment.onnx.engine import OnnxEngine, OnnxLinearEngine

@@ -24,9 +24,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import ConfigurationError
-from recurra.core.record import IN_TRAINING, AuditResult
+from recurra.core.record import FINAL_HEAD, IN_TRAINING, AuditResult
 from recurra.evaluation.audits.invariance import TOLERANCE, exact_fp32, judge_difference
-from recurra.evaluation.perplexity import FINAL, head_names
+from recurra.evaluation.perplexity import head_names
 from recurra.models.configuration import RecurraConfig
 from recurra.models.heads import IGNORED
 from recurra.models.language_modeling import RecurraForCausalLM
@@ -69,7 +69,7 @@ class LanguageProbe:
                 f"the model gives logits of shape {tuple(logits.shape)} for {tuple(ids.shape)} tokens; "
                 "a causal language model gives one row of logits a token"
             )
-        return {FINAL: logits}
+        return {FINAL_HEAD: logits}
 
     def loss(self, input_ids: Tensor, attention_mask: Tensor) -> float:
         """Returns the model's own loss for predicting each token; foreign models are told what padding is by -100."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -54,14 +54,18 @@ def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int
     # Of 40,000 long reviews the words are ten million, and few of them differ.
     queries = [tuple(map(sys.intern, text.split())) for text in texts]
     container: dict[Words, int] = {}
-    trained = (tuple(text.split()) for text in train_texts)
-    for row, query in texts_inside(set(queries), trained, min_words):
-        container.setdefault(query, row)
     # Hashes of n-grams, for they take a quarter of the memory.
     wanted = {hash(gram) for query in queries for gram in runs(query, ngram)}
     found: set[int] = set()
-    for text in train_texts:
-        found |= wanted.intersection(map(hash, runs(tuple(text.split()), ngram)))
+
+    def trained() -> Iterator[Words]:
+        for text in train_texts:
+            words = tuple(text.split())
+            found.update(wanted.intersection(map(hash, runs(words, ngram))))
+            yield words
+
+    for row, query in texts_inside(set(queries), trained(), min_words):
+        container.setdefault(query, row)
     grams = [[hash(gram) in found for gram in runs(query, ngram)] for query in queries]
     columns = ([container.get(query, -1) for query in queries], map(len, grams), map(sum, grams))
     return Overlap(*(np.asarray(list(column), dtype=np.int64) for column in columns))

@@ -36,9 +36,9 @@ MOST_UNTESTED = 5
 MOST_COSTS = 12
 
 
-def conclude(table: ClassificationTable, measure: Measure) -> str:
+def conclude(table: ClassificationTable) -> str:
     """The conclusion of a table, in a line or two."""
-    split = table.headline_split
+    split, measure = table.headline_split, judge(table)
     scored = [model for model in table.models if split in model.scores]
     if not scored:
         return "No model was evaluated on a common split: nothing can be concluded."
@@ -218,7 +218,7 @@ def _percent(share: float) -> str:
 NEEDED = "Is a Transformer needed?"
 
 
-def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list[Advice]:
+def advise(table: ClassificationTable, limits: Limits) -> list[Advice]:
     """Advice by priority; none if there are not two models to choose between.
 
     ``Recommended`` is the smallest model that is not worse than the best one by more than the `margin`. Models that
@@ -229,7 +229,7 @@ def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list
     scored = [model for model in able if split in model.scores and not fault_of(table, model)]
     if len(scored) < 2:
         return []
-    choice = _Choice(table, scored, measure)
+    choice = _Choice(table, scored, judge(table))
     return [item for item in (choice.recommended(limits), choice.need()) if item is not None]
 
 

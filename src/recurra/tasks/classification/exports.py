@@ -286,7 +286,7 @@ def _export_line(
         accuracy=accuracy,
         f1=statistics.fmean(split.metrics.f1 for split in splits),
         gap=statistics.fmean(gaps),
-        gap_half=_half(gaps),
+        gap_half=mean_interval(gaps).half,
         largest_gap=max(gaps, key=abs),
         labels_changed=sum(split.labels_changed for split in splits),
         only_export=sum(split.only_export for split in splits),
@@ -305,14 +305,6 @@ def _export_line(
 def _computed(record: ExportRecord) -> str:
     how = record.computation
     return f"{how.compute_precision}, {how.engine} on {how.device}"
-
-
-def _half(values: Sequence[float]) -> float | None:
-    """Half the 95 % interval over seeds; none for a single seed. Equal values vary by nothing."""
-    if len(values) < 2:
-        return None
-    mean, _, low, _ = mean_interval(values)
-    return 0.0 if low is None else float(mean - low)
 
 
 def _key(record: ExportRecord, suffix: str = "") -> str:

@@ -61,7 +61,7 @@ def _accuracy_by_difficulty(table: ClassificationTable, key: str) -> Chart | Non
         return None
     lines = []
     for model in table.models:
-        figures = [model.scores[name].figures[ACCURACY.key] for name in splits if name in model.scores]
+        figures = [value for name in splits if (value := ACCURACY.of(model, name)) is not None]
         points = [Point(place, value.mean, value.low, value.high) for place, value in enumerate(figures, start=1)]
         lines.append(Line(model.label, model.color, points))
     ends = [end for line in lines for point in line.points for end in point[1:] if end is not None]
@@ -109,9 +109,7 @@ def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, ClassificationTab
     curves: dict[str, list[Point]] = defaultdict(list)
     for rows, table in sorted(parts, key=lambda part: part[0]):
         for model in table.models:
-            score = model.scores.get(table.headline_split)
-            if score is not None:
-                accuracy = score.figures["accuracy"]
+            if (accuracy := ACCURACY.of(model, table.headline_split)) is not None:
                 curves[model.label].append(Point(rows, accuracy.mean, accuracy.low, accuracy.high))
     lines = [Line(label, index, points) for index, (label, points) in enumerate(curves.items())]
     return drawing.chart_by_rows(heading, lines, f"accuracy on {parts[0][1].headline_split}", key, INTERVALS)

@@ -17,7 +17,7 @@ from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.classification.conclusions import advise, conclude, fault_of, only_class, said_costs
-from recurra.tasks.classification.exports import PUBLISHED, ExportLine, export_lines, published_lines
+from recurra.tasks.classification.exports import ExportLine, export_lines, published_lines
 from recurra.tasks.classification.figures import study_charts, table_charts
 from recurra.tasks.classification.measures import (
     ACCURACY,
@@ -191,8 +191,7 @@ def splits_table(table: ClassificationTable) -> Table:
     for model in table.models if len(table.reported_splits) > 1 else ():
         cells = {"Model": model.label}
         for split in table.reported_splits:
-            score = model.scores.get(split)
-            value = None if score is None else score.figures[ACCURACY.key]
+            value = ACCURACY.of(model, split)
             cells[split] = NONE if value is None else f"{ACCURACY.text(value)}, {interval(value)}"
         rows.append(cells)
     chosen = [split.name for split in table.splits if "chose" in split.role]
@@ -370,7 +369,6 @@ class ClassificationReporting(LabellingReporting):
 
     task = "classification"
     measures = (ACCURACY, MACRO_F1)
-    published_tables = tuple(PUBLISHED)
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
         """The folds of a cross-validation are one run."""
@@ -463,11 +461,11 @@ class ClassificationReporting(LabellingReporting):
         )
 
     def conclude(self, table: Any) -> str:
-        return conclude(table, self.judge(table))
+        return conclude(table)
 
     def advise(self, table: Any, limits: Limits) -> list[Advice]:
         more = [*_of_one_fold(table), *more_rows(table)]
-        weighed = advise(table, self.judge(table), limits)
+        weighed = advise(table, limits)
         return [
             replace(item, details=[*item.details, *more]) if item.details else item for item in weighed
         ] or super().advise(table, limits)

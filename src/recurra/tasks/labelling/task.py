@@ -560,8 +560,7 @@ def _audit_length(config: DataConfig, dataset: TextDataset, data: StudyData) -> 
     try:
         _, tokenizer = data.token_lengths(config, config.tokenizer, ["train"])
     except UnavailableError as error:
-        summary = f"skipped: {error}"
-        return [AuditResult(name=f"long-texts.{name}", status="skipped", summary=summary) for name in dataset.splits]
+        return [AuditResult.skipped(f"long-texts.{name}", str(error)) for name in dataset.splits]
     return run_audits(Subject.TOKENS, dataset, tokenizer, config.max_length, MODEL_MAX_LENGTH, config.windows)
 
 

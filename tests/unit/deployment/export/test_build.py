@@ -103,11 +103,14 @@ def test_an_export_gives_the_calibrated_probabilities_of_the_run(form: str, run:
     folder = tmp_path / "export"
     options = ExportOptions(format="onnx" if form == "onnx" else "safetensors", precision="fp32")
     assert export_run(copy, folder, options).decision == OneLabelRecord(temperature=2.5)
-    classifier, original = Classifier.from_export(folder), Classifier.from_run(copy, precision="fp32")
+    precision = None if form == "linear" else "fp32"
+    classifier, original = Classifier.from_export(folder), Classifier.from_run(copy, precision=precision)
     expected = softmax(original.logits(TEXTS).astype(np.float64) / 2.5, axis=1)
     for found in (classifier, original):
         np.testing.assert_allclose(found.predict_proba(TEXTS), expected, atol=1e-4)
-    np.testing.assert_array_equal(classifier.predict(TEXTS), Classifier.from_run(copy, precision="fp32").predict(TEXTS))
+    np.testing.assert_array_equal(
+        classifier.predict(TEXTS), Classifier.from_run(copy, precision=precision).predict(TEXTS)
+    )
     assert "divided by the temperature 2.5" in (folder / "README.md").read_text(encoding="utf-8")
 
 
@@ -290,6 +293,8 @@ def test_a_linear_model_is_exported(name: str, form: str, linear_runs: dict[str,
     assert "are cut" not in card and "stock classes" not in card and "epochs," not in card
     with pytest.raises(ConfigurationError, match="computed in fp64, not in bf16; leave --precision out"):
         Classifier.from_export(folder, precision="bf16")
+    with pytest.raises(ConfigurationError, match="computed in fp64, not in bf16; leave --precision out"):
+        Classifier.from_run(run, precision="bf16")
 
 
 @pytest.mark.parametrize(
