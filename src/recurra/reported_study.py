@@ -236,7 +236,7 @@ class StudyResult:
 
     @property
     def best(self) -> BestRun:
-        """The recommended run of the first table: of the smallest model within a point of the best one.
+        """The recommended run of the first table; see `recurra.tasks.reporting.Reporting.advise`.
 
         Raises:
             RunError: If no run is finished, every model failed an audit of its own or is no classifier, or none stays

@@ -23,7 +23,7 @@ from recurra.report.figures import TEMPLATES, Charts, draw, standalone
 from recurra.report.summary import reporting_of
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun
-from recurra.tasks.measures import Estimate
+from recurra.tasks.measures import Estimate, Measure
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import ModelSummary, Summary, TableSummary, plain
 from recurra.tasks.tables import Table, pooled_contrasts, runs_behind
@@ -63,14 +63,15 @@ def long_table(summary: Summary) -> list[Row]:
     return [
         {**of_table(table), "model": model.label, "kind": model.kind, **row}
         for table in summary.tables
+        for figures in [reporting_of(summary.task).figures(table)]
         for model in table.models
-        for row in (*_scores(table, model, summary), *_costs(model))
+        for row in (*_scores(model, figures), *_costs(model))
     ]
 
 
-def _scores(table: TableSummary, model: ModelSummary, summary: Summary) -> Iterator[Row]:
+def _scores(model: ModelSummary, figures: Sequence[Measure]) -> Iterator[Row]:
     for split in model.scores:
-        for measure in reporting_of(summary.task).figures(table):
+        for measure in figures:
             if (value := measure.of(model, split)) is not None:
                 interval = {part: getattr(value, part) for part in _INTERVAL}
                 yield _row("", split, measure.key, value.mean) | interval
@@ -137,9 +138,10 @@ def results_frame(summary: Summary) -> Any:
         ) from error
     rows = []
     for table in summary.tables:
+        figures = reporting_of(summary.task).figures(table)
         for model in table.models:
             row = of_table(table) | {"model": model.label, "kind": model.kind, "seeds": len(model.seeds)}
-            for figure in (*_scores(table, model, summary), *_costs(model)):
+            for figure in (*_scores(model, figures), *_costs(model)):
                 if figure["seed"] == "" and figure["split"] in ("", table.headline_split):
                     name = figure["measure"]
                     row[name] = figure["value"]
