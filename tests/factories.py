@@ -108,13 +108,15 @@ class RunFactory:
             metrics[split] = evaluate_logits(logits, labels, said).model_copy(update={"exit_accuracy": exit_accuracy})
             if predictions is None or split in predictions:
                 write_predictions(folder, split, ids, labels, logits)
-            names = self.label_names
-            told = zip(ids, labels.tolist(), logits.argmax(axis=1).tolist(), strict=True)
+            names, sure = self.label_names, softmax(logits).max(axis=1)
+            wrong = np.flatnonzero(logits.argmax(axis=1) != labels)
             mistakes = [
-                MistakeRecord(id=row, labels=[names[true]], said=names[found], probability=0.5, words=[spoke])
-                for row, true, found in told
-                if spoke is not None and found != true
-            ]
+                MistakeRecord(
+                    id=ids[row], labels=[names[labels[row]]], said=names[logits[row].argmax()],
+                    probability=float(sure[row]), words=[spoke or ""],
+                )
+                for row in sorted(wrong.tolist(), key=lambda row: -sure[row])[:10]
+            ]  # fmt: skip
         kind, *_ = MODELS[model]
         record = RunRecord(
             run_id=name,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.data.language.configuration import LanguageDataConfig
+from recurra.study.assignments import read_assignments
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import Entry, make_run
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, load_protocol
@@ -52,5 +53,5 @@ def language_run(
         {"name": str(path), "mode": mode, "context": 16, "tokenizer": "trained", "trained_vocab_size": 300}
         | ({"min_characters": 20} if mode == "lines" else {})
     )
-    protocol = load_protocol("tuned", [*PROTOCOL, *changes], known=LANGUAGE_PROTOCOLS)
+    protocol = load_protocol("tuned", read_assignments([*PROTOCOL, *changes]).protocol, known=LANGUAGE_PROTOCOLS)
     return make_run(model or tiny_variant(), data, protocol, **{"seed": 0, "precision": "fp32", **values})

@@ -33,5 +33,5 @@ def tiny_run(root: Path, **values: Any) -> RunConfig:
         write_reviews(data, rows=240)
         write_tiny_model(model)
     settings = DataConfig(name=str(data), tokenizer="trained", trained_vocab_size=200, max_length=24)
-    changes = ["max_epochs=3", "learning_rate=5e-3", "batch_size=8"]
+    changes = {"max_epochs": 3, "learning_rate": 5e-3, "batch_size": 8}
     return make_run(str(model), settings, load_protocol("paper", changes), **{"seed": 0, "precision": "fp32", **values})

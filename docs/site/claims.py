@@ -12,7 +12,6 @@ from pydantic import Field
 from recurra.core import terminal as form
 from recurra.core.configuration import Settings
 from recurra.core.errors import ConfigurationError, unknown
-from recurra.report.summary import reporting_of
 from recurra.tasks.language.reporting import LOSS, WORD_PERPLEXITY, of_head
 from recurra.tasks.summary import Summary
 
@@ -69,7 +68,7 @@ class Figure(Settings):
             raise ConfigurationError(f"'{self.table}' is not in the title of one table of '{self.study}'; name one")
         if self.contrast is not None:
             line = _named("contrast", self.contrast, {item.name: item for item in table.contrasts})
-            judge = reporting_of(summary.task).judge(table)
+            judge = table.judged_by
             value, seeds = judge.gap(line.gap, judge.width(line.half)), line.seeds
             value += f" ({judge.range(line.low, line.high)})" if line.half is None and line.low is not None else ""
         elif self.model is None:

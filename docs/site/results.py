@@ -34,7 +34,6 @@ from recurra.tasks.classification.measures import ACCURACY, exit_measures
 from recurra.tasks.language.reporting import LOSS, WORD_PERPLEXITY
 from recurra.tasks.measures import Estimate, Measure, over_seeds
 from recurra.tasks.questions import NO_QUESTIONS, Questions
-from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import Comparison, PooledContrast, Summary, TableSummary
 from recurra.tasks.tables import Table
 
@@ -197,7 +196,7 @@ def study_page(summary: Summary, folder: str) -> str:
     blocks: list[str] = []
     names = dict(zip((table.key for table in summary.tables), _short_names(summary.tables), strict=True))
     if len(summary.tables) > 1:
-        blocks.append(_across(summary.tables, reporting))
+        blocks.append(_across(summary.tables))
         forms = [(names[table.key], getattr(table, "form_accuracy", None)) for table in summary.tables]
         alone = [f"{escaped(name)} {value:.3f}" for name, value in forms if value is not None]
         short = 0 < len(alone) <= _MOST_COLUMNS
@@ -209,7 +208,7 @@ def study_page(summary: Summary, folder: str) -> str:
             markdown_table(reporting.tables(table)[0], brief=True),
             f"On the {escaped(table.headline_split)} split of {escaped(table.title)}.",
         ]
-    blocks.append(_asked(summary, reporting))
+    blocks.append(_asked(summary))
     several = len(summary.tables) > 1
     lines = [
         f"* failed audits{f' on {escaped(names[table.key])}' if several else ''}: {escaped(form.words(failed))}"
@@ -230,14 +229,14 @@ def _brief(conclusion: str) -> str:
 
 def across(summary: Summary) -> str:
     """What each model of a study scores on each of its data."""
-    return _across(summary.tables, reporting_of(summary.task)) + "\n" if summary.tables else NO_RUN
+    return _across(summary.tables) + "\n" if summary.tables else NO_RUN
 
 
 def by_split(summary: Summary) -> str:
     """What each model scores on each reported split, a table for each of the data."""
     blocks = []
     for table in summary.tables:
-        judge = reporting_of(summary.task).judge(table)
+        judge = table.judged_by
         rows = []
         for split in table.reported_splits:
             values = [judge.of(model, split) for model in table.models]
@@ -270,12 +269,12 @@ def _mean_and_spread(value: Estimate) -> str:
     return f"{value.mean:.3f}" + (f" ± {value.sd:.3f}" if value.sd else "")
 
 
-def _asked(summary: Summary, reporting: Reporting) -> str:
+def _asked(summary: Summary) -> str:
     """What the study asked, a line a contrast and a column for each of its data; nothing if it asked nothing."""
     tables = [table for table in summary.tables if table.contrasts]
     if not tables:
         return ""
-    measure = reporting.judge(tables[0])
+    measure = tables[0].judged_by
     columns: dict[str, Sequence[Comparison | PooledContrast]] = {"Over all data": summary.pooled}
     if not summary.pooled or len(tables) <= _MOST_COLUMNS:
         names = _short_names(tables) if len(tables) > 1 else ["Gap"]
@@ -301,7 +300,7 @@ def _gap(line: Comparison | PooledContrast, measure: Measure) -> str:
     return marks.get(line.verdict, gap)
 
 
-def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
+def _across(tables: Sequence[TableSummary]) -> str:
     """What each model of a study scores on each of its data: all tables in one, draws of the same rows in one line."""
     labels = list(dict.fromkeys(model.label for table in tables for model in table.models))
     draws: dict[tuple[str, ...], list[TableSummary]] = {}
@@ -313,7 +312,7 @@ def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
             estimate
             for table in drawn
             for model in table.models
-            if model.label == label and (estimate := reporting.judge(table).of(model, table.headline_split))
+            if model.label == label and (estimate := table.judged_by.of(model, table.headline_split))
         ]
         if not found:
             return form.NONE
@@ -323,7 +322,7 @@ def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
     names = _short_names([drawn[0] for drawn in draws.values()])
     scores = zip(names, ([score(drawn, label) for label in labels] for drawn in draws.values()), strict=True)
     rows = [[escaped(name), *cells] for name, cells in sorted(scores, key=lambda line: _natural(line[0]))]
-    measures = dict.fromkeys(reporting.judge(table).heading for table in tables)
+    measures = dict.fromkeys(table.judged_by.heading for table in tables)
     seeds = max(len(model.seeds) for table in tables for model in table.models)
     spread = [f"{seeds} seeds"] if seeds > 1 else []
     spread += [f"{most} draws of the rows"] if (most := max(map(len, draws.values()))) > 1 else []

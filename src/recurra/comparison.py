@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from pathlib import Path
@@ -74,21 +74,7 @@ class Asked:
     predictions: Mapping[str, Any] = field(default_factory=dict)
     prices: Mapping[str, Any] = field(default_factory=dict)
     minutes: float | None = None
-    estimate: bool = True
-    final: bool | None = None
     workers: int = 0
-
-    def run(
-        self, data: StudyData, output: Path, reporter: Reporter, command: Callable[[StudySpec], str]
-    ) -> StudyResult:
-        """Plans the study, carries it out and reports it; ``command`` gives what does the same again."""
-        spec, note = self.plan_study(data, output, reporter)
-        # A budget has said it already.
-        estimate = self.estimate and not reporter.quiet and self.minutes is None
-        return run_and_report(
-            spec, output, data, workers=self.workers, reporter=reporter, command=command(spec), note=note,
-            estimate=estimate, final=self.final,
-        )  # fmt: skip
 
     def plan_study(self, data: StudyData, output: Path, reporter: Reporter) -> tuple[StudySpec, str]:
         """The study that answers it, and a line on what was chosen.
@@ -400,25 +386,21 @@ def compare(
         predictions=predictions or {},
         prices=dict(prices or {}),
         minutes=minutes,
-        estimate=estimate,
-        final=final,
     )
     if rows or predictions:
         refuse_folder_of_another(study_name(name), output)
     if rows:
         rows.write(output / ROWS_NAME)
-    unsaid = {"values", "protocol_keys", "title", "estimate", "final", "workers"}
+    unsaid = {"values", "protocol_keys", "title", "workers"}
     shown = {**{key: value for key, value in vars(asked).items() if key not in unsaid}, "protocol": protocol, **values}
-
-    def call(spec: StudySpec) -> str:
-        # Answers in memory are in files now.
-        answers = {
-            model["name"]: model[ANSWERS_FILE]
-            for model in spec.models
-            if isinstance(model, dict) and ANSWERS_FILE in model
-        }
-        given = {**shown, "predictions": answers, "from_scratch": from_scratch or None}
-        options = [f"{key}={value!r}" for key, value in given.items() if value is not None and value != {}]
-        return f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
-
-    return asked.run(StudyData(Machine(data_root=root)), output, Reporter(quiet=quiet), call)
+    known, reporter = StudyData(Machine(data_root=root)), Reporter(quiet=quiet)
+    spec, note = asked.plan_study(known, output, reporter)
+    # Answers in memory are in files now.
+    entries = [model for model in spec.models if isinstance(model, dict)]
+    answers = {model["name"]: model[ANSWERS_FILE] for model in entries if ANSWERS_FILE in model}
+    given = {**shown, "predictions": answers, "from_scratch": from_scratch or None}
+    options = [f"{key}={value!r}" for key, value in given.items() if value is not None and value != {}]
+    return run_and_report(
+        spec, output, known, reporter=reporter, note=note, estimate=estimate and minutes is None, final=final,
+        command=f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})",
+    )  # fmt: skip

@@ -347,7 +347,8 @@ def run_and_report(
         command: The command line, shown in the report.
         cluster: Where to run; none is this machine.
         note: What was chosen for the study, said before the first run starts.
-        estimate: Whether time and memory of each model are estimated and said before the first run starts.
+        estimate: Whether time and memory of each model are estimated and said before the first run starts, if anything
+            is said. After a budget of minutes they have been.
         final: Whether the recommended model is trained once more on test rows too, if they were split off a file; none
             does it if it was trained in less than `QUICK_S`.
 
@@ -379,11 +380,12 @@ def run_and_report(
             refuse_folder_of_another(spec.name, output)
             write_text(output / SPEC_NAME, write_yaml(spec.plain()))
             say_what_comes(spec, planned, [note, *said], reporter)
-            if estimate and pending:
+            expected: Expectation | str | None = None
+            if estimate and pending and not reporter.quiet:
                 reporter.say("estimating how long each model takes")
-            expected = expect(spec, output, machine, pool, reporter) if estimate and pending else None
-            for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
-                reporter.say(line)
+                expected = expect(spec, output, machine, pool, reporter)
+                for line in [expected] if isinstance(expected, str) else expected.lines():
+                    reporter.say(line)
             untimed = replace(machine, latency=False)
             executor: Executor
             if cluster is None:

@@ -12,6 +12,7 @@ from interrupted import execute, in_a_process
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.data.configuration import DataConfig
+from recurra.study.assignments import read_assignments
 from recurra.study.run import execute_run
 from recurra.tasks.base import RunConfig
 from recurra.tasks.machine import Machine
@@ -25,7 +26,7 @@ from small_treebank import write_treebank
 def run_of(root: Path, *changes: str) -> RunConfig:
     write_treebank(root)
     data = DataConfig(name="sst2", tokenizer="trained", trained_vocab_size=100, auxiliary="treebank")
-    protocol = load_protocol("tuned-treebank", ["batch_size=8", *changes])
+    protocol = load_protocol("tuned-treebank", {"batch_size": 8, **read_assignments(changes).protocol})
     return make_run(str(write_tiny_model(root / "tiny.yaml")), data, protocol, seed=0, precision="fp32")
 
 

@@ -23,7 +23,7 @@ from recurra.evaluation.metrics import log_softmax
 from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.report.summary import load_runs, summarise
 from recurra.reported_study import StudyResult
-from recurra.tasks.classification.reporting import POOLING, predictions_of
+from recurra.tasks.classification.reporting import REPORTING
 from recurra.tasks.labelling.folds import pool_folds
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.study_data import StudyData
@@ -93,7 +93,8 @@ def test_models_are_held_against_each_other_on_all_rows(found: StudyResult, runs
     }
     assert test.rows == ROWS and not test.reason
     only = [right[test.a][row] and not right[test.b][row] for row in right[test.a]]
-    assert test.mcnemar[0].only_first == sum(only)
+    other = [right[test.b][row] and not right[test.a][row] for row in right[test.a]]
+    assert test.odds_ratio == pytest.approx((sum(only) + 0.5) / (sum(other) + 0.5))
     assert table.advice[0].details[-2] == (
         "What is shipped",
         "The model of one of 5 folds, trained on 168 rows; the figures are of all folds.",
@@ -150,14 +151,14 @@ def test_an_audit_is_that_of_the_worst_fold_with_the_rows_of_all(runs: list[Load
         passed = AuditResult(name="teacher", status="passed", summary="as it should be")
         return replace(run, record=run.record.model_copy(update={"audits": [audit, passed]}))
 
-    (pooled,) = pool_folds([audited(fold, run) for fold, run in enumerate(own)], POOLING)
+    (pooled,) = pool_folds([audited(fold, run) for fold, run in enumerate(own)], REPORTING.measure_folds)
     leak, teacher = pooled.record.audits
     assert leak.value == pytest.approx(0.24) and leak.summary == "4 (fold 5, the worst of 5)"
     assert teacher.summary == "as it should be"
     mask = kept_rows(leak, ROWS)
     assert mask is not None
     wanted = {row for fold, run in enumerate(own) for row in read_predictions(run.folder, "test").ids[:fold]}
-    assert {row for row, kept in zip(predictions_of(pooled, "test").ids, mask, strict=True) if kept} == wanted
+    assert {row for row, kept in zip(pooled.predictions("test").ids, mask, strict=True) if kept} == wanted
 
 
 def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path) -> None:

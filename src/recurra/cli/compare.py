@@ -158,6 +158,7 @@ def compare(
     """
     from recurra.comparison import Asked, named_values
     from recurra.core.progress import Reporter
+    from recurra.reported_study import run_and_report
     from recurra.tasks.machine import Machine
     from recurra.tasks.study_data import StudyData
 
@@ -181,11 +182,14 @@ def compare(
         predictions=named_values(predictions or [], "--predictions", "gpt=answers.csv"),
         prices=named_values(price or [], "--price", "gpt=0.002"),
         minutes=minutes,
-        estimate=estimate,
-        final=final,
         workers=workers,
     )
-    result = asked.run(known, output, Reporter(quiet=quiet), lambda _: command_line())
+    reporter = Reporter(quiet=quiet)
+    spec, note = asked.plan_study(known, output, reporter)
+    result = run_and_report(
+        spec, output, known, workers=workers, reporter=reporter, command=command_line(), note=note,
+        estimate=estimate and minutes is None, final=final,
+    )  # fmt: skip
     present_study(result, as_json=as_json, wide=wide)
 
 

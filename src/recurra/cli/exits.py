@@ -69,17 +69,17 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
     if choice.measured is None:
         nowhere = f"{subject.run_id}: no threshold keeps {choice.asked} on {subject.chosen_on}: stop nowhere early"
         return [[nowhere], _fixed_exits(choice)]
-    judged = choice.measured.judged
-    rule = f"{subject.run_id}: {choice.measured.label}, chosen on {subject.chosen_on} for {choice.asked}"
-    total = sum(judged.exited_after.values())
+    judged = choice.measured
+    rule = f"{subject.run_id}: {judged.label}, chosen on {subject.chosen_on} for {choice.asked}"
+    total = sum(judged.taken.values())
     shares = [
         {"Recurrences taken": str(number), subject.unit: f"{count:,}", "Share": f"{100 * count / total:.1f} %"}
-        for number, count in sorted(judged.exited_after.items())
+        for number, count in judged.taken.items()
     ]
     lines = [f"{subject.quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
     if judged.agreement is not None:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
-    places = [number for number, count in judged.exited_after.items() if count]
+    places = [number for number, count in judged.taken.items() if count]
     if len(places) == 1:
         lines.append(f"all leave after recurrence {places[0]}: --exit {places[0]} does the same without asking")
     rows = [
@@ -89,7 +89,7 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
             "With exits": f"{timed.exits_ms:.3f}",
             "Speed-up": f"{timed.speed_up:.2f} x",
         }
-        for timed in choice.measured.timed
+        for timed in judged.timed
     ]
     timed_table = Table("timed", f"Wall-clock, ms for {subject.timed}", rows)
     return [[rule], Table("shares", f"On {judged.split}", shares), lines, timed_table, _fixed_exits(choice)]
@@ -101,10 +101,10 @@ def _fixed_exits(choice: ExitChoice) -> Table:
     fixed = [*choice.fixed, choice.published]
     quality = choice.subject.quality.capitalize()
     rows = [
-        {"Leaves": exit_.label, quality: f"{exit_.judged.exits:.4f}"}
+        {"Leaves": exit_.label, quality: f"{exit_.exits:.4f}"}
         | {f"Batch {timed.batch_size}": f"{timed.speed_up:.2f} x" for timed in exit_.timed}
         for exit_ in fixed
     ]
-    full = dict.fromkeys(rows[0], "1.00 x") | {"Leaves": "nowhere", quality: f"{fixed[0].judged.full:.4f}"}
+    full = dict.fromkeys(rows[0], "1.00 x") | {"Leaves": "nowhere", quality: f"{fixed[0].full:.4f}"}
     title = "Every exit by itself, and the published schedule" if choice.fixed else "The published schedule"
     return Table("fixed", title, [*rows, full])

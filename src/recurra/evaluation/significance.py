@@ -16,8 +16,6 @@ from scipy import fft, special
 
 # Every interval holds 95 %.
 _ENDS = 0.5 - 0.95 / 2, 0.5 + 0.95 / 2
-# Above this number of discordant rows the chi-squared approximation of McNemar's test is good (Fagerland et al. 2013).
-EXACT_DISCORDANT_LIMIT = 50
 # Resamples are drawn in pieces of at most this many counts (8 bytes each), whatever the number of distinct differences.
 _COUNTS_A_PIECE = 2_000_000
 # Differences of means over so many seeds lie on a grid, and their bootstrap is computed exactly.
@@ -43,17 +41,6 @@ class MeanInterval(NamedTuple):
     def half(self) -> float | None:
         """Half of the interval; 0 if all runs are equal."""
         return None if self.high is None or self.low is None else (self.high - self.low) / 2
-
-
-class McNemarTest(NamedTuple):
-    """McNemar's test. ``only_a`` rows are right under A and wrong under B, ``only_b`` the reverse."""
-
-    p: float
-    only_a: int
-    only_b: int
-    both_right: int
-    both_wrong: int
-    exact: bool
 
 
 class BootstrapDifference(NamedTuple):
@@ -99,32 +86,6 @@ def wilson_interval(successes: int, total: int) -> tuple[float, float]:
     return low, high
 
 
-def mcnemar(correct_a: npt.ArrayLike, correct_b: npt.ArrayLike) -> McNemarTest:
-    """McNemar's test of two models on the same rows.
-
-    Exact binomial up to 50 discordant rows, above that chi-squared with Edwards' continuity correction.
-    """
-    a, b = np.asarray(correct_a), np.asarray(correct_b)
-    if a.dtype != bool or b.dtype != bool or a.ndim != 1 or a.shape != b.shape or not a.size:
-        a, b = _paired(a, b)
-        if not np.isin([a, b], (0, 1)).all():
-            raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
-        a, b = a == 1, b == 1
-    both_right = int(np.count_nonzero(a & b))
-    only_a = int(np.count_nonzero(a)) - both_right
-    only_b = int(np.count_nonzero(b)) - both_right
-    discordant = only_a + only_b
-    exact = discordant <= EXACT_DISCORDANT_LIMIT
-    if exact:
-        # Two-sided at one half is twice the smaller tail, and all of it where both sides are level.
-        p = min(1.0, 2 * float(special.bdtr(min(only_a, only_b), discordant, 0.5))) if discordant else 1.0
-    else:
-        statistic = max(abs(only_a - only_b) - 1, 0) ** 2 / discordant
-        # The upper tail of chi-squared with one degree of freedom.
-        p = math.erfc(math.sqrt(statistic / 2))
-    return McNemarTest(p, only_a, only_b, both_right, a.size - discordant - both_right, exact)
-
-
 def discordant_odds_ratio(only_a: int, only_b: int) -> float:
     """Effect size of a paired comparison: for each row that B alone gets right, how many A alone gets right.
 
@@ -143,12 +104,11 @@ def paired_bootstrap(
     correct_b: npt.ArrayLike,
     samples: int = 10_000,
     seed: int = 0,
-    steps: int | None = None,
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in accuracy (or of any mean over rows), A minus B.
 
-    Scores that are shares of a few seeds differ by multiples of one grid step, ``1 / steps``: the distribution of the
-    mean over resampled rows is then computed exactly (the characteristic function of one row to the power of the rows).
+    Scores that are shares of a few seeds differ by multiples of one grid step: the distribution of the mean over
+    resampled rows is then computed exactly (the characteristic function of one row to the power of the rows).
     For others the counts of each distinct difference are drawn from their multinomial, the same as drawing rows. The
     two-sided p-value is the share of resamples at least as far from the observed difference as that is from zero; it is
     never 0: drawn, one is added above and below; exact, it is at least 1e-15.
@@ -156,13 +116,6 @@ def paired_bootstrap(
     a, b = _paired(correct_a, correct_b)
     if samples < 1:
         raise ValueError(f"samples is {samples}; at least 1 is needed")
-    if steps is not None and steps <= _FINEST_GRID:
-        # Counting whole steps takes a third of the time of sorting.
-        whole = np.rint((a - b) * steps).astype(np.int64)
-        found = np.bincount(whole + steps)
-        present = np.flatnonzero(found)
-        common = math.gcd(steps, *(present - steps).tolist())
-        return _exact_bootstrap((present - steps) // common, found[present], steps // common)
     values, counts = np.unique(np.round(a - b, 12), return_counts=True)
     grid = _grid(values)
     if grid is not None:

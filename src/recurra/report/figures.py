@@ -15,7 +15,6 @@ from recurra.report.summary import PRICE, SIZE, costs_of, latency_cost, reportin
 from recurra.tasks import drawing
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry
 from recurra.tasks.loaded_runs import LoadedRun
-from recurra.tasks.measures import Measure
 from recurra.tasks.reporting import Records, Reporting
 from recurra.tasks.summary import Comparison, Summary, TableSummary
 
@@ -47,15 +46,14 @@ def draw(summary: Summary, runs: Sequence[LoadedRun]) -> Charts:
 
 def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting) -> list[Chart]:
     """All charts of a table; those for which there is nothing to draw are left out."""
-    measure = reporting.judge(table)
     costs = costs_of(table.models, table.batch_sizes)
     timed = [(latency_cost(batch), f"latency, batch {batch}", "ms") for batch in table.batch_sizes]
     priced = [(PRICE, "price", "price")] if PRICE in costs else []
     charts = [
-        quality_against_cost(table, costs[cost], cost, name=name, unit=unit, key=f"{key}-{index}", measure=measure)
+        quality_against_cost(table, costs[cost], cost, name=name, unit=unit, key=f"{key}-{index}")
         for index, (cost, name, unit) in enumerate([*(timed or [(SIZE, "size", "MiB")]), *priced])
     ]
-    charts.append(contrasts(table, f"{key}-contrasts", measure))
+    charts.append(contrasts(table, f"{key}-contrasts"))
     return [*(chart for chart in charts if chart is not None), *reporting.charts(table, runs, key)]
 
 
@@ -64,7 +62,7 @@ _BAR = 3.0
 
 
 def quality_against_cost(
-    table: TableSummary, costs: Mapping[str, float], cost: str, *, name: str, unit: str, key: str, measure: Measure
+    table: TableSummary, costs: Mapping[str, float], cost: str, *, name: str, unit: str, key: str
 ) -> Chart | None:
     """Quality against a cost; the area of a bubble is the size on disk.
 
@@ -74,7 +72,8 @@ def quality_against_cost(
     Returns:
         ``None`` if no model has both and may be held against others.
     """
-    split, quality = table.headline_split, measure.heading.lower()
+    split, measure = table.headline_split, table.judged_by
+    quality = measure.heading.lower()
     points = [
         (model, estimate, max(costs[model.label], 1e-6))
         for model in table.models
@@ -173,9 +172,9 @@ def _overlap(first: Box, second: Box) -> bool:
     return first[0] < second[2] and first[2] > second[0] and first[1] < second[3] and first[3] > second[1]
 
 
-def contrasts(table: TableSummary, key: str, measure: Measure) -> Chart | None:
+def contrasts(table: TableSummary, key: str) -> Chart | None:
     """The contrasts of a table as intervals around their gaps; none if the study names no models that are there."""
-    lines = table.contrasts
+    lines, measure = table.contrasts, table.judged_by
     if not lines:
         return None
     bottom = TOP + ROW_HEIGHT * len(lines)

@@ -155,11 +155,9 @@ def results_text(summary: Summary, lines: Sequence[str]) -> str:
     """The results in columns that a terminal of 120 has room for, and lines under them."""
     blocks = []
     for table in summary.tables:
-        reporting = reporting_of(summary.task)
-        part = reporting.tables(table)[0]
-        judge = reporting.judge(table).heading
+        part = reporting_of(summary.task).tables(table)[0]
         timed = next((name for name in part.headings() if name.startswith("ms, batch")), "")
-        wanted = ("Model", "Seeds", judge, "95 % interval", "Parameters", "MiB", timed, "Audits")
+        wanted = ("Model", "Seeds", table.judged_by.heading, "95 % interval", "Parameters", "MiB", timed, "Audits")
         headings = [name for name in part.headings() if name in wanted]
         rows, left = [headings, *part.cells(headings)], part.left(headings)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -263,9 +261,7 @@ def render_report(
             sections=_sections(summary, drawn),
             alarms=reporting_of(summary.task).alarms(summary.tables) if summary.task else [],
             study_charts=drawn[""],
-            pooled=pooled_contrasts(summary, reporting_of(summary.task).judge(summary.tables[0]))
-            if summary.pooled
-            else None,
+            pooled=pooled_contrasts(summary),
             first_chart=_first_chart(summary, drawn),
             title=title,
             answer=answer,
@@ -317,8 +313,7 @@ def _first_chart(summary: Summary, drawn: Charts) -> Chart | None:
     """What stands beside the answer: quality against time, or else against size, of the only table."""
     if len(summary.tables) != 1:
         return None
-    charts = drawn[summary.tables[0].key]
-    return next((chart for kind in ("trade-off", "size") for chart in charts if chart.kind == kind), None)
+    return next((chart for chart in drawn[summary.tables[0].key] if chart.kind == "trade-off"), None)
 
 
 def _facts(table: TableSummary, reporting: Reporting) -> list[tuple[str, str]]:

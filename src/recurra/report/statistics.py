@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
@@ -28,7 +28,6 @@ from recurra.evaluation.significance import (
     BootstrapDifference,
     discordant_odds_ratio,
     holm,
-    mcnemar,
     mean_interval,
     paired_bootstrap,
     paired_bootstrap_by_class,
@@ -43,7 +42,6 @@ from recurra.tasks.summary import (
     AuditLine,
     Comparison,
     PooledContrast,
-    SeedTest,
     TableSummary,
     Verdict,
 )
@@ -160,8 +158,7 @@ def scored_model(
 ) -> ScoredModel:
     """Reads how a model's runs did on a split.
 
-    Rows that are ``known`` are not decoded again, see `recurra.evaluation.predictions.read_correctness`. Of the files
-    of folds the task knows.
+    Rows that are ``known`` are not decoded again, see `recurra.evaluation.predictions.read_correctness`.
     """
     evaluated = all(split in run.record.metrics for run in runs)
     return ScoredModel(
@@ -170,21 +167,19 @@ def scored_model(
         seeds=tuple(run.record.seed for run in runs),
         values=tuple(measure.of_run(run.record.metrics[split]) for run in runs) if evaluated else (),
         seeded=not all(reporting.stands_everywhere(run) for run in runs),
-        rows=_read_rows(runs, split, reporting, known, measure) if measure.paired_by_rows and evaluated else None,
+        rows=_read_rows(runs, split, known, measure) if measure.paired_by_rows and evaluated else None,
         barred=reporting.barred(runs, split, measure),
     )
 
 
-def _read_rows(
-    runs: Sequence[LoadedRun], split: str, reporting: Reporting, known: KnownRows, measure: Measure
-) -> Rows | None:
+def _read_rows(runs: Sequence[LoadedRun], split: str, known: KnownRows, measure: Measure) -> Rows | None:
     """Of the runs whose predictions are on disk and whole; none if no run has any, or runs have other rows."""
     parts: list[Predictions] = []
     keyed: dict[int, tuple[bytes, Mask]] = {}
     for place, run in enumerate(runs):
         with contextlib.suppress(RecurraError):
             if measure.by_labels or run.folds:
-                part = reporting.predictions(run, split)
+                part = run.predictions(split)
                 parts.append(part)
                 keyed[place] = part.key, part.correct
             else:
@@ -220,8 +215,7 @@ def seed_p_value(gaps: Sequence[float]) -> float | None:
 def bootstrap_gap(first: Rows, second: Rows, measure: Measure) -> BootstrapDifference:
     """Paired bootstrap over rows: of each row's value averaged over a model's runs, or of what takes all classes."""
     if not measure.by_labels:
-        steps = math.lcm(len(first.correct), len(second.correct))
-        return paired_bootstrap(first.mean_correct, second.mean_correct, steps=steps)
+        return paired_bootstrap(first.mean_correct, second.mean_correct)
     (truth, a), (_, b) = first.labels, second.labels
     if measure.of_rows is not None:
         values = [np.mean([measure.of_rows(truth, of_run) for of_run in side], axis=0) for side in (a, b)]
@@ -251,11 +245,8 @@ def _bootstrap_of_logits(
 def compare_models(models: Mapping[str, ScoredModel], measure: Measure) -> list[Comparison]:
     """Tests every pair of models of a table on one split that have a seed in common.
 
-    By rows:
-
-    * Bootstrap over rows of the difference in correctness, each row's correctness averaged over a model's seeds.
-      Corrected by Holm over the pairs.
-    * McNemar's test for each seed that both models have. Corrected by Holm over all seeds and pairs.
+    By rows: bootstrap over rows of the difference in correctness, each row's correctness averaged over a model's seeds.
+    Corrected by Holm over the pairs.
 
     By seeds: the seed sets the first weights and the order of the data, so equal seeds are paired (Student's t).
     Corrected by Holm over the pairs. What other data would give is not in it.
@@ -348,8 +339,9 @@ def _compare(
     first, second = a.rows.of_runs(places[0]), b.rows.of_runs(places[1])
     drawn = bootstrap_gap(first, second, measure)
     right = [dict(zip(side.runs, side.correct, strict=True)) for side in (first, second)]
-    tests = [((a.seeds[i], b.seeds[j]), mcnemar(right[0][i], right[1][j])) for i, j in pairs]
-    only_a, only_b = (sum(getattr(test, side) for _, test in tests) for side in ("only_a", "only_b"))
+    of_seeds = [(right[0][i], right[1][j]) for i, j in pairs]
+    only_a = sum(int(np.count_nonzero(of_a & ~of_b)) for of_a, of_b in of_seeds)
+    only_b = sum(int(np.count_nonzero(of_b & ~of_a)) for of_a, of_b in of_seeds)
     return replace(
         line,
         rows=a.rows.correct.shape[1],
@@ -357,7 +349,6 @@ def _compare(
         high=drawn.high,
         p=drawn.p,
         odds_ratio=discordant_odds_ratio(only_a, only_b),
-        mcnemar=[SeedTest(seeds, test.only_a, test.only_b, test.p, test.p) for seeds, test in tests],
     )
 
 
@@ -366,13 +357,10 @@ def _judged(
 ) -> list[Comparison]:
     """The same, corrected by Holm, with verdicts and sentences; what of p is ``known`` was corrected elsewhere."""
     corrected = iter(holm([line.p for line in lines if line.p is not None]))
-    corrected_seeds = iter(holm([test.p for line in lines for test in line.mcnemar]))
     judged = []
     for raw in lines:
         p_holm = None if raw.p is None else next(corrected)
-        p_holm = known.get((raw.a, raw.b), p_holm)
-        tests = [replace(test, p_holm=next(corrected_seeds)) for test in raw.mcnemar]
-        line = replace(raw, p_holm=p_holm, mcnemar=tests)
+        line = replace(raw, p_holm=known.get((raw.a, raw.b), p_holm))
         against = _against(line, measure)
         line = replace(line, verdict=_verdict(line, against))
         judged.append(replace(line, statement=_statement(line, against, measure)))
@@ -431,7 +419,7 @@ def _placed(a: str, b: str, gap: float, half: float | None, measure: Measure) ->
     return f"{a} is {where} {b}"
 
 
-def pool_contrasts(tables: Sequence[TableSummary], judge: Callable[[TableSummary], Measure]) -> list[PooledContrast]:
+def pool_contrasts(tables: Sequence[TableSummary]) -> list[PooledContrast]:
     """Each contrast over all data sets of a study that were trained on in one way, if these are at least three.
 
     A data set counts once, however many of its parts were tried, and its figure is the mean gap of their tables: seeds
@@ -446,9 +434,9 @@ def pool_contrasts(tables: Sequence[TableSummary], judge: Callable[[TableSummary
             continue
         for line in table.contrasts:
             if line.verdict != "untested":
-                key = line.name, line.a, line.b, table.training, table.precision, table.judged_by
+                key = line.name, line.a, line.b, table.training, table.precision, table.judged_by.key
                 gaps[key][table.data].append(line.gap)
-                measures[key] = judge(table)
+                measures[key] = table.judged_by
     means = {
         key: {name: fmean(of_data) for name, of_data in by_data.items()}
         for key, by_data in gaps.items()

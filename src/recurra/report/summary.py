@@ -40,7 +40,6 @@ from recurra.tasks.summary import (
     RunEntry,
     Summary,
     TableSummary,
-    Timing,
     uncollected,
 )
 
@@ -249,6 +248,8 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
     """Summarises the runs of one model, one a seed."""
     reporting, headline, runs = study.reporting, table.headline, table.groups[label]
     model = runs[-1].record.model
+    parts = [part for run in runs for part in run.parts]
+    side_by_side = [own for part in parts if (own := study.measured.get(part.record.run_id))]
     splits = [split for split in runs[0].record.metrics if all(split in run.record.metrics for run in runs)]
     failed = [audit.name for run in runs for audit in run.record.failed_audits()]
     common = ModelSummary(
@@ -257,7 +258,7 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
         kind=model.kind,
         description=model.description,
         color=list(table.groups).index(label),
-        runs=[_entry(part, study.base) for run in runs for part in run.parts],
+        runs=[_entry(part, study.base) for part in parts],
         seeds=[run.record.seed for run in runs],
         deterministic=len(runs) > 1 and all(_same_over_seeds(split, runs) for split in splits),
         scores={
@@ -268,9 +269,11 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
         non_embedding_parameters=model.non_embedding_parameters,
         flops_per_token=model.flops_per_token,
         file_size_mib=statistics.median(run.record.model.file_size_bytes for run in runs) / MIB,
-        latency=_timings([part for run in runs for part in run.parts], study.measured),
-        training_wall_s=statistics.fmean(part.record.training.wall_s for run in runs for part in run.parts),
-        peak_memory_mib=max(part.record.training.peak_memory_mib for run in runs for part in run.parts),
+        # If the study timed any of the runs side by side, only those measurements count.
+        latency=_medians(side_by_side or [part.record.latency for part in parts]),
+        timed="side by side" if side_by_side else "own run",
+        training_wall_s=statistics.fmean(part.record.training.wall_s for part in parts),
+        peak_memory_mib=max(part.record.training.peak_memory_mib for part in parts),
         fronts=[],
         audited=any(audit.status != "skipped" for run in runs for audit in run.record.audits),
         failed_audits=list(dict.fromkeys(failed)),
@@ -308,26 +311,20 @@ def _entry(run: LoadedRun, base: Path | None) -> RunEntry:
     )
 
 
-def _timings(runs: Sequence[LoadedRun], measured: Latencies) -> dict[str, Timing]:
-    """Latency by batch size; if the study timed any of the runs side by side, only those measurements count."""
-    side_by_side = [measured[run.record.run_id] for run in runs if measured.get(run.record.run_id)]
-    sources: Sequence[Mapping[str, LatencyRecord]] = side_by_side or [run.record.latency for run in runs]
+def _medians(sources: Sequence[Mapping[str, LatencyRecord]]) -> dict[str, LatencyRecord]:
+    """Latency by batch size, the median over sources; what is no time is that of the first."""
     by_batch: dict[int, list[LatencyRecord]] = defaultdict(list)
     for source in sources:
         for timing in source.values():
             by_batch[timing.batch_size].append(timing)
     return {
-        str(batch): Timing(
-            batch_size=batch,
-            samples=items[0].samples,
-            median_ms=statistics.median(item.median_ms for item in items),
-            p90_ms=statistics.median(item.p90_ms for item in items),
-            mean_ms=statistics.median(item.mean_ms for item in items),
-            scope=items[0].scope,
-            device=items[0].device,
-            threads=items[0].threads,
-            precision=items[0].precision,
-            source="side by side" if side_by_side else "own run",
+        str(batch): items[0].model_copy(
+            update={
+                "median_ms": statistics.median(item.median_ms for item in items),
+                "p90_ms": statistics.median(item.p90_ms for item in items),
+                "mean_ms": statistics.median(item.mean_ms for item in items),
+                "p99_ms": None,
+            }
         )
         for batch, items in sorted(by_batch.items())
     }
@@ -336,12 +333,13 @@ def _timings(runs: Sequence[LoadedRun], measured: Latencies) -> dict[str, Timing
 def latency_warnings(models: Sequence[ModelSummary], runs: Sequence[LoadedRun]) -> list[str]:
     """What keeps the latencies of a table from being compared."""
     timings = [timing for model in models for timing in model.latency.values()]
+    ways = {model.timed for model in models if model.latency}
     warnings = []
-    if len({timing.source for timing in timings}) > 1:
+    if len(ways) > 1:
         warnings.append(
             "Some latencies were taken side by side and some in the models' own runs: do not compare the two."
         )
-    elif len(models) > 1 and any(timing.source == "own run" for timing in timings):
+    elif len(models) > 1 and "own run" in ways:
         machines = {(run.record.environment.cpu, run.record.environment.accelerator) for run in runs}
         where = "on different machines" if len(machines) > 1 else "one after another"
         warnings.append(f"Latencies were taken in each model's own run, {where}: read ratios below 1.2 as noise.")
@@ -474,7 +472,7 @@ def summarise(
         }
         study = _Study(reporting, questions, measured, replace(timed, records=exports), base, scored)
         tables = [_table(study, table) for table in groups]
-        pooled = pool_contrasts(tables, reporting.judge)
+        pooled = pool_contrasts(tables)
     return Summary(
         tables=tables,
         machines=_machines(runs),
@@ -511,7 +509,7 @@ def _table(study: _Study, table: TableRuns) -> TableSummary:
         splits=reporting.split_lines(runs[0]),
         notes=list(dict.fromkeys(note for run in runs for note in run.record.data.notes)),
         headline_split=headline,
-        judged_by=measure.key,
+        judged_by=measure,
         reported_splits=list(dict.fromkeys(split for model in models for split in model.scores)),
         batch_sizes=batches,
         models=models,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,45 +10,17 @@ import torch
 
 from recurra.core.environment import environment_record
 from recurra.core.errors import ConfigurationError
-from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, ExitsRecord, TimedEarlyExit
+from recurra.core.exits_record import EXITS_NAME, ExitsRecord, TimedEarlyExit
 from recurra.core.record import read_any_record
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.exits.rules import ConfidenceRule, ExitRule, FixedExit
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import default_device, torch_threads
 from recurra.tasks.base import Given, allowed_options, task
-from recurra.tasks.exits import EXITS, FULL, ExitQuality, ExitSubject
+from recurra.tasks.exits import EXITS, FULL, ExitSubject, MeasuredExit
 from recurra.tasks.run_folder import accelerator_name
 
 PUBLISHED = ConfidenceRule(start=0.92, decay=0.98, floor=0.80)
-
-
-@dataclass(frozen=True)
-class MeasuredExit:
-    """One way of leaving, judged and timed."""
-
-    label: str
-    judged: ExitQuality
-    timed: list[TimedEarlyExit]
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON values."""
-        judged = vars(self.judged) | {"taken": {str(number): rows for number, rows in self.taken.items()}}
-        del judged["exited_after"]
-        return {
-            "label": self.label,
-            "judged": judged,
-            "timed": [{**timed.plain(), "speed_up": timed.speed_up} for timed in self.timed],
-        }
-
-    @property
-    def taken(self) -> dict[int, int]:
-        """Rows or tokens by the recurrences that they took, in their order."""
-        return dict(sorted(self.judged.exited_after.items()))
-
-    def record(self) -> EarlyExitRecord:
-        """What is kept of it."""
-        return EarlyExitRecord(label=self.label, loss=self.judged.exits, taken=self.taken, timed=self.timed)
 
 
 @dataclass(frozen=True)
@@ -119,17 +91,17 @@ def choose_exits(
         subject = of_run.exit_subject(run, data_root)
         chosen = subject.choose(share, kind)
 
-        def measure(label: str, rule: ExitRule) -> MeasuredExit:
-            return MeasuredExit(label, subject.judge(rule), [_time(subject, rule, size) for size in _TIMED_BATCHES])
+        def measure(rule: ExitRule, label: str = "") -> MeasuredExit:
+            return replace(subject.judge(rule, label), timed=[_time(subject, rule, size) for size in _TIMED_BATCHES])
 
         return ExitChoice(
             subject=subject,
             asked=of_run.describe_kept(share),
             chosen=chosen,
-            measured=None if chosen.rule is None else measure(chosen.rule.describe(), chosen.rule),
+            measured=None if chosen.rule is None else measure(chosen.rule),
             # What nobody chose: the published schedule, and every exit by itself.
-            fixed=[measure(f"after loop {number}", FixedExit(number)) for number in subject.model.config.exits if each],
-            published=measure(f"published schedule: {PUBLISHED.describe()}", PUBLISHED),
+            fixed=[measure(FixedExit(number), f"after loop {number}") for number in subject.model.config.exits if each],
+            published=measure(PUBLISHED, f"published schedule: {PUBLISHED.describe()}"),
             threads=torch.get_num_threads(),
         )
 
@@ -147,7 +119,7 @@ def _time(subject: ExitSubject, rule: ExitRule, batch_size: int) -> TimedEarlyEx
 
 def keep_exits(run: Path, choice: ExitChoice) -> ExitsRecord:
     """Writes ``exits.json`` into a run's folder, every exit by itself among it; what stood there before is replaced."""
-    first = choice.fixed[0].judged
+    first = choice.fixed[0]
     return ExitsRecord(
         run_id=choice.subject.run_id,
         num_recurrences=int(choice.subject.model.config.num_recurrences),

@@ -344,7 +344,7 @@ class Task(ABC):
         del overrides
         return model
 
-    def load_protocol(self, name: str, changes: Mapping[str, Any] | Sequence[str] = ()) -> ProtocolConfig:
+    def load_protocol(self, name: str, changes: Mapping[str, Any] | None = None) -> ProtocolConfig:
         """A training protocol of this task by name, or of a file; `recurra.training.protocols.load_protocol`."""
         return load_protocol(name, changes, known=self.protocols)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from recurra.core.exits_record import EarlyExitRecord, TimedEarlyExit
 from recurra.models.exits.rules import ExitRule
 from recurra.models.exits.thresholds import CalibratedExits
 
@@ -14,24 +15,39 @@ FULL, EXITS = "full", "exits"
 
 
 @dataclass(frozen=True)
-class ExitQuality:
-    """What an exit rule does on rows that did not choose it.
+class MeasuredExit:
+    """What a way of leaving does on rows that did not choose it, and the time that it takes where that was measured.
 
     Attributes:
-        full: Quality without the rule: nats a token, or accuracy.
+        full: Quality without it: nats a token, or accuracy.
         agreement: Share of rows whose label is the full model's; none where there are no labels.
-        exited_after: Rows or tokens by the recurrences that they took.
+        taken: Rows or tokens by the recurrences that they took, in their order.
     """
 
+    label: str
     split: str
     full: float
     exits: float
     agreement: float | None
-    exited_after: dict[int, int]
+    taken: dict[int, int]
+    timed: Sequence[TimedEarlyExit] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        judged = {key: value for key, value in vars(self).items() if key not in ("label", "timed")}
+        return {
+            "label": self.label,
+            "judged": judged | {"taken": {str(number): rows for number, rows in self.taken.items()}},
+            "timed": [{**timed.plain(), "speed_up": timed.speed_up} for timed in self.timed],
+        }
+
+    def record(self) -> EarlyExitRecord:
+        """What is kept of it."""
+        return EarlyExitRecord(label=self.label, loss=self.exits, taken=self.taken, timed=list(self.timed))
 
 
 class ExitSubject(Protocol):
-    """A run whose exit rule is chosen, judged and timed."""
+    """A run whose exit rule is chosen on its selection split, and judged and timed on its reported one."""
 
     run_id: str
     chosen_on: str
@@ -41,11 +57,11 @@ class ExitSubject(Protocol):
     timed: str
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:
-        """Chooses a threshold on the selection split."""
+        """Chooses a threshold."""
         ...
 
-    def judge(self, rule: ExitRule) -> ExitQuality:
-        """Judges a rule on the reported rows."""
+    def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
+        """Judges a rule; without a label it is called as it describes itself."""
         ...
 
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[Any], Any]]:

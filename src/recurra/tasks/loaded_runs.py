@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from recurra.core.configuration import content_hash
-from recurra.core.record import AnyRecord
+from recurra.core.record import AnyRecord, OneLabelRecord
+from recurra.evaluation.predictions import Predictions, read_predictions
 
 # Settings that say where and how a run was carried out. Two runs that differ in nothing else are repetitions.
 PLACE_SETTINGS = frozenset(
@@ -65,6 +69,37 @@ class LoadedRun:
     def settings_hash(self) -> str:
         """Equal for runs that differ in the seed alone."""
         return content_hash([self.record.model.preset, self.settings])
+
+    def predictions(self, split: str) -> Predictions:
+        """What it said of the rows of a split; of folds those of all, in the order of the rows' identities.
+
+        The logits of a fold are divided by its own temperature, so that they are calibrated together.
+
+        Raises:
+            CheckpointError: If a file is missing or damaged.
+        """
+        if not self.folds:
+            return read_predictions(self.folder, split)
+        parts = [read_predictions(fold.folder, split) for fold in self.folds]
+        ids = [name for part in parts for name in part.ids]
+        order = in_order(ids)
+        logits = [
+            (part.logits / np.float32(fold.temperature)).astype(np.float32)
+            for part, fold in zip(parts, self.folds, strict=True)
+        ]
+        labels = np.concatenate([part.labels for part in parts])
+        return Predictions([ids[row] for row in order], labels[order], np.concatenate(logits)[order])
+
+    @property
+    def temperature(self) -> float:
+        """What divides the logits of a run that gives one label a text."""
+        decision = getattr(self.record, "decision", None)
+        return decision.temperature if isinstance(decision, OneLabelRecord) else 1.0
+
+
+def in_order(ids: Sequence[str]) -> list[int]:
+    """Rows by their identities, so that every repetition has them in one order."""
+    return sorted(range(len(ids)), key=ids.__getitem__)
 
 
 @dataclass(frozen=True)

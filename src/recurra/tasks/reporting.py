@@ -9,7 +9,6 @@ from typing import Any
 
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.terminal import significant, words
-from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, MeasuredExports
@@ -39,9 +38,9 @@ def find_test(tests: Sequence[Comparison], first: ModelSummary, second: ModelSum
     return next((test for test in tests if {test.a, test.b} == wanted), None)
 
 
-def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: TableSummary, measure: Measure) -> list[str]:
+def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: TableSummary) -> list[str]:
     """How the tests put each other model beside the best one: behind it, level, or unknown."""
-    split = table.headline_split
+    split, measure = table.headline_split, table.judged_by
     behind, level, unknown = [], [], []
     for model in models:
         if model is best:
@@ -91,10 +90,6 @@ class Reporting(ABC):
             raise ConfigurationError(unknown("measure", judging.measure, measures))
         return measures[judging.measure]
 
-    def judge(self, table: TableSummary) -> Measure:
-        """What the models of a table were compared by."""
-        return next(measure for measure in self.measures if measure.key == table.judged_by)
-
     def beside(self, folder: Path, record: Any) -> Any:
         """Reads what lies beside a record.
 
@@ -108,14 +103,6 @@ class Reporting(ABC):
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
         """The same runs with those put together that are parts of one; see `LoadedRun.folds`."""
         return runs
-
-    def predictions(self, run: LoadedRun, split: str) -> Predictions:
-        """What a run said of the rows of a split.
-
-        Raises:
-            CheckpointError: If a file is missing or damaged.
-        """
-        return read_predictions(run.folder, split)
 
     @abstractmethod
     def key(self, run: LoadedRun) -> TableKey:
@@ -181,7 +168,7 @@ class Reporting(ABC):
         It is the best of those within the limits that have no fault and failed no audit of their own; nothing if there
         is none to trust.
         """
-        split, measure = table.headline_split, self.judge(table)
+        split, measure = table.headline_split, table.judged_by
         able = [
             model
             for model in unspoiled(table.models, table.audits)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
-from recurra.core.record import matrix_as_written
+from recurra.core.record import LatencyRecord, matrix_as_written
 from recurra.core.record_parts import ANSWERS
-from recurra.tasks.measures import Score
+from recurra.tasks.measures import Measure, Score
 
 SUMMARY_VERSION = 5
 # The priority under which the model stands that is taken if nothing else is asked.
@@ -22,22 +22,6 @@ RECOMMENDED = "Recommended"
 SIGNIFICANCE_LEVEL = 0.05
 
 Verdict = Literal["distinguishable", "by rows only", "not distinguishable", "untested"]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Time a sample at one batch size, in milliseconds; medians over the runs that were timed."""
-
-    batch_size: int
-    samples: int
-    median_ms: float
-    p90_ms: float
-    mean_ms: float
-    scope: str
-    device: str
-    threads: int
-    precision: str
-    source: Literal["side by side", "own run"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +49,8 @@ class ModelSummary:
 
     Attributes:
         scores: By split, as its task has them; a `recurra.tasks.measures.Measure` reads its estimate from there.
-        latency: By batch size in samples, as text (a key of JSON).
+        latency: By batch size in samples, as text (a key of JSON); medians over the runs that were timed.
+        timed: Whether that was done ``side by side`` with all models, or by each of its runs alone.
         fronts: Costs (``latency 1``, ``size``) by which no model of the table is both cheaper and better; see
             `recurra.report.summary.pareto_front`.
         barred: Why its figures are held against nobody's; empty if they may be.
@@ -85,7 +70,8 @@ class ModelSummary:
     non_embedding_parameters: int
     flops_per_token: float
     file_size_mib: float
-    latency: dict[str, Timing]
+    latency: dict[str, LatencyRecord]
+    timed: Literal["side by side", "own run"]
     training_wall_s: float
     peak_memory_mib: float
     fronts: list[str]
@@ -99,17 +85,6 @@ class ModelSummary:
     def single_ms(self) -> float | None:
         """Median milliseconds a text at batch 1; none if it was not timed."""
         return self.latency["1"].median_ms if "1" in self.latency else None
-
-
-@dataclass(frozen=True)
-class SeedTest:
-    """McNemar's test of one seed: rows that only the first, or only the second, got right."""
-
-    seeds: tuple[int, int]
-    only_first: int
-    only_second: int
-    p: float
-    p_holm: float
 
 
 @dataclass(frozen=True)
@@ -129,7 +104,6 @@ class Comparison:
         p_holm: Corrected by Holm over the contrasts, or the pairs, of the table; by seeds over the pairs if both
             are in it.
         odds_ratio: See `recurra.evaluation.significance.discordant_odds_ratio`, over all pairs of runs.
-        mcnemar: One test a seed, corrected by Holm over all seeds of the contrasts, or the pairs; none by seeds.
         reason: Why it is untested.
     """
 
@@ -148,7 +122,6 @@ class Comparison:
     p: float | None = None
     p_holm: float | None = None
     odds_ratio: float | None = None
-    mcnemar: list[SeedTest] = field(default_factory=list)
     verdict: Verdict = "untested"
     statement: str = ""
     reason: str = ""
@@ -262,7 +235,7 @@ class TableSummary:
     """Models that may be compared: same data, same splits, same training protocol, same precision.
 
     Attributes:
-        judged_by: Key of the measure that its tests, drawings and advice go by.
+        judged_by: What its tests, drawings and advice go by; among plain values its key.
     """
 
     key: str
@@ -278,7 +251,7 @@ class TableSummary:
     splits: Any
     notes: list[str]
     headline_split: str
-    judged_by: str
+    judged_by: Measure
     reported_splits: list[str]
     batch_sizes: list[int]
     models: Sequence[Any]
@@ -346,13 +319,15 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return [item if item.__class__ in _LEAVES else _plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: item if item.__class__ in _LEAVES else _plain(item) for key, item in value.items()}
+    if isinstance(value, Measure):
+        return value.key
     if isinstance(value, Score):
         rest = {key: part for key, part in vars(value).items() if key != "figures" and part}
         if "confusion_matrix" in rest:
             rest["confusion_matrix"] = matrix_as_written(rest["confusion_matrix"])
         return _plain(rest | value.figures)
     if is_dataclass(value):
-        return {key: item if item.__class__ in _LEAVES else _plain(item) for key, item in vars(value).items()}
+        value = vars(value)
+    if isinstance(value, dict):
+        return {key: item if item.__class__ in _LEAVES else _plain(item) for key, item in value.items()}
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

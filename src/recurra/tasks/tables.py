@@ -123,7 +123,6 @@ def costs_of_model(model: ModelSummary, batch_sizes: Iterable[int]) -> Cells:
 def results(
     table: TableSummary,
     measures: Sequence[Measure],
-    judge: Measure,
     *,
     note: str,
     more: Callable[[Any], Cells] = lambda _: {},
@@ -133,7 +132,7 @@ def results(
 
     What the models are compared by has its interval; ``more`` gives cells that only a task has.
     """
-    rows = []
+    judge, rows = table.judged_by, []
     for model in table.models:
         cells = {"Model": model.label, "Seeds": seeds_of(model)}
         for measure in measures:
@@ -173,17 +172,14 @@ def _compared(lines: Iterable[Comparison], measure: Measure) -> list[Cells]:
             "p (Holm)": form.p_value(line.p_holm),
             "Odds ratio": form.significant(line.odds_ratio),
             "Finding": line.statement,
-            "McNemar a seed: only first : only second": "; ".join(
-                f"{test.only_first} : {test.only_second}, p {form.p_value(test.p_holm)}"
-                for test in (() if line.name else line.mcnemar)
-            ),
         }
         for line in lines
     ]
 
 
-def contrasts(table: TableSummary, measure: Measure) -> Table:
+def contrasts(table: TableSummary) -> Table:
     """What the study file asked."""
+    measure = table.judged_by
     by_rows = (
         "Distinguishable means: the paired bootstrap over rows has p below 0.05 after Holm's correction over these "
         "contrasts, the interval over seeds leaves out 0, and the seeds do not overlap. The odds ratio counts the "
@@ -201,8 +197,11 @@ def contrasts(table: TableSummary, measure: Measure) -> Table:
     return Table("contrasts", "What the study asked", rows, note if rows else "")
 
 
-def pooled_contrasts(summary: Summary, measure: Measure) -> Table:
+def pooled_contrasts(summary: Summary) -> Table | None:
     """What the study asked, over all of its data; a table of the study and not of one of its tables."""
+    if not summary.pooled:
+        return None
+    measure = summary.tables[0].judged_by
     rows = [
         {
             "Contrast": line.name,
@@ -220,17 +219,19 @@ def pooled_contrasts(summary: Summary, measure: Measure) -> Table:
         "sets, p corrected by Holm over these contrasts. They say what to expect of data that were not tried, as "
         "far as these are like them. Tables whose data failed an audit are left out."
     )
-    return Table("pooled", "What the study asked, over all data", rows, note if rows else "")
+    return Table("pooled", "What the study asked, over all data", rows, note)
 
 
-def tests(table: TableSummary, measure: Measure) -> Table:
+def tests(table: TableSummary) -> Table:
     """All pairs of models: on the same rows, or seed by seed where no rows are on disk."""
-    rows = _compared(table.tests, measure)
-    note = _tests_note(table, measure) if rows else "There is only one model to test, or no pair with a seed in common."
-    return Table("tests", "Tests between the models", rows, note, folded=measure.paired_by_rows or not rows)
+    rows = _compared(table.tests, table.judged_by)
+    note = _tests_note(table) if rows else "There is only one model to test, or no pair with a seed in common."
+    folded = table.judged_by.paired_by_rows or not rows
+    return Table("tests", "Tests between the models", rows, note, folded=folded)
 
 
-def _tests_note(table: TableSummary, measure: Measure) -> str:
+def _tests_note(table: TableSummary) -> str:
+    measure = table.judged_by
     if not measure.paired_by_rows:
         return (
             f"Paired t-tests of {measure.in_text} over seeds, in {measure.unit}; p corrected by Holm over all pairs of "
@@ -239,10 +240,10 @@ def _tests_note(table: TableSummary, measure: Measure) -> str:
         )
     return (
         f"All on the same {table.headline_split} rows: a bootstrap draws them, {measure.in_text} is averaged over a "
-        "model's seeds, and its 95 % interval is not corrected for the number of pairs. Odds ratio and McNemar count "
-        "rows that only the first or only the second model gets right. Values of p are corrected by Holm, over the "
-        "pairs for the bootstrap, over all pairs and seeds for McNemar. Distinguishable means: the corrected p is "
-        "below 0.05 and the seeds of both do not overlap; by rows only, that there is one seed."
+        "model's seeds, and its 95 % interval is not corrected for the number of pairs. The odds ratio counts the rows "
+        "that only the first model gets right for each that only the second does. Values of p are corrected by Holm "
+        "over the pairs. Distinguishable means: the corrected p is below 0.05 and the seeds of both do not overlap; by "
+        "rows only, that there is one seed."
     )
 
 

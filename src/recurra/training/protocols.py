@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from recurra.core.configuration import HashedSettings, override, text_keys
+from recurra.core.configuration import HashedSettings
 from recurra.core.errors import ConfigurationError, unknown
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -226,23 +226,16 @@ LANGUAGE_PROTOCOLS: dict[str, ProtocolConfig] = {
 
 
 def load_protocol(
-    name: str,
-    changes: Mapping[str, Any] | Sequence[str] = (),
-    *,
-    known: Mapping[str, ProtocolConfig] = PROTOCOLS,
+    name: str, changes: Mapping[str, Any] | None = None, *, known: Mapping[str, ProtocolConfig] = PROTOCOLS
 ) -> ProtocolConfig:
-    """A protocol by name or from a YAML file, with changed keys, or ``key=value`` as a command line has them."""
+    """A protocol by name or from a YAML file, with changed keys."""
     if name in known:
         protocol = known[name]
     elif Path(name).suffix in {".yaml", ".yml"}:
         protocol = ProtocolConfig.load(name)
     else:
         raise ConfigurationError(unknown("protocol", name, [*known, "a .yaml file"]))
-    if not changes:
-        return protocol
-    pairs = override({}, () if isinstance(changes, Mapping) else changes, texts=text_keys(ProtocolConfig))
-    changed = {**protocol.plain(), **(changes if isinstance(changes, Mapping) else pairs)}
-    return ProtocolConfig.parse(changed, source=f"protocol '{name}'")
+    return ProtocolConfig.parse({**protocol.plain(), **changes}, source=f"protocol '{name}'") if changes else protocol
 
 
 # What the training of a language model does not do, and the value that asks for nothing.

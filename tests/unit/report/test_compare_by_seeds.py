@@ -12,10 +12,10 @@ from scipy import stats
 from language_records import language_record
 from recurra.report.statistics import ScoredModel, answer_contrasts, compare_models
 from recurra.report.summary import summarise
-from recurra.tasks.language.reporting import LOSS, LanguageTable
+from recurra.tasks.language.reporting import LOSS
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
 from recurra.tasks.questions import Contrast, Questions
-from recurra.tasks.summary import Comparison
+from recurra.tasks.summary import Comparison, TableSummary
 from rendered import part_rows
 
 PAIRS = st.lists(st.tuples(st.floats(0.5, 9.0), st.floats(0.5, 9.0)), min_size=2, max_size=6)
@@ -70,7 +70,7 @@ def test_seeds_that_all_give_the_same_difference_prove_nothing() -> None:
     assert (found.gap, found.p, found.p_holm, found.verdict) == (-0.25, None, None, "untested")
 
 
-def table(**losses: list[float]) -> LanguageTable:
+def table(**losses: list[float]) -> TableSummary:
     """A table of models, each with losses for the seeds 0, 1 and so on; a leaking one is called so."""
     records = [
         language_record(preset=name, seed=seed, loss=loss, leaks=name == "leaky", kind=name)

@@ -36,6 +36,7 @@ from recurra.models.controls.fitting import cross_entropy, fit_linear
 from recurra.models.controls.linear import LinearModel, features_of
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import preset
+from recurra.study.assignments import read_assignments
 from recurra.study.run import execute_run
 from recurra.tasks.base import RunConfig, task_of_data, task_of_values
 from recurra.tasks.machine import Machine
@@ -81,7 +82,9 @@ class Trained:
 
 
 def train(root: Path, model: str, config: MultiLabelData, *changes: str) -> RunConfig:
-    protocol = load_protocol("tuned", ["max_epochs=10", "learning_rate=1e-2", "batch_size=8", *changes])
+    protocol = load_protocol(
+        "tuned", {"max_epochs": 10, "learning_rate": 1e-2, "batch_size": 8, **read_assignments(changes).protocol}
+    )
     return make_run(model, config, protocol, seed=0, precision="fp32")
 
 

@@ -41,12 +41,12 @@ def test_every_protocol_becomes_arguments_of_the_trainer(name: str, tmp_path: Pa
 
 
 def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
-    changed = load_protocol("paper", ["learning_rate=1e-4", "max_epochs=2"])
+    changed = load_protocol("paper", {"learning_rate": 1e-4, "max_epochs": 2})
     assert (changed.learning_rate, changed.max_epochs, changed.batch_size) == (1e-4, 2, 16)
     path = tmp_path / "mine.yaml"
     path.write_text(write_yaml(changed.plain()), encoding="utf-8")
     assert load_protocol(str(path)) == changed
-    assert load_protocol(str(path), ["batch_size=4"]).batch_size == 4
+    assert load_protocol(str(path), {"batch_size": 4}).batch_size == 4
 
 
 @pytest.mark.parametrize(
@@ -54,31 +54,35 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
     [
         (
             "papre",
-            [],
+            {},
             r"unknown protocol 'papre' \(did you mean 'paper'\?\); "
             r"allowed: paper, tuned, tuned-treebank, finetune, finetune-small, finetune-few, finetune-large, demo, "
             r"a .yaml file",
         ),
         (
             "paper",
-            ["learning_rat=1"],
+            {"learning_rat": 1},
             r"protocol 'paper': unknown key 'learning_rat' \(did you mean 'learning_rate'\?\)",
         ),
-        ("paper", ["learning_rate=-1"], r"'learning_rate' is -1: input should be greater than 0"),
-        ("paper", ["gradient_accumulation=3"], r"'gradient_accumulation' is 3: must divide batch_size 16"),
-        ("paper", ["token_dropout=1"], r"'token_dropout' is 1: input should be less than 1"),
-        ("paper", ["selection=f1"], r"'selection' is \"f1\": input should be 'loss' or 'accuracy'"),
-        ("paper", ["selection=accuracy"], r"'selection' is accuracy: the plateau schedule waits for the loss; take "),
-        ("paper", ["curriculum_epochs=6"], r"'curriculum_epochs' is 6; allowed: 0 to max_epochs, which is 5"),
+        ("paper", {"learning_rate": -1}, r"'learning_rate' is -1: input should be greater than 0"),
+        ("paper", {"gradient_accumulation": 3}, r"'gradient_accumulation' is 3: must divide batch_size 16"),
+        ("paper", {"token_dropout": 1}, r"'token_dropout' is 1: input should be less than 1"),
+        ("paper", {"selection": "f1"}, r"'selection' is \"f1\": input should be 'loss' or 'accuracy'"),
+        (
+            "paper",
+            {"selection": "accuracy"},
+            r"'selection' is accuracy: the plateau schedule waits for the loss; take ",
+        ),
+        ("paper", {"curriculum_epochs": 6}, r"'curriculum_epochs' is 6; allowed: 0 to max_epochs, which is 5"),
         (
             "demo",
-            ["auxiliary_epochs=0", "auxiliary_learning_rate=1e-3"],
+            {"auxiliary_epochs": 0, "auxiliary_learning_rate": 1e-3},
             r"'auxiliary_learning_rate' is 0.001 without its stage; set auxiliary_epochs above 0",
         ),
-        ("nowhere.yaml", [], r"cannot read 'nowhere.yaml'"),
+        ("nowhere.yaml", {}, r"cannot read 'nowhere.yaml'"),
     ],
 )
-def test_a_mistake_is_one_clear_line(name: str, overrides: list[str], message: str) -> None:
+def test_a_mistake_is_one_clear_line(name: str, overrides: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         load_protocol(name, overrides)
     assert "\n" not in str(caught.value)
@@ -135,7 +139,7 @@ def test_students_may_train_longer_than_who_teaches_them() -> None:
     taught, alone = protocol.for_model(taught=True), protocol.for_model(taught=False)
     assert (taught.max_epochs, alone.max_epochs) == (10, 4)
     assert taught.student_factor == alone.student_factor == 1
-    assert load_protocol("finetune-small", ["max_epochs=1"]).for_model(taught=True).max_epochs == 3
+    assert load_protocol("finetune-small", {"max_epochs": 1}).for_model(taught=True).max_epochs == 3
     assert taught.model_copy(update={"max_epochs": alone.max_epochs}) == alone
     assert PROTOCOLS["finetune"].for_model(taught=True) == PROTOCOLS["finetune"]
 

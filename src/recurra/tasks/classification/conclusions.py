@@ -14,11 +14,10 @@ from recurra.tasks.audits import audit_sentences
 from recurra.tasks.classification.measures import (
     ACCURACY,
     MACRO_F1,
-    ClassificationTable,
     cheapest_answer,
-    judge,
     margin,
 )
+from recurra.tasks.labelling.reporting import LabellingTable
 from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Limits
 from recurra.tasks.reporting import beside_best, best_model, find_test, nearest
@@ -36,9 +35,9 @@ MOST_UNTESTED = 5
 MOST_COSTS = 12
 
 
-def conclude(table: ClassificationTable) -> str:
+def conclude(table: LabellingTable) -> str:
     """The conclusion of a table, in a line or two."""
-    split, measure = table.headline_split, judge(table)
+    split = table.headline_split
     scored = [model for model in table.models if split in model.scores]
     if not scored:
         return "No model was evaluated on a common split: nothing can be concluded."
@@ -49,7 +48,7 @@ def conclude(table: ClassificationTable) -> str:
             "classes, so there is no verdict. Give rows of every class to test on."
         )
         return " ".join([verdict, *audit_sentences(table.audits, split)])
-    sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored, measure)
+    sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored)
     if rows < FEW_ROWS:
         sentences.append(
             f"{rows} {split} rows are too few to choose by: one of them is worth {100 / rows:.0f} points. Label more."
@@ -65,7 +64,7 @@ def conclude(table: ClassificationTable) -> str:
     sentences.append(f"Without reading: {without_reading(table, scored[0])}.")
     if any(len(model.seeds) == 1 and model.kind == "transformer" for model in scored):
         sentences.append("With one seed, another training could turn out differently.")
-    sentences.extend(_of_answers(table, scored, measure))
+    sentences.extend(_of_answers(table, scored))
     sentences.extend(audit_sentences(table.audits, split))
     return " ".join(sentences)
 
@@ -79,15 +78,15 @@ def _one(model: ModelSummary, split: str) -> str:
     )
 
 
-def _several(table: ClassificationTable, models: Sequence[ModelSummary], measure: Measure) -> list[str]:
-    split = table.headline_split
+def _several(table: LabellingTable, models: Sequence[ModelSummary]) -> list[str]:
+    split, measure = table.headline_split, table.judged_by
     faults = [f"{model.label} is no classifier: {fault}." for model in models if (fault := fault_of(table, model))]
     able = [model for model in models if not fault_of(table, model)]
     if not able:
         return [*faults, "No model here should be used."]
     best = best_model(able, split, measure)
     rows = best.scores[split].rows
-    sentences = _why(table, best, measure)
+    sentences = _why(table, best)
     if measure.key == ACCURACY.key:
         sentences.append(
             f"{best.label} scores highest: {_percent(measure.mean(best, split))} of the {rows:,} {split} rows."
@@ -97,18 +96,18 @@ def _several(table: ClassificationTable, models: Sequence[ModelSummary], measure
         sentences.append(
             f"{best.label} {superlative}: {measure.value(measure.mean(best, split))} on the {rows:,} {split} rows."
         )
-    sentences += beside_best(best, able, table, measure)
+    sentences += beside_best(best, able, table)
     misses = [
         f"{model.label} never says {never}."
         for model in able
-        if not judge(table).ranks and (never := _never_said(table, model)[0])
+        if not measure.ranks and (never := _never_said(table, model)[0])
     ]
     return [*sentences, *misses, *faults]
 
 
-def _of_answers(table: ClassificationTable, models: Sequence[ModelSummary], measure: Measure) -> list[str]:
+def _of_answers(table: LabellingTable, models: Sequence[ModelSummary]) -> list[str]:
     """How each model that is known by its answers compares with the best of the others, and what is not known of it."""
-    split = table.headline_split
+    split, measure = table.headline_split, table.judged_by
     given = [model for model in models if model.kind == ANSWERS]
     own = [model for model in models if model.kind != ANSWERS and not fault_of(table, model)]
     sentences = []
@@ -128,9 +127,9 @@ def _of_answers(table: ClassificationTable, models: Sequence[ModelSummary], meas
     return sentences
 
 
-def _why(table: ClassificationTable, model: ModelSummary, measure: Measure) -> list[str]:
+def _why(table: LabellingTable, model: ModelSummary) -> list[str]:
     """What models are judged by and why, and what an answer for all costs; nothing where that is accuracy as ever."""
-    split = table.headline_split
+    split, measure = table.headline_split, table.judged_by
     unequal = are_unequal(sum(row) for row in model.scores[split].confusion_matrix)
     if measure.key == (MACRO_F1 if unequal else ACCURACY).key:
         reason = f"The classes are unequal, so models are judged by {measure.in_text} and not by accuracy"
@@ -142,7 +141,7 @@ def _why(table: ClassificationTable, model: ModelSummary, measure: Measure) -> l
     return [] if measure.key == ACCURACY.key and not unequal else [f"{reason}."]
 
 
-def without_reading(table: ClassificationTable, model: ModelSummary) -> str:
+def without_reading(table: LabellingTable, model: ModelSummary) -> str:
     """What the commonest label gets, and what length and punctuation do, on the rows that a model was judged on."""
     share = f"always giving the most frequent label is right on {_percent(majority_share(model, table.headline_split))}"
     if table.form_accuracy is None:
@@ -150,7 +149,7 @@ def without_reading(table: ClassificationTable, model: ModelSummary) -> str:
     return f"{share}, length and punctuation alone on {_percent(table.form_accuracy)}"
 
 
-def said_costs(table: ClassificationTable) -> str:
+def said_costs(table: LabellingTable) -> str:
     """The costs of mistakes, as many as can be read."""
     names, costs = table.label_names, table.costs or []
     cells = [
@@ -163,14 +162,14 @@ def said_costs(table: ClassificationTable) -> str:
     return f"{'; '.join(cells[:MOST_COSTS])}{more}"
 
 
-def fault_of(table: ClassificationTable, model: ModelSummary) -> str:
+def fault_of(table: LabellingTable, model: ModelSummary) -> str:
     """Why a model should not be used whatever it scores: it has one answer, no gain over that, or ignores a class.
 
     A class counts as ignored if no seed ever names it and `FEWEST` rows or more of the split are of it. Of more than
     `MANY_LABELS` labels a weak model misses some by chance: it is at fault if those have `MOST_IGNORED` of the rows. By
     a measure of ranks no answer is held against a model.
     """
-    if model.barred or judge(table).ranks:
+    if model.barred or table.judged_by.ranks:
         return model.barred
     split = table.headline_split
     score = model.scores[split]
@@ -179,17 +178,17 @@ def fault_of(table: ClassificationTable, model: ModelSummary) -> str:
         return f"it never says {never}"
     if table.costs is not None:
         said, least = cheapest_answer(table.costs, score.confusion_matrix)
-        mean = judge(table).mean(model, split)
+        mean = table.judged_by.mean(model, split)
         name = table.label_names[said]
         return f"it costs {mean:.4f} a row, who always says '{name}' {least:.4f}" if mean >= least else ""
     share = majority_share(model, split)
-    if table.judged_by == ACCURACY.key and score.figures[ACCURACY.key].mean <= share:
+    if table.judged_by.key == ACCURACY.key and score.figures[ACCURACY.key].mean <= share:
         accuracy = _percent(score.figures[ACCURACY.key].mean)
         return f"it is right on {accuracy}, who always gives one answer on {_percent(share)}"
     return ""
 
 
-def _never_said(table: ClassificationTable, model: ModelSummary) -> tuple[str, float]:
+def _never_said(table: LabellingTable, model: ModelSummary) -> tuple[str, float]:
     """Classes that a model ignores, in words, and their share of the rows; nothing if there are none."""
     matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
     rows = matrix.sum(axis=1)
@@ -218,7 +217,7 @@ def _percent(share: float) -> str:
 NEEDED = "Is a Transformer needed?"
 
 
-def advise(table: ClassificationTable, limits: Limits) -> list[Advice]:
+def advise(table: LabellingTable, limits: Limits) -> list[Advice]:
     """Advice by priority; none if there are not two models to choose between.
 
     ``Recommended`` is the smallest model that is not worse than the best one by more than the `margin`. Models that
@@ -229,7 +228,7 @@ def advise(table: ClassificationTable, limits: Limits) -> list[Advice]:
     scored = [model for model in able if split in model.scores and not fault_of(table, model)]
     if len(scored) < 2:
         return []
-    choice = _Choice(table, scored, judge(table))
+    choice = _Choice(table, scored)
     return [item for item in (choice.recommended(limits), choice.need()) if item is not None]
 
 
@@ -237,9 +236,12 @@ def advise(table: ClassificationTable, limits: Limits) -> list[Advice]:
 class _Choice:
     """The models of a table to choose between, all with a score on its headline split."""
 
-    table: ClassificationTable
+    table: LabellingTable
     models: Sequence[ModelSummary]
-    measure: Measure
+
+    @property
+    def measure(self) -> Measure:
+        return self.table.judged_by
 
     @property
     def split(self) -> str:

@@ -19,7 +19,7 @@ from recurra.data.windows import recorded_reading
 from recurra.deployment.engines.trained import FlatRows, TransformerEngine
 from recurra.models.exits.rules import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits, calibrate_classifier, depths_under
-from recurra.tasks.exits import EXITS, FULL, ExitQuality
+from recurra.tasks.exits import EXITS, FULL, MeasuredExit
 from recurra.tasks.labelling.evaluation import own_split
 
 _BATCH = 32
@@ -58,7 +58,7 @@ class ClassifierSubject:
         """Chooses for a share ``keep`` of labels that stay."""
         return calibrate_classifier(self._logits(self._selection), keep, kind=kind)
 
-    def judge(self, rule: ExitRule) -> ExitQuality:
+    def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
         """Judges on the reported split."""
         by_exit = self._logits(self._reported)
         numbers = sorted(by_exit)
@@ -66,12 +66,13 @@ class ClassifierSubject:
         labels = np.stack([by_exit[number].argmax(-1) for number in numbers])
         own = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
         truth = np.asarray(self._reported.labels)
-        return ExitQuality(
+        return MeasuredExit(
+            label=label or rule.describe(),
             split=self._reported.name,
             full=float((labels[-1] == truth).mean()),
             exits=float((own == truth).mean()),
             agreement=float((own == labels[-1]).mean()),
-            exited_after={number: int((depths == number).sum()) for number in numbers},
+            taken={number: int((depths == number).sum()) for number in numbers},
         )
 
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[Inputs], Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from recurra.core.record import LatencyRecord
 from recurra.deployment.export.formats import storage_order
@@ -22,17 +23,6 @@ from recurra.tasks.summary import ModelSummary
 
 
 @dataclass(frozen=True)
-class PublishedFigure:
-    """What was published of one model; shares, and milliseconds a text on a machine that is not named."""
-
-    accuracy: float
-    f1: float
-    precision: float | None
-    recall: float | None
-    latency_ms: float
-
-
-@dataclass(frozen=True)
 class PublishedTable:
     """One table of the papers.
 
@@ -42,28 +32,25 @@ class PublishedTable:
         corpora: Names of our corpora that hold the same data; on any other our figures are on other data.
         protocol: The split protocol of those corpora that the papers used.
         precision: Precision of the figures.
-        figures: By preset.
+        figures: By preset: accuracy, F1, precision and recall as shares, and milliseconds a text.
         sizes_mib: Size of the weights by preset, where it was published. The papers give parameters times bytes.
     """
 
     source: str
     what: str
-    corpora: tuple[str, ...]
+    corpora: list[str]
     protocol: str
-    figures: dict[str, PublishedFigure]
+    figures: dict[str, list[float | None]]
     precision: str = ""
     sizes_mib: dict[str, float] = field(default_factory=dict)
 
 
 def _published_tables() -> dict[str, PublishedTable]:
-    """The tables of ``published.json``: figures are accuracy, F1, precision, recall and milliseconds a text.
+    """The tables of ``published.json``.
 
     The F1 of `recurrent` in table 11 is printed as .8721, which its precision and recall contradict.
     """
     tables = json.loads((Path(__file__).parent / "published.json").read_bytes())
-    for table in tables.values():
-        table["corpora"] = tuple(table["corpora"])
-        table["figures"] = {preset: PublishedFigure(*values) for preset, values in table["figures"].items()}
     return {name: PublishedTable(**table) for name, table in tables.items()}
 
 
@@ -137,10 +124,11 @@ def published_lines(
 def _line(
     model: str, preset: str, published: PublishedTable, key: TableKey, accuracy: Estimate | None
 ) -> PublishedLine:
-    figure = published.figures[preset]
+    names = ("accuracy", "f1", "precision", "recall", "latency_ms")
+    figures: dict[str, Any] = dict(zip(names, published.figures[preset], strict=True))
     inside = None
     if accuracy is not None and accuracy.low is not None and accuracy.high is not None:
-        inside = accuracy.low <= figure.accuracy <= accuracy.high
+        inside = accuracy.low <= figures["accuracy"] <= accuracy.high
     differs = {
         "other data": key.data not in published.corpora,
         "another split": key.data in published.corpora and key.protocol != published.protocol,
@@ -152,13 +140,9 @@ def _line(
         source=published.source,
         what=published.what,
         protocol=published.protocol,
-        accuracy=figure.accuracy,
-        f1=figure.f1,
-        precision=figure.precision,
-        recall=figure.recall,
-        latency_ms=figure.latency_ms,
+        **figures,
         size_mib=published.sizes_mib.get(preset),
-        difference=None if accuracy is None else accuracy.mean - figure.accuracy,
+        difference=None if accuracy is None else accuracy.mean - figures["accuracy"],
         inside=inside,
         basis="" if accuracy is None or inside is None else accuracy.basis,
         differs=", ".join(name for name, other in differs.items() if other),
@@ -170,23 +154,16 @@ class ExportLine:
     """One model of a table, exported in one format and precision, over its seeds, on the headline split.
 
     Attributes:
-        model: Label of the model.
-        format: For example ``safetensors``.
-        precision: Precision of the stored weights.
+        precision: Of the stored weights.
         computed: Precision, engine and device of the computation.
         exits: With texts leaving at the calibrated exits: where they leave; none if all recurrences are computed.
-        seeds: Seeds of the runs that were exported.
-        weights_mib: Size of the file with the weights, median over seeds.
-        folder_mib: Size of the whole export.
-        accuracy: Of the export.
-        f1: Of the export, mean over seeds.
+        weights_mib: Size of the file with the weights, median over seeds; ``folder_mib`` that of the whole export.
         gap: Accuracy of the export less that of the run's model computed in FP32, mean over seeds.
         gap_half: Half the 95 % interval of the gap over seeds (Student's t); none with one seed.
         largest_gap: The gap of the seed where it is largest.
         labels_changed: Rows of all seeds that got another label.
         only_export: Rows that only the export got right.
         only_reference: Rows that only the run's model got right.
-        rows: Rows of all seeds.
         largest_logit_difference: Over the rows of the exports' own checks.
         median_ms: Milliseconds a text by batch size; empty if it was not timed.
         memory_mib: Peak of a process that opens it and labels texts; none if it was not measured.

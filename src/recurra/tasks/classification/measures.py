@@ -18,21 +18,6 @@ from recurra.tasks.labelling.reporting import LabellingTable
 from recurra.tasks.measures import Measure, RowScore, WeightedScore
 from recurra.tasks.questions import COST
 
-
-@dataclass(frozen=True, kw_only=True)
-class ClassificationTable(LabellingTable):
-    """A table of classifiers.
-
-    Attributes:
-        form_accuracy: Of a classifier that sees nothing but length, punctuation and case, on the headline split; none
-            where the shortcut audit could not fit one.
-        costs: What mistakes cost, ``[true][predicted]``, where models are judged by it.
-    """
-
-    form_accuracy: float | None = None
-    costs: list[list[float]] | None = None
-
-
 BOOTSTRAP_SAMPLES = 2000
 BOOTSTRAP_SEED = 20
 _SUMS_AT_ONCE = 2**20
@@ -204,7 +189,7 @@ def accuracy_after(recurrence: int) -> Measure:
     )
 
 
-def exit_measures(table: ClassificationTable) -> list[Measure]:
+def exit_measures(table: LabellingTable) -> list[Measure]:
     """The accuracy of every exit that some model of a table has."""
     keys = {key for model in table.models for score in model.scores.values() for key in score.figures}
     prefix = f"{ACCURACY.key}:exit-"
@@ -328,12 +313,7 @@ def named_measure(name: str, label_names: Sequence[str], costs: Sequence[Sequenc
     raise ConfigurationError(unknown("measure", name, [*plain, "f1:LABEL", "average_precision:LABEL", "cost:FILE"]))
 
 
-def judge(table: ClassificationTable) -> Measure:
-    """What the models of a table were compared by."""
-    return named_measure(table.judged_by, table.label_names, table.costs)
-
-
-def margin(table: ClassificationTable, confusion_matrix: Sequence[Sequence[int]]) -> float:
+def margin(table: LabellingTable, confusion_matrix: Sequence[Sequence[int]]) -> float:
     """What a smaller model may give up: a point; of a cost 1 % of what the cheapest answer costs that is always given.
 
     A hundredth of the best model's cost would shrink to nothing with the cost, and one of the dearest mistake may be

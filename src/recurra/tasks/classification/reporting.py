@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from recurra.core import terminal as form
-from recurra.core.errors import CheckpointError
-from recurra.core.record import AnyDecisionRecord, LabelRunRecord, MetricsRecord, OneLabelRecord, RunRecord, are_unequal
-from recurra.core.terminal import NONE, one_line
+from recurra.core.record import LabelRunRecord, MetricsRecord, RunRecord, are_unequal
+from recurra.core.terminal import NONE
 from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import evaluate_logits
-from recurra.evaluation.predictions import Predictions, read_predictions
+from recurra.evaluation.predictions import Predictions
 from recurra.tasks.classification.conclusions import advise, conclude, fault_of, only_class, said_costs
 from recurra.tasks.classification.exports import ExportLine, export_lines, published_lines
 from recurra.tasks.classification.figures import study_charts, table_charts
@@ -25,26 +23,21 @@ from recurra.tasks.classification.measures import (
     MACRO_F1,
     PRECISION,
     RECALL,
-    ClassificationTable,
     accuracy_after,
     exit_measures,
-    judge,
     label_figures,
     named_measure,
 )
 from recurra.tasks.drawing import Chart
-from recurra.tasks.labelling.folds import Pooling, in_order, pool_folds
 from recurra.tasks.labelling.reporting import (
     CALIBRATION,
     CALIBRATION_NOTE,
-    LONGEST_TEXT,
     LOSS,
     UNCALIBRATED,
     LabellingReporting,
-    Mistake,
+    LabellingTable,
     mistakes_table,
     more_rows,
-    recorded_mistakes,
     shown_model,
     telling_words,
 )
@@ -65,7 +58,7 @@ _EXPORTS = (
 )
 
 
-def exports_table(table: ClassificationTable) -> Table:
+def exports_table(table: LabellingTable) -> Table:
     """The same weights, stored in each precision."""
     batches = sorted({int(batch) for line in table.exports for batch in line.median_ms})
     rows = [_export(line, batches) for line in table.exports]
@@ -106,7 +99,7 @@ def _export(line: ExportLine, batches: Sequence[int]) -> Cells:
     }
 
 
-def published_table(table: ClassificationTable) -> Table:
+def published_table(table: LabellingTable) -> Table:
     """The published figures below ours, model by model."""
     rows: list[Cells] = []
     classes: list[str] = []
@@ -159,7 +152,7 @@ def published_table(table: ClassificationTable) -> Table:
     return Table("published", "Beside the published figures", rows, note if rows else "", classes=classes)
 
 
-def results_table(table: ClassificationTable, figures: Sequence[Measure], judge: Measure) -> Table:
+def results_table(table: LabellingTable, figures: Sequence[Measure]) -> Table:
     """What each classifier scores and costs."""
     split, labels = table.headline_split, table.label_names
     counts = sorted({model.scores[split].rows for model in table.models if split in model.scores})
@@ -167,7 +160,7 @@ def results_table(table: ClassificationTable, figures: Sequence[Measure], judge:
     latency = "No latency was measured."
     if timings:
         threads = f"{timings[0].threads} {'thread' if timings[0].threads == 1 else 'threads'}"
-        together = any(timing.source == "side by side" for timing in table.models[0].latency.values())
+        together = table.models[0].timed == "side by side"
         latency = (
             "Milliseconds a text are median / 90th percentile over batches after warm-up"
             f"{', all models side by side in one process' if together else ''}, on {timings[0].device} with {threads}."
@@ -182,10 +175,10 @@ def results_table(table: ClassificationTable, figures: Sequence[Measure], judge:
         f"{f' {CALIBRATION_NOTE}' if calibrated else ''} {latency} On a Pareto front no other model is both cheaper "
         "and more accurate; fronts are of means, whether or not a gap is supported."
     )
-    return results(table, figures, judge, note=note)
+    return results(table, figures, note=note)
 
 
-def splits_table(table: ClassificationTable) -> Table:
+def splits_table(table: LabellingTable) -> Table:
     """Accuracy on every reported split, where there are several."""
     rows = []
     for model in table.models if len(table.reported_splits) > 1 else ():
@@ -199,7 +192,7 @@ def splits_table(table: ClassificationTable) -> Table:
     return Table("splits", "Accuracy on every reported split", rows, note if rows else "", folded=True)
 
 
-def exits_table(table: ClassificationTable) -> Table:
+def exits_table(table: LabellingTable) -> Table:
     """What each head of a model with exits says by itself, the last one behind them; models without exits beside it."""
     measures, split = [*exit_measures(table), ACCURACY], table.headline_split
     rows = [
@@ -212,54 +205,12 @@ def exits_table(table: ClassificationTable) -> Table:
     return Table("exits", "By recurrence", rows, note, folded=True)
 
 
-def predictions_of(run: LoadedRun, split: str) -> Predictions:
-    """The predictions of a run on a split, of pooled folds all of them, in the order of the rows' identities.
-
-    Probabilities are those that each fold's own temperature gives, so logits are divided by it.
-
-    Raises:
-        CheckpointError: If a file of them is missing or damaged.
-    """
-    if not run.folds:
-        return read_predictions(run.folder, split)
-    return _joined([_calibrated(each, split) for each in run.folds])
-
-
-def _joined(parts: Sequence[Predictions]) -> Predictions:
-    ids = [name for part in parts for name in part.ids]
-    order = in_order(ids)
-    labels, logits = (np.concatenate([getattr(part, name) for part in parts])[order] for name in ("labels", "logits"))
-    return Predictions([ids[row] for row in order], labels, logits)
-
-
-def _calibrated(run: LoadedRun, split: str) -> Predictions:
-    predictions = read_predictions(run.folder, split)
-    assert isinstance(run.record, LabelRunRecord)
-    decision = run.record.decision
-    temperature = decision.temperature if isinstance(decision, OneLabelRecord) else 1.0
-    return replace(predictions, logits=(predictions.logits / np.float32(temperature)).astype(np.float32))
-
-
-def _measure(records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MetricsRecord:
-    probabilities = [
-        read_decision(record.data.label_names, record.decision).probabilities(part.logits)
-        for record, part in zip(records, parts, strict=True)
-    ]
-    logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
-    metrics = evaluate_logits(logits, labels, np.concatenate(probabilities))
-    return metrics.of_labels() if any(each.loss is None for each in records[0].metrics.values()) else metrics
-
-
-POOLING = Pooling(_measure, lambda _: OneLabelRecord(temperature=1.0))
-
-
 MOST_PAIRS = 12
-MOST_MISTAKES = 15
 # So many labels are read in the order of the file; more of them worst first.
 FEW_LABELS = 8
 
 
-def label_table(table: ClassificationTable) -> Table:
+def label_table(table: LabellingTable) -> Table:
     """Precision, recall and F1 of every label; of many labels the worst first."""
     model = shown_model(table)
     if model is None:
@@ -285,7 +236,7 @@ def label_table(table: ClassificationTable) -> Table:
     return Table("labels", f"Label by label: {model.label} on {table.headline_split}", rows, note)
 
 
-def confused_table(table: ClassificationTable) -> Table:
+def confused_table(table: LabellingTable) -> Table:
     """The pairs of labels with the most errors, at most `MOST_PAIRS`; none of two labels, whose matrix says it all."""
     model = shown_model(table)
     if model is None or len(table.label_names) == 2:
@@ -312,54 +263,6 @@ def _summed(model: ModelSummary) -> str:
     return f" Rows are summed over {len(model.seeds)} seeds." if len(model.seeds) > 1 else ""
 
 
-def find_mistakes(
-    table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]], texts: Mapping[str, str]
-) -> list[Mistake]:
-    """The rows of the headline split that the recommended model gets wrong and is surest of.
-
-    Raises:
-        CheckpointError: If predictions are damaged.
-    """
-    model, split = shown_model(table), table.headline_split
-    if model is None or not texts:
-        return []
-    by_seed = [predictions_of(run, split) for run in runs[model.label]]
-    first = by_seed[0]
-    if not set(first.ids) <= set(texts):
-        return []
-    decisions = [read_decision(table.label_names, _decision(run)) for run in runs[model.label]]
-    probabilities = np.mean(
-        [decision.probabilities(rows.logits) for decision, rows in zip(decisions, by_seed, strict=True)], axis=0
-    )
-    answers, rows = probabilities.argmax(axis=1), np.arange(len(first))
-    sure = np.where(answers != first.labels, probabilities[rows, answers], 0.0)
-    others = {
-        label: np.mean([found.correct for found in each], axis=0)
-        for label, group in runs.items()
-        if label != model.label
-        and (each := [predictions_of(run, split) for run in group if split in run.record.metrics])
-        and all(found.ids == first.ids for found in each)
-    }
-    names = table.label_names
-    words = {(each.id, each.said): each.words for run in runs[model.label] for each in recorded_mistakes(run, split)}
-    return [
-        Mistake(
-            one_line(texts[first.ids[row]], LONGEST_TEXT),
-            names[first.labels[row]],
-            names[answers[row]],
-            float(sure[row]),
-            [label for label, right in others.items() if right[row] > 0.5],
-            words.get((first.ids[row], names[answers[row]])),
-        )
-        for row in np.argsort(-sure, kind="stable")[:MOST_MISTAKES].tolist()
-        if sure[row] > 0
-    ]
-
-
-def _decision(run: LoadedRun) -> AnyDecisionRecord | None:
-    return run.record.decision if isinstance(run.record, LabelRunRecord) else None
-
-
 # Of every classifier, beside what it is judged by.
 FIGURES = (F1, PRECISION, RECALL, LOSS, CALIBRATION, UNCALIBRATED)
 
@@ -370,13 +273,14 @@ class ClassificationReporting(LabellingReporting):
     task = "classification"
     measures = (ACCURACY, MACRO_F1)
 
-    def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
-        """The folds of a cross-validation are one run."""
-        return pool_folds(runs, POOLING)
-
-    def predictions(self, run: LoadedRun, split: str) -> Predictions:
-        """Of pooled folds, those of all."""
-        return predictions_of(run, split)
+    def measure_folds(self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MetricsRecord:
+        probabilities = [
+            read_decision(record.data.label_names, record.decision).probabilities(part.logits)
+            for record, part in zip(records, parts, strict=True)
+        ]
+        logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
+        metrics = evaluate_logits(logits, labels, np.concatenate(probabilities))
+        return metrics.of_labels() if any(each.loss is None for each in records[0].metrics.values()) else metrics
 
     def measure_of(self, table: TableRuns, judging: Judging) -> Measure:
         """What was asked for, or accuracy, or where the classes of the headline split are unequal macro F1."""
@@ -391,9 +295,6 @@ class ClassificationReporting(LabellingReporting):
             return None
         costs = None if judging.costs is None else ordered_costs(judging.costs, label_names)
         return named_measure(judging.measure, label_names, costs)
-
-    def judge(self, table: Any) -> Measure:
-        return judge(table)
 
     def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
         """A model that has one answer for every text has learned nothing; unless texts are ranked, not answered.
@@ -420,7 +321,7 @@ class ClassificationReporting(LabellingReporting):
         return fault_of(table, model)
 
     def figures(self, table: Any) -> Sequence[Measure]:
-        return [*self._figures(judge(table)), *exit_measures(table)]
+        return [*self._figures(table.judged_by), *exit_measures(table)]
 
     def _figures(self, judged_by: Measure) -> list[Measure]:
         return list({measure.key: measure for measure in (ACCURACY, judged_by, MACRO_F1, *FIGURES)}.values())
@@ -438,14 +339,14 @@ class ClassificationReporting(LabellingReporting):
         )
 
     def tables(self, table: Any) -> Sequence[Table]:
-        measure, exits = judge(table), {part.key for part in exit_measures(table)}
+        exits = {part.key for part in exit_measures(table)}
         figures = [figure for figure in self.figures(table) if figure.key not in exits]
         shown = {key for model in table.models for score in model.scores.values() for key in score.figures}
         if len(table.label_names) > 2 and MACRO_F1.key in shown:
             # Of more than two labels it is the same.
             figures = [figure for figure in figures if figure.key != F1.key]
         return (
-            results_table(table, figures, measure),
+            results_table(table, figures),
             advice(table),
             splits_table(table),
             exits_table(table),
@@ -453,8 +354,8 @@ class ClassificationReporting(LabellingReporting):
             confused_table(table),
             label_table(table),
             telling_words(table),
-            contrasts(table, measure),
-            tests(table, measure),
+            contrasts(table),
+            tests(table),
             published_table(table),
             exports_table(table),
             audits(table),
@@ -472,13 +373,15 @@ class ClassificationReporting(LabellingReporting):
 
     def table(
         self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports
-    ) -> ClassificationTable:
-        facts = {**self.data_facts(table), "form_accuracy": _form_accuracy(table)}
-        if questions.judging.costs is not None:
-            facts["costs"] = ordered_costs(questions.judging.costs, facts["label_names"])
-        facts["published"] = published_lines(table, common.models, questions.published)
-        facts["exports"] = export_lines(table, exports, questions.published)
-        return ClassificationTable(**{**vars(common), **facts})
+    ) -> LabellingTable:
+        made, costs = super().table(common, table, questions, exports), questions.judging.costs
+        return replace(
+            made,
+            form_accuracy=_form_accuracy(table),
+            costs=None if costs is None else ordered_costs(costs, made.label_names),
+            published=published_lines(table, common.models, questions.published),
+            exports=export_lines(table, exports, questions.published),
+        )
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
         return [
@@ -486,21 +389,14 @@ class ClassificationReporting(LabellingReporting):
             *([("Costs of a row", said_costs(table))] if table.costs is not None else []),
         ]
 
-    def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
-        summary: ClassificationTable = made
-        texts = questions.texts_of(made.fingerprint, table.headline)
-        with contextlib.suppress(CheckpointError):
-            return replace(summary, mistakes=find_mistakes(summary, table.groups, texts))
-        return summary
-
-    def charts(self, table: ClassificationTable, runs: Records, key: str) -> list[Chart]:
+    def charts(self, table: LabellingTable, runs: Records, key: str) -> list[Chart]:
         return [*self.control_charts(table, key), *table_charts(table, _records(runs), key)]
 
-    def charts_across(self, tables: Sequence[ClassificationTable], runs: Records) -> list[Chart]:
+    def charts_across(self, tables: Sequence[LabellingTable], runs: Records) -> list[Chart]:
         return study_charts(tables, _records(runs))
 
 
-def _of_one_fold(table: ClassificationTable) -> list[tuple[str, str]]:
+def _of_one_fold(table: LabellingTable) -> list[tuple[str, str]]:
     """What is shipped where the figures are of several trainings; nothing elsewhere."""
     folds = max(len(model.runs) // len(model.seeds) for model in table.models)
     if folds < 2:

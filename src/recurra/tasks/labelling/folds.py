@@ -5,45 +5,43 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from recurra.core.configuration import content_hash
-from recurra.core.record import AuditResult, DataRecord, LabelRunRecord, LearningCurveRecord, LengthSummary, SplitRecord
+from recurra.core.record import (
+    AuditResult,
+    DataRecord,
+    DecisionRecord,
+    LabelRunRecord,
+    LearningCurveRecord,
+    LengthSummary,
+    SplitRecord,
+)
 from recurra.evaluation.audits.grading import ROWS, keep_rows, kept_rows
 from recurra.evaluation.predictions import Predictions, read_predictions
-from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.loaded_runs import LoadedRun, in_order
 
 # What tells the folds of one training apart.
 _OF_THE_FOLD = ("fold", "split_seed")
 _WORST_FIRST = ("failed", "note", "measured", "passed", "skipped")
 
 
-@dataclass(frozen=True)
-class Pooling:
-    """How a task puts folds together."""
-
-    measure: Callable[[Sequence[LabelRunRecord], Sequence[Predictions]], Any]
-    decide: Callable[[Any], Any]
+# Metrics of the predictions of several folds, each decided and calibrated as its own record says.
+MeasureFolds = Callable[[Sequence[LabelRunRecord], Sequence[Predictions]], Any]
 
 
-def pool_folds(runs: Sequence[LoadedRun], pooling: Pooling) -> list[LoadedRun]:
+def pool_folds(runs: Sequence[LoadedRun], measure: MeasureFolds) -> list[LoadedRun]:
     """Puts the folds of each training in the place of the first of them, as one run; other runs stay as they are.
 
-    Its metrics are computed from the predictions of all folds, each decided and calibrated as its own fold says. Of the
-    audits it has each by the fold that came out worst.
+    Its metrics are computed from the predictions of all folds. Of the audits it has each by the fold that came out
+    worst.
     """
     trainings: dict[str, list[LoadedRun]] = defaultdict(list)
     for number, run in enumerate(runs):
         trainings[_training(run) if _folds(run) else str(number)].append(run)
-    return [_pooled(members, pooling) if _folds(members[0]) else members[0] for members in trainings.values()]
-
-
-def in_order(ids: Sequence[str]) -> list[int]:
-    """Rows by their identities, so that every repetition has them in one order."""
-    return sorted(range(len(ids)), key=ids.__getitem__)
+    return [_pooled(members, measure) if _folds(members[0]) else members[0] for members in trainings.values()]
 
 
 def _folds(run: LoadedRun) -> int:
@@ -66,7 +64,7 @@ def _record(run: LoadedRun) -> LabelRunRecord:
     return run.record
 
 
-def _pooled(members: Sequence[LoadedRun], pooling: Pooling) -> LoadedRun:
+def _pooled(members: Sequence[LoadedRun], measure: MeasureFolds) -> LoadedRun:
     folds = sorted(members, key=lambda run: int(run.data_settings.get("fold", 0)))
     records = [_record(run) for run in folds]
     first = records[0]
@@ -75,10 +73,11 @@ def _pooled(members: Sequence[LoadedRun], pooling: Pooling) -> LoadedRun:
     data = _data_of_all(folds[0])
     changes = {
         "config": {**first.config, "data": data},
-        "metrics": {split: pooling.measure(records, parts) for split, parts in predictions.items()},
+        "metrics": {split: measure(records, parts) for split, parts in predictions.items()},
         "data": _data(records, content_hash([data, first.config.get("data_hash")])),
         "audits": _audits(records, predictions),
-        "decision": pooling.decide(first.decision),
+        # Thresholds of the first fold stand for all: what was decided is in the metrics.
+        "decision": first.decision if isinstance(first.decision, DecisionRecord) else None,
         "learning_curve": _curve(records),
         "mistakes": [mistake for record in records for mistake in record.mistakes or ()],
     }

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from recurra.core import terminal as form
+from recurra.core.errors import CheckpointError
 from recurra.core.record import LabelRunRecord, LearningCurveRecord, MistakeRecord
 from recurra.core.terminal import one_line
 from recurra.data.dataset import TextSplit
 from recurra.deployment.decision import LabelDecision, Probabilities
 from recurra.deployment.explanation import effects_of, spans_of, strongest, without
+from recurra.evaluation.predictions import Predictions
 from recurra.tasks import drawing
 from recurra.tasks.drawing import Chart, Line, Point
+from recurra.tasks.labelling.folds import pool_folds
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure
+from recurra.tasks.questions import Questions
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import NONE, Table
@@ -80,9 +87,9 @@ class Mistake:
         text: What it reads, cut.
         label: The true label, or labels.
         said: The wrong label that the model gives.
-        probability: How sure it is of that; of one label a text the mean over its seeds.
+        probability: How sure it is of that.
         right: Other models of the table that are right, by most of their seeds; none where that was not looked at.
-        words: What the wrong label hangs on, the strongest first; none if no run of the model recorded it.
+        words: What the wrong label hangs on, the strongest first; none of a text that is too long to look.
     """
 
     text: str
@@ -98,10 +105,13 @@ class LabellingTable(TableSummary):
     """A table of such models, with their labels and the rows that cleaning left out, by reason.
 
     Attributes:
-        control: Preset of the tuned linear control; empty if it is not among them. The rest is of its first run.
+        control: Preset of the tuned linear control; empty if it is not among them. The next two are of its first run.
         learning_curve: See `recurra.core.record.LabelRunRecord`.
         telling_words: Likewise.
         mistakes: There where the data are a file of the user that can still be read.
+        form_accuracy: Of a classifier that sees nothing but length, punctuation and case, on the headline split; none
+            where the shortcut audit could not fit one.
+        costs: What mistakes cost, ``[true][predicted]``, where models are judged by it.
     """
 
     splits: list[SplitLine]
@@ -111,6 +121,8 @@ class LabellingTable(TableSummary):
     learning_curve: LearningCurveRecord | None = None
     telling_words: dict[str, list[str]] | None = None
     mistakes: list[Mistake] = field(default_factory=list)
+    form_accuracy: float | None = None
+    costs: list[list[float]] | None = None
 
 
 # Of a run: rows that are recorded, and words of each.
@@ -163,14 +175,6 @@ def _parts(characters: int, texts: int) -> int:
     return min(MOST_PARTS, max(LEAST_PARTS, MOST_CHARACTERS // (texts * max(1, characters))))
 
 
-def recorded_mistakes(run: LoadedRun, split: str) -> list[MistakeRecord]:
-    """What a run recorded of the mistakes on a split; nothing of another than it looked at, or in an older record."""
-    record = run.record
-    if not isinstance(record, LabelRunRecord) or record.data.reported_splits[-1] != split:
-        return []
-    return record.mistakes or []
-
-
 def shown_model(table: LabellingTable) -> ModelSummary | None:
     """The model whose errors are looked at: the recommended one; none if there is none with a score."""
     choice = table.recommended
@@ -179,23 +183,47 @@ def shown_model(table: LabellingTable) -> ModelSummary | None:
 
 
 def shown_mistakes(
-    table: LabellingTable, runs: Mapping[str, Sequence[LoadedRun]], texts: Mapping[str, str]
+    table: LabellingTable, groups: Mapping[str, Sequence[LoadedRun]], texts: Mapping[str, str]
 ) -> list[Mistake]:
-    """What the first run of the looked-at model recorded of its mistakes on the headline split."""
-    model = shown_model(table)
-    found = [] if model is None else recorded_mistakes(runs[model.label][0], table.headline_split)
+    """What the first run of the looked-at model recorded of its mistakes on the headline split, the surest first.
+
+    Args:
+        groups: Runs of the table by the label of their model.
+        texts: Of the rows, by identity.
+    """
+    model, split = shown_model(table), table.headline_split
+    record = None if model is None else groups[model.label][0].record
+    if not isinstance(record, LabelRunRecord) or record.data.reported_splits[-1] != split:
+        return []
+    found = sorted((each for each in record.mistakes or () if each.id in texts), key=lambda each: -each.probability)
+    found = found[:MOST_RECORDED]
+    right: dict[str, set[str]] | None = None
+    if found and table.judged_by.paired_by_rows:
+        others = {label: runs for label, runs in groups.items() if model is not None and label != model.label}
+        right = _who_is_right(others, split, {each.id for each in found})
     return [
         Mistake(
             one_line(texts[each.id], LONGEST_TEXT),
             ", ".join(each.labels) or "no label",
             each.said,
             each.probability,
-            None,
+            None if right is None else [label for label, rows in right.items() if each.id in rows],
             each.words,
         )
         for each in found
-        if each.id in texts
     ]
+
+
+def _who_is_right(groups: Mapping[str, Sequence[LoadedRun]], split: str, wanted: set[str]) -> dict[str, set[str]]:
+    """Identities of the wanted rows that most seeds of each model get right, by its label."""
+    right: dict[str, set[str]] = {}
+    for label, runs in groups.items():
+        with contextlib.suppress(CheckpointError):
+            read = [run.predictions(split) for run in runs if split in run.record.metrics]
+            told = [row for rows in read for row, correct in zip(rows.ids, rows.correct, strict=True) if correct]
+            counts = Counter(row for row in told if row in wanted)
+            right[label] = {row for row, seeds in counts.items() if seeds > len(read) / 2}
+    return right
 
 
 _BY_MODEL = (
@@ -204,8 +232,7 @@ _BY_MODEL = (
 )
 _BY_LABEL = "Of each text the surest label that is given and not true; labels that are missing are not looked at."
 _SPOKE = (
-    f" For the wrong label spoke the words, or runs of words of a long text, without which its probability falls most; "
-    f"they are known of the {MOST_RECORDED} mistakes that a run is surest of."
+    " For the wrong label spoke the words, or runs of words of a long text, without which its probability falls most."
 )
 
 
@@ -247,6 +274,22 @@ def more_rows(table: LabellingTable) -> list[tuple[str, str]]:
 
 class LabellingReporting(Reporting):
     """Base of what such tasks tell a report."""
+
+    @abstractmethod
+    def measure_folds(self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> Any:
+        """Metrics of the predictions of several folds, each decided and calibrated as its own record says."""
+
+    def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
+        """The folds of a cross-validation are one run."""
+        return pool_folds(runs, self.measure_folds)
+
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions, exports: Any) -> LabellingTable:
+        return LabellingTable(**vars(common), **self.data_facts(table))
+
+    def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
+        summary: LabellingTable = made
+        texts = questions.texts_of(made.fingerprint, table.headline)
+        return replace(summary, mistakes=shown_mistakes(summary, table.groups, texts))
 
     def splits(self, table: Any) -> Table:
         rows = [

@@ -21,7 +21,7 @@ from recurra.models.exits.rules import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import default_device
 from recurra.models.loading import load_language_model
-from recurra.tasks.exits import EXITS, FULL, ExitQuality
+from recurra.tasks.exits import EXITS, FULL, MeasuredExit
 from recurra.tasks.language.evaluation import own_split
 
 # Tokens of a split that are scored: each threshold is a pass over them.
@@ -63,10 +63,11 @@ class LanguageSubject:
         """Chooses for a loss that grows by a share ``keep`` at most."""
         return calibrate_language(self.model, [self._texts[self.chosen_on]], keep, kind=kind, **self._read)
 
-    def judge(self, rule: ExitRule) -> ExitQuality:
+    def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
         """Judges on the reported split."""
         exits = score_token_exits(self.model, [self._texts[self._reported_name]], rule, **self._read)
-        return ExitQuality(self._reported_name, self._full_loss, exits.loss, None, dict(exits.exit_counts))
+        taken, name = dict(sorted(exits.exit_counts.items())), label or rule.describe()
+        return MeasuredExit(name, self._reported_name, self._full_loss, exits.loss, None, taken)
 
     @cached_property
     def _full_loss(self) -> float:

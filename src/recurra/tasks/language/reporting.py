@@ -24,10 +24,9 @@ from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.core.terminal import decimal, words
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks import drawing
-from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
-from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
+from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, Line, Point, Scale
+from recurra.tasks.loaded_runs import LoadedRun, TableKey
 from recurra.tasks.measures import Estimate, Measure, Score, over_seeds
-from recurra.tasks.questions import Questions
 from recurra.tasks.reporting import Records, Reporting, beside_best
 from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, results, tests
@@ -81,14 +80,6 @@ class LanguageModelSummary(ModelSummary):
     exits: list[ExitsRecord]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LanguageTable(TableSummary):
-    """All models on one text, read in one way: ``protocol`` is how the text is cut, ``splits`` counts its parts."""
-
-    models: Sequence[LanguageModelSummary]
-    splits: dict[str, dict[str, int]]
-
-
 def perplexity(value: float) -> str:
     """A perplexity: more decimals where it is small."""
     if value < 10:
@@ -120,7 +111,7 @@ def heads_of(model: LanguageModelSummary, split: str) -> list[str]:
     return [head or FINAL_HEAD for key, _, head in keys if key == LOSS.key]
 
 
-def figures_of_heads(table: LanguageTable) -> list[Measure]:
+def figures_of_heads(table: TableSummary) -> list[Measure]:
     """What is measured of the final head, and the same of every exit."""
     heads = dict.fromkeys(head for model in table.models for split in model.scores for head in heads_of(model, split))
     exits = [head for head in heads if head != FINAL_HEAD]
@@ -138,7 +129,7 @@ _EARLY_EXIT = (
 )
 
 
-def results_table(table: LanguageTable, figures: Sequence[Measure]) -> Table:
+def results_table(table: TableSummary, figures: Sequence[Measure]) -> Table:
     """What each language model scores and costs."""
 
     def more(model: LanguageModelSummary) -> Cells:
@@ -153,11 +144,11 @@ def results_table(table: LanguageTable, figures: Sequence[Measure]) -> Table:
     split = table.splits[table.headline_split]
     counted = f"{split['tokens']:,} tokens, {split['words']:,} words, {split['bytes']:,} bytes"
     note = f"On {table.headline_split} ({counted}). {_RESULTS}"
-    shown = results(table, figures, LOSS, note=note, more=more, audits=lambda model: model.verdict)
+    shown = results(table, figures, note=note, more=more, audits=lambda model: model.verdict)
     return replace(shown, brief=("Model", "Loss", "Perplexity a word", "Parameters", "Training", "Audits"))
 
 
-def heads_table(table: LanguageTable) -> Table:
+def heads_table(table: TableSummary) -> Table:
     """Every head of each model that has several, on every split; published ones beside the first."""
     splits = list(table.models[0].scores)  # The first is the one that the published figures are of.
     rows: list[Cells] = []
@@ -192,7 +183,7 @@ class EarlyExit:
     speed_up: dict[str, float]
 
 
-def early_exits(table: LanguageTable) -> list[EarlyExit]:
+def early_exits(table: TableSummary) -> list[EarlyExit]:
     """Every way of early exit that was kept of the runs of a table."""
     rows = []
     for model in table.models:
@@ -207,7 +198,7 @@ def early_exits(table: LanguageTable) -> list[EarlyExit]:
     return rows
 
 
-def early_exit_table(table: LanguageTable) -> Table:
+def early_exit_table(table: TableSummary) -> Table:
     """What leaving early costs and saves."""
     lines = early_exits(table)
     sizes = sorted({size for line in lines for size in line.speed_up}, key=int)
@@ -227,7 +218,7 @@ def early_exit_table(table: LanguageTable) -> Table:
     return Table("leaving", "Leaving early", rows, _EARLY_EXIT if rows else "")
 
 
-def published_table(table: LanguageTable) -> Table:
+def published_table(table: TableSummary) -> Table:
     """Ours, with published figures beside them and what is not the same."""
     split = table.headline_split
     varied = len({model.feed_forward for model in table.models} & set(PUBLISHED_CYCLES)) > 1
@@ -270,7 +261,7 @@ def published_table(table: LanguageTable) -> Table:
     return Table("published", "Published beside ours", rows)
 
 
-def splits_table(table: LanguageTable) -> Table:
+def splits_table(table: TableSummary) -> Table:
     """The splits by size."""
     rows = [
         {"Split": name, **{part.capitalize(): form.count(split[part]) for part in ("tokens", "words", "bytes")}}
@@ -279,7 +270,7 @@ def splits_table(table: LanguageTable) -> Table:
     return Table("data", "Splits", rows)
 
 
-def language_charts(table: LanguageTable, key: str) -> list[Chart]:
+def language_charts(table: TableSummary, key: str) -> list[Chart]:
     """All charts of a table; those for which there is nothing to draw are left out."""
     charts = []
     trained = [
@@ -298,9 +289,6 @@ def language_charts(table: LanguageTable, key: str) -> list[Chart]:
     by_head = [model for model in table.models if len(heads_of(model, table.headline_split)) > 1]
     if by_head:
         charts.append(loss_by_loop(by_head, table.headline_split, f"{key}-loss"))
-    with_rule = [model for model in table.models if any(exits.chosen for exits in model.exits)]
-    if with_rule:
-        charts.append(loops_taken(with_rule, f"{key}-taken"))
     return charts
 
 
@@ -327,41 +315,6 @@ def loss_by_loop(models: Sequence[LanguageModelSummary], split: str, key: str) -
     return drawing.line_chart(
         "by-loop", f"Loss by loop on {split}", lines, x, y, key=key, caption="The last head is the final one."
     )
-
-
-def shares_by_loops(exits: Sequence[ExitsRecord]) -> dict[int, float]:
-    """Share of tokens by the recurrences that they take under the chosen rule, mean over seeds that have one."""
-    counts = [record.chosen.taken for record in exits if record.chosen is not None]
-    numbers = sorted({number for taken in counts for number in taken})
-    return {
-        number: statistics.fmean(taken.get(number, 0) / sum(taken.values()) for taken in counts) for number in numbers
-    }
-
-
-def loops_taken(models: Sequence[LanguageModelSummary], key: str) -> Chart:
-    """The share of tokens by the loops that they take."""
-    last = max(exits.num_recurrences for model in models for exits in model.exits)
-    x = Scale(0.4, last + 0.6, LEFT, RIGHT, tuple(map(float, range(1, last + 1))))
-    y = drawing.linear_scale([0.0, 1.0], BOTTOM, TOP, floor=0.0, ceiling=1.0)
-    axes = drawing.axes(
-        Axis(x, "loops that a token takes", lambda value: f"{value:.0f}"),
-        Axis(y, "share of tokens", lambda value: f"{100 * value:.0f} %"),
-    )
-    width = 0.8 / len(models)
-    parts, facts, legend = [axes], [], []
-    for index, model in enumerate(models):
-        shares = shares_by_loops(model.exits)
-        for number, share in shares.items():
-            left, right = (x(number - 0.4 + width * (index + side)) for side in (0, 1))
-            box = {"x": left, "y": y(share), "width": right - left, "height": y(0.0) - y(share)}
-            parts.append(drawing.element("rect", class_=f"area {drawing.series(index)}", **box))
-        facts.append(f"{model.label}: {', '.join(f'{number} {100 * share:.0f} %' for number, share in shares.items())}")
-        rules = {exits.chosen.label for exits in model.exits if exits.chosen is not None}
-        rule = rules.pop() if len(rules) == 1 else "a rule chosen for each seed"
-        legend.append(LegendEntry(f"{model.label}: {rule}", index, "area"))
-    heading = f"Loops taken on {models[0].exits[0].split}"
-    caption = "Under the rule that was chosen on validation; mean over seeds."
-    return drawing.chart("exits", heading, f"{'; '.join(facts)}.", key, *parts, legend=legend, caption=caption)
 
 
 def estimate_head(heads: Sequence[HeadRecord]) -> dict[str, Estimate]:
@@ -441,25 +394,25 @@ class LanguageReporting(Reporting):
         heading = "A model reads the future: do not quote its figures without the word leaks"
         return [(heading, leaking)] if leaking else []
 
-    def figures(self, table: LanguageTable) -> Sequence[Measure]:
+    def figures(self, table: TableSummary) -> Sequence[Measure]:
         return figures_of_heads(table)
 
-    def tables(self, table: LanguageTable) -> Sequence[Table]:
+    def tables(self, table: TableSummary) -> Sequence[Table]:
         shown = audits(table)
         return (
             results_table(table, [measure for measure in self.figures(table) if ":" not in measure.key]),
-            contrasts(table, LOSS),
-            tests(table, LOSS),
+            contrasts(table),
+            tests(table),
             heads_table(table),
             early_exit_table(table),
             published_table(table),
             *([shown] if shown.rows else []),
         )
 
-    def splits(self, table: LanguageTable) -> Table:
+    def splits(self, table: TableSummary) -> Table:
         return splits_table(table)
 
-    def lines(self, table: LanguageTable) -> dict[str, Sequence[Any]]:
+    def lines(self, table: TableSummary) -> dict[str, Sequence[Any]]:
         return {**super().lines(table), "leaving": early_exits(table)}
 
     def beside(self, folder: Path, record: LanguageRunRecord) -> ExitsRecord | None:
@@ -543,16 +496,13 @@ class LanguageReporting(Reporting):
         split, honest = table.headline_split, [model for model in table.models if not model.leaks]
         sentences = []
         if honest:
-            sentences += [_best(honest, split), *beside_best(honest[0], honest, table, LOSS)]
+            sentences += [_best(honest, split), *beside_best(honest[0], honest, table)]
             if len(honest) > 1 and any(len(model.seeds) == 1 for model in honest):
                 sentences.append("With one seed, another training could turn out differently.")
         sentences += [_leak(model, split) for model in table.models if model.leaks]
         return " ".join(sentences)
 
-    def table(self, common: TableSummary, table: TableRuns, questions: Questions, exports: Any) -> LanguageTable:
-        return LanguageTable(**vars(common))
-
-    def charts(self, table: LanguageTable, runs: Records, key: str) -> list[Chart]:
+    def charts(self, table: TableSummary, runs: Records, key: str) -> list[Chart]:
         return language_charts(table, key)
 
 

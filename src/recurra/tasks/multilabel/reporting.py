@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from recurra.deployment.decision import LabelDecision, read_decision, sigmoid
 from recurra.evaluation.metrics import expected_calibration_error
 from recurra.evaluation.predictions import Predictions
 from recurra.tasks.audits import audit_sentences
-from recurra.tasks.labelling.folds import Pooling, pool_folds
 from recurra.tasks.labelling.reporting import (
     CALIBRATION,
     CALIBRATION_NOTE,
@@ -26,12 +24,9 @@ from recurra.tasks.labelling.reporting import (
     LabellingReporting,
     LabellingTable,
     mistakes_table,
-    shown_mistakes,
     telling_words,
 )
-from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, Score, estimate
-from recurra.tasks.questions import Questions
 from recurra.tasks.reporting import beside_best, best_model
 from recurra.tasks.summary import TableSummary
 from recurra.tasks.tables import Table, audits, contrasts, results, tests
@@ -205,47 +200,37 @@ def _label_table(table: LabellingTable) -> Table:
     return Table("labels", heading, rows, "Means over seeds." if rows else "", page_only=False)
 
 
-def _measure_together(records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MultiLabelMetricsRecord:
-    decisions = [read_decision(record.data.label_names, record.decision) for record in records]
-    scores = [part.logits.astype(np.float64) for part in parts]
-    pairs = list(zip(decisions, scores, strict=True))
-    return measure_decided(
-        np.concatenate(scores),
-        np.concatenate([part.labels for part in parts]),
-        np.concatenate([decision.of_logits(logits) for decision, logits in pairs]),
-        np.concatenate([decision.probabilities(logits) for decision, logits in pairs]),
-        records[0].data.label_names,
-    )
-
-
-# Thresholds of the first fold stand for all: what was decided is in the metrics.
-_POOLING = Pooling(_measure_together, lambda decision: decision)
-
-
 class MultiLabelReporting(LabellingReporting):
     """Any number of labels a text: F1 over pairs and over labels, by seeds."""
 
     task = "multi-label classification"
     measures = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY)
 
+    def measure_folds(self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MultiLabelMetricsRecord:
+        decisions = [read_decision(record.data.label_names, record.decision) for record in records]
+        scores = [part.logits.astype(np.float64) for part in parts]
+        pairs = list(zip(decisions, scores, strict=True))
+        return measure_decided(
+            np.concatenate(scores),
+            np.concatenate([part.labels for part in parts]),
+            np.concatenate([decision.of_logits(logits) for decision, logits in pairs]),
+            np.concatenate([decision.probabilities(logits) for decision, logits in pairs]),
+            records[0].data.label_names,
+        )
+
     def figures(self, table: Any) -> Sequence[Measure]:
         return FIGURES
 
     def tables(self, table: Any) -> Sequence[Table]:
-        measure = self.judge(table)
         return (
-            results(table, self.figures(table), measure, note=f"On the {table.headline_split} split. {_NOTE}"),
+            results(table, self.figures(table), note=f"On the {table.headline_split} split. {_NOTE}"),
             _label_table(table),
             mistakes_table(table),
             telling_words(table),
-            contrasts(table, measure),
-            tests(table, measure),
+            contrasts(table),
+            tests(table),
             audits(table),
         )
-
-    def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
-        """The folds of a cross-validation are one run, each decided by its own thresholds."""
-        return pool_folds(runs, _POOLING)
 
     def score(self, split: str, metrics: Sequence[MultiLabelMetricsRecord], measure: Measure) -> Score:
         labels = {
@@ -265,25 +250,17 @@ class MultiLabelReporting(LabellingReporting):
             labels=labels,
         )
 
-    def table(self, common: TableSummary, table: TableRuns, questions: Questions, exports: Any) -> LabellingTable:
-        return LabellingTable(**vars(common), **self.data_facts(table))
-
-    def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
-        found: LabellingTable = made
-        texts = questions.texts_of(made.fingerprint, table.headline)
-        return replace(found, mistakes=shown_mistakes(found, table.groups, texts))
-
     def conclude(self, table: TableSummary) -> str:
         scored = [model for model in table.models if table.headline_split in model.scores]
         if not scored:
             return "No model was evaluated on a common split: nothing can be concluded."
-        measure, split = self.judge(table), table.headline_split
+        measure, split = table.judged_by, table.headline_split
         best = best_model(scored, split, measure)
         value = measure.value(measure.mean(best, split))
         sentences = [
             f"{best.label} scores highest: {measure.in_text} {value} on the {best.scores[split].rows:,} {split} rows."
         ]
-        sentences += beside_best(best, scored, table, measure)
+        sentences += beside_best(best, scored, table)
         sentences += audit_sentences(table.audits, table.headline_split)
         return " ".join(sentences)
 

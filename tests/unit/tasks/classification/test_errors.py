@@ -12,17 +12,17 @@ from factories import RunFactory
 from recurra.core.record import read_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.summary import load_runs, summarise
-from recurra.tasks.classification.measures import ClassificationTable
 from recurra.tasks.classification.reporting import MOST_PAIRS, confused_table, label_table
+from recurra.tasks.labelling.reporting import LabellingTable
 from recurra.tasks.questions import Limits, Questions
 
 ROWS = {"train": 90, "validation": 60, "test": 400}
 
 
-def table(folders: list[Path], **asked: object) -> ClassificationTable:
+def table(folders: list[Path], **asked: object) -> LabellingTable:
     runs, _ = load_runs(folders)
     (found,) = summarise(runs, questions=Questions(**asked)).tables  # type: ignore[arg-type]
-    assert isinstance(found, ClassificationTable)
+    assert isinstance(found, LabellingTable)
     return found
 
 
@@ -59,7 +59,7 @@ def test_pairs_are_those_with_the_most_errors_over_all_seeds(tmp_path: Path) -> 
 
 def test_the_surest_mistakes_are_told_with_their_texts_and_who_is_right(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=ROWS)
-    folders = [factory.run("recurrent", 0.9), factory.run("linear", 0.7)]
+    folders = [factory.run("recurrent", 0.9, spoke="x"), factory.run("linear", 0.7)]
     own, other = (read_predictions(folder, "test") for folder in folders)
     texts = {"test": {identity: f"text  of\n{identity} {'x' * 900}" for identity in own.ids}}
     fingerprint = read_record(folders[0]).data.fingerprint

@@ -161,8 +161,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_costs_of_one_a_mistake_say_what_accuracy_says(folders: list[Path]) -> None:
     by_accuracy, by_costs = one_table(folders), one_table(folders, measure="cost", costs=ALIKE)
-    assert by_accuracy.judged_by == "accuracy"
-    assert by_costs.judged_by == "cost"
+    assert by_accuracy.judged_by.key == "accuracy"
+    assert by_costs.judged_by.key == "cost"
     for ours, theirs in zip(by_costs.tests, by_accuracy.tests, strict=True):
         assert (ours.a, ours.b, ours.verdict) == (theirs.a, theirs.b, theirs.verdict)
         assert ours.gap == pytest.approx(-theirs.gap)

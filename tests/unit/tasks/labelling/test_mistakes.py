@@ -176,7 +176,7 @@ def test_a_comparison_shows_what_spoke_for_the_wrong_labels(model: str, several:
     texts = {row["text"] for row in csv.DictReader(data.read_text().splitlines())}
     (table,) = json.loads((output / "summary.json").read_text())["tables"]
     shown = table["mistakes"]
-    assert [row["said"] for row in shown[:MOST_RECORDED]] == [each.said for each in record.mistakes]
+    assert [row["said"] for row in shown] == [each.said for each in record.mistakes]
     section = mistakes_on(output / "report.html")
     assert "Words for the wrong label" in section
     for row, each in zip(shown, record.mistakes, strict=False):
@@ -202,8 +202,7 @@ def test_a_comparison_shows_what_spoke_for_the_wrong_labels(model: str, several:
     assert "<img" not in section and "&lt;img src=x onerror=alert(1)&gt;, &amp;amp;" in section
     write_record(run, record.model_copy(update={"mistakes": None}))
     assert main(arguments) in (0, 1)
-    page = (output / "report.html").read_text()
-    assert "Words for the wrong label" not in page and ("Surest mistakes" in page) != several
+    assert "Surest mistakes" not in (output / "report.html").read_text()
     # Killed before its record was written, a run says the same.
     (run / RECORD_NAME).unlink()
     assert main(arguments) in (0, 1)
