@@ -33,8 +33,7 @@ from recurra.study.plan import plan_study, run_folder
 from recurra.study.spec import StudySpec, expand
 from recurra.study.status import plan_with_cost
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 
 EVERY_S = 0.25
 NANOSECONDS = 1e9

@@ -36,8 +36,7 @@ from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.fit import train_transformer
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.vocabulary import MaskTokens

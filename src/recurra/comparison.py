@@ -31,9 +31,8 @@ from recurra.study.spec import StudySpec, expand
 from recurra.study.status import within_minutes
 from recurra.tasks.base import ANSWERS_FILE, ENCODER, WORDS_AND_ENCODER, controls, task_of_values
 from recurra.tasks.labelling.answers import PROBABILITIES, file_rows, id_column
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import Entry, resolve_model
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 
 # With fewer rows in all, a tenth of them is too few to judge models by, and every row becomes a test row of one fold;
 # unless their texts are so long that all folds read more tokens than those of 2,000 sentences.

@@ -49,10 +49,9 @@ from recurra.study.plan import CONFIG_NAME, claim_folder
 from recurra.tasks.base import PLAN, SMALL_AND_WORDS, RunConfig, control_of
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.labelling import labelled
-from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import TRAINING_NAME, run_facts, shape_of
 from recurra.tasks.runs import make_run, resolve_model
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.fit import own_randomness, remove_checkpoints
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 

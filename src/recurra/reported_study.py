@@ -54,8 +54,7 @@ from recurra.study.spec import StudySpec, load_study
 from recurra.study.workers import Workers
 from recurra.tasks.base import ENCODER, RunConfig, task, task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.tasks.summary import Summary, plain, uncollected
 
 _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME, RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME}
@@ -72,7 +71,7 @@ def check_measure(spec: StudySpec, data: StudyData) -> None:
         return
     reporting = reporting_of(spec.task.name)
     for config in spec.data:
-        reporting.asked(spec.judging, spec.task.label_names(config, data))
+        reporting.asked(spec.questions, spec.task.label_names(config, data))
 
 
 def say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequence[str], reporter: Reporter) -> None:
@@ -453,7 +452,7 @@ def _headline(spec: StudySpec, outcome: Outcome) -> str:
     took = duration(record.training.wall_s if record.wall_s is None else record.wall_s)
     if not table.headline:
         return f"done in {took}"
-    measure = reporting.measure_of(table, spec.judging)
+    measure = reporting.measure_of(table, spec.questions)
     value = measure.value(measure.of_run(record.metrics[table.headline]))
     return f"{measure.in_text} {value} on {table.headline}, {took}"
 

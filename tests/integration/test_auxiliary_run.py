@@ -15,9 +15,8 @@ from recurra.data.configuration import DataConfig
 from recurra.study.assignments import read_assignments
 from recurra.study.run import execute_run
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import load_protocol
 from reviews import write_tiny_model
 from small_treebank import write_treebank

@@ -20,9 +20,8 @@ from recurra.models.adaptation.source import find_encoder
 from recurra.models.foreign import ForeignForSequenceClassification, foreign_configuration
 from recurra.study.run import execute_run
 from recurra.tasks.base import task
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_reviews
 from tiny_encoder import FOREIGN, write_foreign_encoder

@@ -23,7 +23,7 @@ from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.corpora import load_language_dataset
 from recurra.data.language.tokenization import encode_running_text, read_language_tokenizer
 from recurra.study.plan import claim_folder
-from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import Machine
 from reviews import snapshot
 from tiny_runs import TrainedRun
 

@@ -29,9 +29,8 @@ from recurra.models.loading import load_classifier_model
 from recurra.study.run import execute_run
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import review_rows, write_reviews
 from tiny_encoder import write_tiny_encoder

@@ -28,7 +28,7 @@ from recurra.evaluation.predictions import read_predictions
 from recurra.models.names import MODEL_KEYS
 from recurra.study.plan import claim_folder
 from recurra.tasks.labelling.training import balanced_weights
-from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import Machine
 from reviews import snapshot, write_tiny_model
 from tiny_runs import TrainedRun
 

@@ -24,9 +24,8 @@ from recurra.core.record import RunRecord
 from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.study.run import execute_run
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run, resolve_model
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS, ProtocolConfig
 from reviews import review_rows, write_reviews
 from tiny_encoder import write_tiny_encoder

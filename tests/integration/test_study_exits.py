@@ -18,8 +18,7 @@ from recurra.models.exits.rules import FixedExit
 from recurra.report.summary import read_latency_file
 from recurra.reported_study import StudyResult, run_and_report
 from recurra.study.spec import StudySpec
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from reviews import write_reviews, write_tiny_model
 
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")

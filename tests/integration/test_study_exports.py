@@ -29,8 +29,7 @@ from recurra.study import exporting
 from recurra.study.executor import Outcome
 from recurra.study.export_plan import PlannedExport, plan_exports
 from recurra.study.spec import StudySpec, expand
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from reviews import snapshot
 from tiny_runs import TrainedRun
 

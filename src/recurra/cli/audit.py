@@ -74,31 +74,41 @@ def audit_study(
     as_json: options.Json = False,
 ) -> None:
     """Collect the audits of all records of a study. Example: recurra audit study runs/reviews."""
+    from recurra.core.errors import CheckpointError
     from recurra.core.packed import run_folders
     from recurra.core.record import holds_any_record
     from recurra.report.summary import load_runs, summarise
-    from recurra.study.model_auditing import audit_study as collect
-    from recurra.study.model_auditing import with_verdicts
     from recurra.tasks.tables import CommandResult, Table
 
-    audits, missing = collect(folder)
-    if any(audit.status == "note" for audit in audits):
-        runs = [folder] if holds_any_record(folder) else run_folders(folder)
-        audits = with_verdicts(audits, summarise(load_runs(runs)[0]))
+    runs, missing = load_runs([folder] if holds_any_record(folder) else run_folders(folder))
+    if not runs:
+        raise CheckpointError(
+            f"'{folder}' holds no finished run; give the --output folder of 'recurra compare', 'study run' or 'train'"
+        )
+    # The audits of data that several trainings share are the same line in the table of each.
+    lines = {
+        (f"{table.data} ({table.protocol}, {table.fingerprint[:8]})", line): None
+        for table in summarise(runs).tables
+        for line in table.audits
+    }
     rows = [
         {
-            "Data": audit.data,
-            "Audit": audit.name,
-            "State": _state(audit.status),
-            "Runs failed": f"{len(audit.failed_runs)} of {audit.runs}",
-            "Finding": audit.summary,
+            "Data": data,
+            "Audit": line.name,
+            "State": _state(line.status),
+            "Concerns": line.concerns,
+            "Finding": line.summary,
         }
-        for audit in audits
+        for data, line in lines
     ]
-    for run_id, reason in missing.items():
-        sys.stderr.write(one_line(f"no record: {run_id}: {reason}") + "\n")
-    plain = {"study": str(folder), "audits": [vars(audit) for audit in audits], "without_record": missing}
-    failed = [audit.name for audit in audits if audit.status == "failed"]
+    for run in missing:
+        sys.stderr.write(one_line(f"no record: {run['run_id']}: {run['reason']}") + "\n")
+    plain = {
+        "study": str(folder),
+        "audits": [{"data": data, **vars(line)} for data, line in lines],
+        "without_record": {run["run_id"]: run["reason"] for run in missing},
+    }
+    failed = [line.name for _, line in lines if line.status == "failed"]
     present(CommandResult(plain, [Table("audits", str(folder), rows)], failed), as_json=as_json)
 
 

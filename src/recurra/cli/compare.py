@@ -159,8 +159,7 @@ def compare(
     from recurra.comparison import Asked, named_values
     from recurra.core.progress import Reporter
     from recurra.reported_study import run_and_report
-    from recurra.tasks.machine import Machine
-    from recurra.tasks.study_data import StudyData
+    from recurra.tasks.study_data import Machine, StudyData
 
     _, values, assigned = options.read_keys(data, options.data_keys(context), assignments)
     known = StudyData(Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency))
@@ -208,8 +207,7 @@ def demo(
     from recurra.comparison import demonstration
     from recurra.core.progress import Reporter
     from recurra.reported_study import run_and_report
-    from recurra.tasks.machine import Machine
-    from recurra.tasks.study_data import StudyData
+    from recurra.tasks.study_data import Machine, StudyData
 
     spec, known = demonstration(seeds=seeds), StudyData(Machine(cache_dir=cache_dir, threads=1))
     result = run_and_report(

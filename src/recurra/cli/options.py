@@ -245,9 +245,8 @@ def configured_data(
     models: Sequence[str] | None = None,
 ) -> tuple[Task, RunData, StudyData]:
     """The task of some data, their configuration from options and ``key=value``, and what is known of them."""
-    from recurra.tasks.machine import Machine
     from recurra.tasks.runs import resolve_model
-    from recurra.tasks.study_data import StudyData
+    from recurra.tasks.study_data import Machine, StudyData
 
     readers = None if models is None else [resolve_model(model) for model in models]
     pairs = [f"data.{pair.removeprefix('data.')}" for pair in assignments or []]

@@ -123,8 +123,7 @@ def plan(
     from recurra.core.progress import Reporter
     from recurra.study.spec import load_study
     from recurra.study.status import plan_with_cost
-    from recurra.tasks.machine import Machine
-    from recurra.tasks.study_data import StudyData
+    from recurra.tasks.study_data import Machine, StudyData
 
     spec = load_study(file, assignments or [])
     known = StudyData(Machine(data_root=data_root, cache_dir=cache_dir, threads=threads))
@@ -174,8 +173,7 @@ def run(
     from recurra.reported_study import run_and_report
     from recurra.study.ray_executor import Cluster
     from recurra.study.spec import load_study
-    from recurra.tasks.machine import Machine
-    from recurra.tasks.study_data import StudyData
+    from recurra.tasks.study_data import Machine, StudyData
 
     spec = load_study(file, assignments or [])
     known = StudyData(Machine(data_root=data_root, threads=threads, latency=latency))

@@ -37,9 +37,8 @@ def train(
     """
     from recurra.core.progress import Reporter
     from recurra.study.run import execute_run, is_finished, preflight, refuse_unheard_texts
-    from recurra.tasks.machine import Machine
     from recurra.tasks.runs import make_run, resolve_model
-    from recurra.tasks.study_data import StudyData
+    from recurra.tasks.study_data import Machine, StudyData
 
     reporter = Reporter(quiet=quiet)
     task, values, assigned = options.read_keys(data, options.data_keys(context), assignments, model_keys=True)

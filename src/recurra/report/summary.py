@@ -468,7 +468,7 @@ def summarise(
                 for label, group in table.groups.items()
             }
             for table in groups
-            for measure in [reporting.measure_of(table, questions.judging)]
+            for measure in [reporting.measure_of(table, questions)]
         }
         study = _Study(reporting, questions, measured, replace(timed, records=exports), base, scored)
         tables = [_table(study, table) for table in groups]
@@ -486,7 +486,7 @@ def summarise(
 def _table(study: _Study, table: TableRuns) -> TableSummary:
     reporting, questions, scored = study.reporting, study.questions, study.scored
     key, headline, runs = table.key, table.headline, table.runs
-    measure = reporting.measure_of(table, questions.judging)
+    measure = reporting.measure_of(table, questions)
     unmarked = [_model(study, table, label, measure) for label in table.groups]
     batches = sorted({timing.batch_size for model in unmarked for timing in model.latency.values()})
     models = mark_fronts(unmarked, headline, batches, measure)

@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,7 @@ from recurra.study.plan import PlannedRun, plan_study
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
 from recurra.tasks.base import DataCost, RunConfig, task_of_data
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 
 BACKWARD = 2  # passes that the backward pass costs
 # How a worker begins the line that says which model it has timed.
@@ -231,6 +230,18 @@ def whole_seconds(record: AnyRecord) -> float:
     return record.wall_s if whole and record.wall_s is not None else record.training.wall_s
 
 
+def seconds_left(waiting: Iterable[tuple[RunConfig, float]], at_once: int, under_way: Sequence[float] = ()) -> float:
+    """Seconds until all runs are done, those under way too, if so many go on side by side.
+
+    Runs that learn from others of the study begin once those are done; each of the two takes at least as long as its
+    longest run.
+    """
+    waves: dict[bool, list[float]] = {False: list(under_way)}
+    for run, seconds in waiting:
+        waves.setdefault(any(teacher.run_id for teacher in run.teachers), []).append(seconds)
+    return sum(max(sum(wave) / at_once, *wave) for wave in waves.values() if wave)
+
+
 class Expectation:
     """What the runs of a study that are not done will take, and how long the rest takes as they come in."""
 
@@ -272,24 +283,20 @@ class Expectation:
 
         A model that was met takes what it took. Of others the met ones correct what was expected, by a factor or by as
         many seconds a run, whichever is less.
-
-        Runs that learn from others of the study begin once those are done; each of the two takes at least as long as
-        its longest run.
         """
         pace, more = 1.0, 0.0
         if self._ratios:
             taken, expected = (sum(values) for values in zip(*self._ratios, strict=True))
             pace = min(max(taken / expected, 1 / LARGEST_PACE), LARGEST_PACE)
             more = (taken - expected) / len(self._ratios)
-        waves: dict[bool, list[float]] = defaultdict(list)
+        waiting = []
         for run in self._waiting.values():
             own, seconds = self._taken.get(model_key(run)), self.costs[run.run_id].seconds
-            wave = waves[any(teacher.run_id for teacher in run.teachers)]
             if own:
-                wave.append(statistics.fmean(own))
+                waiting.append((run, statistics.fmean(own)))
             elif seconds is not None:
-                wave.append(seconds + min((pace - 1) * seconds, more, key=abs))
-        return sum(max(sum(wave) / self.workers, *wave) for wave in waves.values() if wave)
+                waiting.append((run, seconds + min((pace - 1) * seconds, more, key=abs)))
+        return seconds_left(waiting, self.workers)
 
 
 def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers, reporter: Reporter) -> Expectation | str:

@@ -19,7 +19,7 @@ from recurra.core.record import AnyRecord
 from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, read_reason, run_folder
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import RunConfig, task_of_data
-from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import Machine
 
 LOG_NAME = "log.txt"
 # What a worker calls for a run.

@@ -24,7 +24,7 @@ from recurra.study.plan import PlannedRun, note_failure, read_reason
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import Machine
 
 State = Literal["done", "to do", "failed", "waits"]
 

@@ -23,8 +23,7 @@ from recurra.study.plan import CONFIG_NAME, load_run_config
 from recurra.study.run import execute_run
 from recurra.study.workers import Workers
 from recurra.tasks.base import RunConfig, task_of_data
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 
 _TRAIN, _TEST = "train", "test"
 

@@ -1,110 +1,18 @@
-"""Audits on request: of a run's data, and of a model: a run's, a preset, or any causal language model's folder."""
+"""Audits of a model on request: a run's, a preset, or any causal language model's folder."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import derive_seed, override
-from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError, did_you_mean
-from recurra.core.packed import run_folders
-from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, holds_any_record, read_any_record
+from recurra.core.errors import CheckpointError, ConfigurationError, did_you_mean
+from recurra.core.record import RECORD_NAME, AuditResult, read_any_record
 from recurra.core.record_parts import ANSWERS
 from recurra.core.sealed import sealed_model
 from recurra.models.controls import holds_joined_model
 from recurra.tasks.base import Task, presets, task, tasks
-from recurra.tasks.summary import Summary
-
-
-@dataclass(frozen=True)
-class StudyAudit:
-    """One audit over all runs of a study on the same data.
-
-    Attributes:
-        status: ``failed`` if it failed for any run, else ``note`` if it was one for any, ``skipped`` if it was skipped
-            for all, ``measured`` for a figure without pass or fail.
-    """
-
-    data: str
-    name: str
-    status: str
-    runs: int
-    failed_runs: list[str]
-    summary: str
-    value: float | None
-    threshold: float | None
-
-
-def audit_study(folder: Path) -> tuple[list[StudyAudit], dict[str, str]]:
-    """Collects the audits of all records of a study.
-
-    Raises:
-        CheckpointError: If the folder holds no finished run.
-    """
-    records, missing = _records(folder)
-    by_audit: dict[tuple[str, str], list[tuple[str, AuditResult]]] = defaultdict(list)
-    for record in records:
-        data = _data(record.data.name, record.data.protocol, record.data.fingerprint)
-        for audit in record.audits:
-            by_audit[data, audit.name].append((record.run_id, audit))
-    return [_over_runs(data, name, entries) for (data, name), entries in by_audit.items()], missing
-
-
-def with_verdicts(audits: Sequence[StudyAudit], summary: Summary) -> list[StudyAudit]:
-    """The same with what fails only when the models of a study are held against each other; see `recurra.report`."""
-    failed = {
-        (_data(table.data, table.protocol, table.fingerprint), line.name): line.summary
-        for table in summary.tables
-        for line in table.audits
-        if line.status == "failed"
-    }
-    return [
-        replace(audit, status="failed", summary=failed[audit.data, audit.name])
-        if audit.status == "note" and (audit.data, audit.name) in failed
-        else audit
-        for audit in audits
-    ]
-
-
-def _data(name: str, protocol: str, fingerprint: str) -> str:
-    return f"{name} ({protocol}, {fingerprint[:8]})"
-
-
-def _records(folder: Path) -> tuple[list[AnyRecord], dict[str, str]]:
-    if holds_any_record(folder):
-        return [read_any_record(folder)], {}
-    records: list[AnyRecord] = []
-    missing: dict[str, str] = {}
-    for run in run_folders(folder):
-        try:
-            records.append(read_any_record(run))
-        except RecurraError as error:
-            missing[run.name] = str(error)
-    if not records:
-        raise CheckpointError(
-            f"'{folder}' holds no finished run; give the --output folder of 'recurra compare', 'study run' or 'train'"
-        )
-    return records, missing
-
-
-def _over_runs(data: str, name: str, entries: Sequence[tuple[str, AuditResult]]) -> StudyAudit:
-    # Of a figure without pass or fail, and of audits that some runs could not make, the strongest statement stands.
-    statuses = {audit.status for _, audit in entries}
-    status = next((status for status in ("failed", "note", "passed", "measured") if status in statuses), "skipped")
-    example = next(audit for _, audit in entries if audit.status == status)
-    return StudyAudit(
-        data=data,
-        name=name,
-        status=status,
-        runs=len(entries),
-        failed_runs=[run_id for run_id, audit in entries if audit.status == "failed"],
-        summary=example.summary,
-        value=example.value,
-        threshold=example.threshold,
-    )
 
 
 def audit_model(name: str, assignments: Sequence[str] = (), *, seed: int = 0) -> list[AuditResult]:

@@ -32,7 +32,7 @@ from recurra.study.executor import EXECUTE, LOG_NAME, Executor, Outcome, outcome
 from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, run_folder
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import Machine
 
 AUTO = "auto"
 CONNECT_S = 5.0

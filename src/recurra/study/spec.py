@@ -27,7 +27,6 @@ from recurra.tasks.questions import (
     PRECISIONS,
     Contrast,
     Costs,
-    Judging,
     Limits,
     PublishedReference,
     Questions,
@@ -167,15 +166,10 @@ class StudySpec(Settings):
         return task_of_data(self.data[0])
 
     @property
-    def judging(self) -> Judging:
-        """What its models are judged by."""
-        return Judging(measure=self.measure, costs=self.costs)
-
-    @property
     def questions(self) -> Questions:
         """What it asks of its records."""
         limits = Limits(max_mib=self.max_mib, max_ms=self.max_ms)
-        return Questions(self.contrasts, self.published, limits, self.judging, prices=self.prices)
+        return Questions(self.contrasts, self.published, limits, self.measure, self.costs, prices=self.prices)
 
     @property
     def precisions(self) -> list[str]:

@@ -21,6 +21,7 @@ from recurra.study.estimate import (
     cost_plan,
     model_key,
     readable_record,
+    seconds_left,
     time_model,
     whole_seconds,
 )
@@ -146,37 +147,29 @@ def look_at_study(spec: StudySpec, output: Path) -> StudyView:
 def _remaining(runs: Sequence[PlannedRun]) -> float | None:
     """Seconds left if the runs under way keep their pace and as many go on side by side.
 
-    A run that has not begun is taken to last as long as finished runs of its model, or else as the mean of all.
+    A run that has not begun is taken to last as long as runs of its model that are done or under way, or else as the
+    mean of all.
     """
     running = [run for run in runs if run.state == "running"]
     waiting = [run for run in runs if run.state in ("to do", "interrupted")]
     if not running and not waiting:
         return 0.0
-    durations = _durations(runs)
-    everything = [value for values in durations.values() for value in values]
-    if not everything or not running:
-        return None
-    mean = statistics.fmean(everything)
-    left = []
-    for run in running:
-        progress = run.progress
-        own = progress.remaining_s if progress else None
-        whole = statistics.fmean(durations.get(model_key(run.config), [mean]))
-        left.append(max(0.0, whole - (progress.elapsed_s if progress else 0.0)) if own is None else own)
-    to_come = sum(statistics.fmean(durations.get(model_key(run.config), [mean])) for run in waiting)
-    return max(*left, (sum(left) + to_come) / len(running))
-
-
-def _durations(runs: Sequence[PlannedRun]) -> dict[str, list[float]]:
-    """Seconds of finished runs, and what runs under way will come to, by model."""
     durations: dict[str, list[float]] = defaultdict(list)
     for run in runs:
-        values = durations[model_key(run.config)] if run.state in ("done", "running") else []
+        own = durations[model_key(run.config)]
         if run.state == "running" and run.progress is not None and run.progress.remaining_s is not None:
-            values.append(run.progress.elapsed_s + run.progress.remaining_s)
-        elif len(values) < RECORDS_A_MODEL and (record := readable_record(run)) is not None:
-            values.append(whole_seconds(record))
-    return {key: values for key, values in durations.items() if values}
+            own.append(run.progress.elapsed_s + run.progress.remaining_s)
+        elif len(own) < RECORDS_A_MODEL and (record := readable_record(run)) is not None:
+            own.append(whole_seconds(record))
+    known = [seconds for own in durations.values() for seconds in own]
+    if not known or not running:
+        return None
+    whole = {key: statistics.fmean(own or known) for key, own in durations.items()}
+    under_way = []
+    for run in running:
+        left, elapsed = (run.progress.remaining_s, run.progress.elapsed_s) if run.progress else (None, 0.0)
+        under_way.append(max(0.0, whole[model_key(run.config)] - elapsed) if left is None else left)
+    return seconds_left([(run.config, whole[model_key(run.config)]) for run in waiting], len(running), under_way)
 
 
 def plan_with_cost(
@@ -217,8 +210,9 @@ def plan_with_cost(
         raise
     except RecurraError as error:
         note = f"the cost is not known: {error}"
-    seconds = costs.seconds(_pending(runs)) if costs else None
-    left = None if seconds is None else seconds / workers
+    left = None
+    if costs and costs.seconds(pending := _pending(runs)) is not None:
+        left = seconds_left([(run.config, costs.runs[run.config.run_id].seconds or 0.0) for run in pending], workers)
     return StudyView(spec.name, output, runs, exports, left, workers, costs, note)
 
 

@@ -22,8 +22,7 @@ from pydantic import BaseModel
 from recurra.core.environment import reset_peak_memory
 from recurra.core.errors import RecurraError
 from recurra.study.run import execute_run
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 
 REPLY = "\x1e"
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from recurra.study.worker import REPLY
-from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import Machine
 
 
 @dataclass(frozen=True)

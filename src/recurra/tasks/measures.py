@@ -107,6 +107,7 @@ class Measure:
         behind: How it says that it lies below.
         better: What a model is that has a better value: ``more accurate``.
         write: Writes a value, where ``digits`` do not suit all of them.
+        average: Puts the values of several seeds together where no interval is made of them: a geometric mean.
     """
 
     key: str
@@ -127,6 +128,7 @@ class Measure:
     behind: str = "below"
     better: str = "better"
     write: Callable[[float], str] | None = None
+    average: Callable[[Sequence[float]], float] | None = None
 
     def of_run(self, metrics: Any) -> float:
         """Value of a run.
@@ -219,6 +221,8 @@ def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
     values = tuple(value for item in metrics if (value := measure.read(item)) is not None)
     if len(values) < len(metrics):
         return None
+    if measure.average is not None:
+        return Estimate(measure.average(values), None, None, None, (), "none")
     if (of_seeds := over_seeds(values, measure.limits)) is not None:
         return of_seeds
     low, high = (measure.over_rows(metrics[0]) if measure.over_rows else None) or (None, None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from recurra.core.configuration import Settings
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
@@ -186,18 +186,6 @@ class PublishedReference(Settings):
 COST = "cost"
 
 
-class Judging(Settings):
-    """What models are judged by."""
-
-    measure: str | None = None
-    costs: Costs | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, values: Any) -> Any:
-        return with_costs(values)
-
-
 def with_costs(values: Any) -> Any:
     """Keys of a study file, or of a part of it, with the content of the file that ``measure: cost:FILE`` names.
 
@@ -245,13 +233,16 @@ class Questions:
 
     Attributes:
         published: Published tables to stand beside ours; none stands for table 6 beside the whole of SST-2.
+        measure: What models are judged by; none lets the data decide.
+        costs: What mistakes cost, where that is the measure.
         texts: Of the rows, by split and identity, where the data are a file of the user that can still be read.
     """
 
     contrasts: Sequence[Contrast] = field(default_factory=tuple)
     published: Sequence[PublishedReference] | None = None
     limits: Limits = field(default_factory=Limits)
-    judging: Judging = field(default_factory=Judging)
+    measure: str | None = None
+    costs: Costs | None = None
     texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     fingerprint: str = ""
     prices: Mapping[str, float] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from recurra.core.terminal import significant, words
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, MeasuredExports
-from recurra.tasks.questions import Judging, Limits, Questions
+from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.summary import RECOMMENDED, Advice, Comparison, ModelSummary, TableSummary, unspoiled
 from recurra.tasks.tables import Table
 
@@ -73,22 +73,22 @@ class Reporting(ABC):
     task: str
     measures: tuple[Measure, ...]
 
-    def measure_of(self, table: TableRuns, judging: Judging) -> Measure:
+    def measure_of(self, table: TableRuns, questions: Questions) -> Measure:
         """What the models of a table are compared by: what was asked for, or the first."""
-        return self.asked(judging, ()) or self.measures[0]
+        return self.asked(questions, ()) or self.measures[0]
 
-    def asked(self, judging: Judging, label_names: Sequence[str]) -> Measure | None:
+    def asked(self, questions: Questions, label_names: Sequence[str]) -> Measure | None:
         """The measure that was asked for; none if none was.
 
         Raises:
             ConfigurationError: If the task or the data do not have it.
         """
-        if judging.measure is None:
+        if questions.measure is None:
             return None
         measures = {measure.key: measure for measure in self.measures}
-        if judging.measure not in measures:
-            raise ConfigurationError(unknown("measure", judging.measure, measures))
-        return measures[judging.measure]
+        if questions.measure not in measures:
+            raise ConfigurationError(unknown("measure", questions.measure, measures))
+        return measures[questions.measure]
 
     def beside(self, folder: Path, record: Any) -> Any:
         """Reads what lies beside a record.

@@ -1,10 +1,14 @@
-"""What a study knows of its data: one object that is handed on to checks, training, evaluation, export and report."""
+"""What a study knows of its machine and its data: one object that is handed on from checks to the report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import TypeAdapter
 
 from recurra.core.configuration import content_hash
 from recurra.data.configuration import DataConfig, RunData
@@ -14,13 +18,36 @@ from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.corpora import LanguageDataset, load_language_dataset
 from recurra.data.lengths import Lengths, samples_of, token_lengths
 from recurra.data.tokenization import counting_tokenizer
-from recurra.tasks.machine import Machine
 
 # Keys that say how a model reads texts, and nothing about which texts these are.
 _READING_KEYS = frozenset({"tokenizer", "max_length", "windows", "trained_vocab_size", "form_must_not_predict"})
 # More is not held beside workers that train on it; what is known of it is.
 MOST_CHARACTERS = 2**26
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where data lie, threads, whether to time: nothing that defines a run.
+
+    Attributes:
+        threads: Threads of the numeric library; 0 means all cores.
+        latency: Whether to time the model at the end; a study times all its models side by side instead.
+    """
+
+    data_root: Path | None = None
+    cache_dir: Path | None = None
+    threads: int = 0
+    latency: bool = True
+
+    def to_json(self) -> str:
+        """Plain form, to hand to a worker process."""
+        return TypeAdapter(type(self)).dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Reads what `to_json` wrote."""
+        return TypeAdapter(cls).validate_json(text)
 
 
 class StudyData:

@@ -82,7 +82,7 @@ def test_copies_that_make_the_difference_fail_for_every_model(
     assert all(model.failed_groups == ["leakage on test"] for model in table.models)
     assert main(["audit", "study", str(tmp_path), "--json"]) == 3
     audits = json.loads(capsys.readouterr().out)["audits"]
-    assert [(each["status"], each["failed_runs"]) for each in audits] == [("failed", [])]
+    assert [(each["status"], each["concerns"]) for each in audits] == [("failed", "every run")]
 
 
 def test_the_first_place_among_equals_is_told_and_no_verdict(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from recurra.core.record import AuditResult, read_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.summary import load_runs, pareto_front, reporting_of, summarise
 from recurra.tasks.classification.measures import bootstrap_matrix, by_class, usual_f1
-from recurra.tasks.questions import Judging, Limits, Questions
+from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.summary import Comparison
 from rendered import summarise_folders, summarise_runs
 
@@ -482,7 +482,7 @@ def test_who_ranks_texts_is_not_held_to_answers(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL, label_names=("a", "b", "c"))
     folders = [factory.run("linear", 0.7, only_says=[0]), factory.run("recurrent", 0.95, only_says=[0, 1])]
     by_answers, by_rank = (
-        summarise_runs(folders, questions=Questions(judging=Judging(measure=name)))["tables"][0]
+        summarise_runs(folders, questions=Questions(measure=name))["tables"][0]
         for name in ("accuracy", "average_precision")
     )
     assert "linear is no classifier" in by_answers["conclusion"] and by_answers["tests"] == []

@@ -14,8 +14,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.study.assignments import read_assignments, sort_keywords
 from recurra.tasks.classification.task import TASK
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import ProtocolConfig
 
 KEYS = [*ProtocolConfig.model_fields, *(f"data.{key}" for key in DataConfig.model_fields), "model.anything"]

@@ -12,8 +12,8 @@ from recurra.data.configuration import DataConfig
 from recurra.reported_study import refuse_folder_of_another
 from recurra.study.plan import claim_folder, load_run_config
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
+from recurra.tasks.study_data import Machine
 from recurra.training.protocols import PROTOCOLS
 from reviews import snapshot
 

@@ -27,8 +27,8 @@ from recurra.study.plan import claim_folder, look_at, run_folder
 from recurra.study.ray_executor import Answer, Cluster, RayExecutor, collect, run_on_node
 from recurra.study.workers import Ended
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
+from recurra.tasks.study_data import Machine
 from recurra.training.protocols import PROTOCOLS
 
 CONFIG = make_run("linear", DataConfig(name="demo"), PROTOCOLS["paper"], seed=0, precision="fp32")

@@ -27,8 +27,7 @@ from recurra.study.spec import StudySpec, expand
 from recurra.tasks.base import DataCost, RunConfig
 from recurra.tasks.classification.task import ClassificationTask
 from recurra.tasks.language.data import language_configuration
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from reviews import write_reviews, write_tiny_model
 
 

@@ -21,8 +21,8 @@ from recurra.study.executor import LocalExecutor, Outcome, choose_next, rough_we
 from recurra.study.plan import look_at, run_folder
 from recurra.study.workers import Workers
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
+from recurra.tasks.study_data import Machine
 from recurra.training.protocols import PROTOCOLS
 
 DONE, REFUSED, KILLED, SILENT, LIES, SLOW = range(6)

@@ -17,8 +17,7 @@ from recurra.study.estimate import Expectation, RunCost, costs_of_pending, expec
 from recurra.study.executor import Outcome
 from recurra.study.spec import StudySpec, expand
 from recurra.study.workers import Workers
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from reviews import write_reviews
 
 SPEED = 1e9

@@ -16,9 +16,8 @@ from recurra.study import estimate
 from recurra.study.spec import StudySpec
 from recurra.study.status import within_minutes
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import model_name
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from reviews import write_reviews
 
 # Operations a second: made up, so that what is left out does not hang on the machine of the test.

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from factories import RunFactory, invariance, leakage, seen, skipped
+from factories import RunFactory, invariance, leakage, skipped
 from foreign import tiny_bert, tiny_gpt2
 from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.record import read_record, write_record
 from recurra.models.loading import load_language_model
-from recurra.study.model_auditing import audit_model, audit_study
+from recurra.study.model_auditing import audit_model
 from reviews import train_linear, train_tiny
 from tiny import language_model, tiny_model
 
@@ -133,39 +134,40 @@ def test_wrong_words_are_refused(tmp_path: Path) -> None:
 ROWS = {"train": 60, "validation": 20, "test": 20}
 
 
-def test_a_study_s_audits_are_collected_over_its_runs(tmp_path: Path) -> None:
+def of_study(capsys: pytest.CaptureFixture[str], folder: Path, code: int = 0) -> dict[str, Any]:
+    assert main(["audit", "study", str(folder), "--json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_study_s_audits_are_collected_over_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     factory = RunFactory(tmp_path / "runs", rows=ROWS)
     audits = [leakage(failed=False), skipped()]
     factory.run("linear", audits=audits)
     factory.run("recurrent", audits=[*audits, invariance()])
-    bad = factory.run("recurrent", seed=1, audits=[*audits, invariance(failed=True)])
+    factory.run("recurrent", seed=1, audits=[*audits, invariance(failed=True)])
     (tmp_path / "runs" / "broken").mkdir()
-    found, missing = audit_study(tmp_path)
-    states = {audit.name: (audit.status, audit.runs, audit.failed_runs) for audit in found}
-    assert states == {
-        "leakage.contained.test": ("passed", 3, []),
-        "leakage.source.test": ("skipped", 3, []),
-        "invariance.padding": ("failed", 2, [bad.name]),
-    }
-    factory.run("linear", run_id="measured", audits=[seen(0.1)])
-    assert {audit.name: audit.status for audit in audit_study(tmp_path)[0]}["seen.test"] == "measured"
-    assert "3.1e-02" in next(audit.summary for audit in found if audit.name == "invariance.padding")
-    assert list(missing) == ["broken"]
+    found = of_study(capsys, tmp_path, code=3)
+    assert [(audit["name"], audit["status"], audit["concerns"]) for audit in found["audits"]] == [
+        ("invariance.padding", "failed", "recurrent (seed 1)"),
+        ("leakage.source.test", "skipped", "every run"),
+        ("leakage.contained.test", "passed", "every run"),
+        ("invariance.padding", "passed", "recurrent (seed 0)"),
+    ]
+    assert "3.1e-02" in found["audits"][0]["summary"] and list(found["without_record"]) == ["broken"]
 
 
-def test_audits_on_different_data_stay_apart(tmp_path: Path) -> None:
+def test_audits_on_different_data_stay_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     RunFactory(tmp_path / "runs", rows=ROWS).run("linear", audits=[leakage(failed=True)])
     RunFactory(tmp_path / "runs", rows=ROWS, protocol="pooled").run("linear", audits=[leakage(failed=False)])
-    found, _ = audit_study(tmp_path)
-    assert sorted(audit.status for audit in found) == ["failed", "passed"]
-    assert len({audit.data for audit in found}) == 2
+    found = of_study(capsys, tmp_path, code=3)["audits"]
+    assert sorted(audit["status"] for audit in found) == ["failed", "passed"]
+    assert len({audit["data"] for audit in found}) == 2
 
 
-def test_a_run_folder_is_a_study_of_one_and_a_folder_without_runs_is_none(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no finished run"):
-        audit_study(tmp_path)
+def test_a_run_folder_is_a_study_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunFactory(tmp_path, rows=ROWS).run("linear", audits=[skipped()])
-    assert [audit.status for audit in audit_study(run)[0]] == ["skipped"]
+    assert [audit["status"] for audit in of_study(capsys, run)["audits"]] == ["skipped"]
 
 
 def test_a_trained_model_passes_and_a_wrong_count_is_found(tmp_path: Path) -> None:

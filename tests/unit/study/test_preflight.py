@@ -17,9 +17,8 @@ from recurra.reported_study import run_and_report
 from recurra.study.run import preflight
 from recurra.tasks.base import RunConfig
 from recurra.tasks.labelling.configuration import model_configuration
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_csv, write_reviews
 from tiny_runs import tiny_run

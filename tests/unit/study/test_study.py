@@ -31,8 +31,7 @@ from recurra.study.plan import plan_study, run_folder
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from reviews import review_rows, snapshot
 
 

@@ -19,8 +19,8 @@ from recurra.study.executor import EXECUTE
 from recurra.study.plan import claim_folder
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import RunConfig
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
+from recurra.tasks.study_data import Machine
 from recurra.training.protocols import PROTOCOLS
 from tiny_runs import tiny_run
 

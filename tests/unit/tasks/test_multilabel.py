@@ -39,11 +39,10 @@ from recurra.models.presets import preset
 from recurra.study.assignments import read_assignments
 from recurra.study.run import execute_run
 from recurra.tasks.base import RunConfig, task_of_data, task_of_values
-from recurra.tasks.machine import Machine
 from recurra.tasks.multilabel.reporting import choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
 from recurra.tasks.runs import make_run
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.distillation import RowLoss
 from recurra.training.protocols import load_protocol
 from reviews import NOUNS, write_tiny_model

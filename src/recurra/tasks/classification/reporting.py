@@ -43,7 +43,7 @@ from recurra.tasks.labelling.reporting import (
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Estimate, Measure, MeasuredExports, Score, estimate
-from recurra.tasks.questions import Judging, Limits, Questions, ordered_costs
+from recurra.tasks.questions import Limits, Questions, ordered_costs
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
 from recurra.tasks.tables import Cells, Table, advice, audits, contrasts, interval, results, tests
@@ -282,19 +282,18 @@ class ClassificationReporting(LabellingReporting):
         metrics = evaluate_logits(logits, labels, np.concatenate(probabilities))
         return metrics.of_labels() if any(each.loss is None for each in records[0].metrics.values()) else metrics
 
-    def measure_of(self, table: TableRuns, judging: Judging) -> Measure:
+    def measure_of(self, table: TableRuns, questions: Questions) -> Measure:
         """What was asked for, or accuracy, or where the classes of the headline split are unequal macro F1."""
         data = _record(table.runs[0]).data
         counts = data.splits[table.headline].label_counts if table.headline else {}
         default = MACRO_F1 if are_unequal(counts.values()) else ACCURACY
-        return self.asked(judging, data.label_names) or default
+        return self.asked(questions, data.label_names) or default
 
-    def asked(self, judging: Judging, label_names: Sequence[str]) -> Measure | None:
+    def asked(self, questions: Questions, label_names: Sequence[str]) -> Measure | None:
         """The measure that was asked for, which may be of one label or of costs; none if none was."""
-        if judging.measure is None:
+        if questions.measure is None:
             return None
-        costs = None if judging.costs is None else ordered_costs(judging.costs, label_names)
-        return named_measure(judging.measure, label_names, costs)
+        return named_measure(questions.measure, label_names, _costs(questions, label_names))
 
     def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
         """A model that has one answer for every text has learned nothing; unless texts are ranked, not answered.
@@ -374,11 +373,11 @@ class ClassificationReporting(LabellingReporting):
     def table(
         self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports
     ) -> LabellingTable:
-        made, costs = super().table(common, table, questions, exports), questions.judging.costs
+        made = super().table(common, table, questions, exports)
         return replace(
             made,
             form_accuracy=_form_accuracy(table),
-            costs=None if costs is None else ordered_costs(costs, made.label_names),
+            costs=_costs(questions, made.label_names),
             published=published_lines(table, common.models, questions.published),
             exports=export_lines(table, exports, questions.published),
         )
@@ -408,6 +407,10 @@ def _of_one_fold(table: LabellingTable) -> list[tuple[str, str]]:
             f"The model of one of {folds} folds, trained on {train} rows; the figures are of all folds.",
         )
     ]
+
+
+def _costs(questions: Questions, label_names: Sequence[str]) -> list[list[float]] | None:
+    return None if questions.costs is None else ordered_costs(questions.costs, label_names)
 
 
 def _form_accuracy(table: TableRuns) -> float | None:

@@ -15,9 +15,11 @@ from recurra.data.dataset import TextDataset, TextSplit
 from recurra.deployment.decision import LabelDecision, OneLabel
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.tasks.classification.exports import PUBLISHED
+from recurra.tasks.classification.measures import ACCURACY, F1, PRECISION, RECALL
 from recurra.tasks.exits import ExitSubject
+from recurra.tasks.labelling.reporting import CALIBRATION, LOSS, UNCALIBRATED
 from recurra.tasks.labelling.task import LabellingTask, Logits
-from recurra.tasks.tables import CommandResult, Table
+from recurra.tasks.tables import Table
 
 if TYPE_CHECKING:
     from recurra.tasks.labelling.evaluation import ComputedRows
@@ -32,6 +34,7 @@ class ClassificationTask(LabellingTask):
     exports = True
     takes_answers = True
     published_tables = PUBLISHED
+    measures = (ACCURACY, PRECISION, RECALL, F1, LOSS, CALIBRATION, UNCALIBRATED)
 
     def claims(self, values: Mapping[str, Any]) -> bool:
         """Whatever no other task claims."""
@@ -66,36 +69,13 @@ class ClassificationTask(LabellingTask):
 
         write_predictions(folder, split.name, split.ids, split.labels, logits)
 
-    def figures(self, metrics: MetricsRecord) -> dict[str, str]:
-        error = {} if metrics.calibration_error is None else {"Calibration error": f"{metrics.calibration_error:.4f}"}
-        return {
-            "Accuracy": f"{metrics.accuracy:.4f}",
-            "F1": f"{metrics.f1:.4f}",
-            **({} if metrics.loss is None else {"Loss": f"{metrics.loss:.4f}"}),
-            **error,
-        }
-
-    def evaluation(self, computed: ComputedRows) -> CommandResult:
-        metrics = computed.metrics
-        low, high = metrics.accuracy_interval
-        figures = {
-            "Accuracy": f"{metrics.accuracy:.4f}",
-            "95 % interval": f"{low:.4f} to {high:.4f}",
-            "Precision": f"{metrics.precision:.4f}",
-            "Recall": f"{metrics.recall:.4f}",
-            "F1": f"{metrics.f1:.4f}",
-            "Loss": f"{metrics.loss:.4f}",
-            "Calibration error (before)": f"{metrics.calibration_error:.4f} ({metrics.uncalibrated_error:.4f})",
-        }
+    def details(self, computed: ComputedRows) -> Table:
         names = computed.record.data.label_names
         matrix = [
             {"": f"true {name}"} | {f"predicted {said}": f"{count}" for said, count in zip(names, counts, strict=True)}
-            for name, counts in zip(names, metrics.confusion_matrix, strict=True)
+            for name, counts in zip(names, computed.metrics.confusion_matrix, strict=True)
         ]
-        lines = computed.lines()
-        if computed.recorded is not None:
-            lines.append(f"accuracy in the record: {computed.recorded.accuracy:.4f}")
-        return CommandResult(computed.plain(), [computed.table(figures), Table("confusion", "", matrix), lines])
+        return Table("confusion", "", matrix)
 
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
         from recurra.tasks.classification.exits import ClassifierSubject

@@ -25,9 +25,8 @@ from recurra.models.controls.linear import LinearModel
 from recurra.tasks.base import WORDS_AND_ENCODER, RunConfig, encoder_of
 from recurra.tasks.labelling import LINEAR, LINEAR_TUNED, labelled
 from recurra.tasks.labelling.training import Trained, prepare_training
-from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import save_model_folder, single_fit
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 
 if TYPE_CHECKING:
     from recurra.tasks.labelling.teacher import Lesson

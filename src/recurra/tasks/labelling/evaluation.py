@@ -16,12 +16,11 @@ from recurra.data.corpora import recorded_data, recorded_split
 from recurra.data.dataset import TextSplit
 from recurra.data.splits import load_split
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import LabelDecision
+from recurra.deployment.decision import AnyLabels, LabelDecision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
 from recurra.deployment.export.manifest import read_source_record
 from recurra.deployment.prediction.files import InputColumns, PredictedRows, check_output, open_writer
 from recurra.tasks.base import require_split
-from recurra.tasks.tables import Cells, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,23 +40,20 @@ class ComputedRows:
         """What is said under the figures."""
         return [self.computation.describe(), *([] if self.output is None else [f"predictions: {self.output}"])]
 
-    def table(self, figures: Cells) -> Table:
-        """The figures in a row, by heading."""
-        return Table(
-            "results", self.record.run_id, [{"Rows of": self.rows.name, "Rows": f"{len(self.rows):,}", **figures}]
-        )
-
     def plain(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Plain JSON values; of several labels a text with the threshold of each."""
+        names, decision = self.record.data.label_names, self.decision
+        thresholds = decision.thresholds.tolist() if isinstance(decision, AnyLabels) else None
         return {
             "run_id": self.record.run_id,
             "source": self.rows.name,
             "fingerprint": self.rows.fingerprint,
-            "label_names": self.record.data.label_names,
+            "label_names": names,
             "metrics": self.metrics.model_dump(mode="json"),
             "recorded": None if self.recorded is None else self.recorded.model_dump(mode="json"),
             "computation": self.computation.plain(),
             "output": None if self.output is None else str(self.output),
+            **({} if thresholds is None else {"thresholds": dict(zip(names, thresholds, strict=True))}),
         }
 
 

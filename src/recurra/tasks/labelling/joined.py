@@ -25,8 +25,8 @@ from recurra.models.presets import HeadKind, count_parameters, flops_per_token
 from recurra.tasks.base import RunConfig, encoder_of
 from recurra.tasks.labelling import labelled
 from recurra.tasks.labelling.training import narrow_table
-from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import encoder_record
+from recurra.tasks.study_data import Machine
 
 
 def fit_run(

@@ -19,6 +19,7 @@ from recurra.core.errors import UnavailableError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, AuditResult, DataRecord, LabelRunRecord, LatencyRecord
 from recurra.core.sealed import MODEL_NAME
+from recurra.core.terminal import interval
 from recurra.data.cleaning import CAREFUL, FIRST
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import CORPORA, recorded_data
@@ -64,6 +65,7 @@ from recurra.tasks.base import (
 from recurra.tasks.labelling import LINEAR, LINEAR_TUNED, STATIC, labelled
 from recurra.tasks.labelling.answers import read_answers, record_answers
 from recurra.tasks.labelling.reporting import surest_mistakes
+from recurra.tasks.measures import Measure
 from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.tables import CommandResult, Table
@@ -87,10 +89,15 @@ _EVALUATION_OPTIONS = ("split", "data", "text_column", "label_column", "encoding
 
 
 class LabellingTask(Task):
-    """Base of the tasks whose data are labelled texts; each says what their labels are and how they are measured."""
+    """Base of the tasks whose data are labelled texts; each says what their labels are and how they are measured.
+
+    Attributes:
+        measures: Figures of a split, first the one that models are compared by.
+    """
 
     data_config: ClassVar[type[DataConfig]]
     record_class: ClassVar[type[LabelRunRecord]]
+    measures: ClassVar[Sequence[Measure]]
     presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = PRESETS
     protocols = PROTOCOLS
     controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -131,12 +138,17 @@ class LabellingTask(Task):
         """Writes what is said of each row of a split into the run folder."""
 
     @abstractmethod
-    def figures(self, metrics: Any) -> dict[str, str]:
-        """What a training shows of a split, by heading."""
+    def details(self, computed: ComputedRows) -> Table:
+        """What an evaluation shows below its figures, label by label."""
 
-    @abstractmethod
-    def evaluation(self, computed: ComputedRows) -> CommandResult:
-        """What an evaluation shows."""
+    def figures(self, metrics: Any) -> dict[str, str]:
+        """What is shown of a split, by heading; the first figure has its interval over rows."""
+        first = self.measures[0]
+        assert first.over_rows is not None
+        values = {measure: measure.read(metrics) for measure in self.measures}
+        low, high = first.over_rows(metrics) or (None, None)
+        shown = {measure.heading: measure.value(value) for measure, value in values.items() if value is not None}
+        return {first.heading: shown.pop(first.heading), "95 % interval": interval(low, high), **shown}
 
     def misfit(self, model: str, data_name: str) -> str:
         kind = "is a linear classifier" if model in self.controls else "classifies texts"
@@ -408,7 +420,14 @@ class LabellingTask(Task):
         from recurra.tasks.labelling.evaluation import compute_evaluation
 
         given = allowed_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
-        return self.evaluation(compute_evaluation(run, self.measure, data_root=data_root, **given))
+        computed = compute_evaluation(run, self.measure, data_root=data_root, **given)
+        row = {"Rows of": computed.rows.name, "Rows": f"{len(computed.rows):,}", **self.figures(computed.metrics)}
+        results = Table("results", computed.record.run_id, [row])
+        lines = computed.lines()
+        if computed.recorded is not None:
+            first = self.measures[0]
+            lines.append(f"{first.in_text} in the record: {first.value(first.of_run(computed.recorded))}")
+        return CommandResult(computed.plain(), [results, self.details(computed), lines])
 
     def describe_kept(self, keep: float) -> str:
         return f"at least {100 * keep:g} % of labels as the full model has them"

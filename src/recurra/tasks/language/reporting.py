@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import ExitsRecord, read_exits
 from recurra.core.record import (
     FINAL_HEAD,
-    HeadRecord,
     LanguageEpochRecord,
     LanguageMetricsRecord,
     LanguageRunRecord,
@@ -26,7 +25,7 @@ from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks import drawing
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, Line, Point, Scale
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
-from recurra.tasks.measures import Estimate, Measure, Score, over_seeds
+from recurra.tasks.measures import Measure, Score, estimate
 from recurra.tasks.reporting import Records, Reporting, beside_best
 from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, results, tests
@@ -88,21 +87,30 @@ def perplexity(value: float) -> str:
 
 
 def _measure(key: str, heading: str, unit: str = "", **more: Any) -> Measure:
-    return Measure(key, heading, unit, higher_is_better=False, read=lambda metrics: getattr(metrics.final, key), **more)
+    return Measure(key, heading, unit, higher_is_better=False, read=_read(key, FINAL_HEAD), **more)
+
+
+def _read(key: str, head: str) -> Callable[[LanguageMetricsRecord], float | None]:
+    return lambda metrics: getattr(metrics.heads[head], key)
 
 
 LOSS = _measure(
     "loss", "Loss", "nats a token", limits=(0.0, None), ahead="above (worse than)", behind="below (better than)"
 )
-TOKEN_PERPLEXITY = _measure("token_perplexity", "Perplexity a token", write=perplexity)
-WORD_PERPLEXITY = _measure("word_perplexity", "Perplexity a word", write=perplexity)
-BITS_PER_BYTE = _measure("bits_per_byte", "Bits a byte", digits=3)
+# Over seeds they are means of their logarithms, as losses are.
+TOKEN_PERPLEXITY, WORD_PERPLEXITY = (
+    _measure(f"{unit}_perplexity", f"Perplexity a {unit}", write=perplexity, average=statistics.geometric_mean)
+    for unit in ("token", "word")
+)
+BITS_PER_BYTE = _measure("bits_per_byte", "Bits a byte", digits=3, average=statistics.fmean)
 FIGURES = (LOSS, TOKEN_PERPLEXITY, WORD_PERPLEXITY, BITS_PER_BYTE)
 
 
 def of_head(measure: Measure, head: str) -> Measure:
     """A measure of the final head, or the same of another one."""
-    return measure if head == FINAL_HEAD else replace(measure, key=f"{measure.key}:{head}")
+    if head == FINAL_HEAD:
+        return measure
+    return replace(measure, key=f"{measure.key}:{head}", read=_read(measure.key, head))
 
 
 def heads_of(model: LanguageModelSummary, split: str) -> list[str]:
@@ -317,27 +325,6 @@ def loss_by_loop(models: Sequence[LanguageModelSummary], split: str, key: str) -
     )
 
 
-def estimate_head(heads: Sequence[HeadRecord]) -> dict[str, Estimate]:
-    """The figures of one head over seeds, by the keys of their measures, without those that a seed lacks.
-
-    The loss has Student's t interval over seeds. Perplexities are means of their logarithms over seeds, as losses are.
-    """
-    losses = tuple(head.loss for head in heads)
-    sd = statistics.stdev(losses) if len(losses) > 1 else None
-    alone = Estimate(statistics.fmean(losses), sd, None, None, losses, "none")
-    figures = {LOSS.key: over_seeds(losses, LOSS.limits) or alone}
-    means = {
-        TOKEN_PERPLEXITY.key: statistics.geometric_mean,
-        WORD_PERPLEXITY.key: statistics.geometric_mean,
-        BITS_PER_BYTE.key: statistics.fmean,
-    }
-    for key, mean in means.items():
-        values = [value for head in heads if (value := getattr(head, key)) is not None]
-        if len(values) == len(heads):
-            figures[key] = Estimate(mean(values), None, None, None, (), "none")
-    return figures
-
-
 def reach(records: Sequence[LanguageRunRecord]) -> int | None:
     """How many tokens ahead a prediction of a leaking model reads, at most."""
     distances = [
@@ -463,11 +450,8 @@ class LanguageReporting(Reporting):
         return "its figures leak" if any(_record(run).leaks for run in runs) else ""
 
     def score(self, split: str, metrics: Sequence[LanguageMetricsRecord], measure: Measure) -> Score:
-        figures = {
-            key if head == FINAL_HEAD else f"{key}:{head}": value
-            for head in metrics[0].heads
-            for key, value in estimate_head([item.heads[head] for item in metrics]).items()
-        }
+        parts = [of_head(part, head) for head in metrics[0].heads for part in FIGURES]
+        figures = {part.key: value for part in parts if (value := estimate(part, metrics)) is not None}
         return Score(split, metrics[0].tokens, figures)
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> LanguageModelSummary:

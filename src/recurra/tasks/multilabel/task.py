@@ -21,8 +21,8 @@ from recurra.deployment.decision import AnyLabels, LabelDecision
 from recurra.evaluation.audits.leakage import audit_leakage
 from recurra.tasks.exits import ExitSubject
 from recurra.tasks.labelling.task import LabellingTask, Logits
-from recurra.tasks.multilabel.reporting import as_two_labels, choose_thresholds, measure_labels
-from recurra.tasks.tables import CommandResult, Table
+from recurra.tasks.multilabel.reporting import FIGURES, as_two_labels, choose_thresholds, measure_labels
+from recurra.tasks.tables import Table
 
 if TYPE_CHECKING:
     from recurra.tasks.labelling.evaluation import ComputedRows
@@ -38,6 +38,7 @@ class MultiLabelTask(LabellingTask):
     data_config = MultiLabelData
     kind_of_answer = "several"
     record_class = MultiLabelRunRecord
+    measures = FIGURES
 
     def claims(self, values: Mapping[str, Any]) -> bool:
         """Data that say what stands between labels, or which columns they are."""
@@ -74,24 +75,9 @@ class MultiLabelTask(LabellingTask):
         with atomic_path(predictions_path(folder, split.name)) as temporary:
             pq.write_table(table, temporary, compression="zstd")
 
-    def figures(self, metrics: MultiLabelMetricsRecord) -> dict[str, str]:
-        after, before = metrics.calibration_error, metrics.uncalibrated_error
-        return {
-            "Micro F1": f"{metrics.micro_f1:.4f}",
-            "Macro F1": f"{metrics.macro_f1:.4f}",
-            "All labels right": f"{metrics.subset_accuracy:.4f}",
-            "Hamming loss": f"{metrics.hamming_loss:.4f}",
-            "Loss": f"{metrics.loss:.4f}",
-            **({} if after is None or before is None else {"Calibration error": f"{after:.4f} ({before:.4f} before)"}),
-        }
-
-    def evaluation(self, computed: ComputedRows) -> CommandResult:
+    def details(self, computed: ComputedRows) -> Table:
         decision = computed.decision
         assert isinstance(decision, AnyLabels)
-        metrics = computed.metrics
-        low, high = metrics.micro_f1_interval
-        others = self.figures(metrics)
-        figures = {"Micro F1": others.pop("Micro F1"), "95 % interval": f"{low:.4f} to {high:.4f}", **others}
         by_label = [
             {
                 "Label": name,
@@ -100,14 +86,9 @@ class MultiLabelTask(LabellingTask):
                 "Rows given it": f"{item.predicted:,}",
                 **{heading: f"{getattr(item, heading.lower()):.4f}" for heading in ("Precision", "Recall", "F1")},
             }
-            for (name, item), threshold in zip(metrics.labels.items(), decision.thresholds, strict=True)
+            for (name, item), threshold in zip(computed.metrics.labels.items(), decision.thresholds, strict=True)
         ]
-        lines = computed.lines()
-        if computed.recorded is not None:
-            lines.append(f"micro F1 in the record: {computed.recorded.micro_f1:.4f}")
-        thresholds = dict(zip(metrics.labels, decision.thresholds.tolist(), strict=True))
-        plain = {**computed.plain(), "thresholds": thresholds}
-        return CommandResult(plain, [computed.table(figures), Table("labels", "", by_label), lines])
+        return Table("labels", "", by_label)
 
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
         """Refuses: an exit rule asks whether the label is settled, and here there are several."""

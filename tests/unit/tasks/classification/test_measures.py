@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from recurra.tasks.classification.measures import (
     named_measure,
     usual_f1,
 )
-from recurra.tasks.questions import Judging, Questions, read_costs
+from recurra.tasks.questions import Questions, read_costs
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import TableSummary
 from rendered import summarise_folders
@@ -146,9 +147,8 @@ def test_average_precision_decides_and_old_records_say_that_they_have_none(tmp_p
         named_measure("average_precision", NAMES).of_run(metrics)
 
 
-def one_table(folders: list[Path], **judging: object) -> TableSummary:
-    questions = Questions(judging=Judging.parse(judging))
-    (found,) = summarise_folders(folders, questions=questions).tables
+def one_table(folders: list[Path], **asked: Any) -> TableSummary:
+    (found,) = summarise_folders(folders, questions=Questions(**asked)).tables
     return found
 
 
@@ -185,7 +185,7 @@ def test_what_was_asked_for_has_a_column_and_decides_on_old_records_too(tmp_path
     linear = next(model for model in table.models if model.label == "linear")
     assert linear.scores["test"].figures["f1:ham"].mean == pytest.approx(wanted)
     assert table.conclusion.startswith("Models are judged by F1 of 'ham', as asked.")
-    questions = Questions(judging=Judging(measure="f1:ham"))
+    questions = Questions(measure="f1:ham")
     (_, first, _), *_ = terminal_tables(summarise_folders(folders, questions=questions))
     assert "F1 of 'ham'" in first.headings()
 
@@ -223,7 +223,8 @@ def test_costs_are_read_from_csv_and_json_alike(tmp_path: Path) -> None:
     }
     spec = StudySpec.parse(values)
     (tmp_path / "costs.csv").unlink()
-    assert StudySpec.parse(spec.plain()).judging == Judging(measure="cost", costs=costs)
+    again = StudySpec.parse(spec.plain()).questions
+    assert (again.measure, again.costs) == ("cost", costs)
 
 
 @pytest.mark.parametrize(

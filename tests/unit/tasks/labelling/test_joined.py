@@ -27,9 +27,8 @@ from recurra.models.controls.fitting import fit_tuned
 from recurra.models.controls.joined import fit_joined
 from recurra.models.controls.linear import features_of
 from recurra.tasks.labelling.controls import time_control
-from recurra.tasks.machine import Machine
 from recurra.tasks.runs import make_run
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import load_protocol
 from reviews import review_rows
 from tiny_encoder import write_tiny_encoder
