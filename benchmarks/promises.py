@@ -1,11 +1,14 @@
-"""Whether `--answers-right` keeps its promise on rows that nobody chose by.
+"""Whether `--answers-right`, and the agreement of early exits, keep their promises on rows that nobody chose by.
 
 Every record of a classifier for one label a text has its predictions of validation and of test rows. A threshold is
 chosen on the former, as ``recurra predict --answers-right`` does, and the answers on the latter are counted. A promise
 is broken if fewer of them are right than was promised; by chance alone that happens, so one counts as broken beyond
 chance where a one-sided exact test at 5 % says so.
 
-    python -m benchmarks.promises [--results results] [--json results/bench-promises.json]
+Exits need the models: of finished runs a threshold is chosen on validation rows as ``recurra export --confidence 0.95``
+does, and the test rows are counted whose label is that of the full model.
+
+    python -m benchmarks.promises [--results results] [--runs runs/elastic/runs] [--json results/bench-promises.json]
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from scipy import stats
 
 from recurra.core.environment import code_record
@@ -26,21 +30,27 @@ from recurra.core.record import read_record
 from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import lowest_shown, precision_thresholds
 from recurra.evaluation.predictions import read_predictions
+from recurra.models.exits.thresholds import calibrate_classifier, depths_under
 
 TARGETS = (0.8, 0.9, 0.95)
 LEVEL = 0.05
 TEST = "test"
+AGREEMENTS, CONFIDENCE = (0.9, 0.95, 0.98, 0.99), 0.95
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What became of one promise: rows of test, those answered, and those answered right."""
+    """What became of one promise: rows of test, those answered (or all), and those answered right (or as in full).
+
+    ``recurrences`` is the share of all recurrences that rows took; none of answers.
+    """
 
     corpus: str
     target: float
     rows: int
     answered: int
     right: int
+    recurrences: float | None = None
 
     @property
     def broken(self) -> bool:
@@ -77,6 +87,33 @@ def promises(results: Path) -> Iterator[Kept]:
                 yield Kept(record.data.name, target, len(rows), int(given.sum()), right)
 
 
+def exit_promises(runs: Path, data_root: Path | None) -> Iterator[Kept]:
+    """Every promise of early exits that the finished runs in a folder can make and check."""
+    from recurra.data.corpora import recorded_split
+    from recurra.deployment.engines.trained import TransformerEngine
+
+    for run in sorted(path.parent for path in runs.glob("*/record.json")):
+        record = read_record(run)
+        if not (run / "model").is_dir() or not any(part.exit_accuracy for part in record.metrics.values()):
+            continue
+        engine = TransformerEngine.load(run / "model", max_length=record.config["data"]["max_length"], precision="fp32")
+        logits, fresh = (
+            engine.logits_by_recurrence(recorded_split(record, name, data_root).texts, 256)
+            for name in (record.data.selection_split, TEST)
+        )
+        numbers = sorted(fresh)
+        labels = np.stack([fresh[number].argmax(-1) for number in numbers])
+        for agreement in AGREEMENTS:
+            rule = calibrate_classifier(logits, agreement, confidence=CONFIDENCE).rule
+            if rule is None:
+                continue  # nothing is promised
+            depths = depths_under(rule, fresh)
+            own = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
+            same = int((own == labels[-1]).sum())
+            share = float(depths.mean() / numbers[-1])
+            yield Kept(record.data.name, agreement, len(depths), len(depths), same, share)
+
+
 def table(found: Sequence[Kept]) -> list[dict[str, float | int | str]]:
     """A row a corpus and target, and one of all corpora."""
     groups: dict[tuple[str, float], list[Kept]] = defaultdict(list)
@@ -92,9 +129,14 @@ def table(found: Sequence[Kept]) -> list[dict[str, float | int | str]]:
             "right": sum(one.right for one in members) / max(sum(one.answered for one in members), 1),
             "broken": sum(one.broken for one in members),
             "broken_beyond_chance": sum(one.beyond_chance for one in members),
+            **_depth([one.recurrences for one in members if one.recurrences is not None]),
         }
         for (corpus, target), members in sorted(groups.items())
     ]
+
+
+def _depth(shares: Sequence[float]) -> dict[str, float]:
+    return {"recurrences_of_all": sum(shares) / len(shares)} if shares else {}
 
 
 def main() -> None:
@@ -102,12 +144,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.promises", description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of packed studies")
     parser.add_argument("--json", type=Path, help="file for the table")
+    parser.add_argument("--runs", type=Path, help="folder of finished runs with exits and their models")
+    parser.add_argument("--data-root", type=Path, help="folder of corpora")
     options = parser.parse_args()
-    rows = table(list(promises(options.results)))
-    for row in rows:
+    parts = {"rows": table(list(promises(options.results)))}
+    if options.runs is not None:
+        parts["exits"] = table(list(exit_promises(options.runs, options.data_root)))
+    for row in [row for rows in parts.values() for row in rows]:
         print(" | ".join(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))
     if options.json is not None:
-        write_json(options.json, {"code": code_record().model_dump(), "rows": rows})
+        write_json(options.json, {"code": code_record().model_dump(), **parts})
 
 
 if __name__ == "__main__":

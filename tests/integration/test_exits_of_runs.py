@@ -143,7 +143,7 @@ def test_predict_stops_early(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
         (2, [output.logits for output in wanted]),
     ):
         probabilities = classifier.decision.probabilities(torch.cat(logits).numpy())
-        np.testing.assert_allclose(predicted("--exit", number), probabilities, atol=1e-5)
+        np.testing.assert_allclose(predicted("--recurrences", number), probabilities, atol=1e-5)
     np.testing.assert_allclose(predicted("--exit", 2), predicted(), atol=1e-6)
     sure = torch.cat([output.exit_logits[0] for output in wanted]).softmax(-1).amax(-1)
     mixed = predicted("--exit-rule", "confidence", "--threshold", float(sure.median()))

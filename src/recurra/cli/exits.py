@@ -81,7 +81,7 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
     places = [number for number, count in judged.taken.items() if count]
     if len(places) == 1:
-        lines.append(f"all leave after recurrence {places[0]}: --exit {places[0]} does the same without asking")
+        lines.append(f"all leave after recurrence {places[0]}: --recurrences {places[0]} does the same without asking")
     rows = [
         {
             "Batch": str(timed.batch_size),

@@ -72,7 +72,8 @@ ExitThreshold = Annotated[
     float | None, typer.Option("--threshold", help="Of the exit rule: a probability, or an entropy in nats.")
 ]
 ExitAfter = Annotated[
-    int | None, typer.Option("--exit", help="Always stop after this recurrence; an exit of the model.")
+    int | None,
+    typer.Option("--recurrences", "--exit", help="Always stop after so many recurrences: an exit of the model."),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Texts of 32 tokens a batch.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of one run; 0 shares the cores out.")]

@@ -111,7 +111,8 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
     if as_json:
         exports = [export.plain() for export in result.exports]
         places = {"output": str(result.output), "report": str(result.report or "")}
-        print_json({**places, **result.summary, "exports": exports, "timing_error": result.timing_error})
+        use = {"ships": result.ships, "commands": result.commands}
+        print_json({**places, **use, **result.summary, "exports": exports, "timing_error": result.timing_error})
     else:
         _print_study(result, wide=wide)
     for outcome in failed:

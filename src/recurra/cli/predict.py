@@ -188,7 +188,7 @@ def _exit_rule(name: str | None, threshold: float | None, exit_after: int | None
     if name != CALIBRATED:
         return make_rule(name, threshold=threshold, after=exit_after, known=[CALIBRATED])
     if (threshold, exit_after) != (None, None):
-        raise ConfigurationError(f"'{CALIBRATED}' has its own threshold; leave --threshold and --exit out")
+        raise ConfigurationError(f"'{CALIBRATED}' has its own threshold; leave --threshold and --recurrences out")
     return None
 
 

@@ -227,8 +227,8 @@ class RecurraConfig(PreTrainedConfig):
         self._require_number("halt_loss_weight", lambda value: value > 0, "a number above 0")
         self._require_number("residual_scale", math.isfinite, "a finite number")
         for key in (
-            "learned_halt", "learned_residual_scale", "recurrence_embedding", "recurrence_norms", "final_norm", "causal",
-            "causal_convolution", "attention_bias", "embedding_norm",
+            "learned_halt", "learned_residual_scale", "recurrence_embedding", "recurrence_norms", "final_norm",
+            "causal", "causal_convolution", "attention_bias", "embedding_norm",
         ):  # fmt: skip
             self._require(isinstance(getattr(self, key), bool), key, "true or false")
         for key, choices in (

@@ -383,10 +383,10 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         if exit_rule is not None:
             check_exiting(labels, wants_all)
             exit_rule.check(self.config, self.num_labels)
-            return self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, exit_rule)
+            return self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule=exit_rule)
         if self.config.tokens_without_recurrence is not None:
             check_exiting(None, wants_all)
-            return self._recur_by_row(input_ids, attention_mask, token_type_ids, labels, row_lengths)
+            return self._recur_by_row(input_ids, attention_mask, token_type_ids, row_lengths, labels=labels)
         output = self.model(
             input_ids,
             attention_mask,
@@ -437,6 +437,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
         row_lengths: Tensor | None,
+        *,
         rule: ExitRule,
         halts: list[tuple[int, Tensor, Tensor]] | None = None,
     ) -> RecurraClassifierOutput:
@@ -464,15 +465,16 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
-        labels: Tensor | None,
         row_lengths: Tensor | None,
+        *,
+        labels: Tensor | None,
     ) -> RecurraClassifierOutput:
         """As many recurrences as a row's tokens ask for or, once that is learned, as its own states do."""
         counts = self._counted_recurrences(input_ids, attention_mask, row_lengths)
         learning = self.halt is not None and self.training
         rule = LearnedHalt() if self.halt is not None and not learning else CountedRecurrences(counts, every=learning)
         halts: list[tuple[int, Tensor, Tensor]] = []
-        output = self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule, halts)
+        output = self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule=rule, halts=halts)
         if labels is None:
             return output
         output.loss = classification_loss(output.logits, labels, self.config)

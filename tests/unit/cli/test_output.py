@@ -37,6 +37,8 @@ def study(
         summary={"tables": []},
         exports=exports,
         timing_error=timing_error,
+        ships="nine tenths of the rows",
+        commands=["recurra predict out 'a text'"],
         failed_exports=[item for item in exports if item.state == "failed"],
         unmet_limits=list(unmet),
     )
@@ -79,6 +81,7 @@ def test_a_study_is_one_json_document_and_has_the_code_it_deserves(
     answer = json.loads(out)
     assert (answer["output"], answer["report"], answer["tables"]) == ("out", "out/report.html", [])
     assert answer["timing_error"] == result.timing_error
+    assert (answer["ships"], answer["commands"]) == (result.ships, result.commands)
     assert [export["reason"] for export in answer["exports"]] == [export.reason for export in result.exports]
 
 

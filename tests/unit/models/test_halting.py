@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.references import recurrent_transformer as reference
+from tests.unit.models.test_modeling import TOLERANCE, config_of, laid_out, some_rows
 from torch import Tensor
 
 from recurra.core.errors import ConfigurationError
 from recurra.models.modeling import RecurraForSequenceClassification
-from tests.references import recurrent_transformer as reference
-from tests.unit.models.test_modeling import TOLERANCE, config_of, laid_out, some_rows
 
 VARIANTS = [f"counted, {name}" for name in ("first", "last, no positions", "max, injection", "relaxed")]
 LAYOUTS = [(variant, layout) for variant in VARIANTS for layout in ("right", "packed")]
@@ -37,9 +37,8 @@ def by_recurrence(row: list[int], weights: dict[str, Tensor], config: Any) -> li
         states = reference.layer(states, base, f"prelude.layers.{number}", config)
     found = []
     for after in reference.recur(states, base, config):
-        if config.final_norm:
-            after = [reference.normalise(state, base, "final_norm", config) for state in after]
-        pooled = reference.read_of(after, config.pooling)
+        normed = [reference.normalise(state, base, "final_norm", config) for state in after if config.final_norm]
+        pooled = reference.read_of(normed or after, config.pooling)
         logits = reference.affine(pooled, weights["classifier.weight"], weights["classifier.bias"])
         found.append((logits, reference.affine(pooled, weights["halt.weight"], weights["halt.bias"])[0]))
     return found
