@@ -3,7 +3,7 @@
 A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->``; what stands between them is written
 from the records of ``results/NAME/``: what follows from them, the results, what the study asked, and the command that
 shows everything else. ``NAME.across`` writes the scores on each of its data alone, ``NAME.splits`` those on each split,
-``NAME.depths`` those after each recurrence,
+``NAME.depths`` those after each recurrence, ``NAME.passes`` the recurrences that rows took,
 ``results:overview`` a line for each table of all studies, ``results:claims`` what `claims_markdown` writes.
 """
 
@@ -12,13 +12,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from docs.site.claims import claims_markdown, markdown_grid
+from scipy.stats import spearmanr
 
 from recurra.core import terminal as form
 from recurra.core.configuration import read_yaml
@@ -26,7 +29,8 @@ from recurra.core.errors import CheckpointError, ConfigurationError, RecurraErro
 from recurra.core.files import write_text
 from recurra.core.packed import RUNS_NAME, in_study, run_folders, study_files
 from recurra.core.progress import Reporter
-from recurra.core.record import RECORD_NAME
+from recurra.core.record import RECORD_NAME, MetricsRecord, read_record
+from recurra.data.depth_corpora import DEPTH_CORPORA, level_name
 from recurra.deployment.export_record import load_export_records
 from recurra.report.summary import load_runs, read_latency_file, read_study, reporting_of, study_file_of, summarise
 from recurra.study.spec import load_study
@@ -178,8 +182,10 @@ def _block(name: str, path: Path, studies: _Studies) -> str:
         raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, present)}")
     summary = studies.read(study)
     parts = {"across": across, "splits": by_split, "depths": by_depth}
+    if part == "passes":
+        return by_passes(studies.results / study)
     if part and part not in parts:
-        raise ConfigurationError(f"'{path}': {unknown('part of a study', part, parts)}")
+        raise ConfigurationError(f"'{path}': {unknown('part of a study', part, [*parts, 'passes'])}")
     return parts[part](summary) if part else study_page(summary, f"results/{study}")
 
 
@@ -263,6 +269,49 @@ def by_depth(summary: Summary) -> str:
     several = any(len(model.seeds) > 1 for table in summary.tables for model in table.models)
     over = ", mean ± standard deviation over seeds" if several else ""
     return f"{markdown_grid(headings, rows, (True, True))}\n\nAccuracy on test{over}.\n"
+
+
+def by_passes(folder: Path) -> str:
+    """The recurrences that rows took of each difficulty, where the model decides it, and whether both rank alike."""
+    records = [read_record(run) for run in run_folders(folder)]
+    halting = [record for record in records if any(part.recurrences for part in record.metrics.values())]
+    blocks = []
+    for corpus in DEPTH_CORPORA:
+        levels = [level_name(corpus, level) for level in corpus.levels]
+        models: dict[str, list[Mapping[str, MetricsRecord]]] = {}
+        for record in halting:
+            if record.config["data"]["name"] == corpus.name:
+                models.setdefault(record.config["model"], []).append(record.metrics)
+        if not models:
+            continue
+        rows = [[level, *(_mean_of([_mean_taken(seed[level]) for seed in seeds]) for seeds in models.values())]
+                for level in levels]  # fmt: skip
+        for name, among in (("inside training", levels[: corpus.inside]), ("all", levels)):
+            correlations = [[_correlation(seed, among) for seed in seeds] for seeds in models.values()]
+            rows.append([f"rank correlation, {name}", *map(_mean_of, correlations)])
+        grid = markdown_grid([escaped(corpus.name), *map(escaped, models)], rows)
+        blocks.append(f"{grid}\n\nPasses a row, and their rank correlation (Spearman) with the {corpus.unit}.")
+    return "\n\n".join(blocks) + "\n" if blocks else NO_RUN
+
+
+def _mean_taken(metrics: MetricsRecord) -> float:
+    taken = metrics.recurrences or {}
+    return sum(number * rows for number, rows in taken.items()) / max(1, sum(taken.values()))
+
+
+def _correlation(metrics: Mapping[str, MetricsRecord], levels: Sequence[str]) -> float:
+    counts = [
+        (step, number, rows)
+        for step, level in enumerate(levels)
+        for number, rows in (metrics[level].recurrences or {}).items()
+    ]
+    steps, taken, times = np.array(counts).T
+    return float(spearmanr(np.repeat(steps, times), np.repeat(taken, times)).statistic)
+
+
+def _mean_of(values: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{spread}"
 
 
 def _mean_and_spread(value: Estimate) -> str:

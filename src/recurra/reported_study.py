@@ -25,7 +25,14 @@ from recurra.core.packed import (
     in_study,
 )
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyRecord, EpochRecord, SplitRecord, holds_any_record, read_any_record
+from recurra.core.record import (
+    AnyRecord,
+    EpochRecord,
+    LabelRunRecord,
+    SplitRecord,
+    holds_any_record,
+    read_any_record,
+)
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration
 from recurra.data.configuration import DataConfig
@@ -422,7 +429,7 @@ def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter:
     except RunError:
         return ""
     record = judged.record
-    if len(result.shown.tables) != 1 or record is None or not gains_rows(judged.config):
+    if len(result.shown.tables) != 1 or not isinstance(record, LabelRunRecord) or not gains_rows(judged.config):
         return ""
     counts = {name: split.rows for name, split in record.data.splits.items() if isinstance(split, SplitRecord)}
     kept = counts.get(record.data.selection_split, 0)
@@ -433,7 +440,7 @@ def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter:
             about = duration(took * (sum(counts.values()) - kept) / max(1, counts.get("train", 1)))
             more = "" if final is False else f" --final trains it once more on test rows too, in about {about}."
             return f"The model judged, trained on {on}.{more}"
-        made, why = train_again(judged.config, result.output, data.machine, reporter)
+        made, why = train_again(judged.config, record, result.output, data.machine, reporter)
         if made is None:
             return f"The model judged, trained on {on}: it could not be trained once more ({why})."
     return (

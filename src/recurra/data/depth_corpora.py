@@ -140,7 +140,7 @@ def generate_depth(
     seen: set[str] = set()
     inside, beyond = corpus.levels[: corpus.inside], corpus.levels[corpus.inside :]
     by_level = {
-        level: _rows(corpus, seed, _name(corpus, level), [level], count=rows_per_level, seen=seen)
+        level: _rows(corpus, seed, level_name(corpus, level), [level], count=rows_per_level, seen=seen)
         for level in corpus.levels
     }
     splits = [
@@ -161,7 +161,8 @@ def generate_depth(
     )
 
 
-def _name(corpus: DepthCorpus, level: Level) -> str:
+def level_name(corpus: DepthCorpus, level: Level) -> str:
+    """The split of a difficulty."""
     return f"{corpus.unit}-{level.low}" + (f"-to-{level.high}" if level.high > level.low else "")
 
 

@@ -15,7 +15,7 @@ from recurra.core.best_run import FINAL_NAME
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
 from recurra.core.progress import Reporter
-from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
+from recurra.core.record import RECORD_NAME, AnyRecord, LabelRunRecord, SplitRecord, read_any_record
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.study.executor import threads_of
@@ -47,8 +47,10 @@ def final_run(judged: RunConfig, output: Path) -> Path | None:
     return folder if finished and _is_of(judged, folder) else None
 
 
-def train_again(judged: RunConfig, output: Path, machine: Machine, reporter: Reporter) -> tuple[AnyRecord | None, str]:
-    """Trains a judged run once more, in a worker; takes up what was begun."""
+def train_again(
+    judged: RunConfig, record: LabelRunRecord, output: Path, machine: Machine, reporter: Reporter
+) -> tuple[AnyRecord | None, str]:
+    """Trains a judged run once more, in a worker; takes up what was begun. Its record says how the other was judged."""
     folder = output / FINAL_NAME
     if (folder / CONFIG_NAME).is_file() and not _is_of(judged, folder):
         shutil.rmtree(folder)
@@ -56,23 +58,35 @@ def train_again(judged: RunConfig, output: Path, machine: Machine, reporter: Rep
     threads = threads_of(machine, available_cores(), 1).threads
     untimed = replace(machine, latency=False, threads=threads)
     with Workers(0, threads, list(task_of_data(judged.data).training_modules(judged))) as workers:
-        ended = workers.call("recurra.study.final:train", judged.plain(), str(folder), machine=untimed)
+        arguments = judged.plain(), str(folder), how_judged(record)
+        ended = workers.call("recurra.study.final:train", *arguments, machine=untimed)
     if ended.code:
         return None, ended.last.removeprefix("error: ")[:300] or ended.cause
     return read_any_record(folder), ""
 
 
-def train(data: StudyData, judged: dict[str, object], folder: str) -> None:
+def how_judged(record: LabelRunRecord) -> str:
+    """What a judged run was found to be worth, for the card of the one that ships."""
+    split = record.data.reported_splits[-1]
+    rows = {name: part.rows for name, part in record.data.splits.items() if isinstance(part, SplitRecord)}
+    figures = ", ".join(f"{name} {value}" for name, value in record.metrics[split].figures().items())
+    return (
+        f"This model was trained on test rows too. The one that was judged had {rows['train']:,} training rows; on its "
+        f"{rows[split]:,} {split} rows: {figures}."
+    )
+
+
+def train(data: StudyData, judged: dict[str, object], folder: str, note: str) -> None:
     """Trains the final run of a judged one in this process."""
     config = RunConfig.parse(judged)
     assert isinstance(config.data, DataConfig)
     known = StudyData(data.machine)
-    known.hold(config.data, with_test_rows(data.rows(config.data)))
+    known.hold(config.data, with_test_rows(data.rows(config.data), note))
     Path(folder).mkdir(parents=True, exist_ok=True)
     execute_run(known, folder, final_config(config))
 
 
-def with_test_rows(dataset: TextDataset) -> TextDataset:
+def with_test_rows(dataset: TextDataset, note: str) -> TextDataset:
     """The same rows, those of test among those of training; nothing is left to report but the rows that choose."""
     train, test = dataset.splits[_TRAIN], dataset.splits[_TEST]
     groups = None if train.groups is None or test.groups is None else [*train.groups, *test.groups]
@@ -85,7 +99,7 @@ def with_test_rows(dataset: TextDataset) -> TextDataset:
     )
     chosen = dataset.selection_split
     splits = {_TRAIN: rows, chosen: dataset.splits[chosen]}
-    return replace(dataset, splits=splits, reported_splits=[chosen])
+    return replace(dataset, splits=splits, reported_splits=[chosen], notes=[*dataset.notes, note])
 
 
 def _is_of(judged: RunConfig, folder: Path) -> bool:

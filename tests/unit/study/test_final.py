@@ -27,7 +27,8 @@ def test_test_rows_join_those_of_training_and_no_other_row_does(tmp_path: Path) 
     path = write_reviews(tmp_path / "reviews.csv", 200)
     for folds in (None, 4):
         dataset = StudyData().rows(DataConfig(name=str(path), folds=folds))
-        merged = with_test_rows(dataset)
+        merged = with_test_rows(dataset, "a note")
+        assert merged.notes == [*dataset.notes, "a note"]
         train, test, chosen = (set(dataset.splits[name].ids) for name in ("train", "test", "validation"))
         assert set(merged.splits["train"].ids) == train | test and len(merged.splits["train"]) == len(train) + len(test)
         assert set(merged.splits) == {"train", "validation"} and set(merged.splits["validation"].ids) == chosen
@@ -55,6 +56,9 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(
     assert main(["predict", str(output), "a good soup"]) == 0
     assert main(["export", str(output), "--output", str(tmp_path / "export")]) == 0
     capsys.readouterr()
+    worth = judged.record.metrics["test"].figures()["accuracy"]
+    card = (tmp_path / "export" / "README.md").read_text(encoding="utf-8")
+    assert f"had {of_fold['train']:,} training rows; on its {of_fold['test']:,} test rows: accuracy {worth}" in card
     # The same call does nothing anew; other settings replace it.
     before = (final / "record.json").read_bytes()
     assert _compared(path, output, title="Named").best.folder == final
