@@ -48,7 +48,7 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng((self.seed, self.epoch))
-        order = self._shuffled(generator)
+        order = self._shuffled(generator, self.epoch)
         whole = len(order) - len(order) % self.batch_size
         window = self.batch_size * WINDOW_BATCHES
         for start in range(0, whole, window):
@@ -65,13 +65,20 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
         if whole < len(order):
             yield order[whole:].tolist()
 
-    def _shuffled(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    def tokens(self, epochs: int) -> int:
+        """Tokens of the first epochs, without padding."""
+        if not self.curriculum_epochs:
+            return epochs * int(self.lengths.sum())
+        rows = (self._shuffled(np.random.default_rng((self.seed, epoch)), epoch) for epoch in range(epochs))
+        return sum(int(self.lengths[of_epoch].sum()) for of_epoch in rows)
+
+    def _shuffled(self, generator: np.random.Generator, epoch: int) -> npt.NDArray[np.int64]:
         """As many rows as there are, in random order: all of them, or the short ones that the epoch lets in."""
         rows = len(self.lengths)
-        if self.epoch + 1 >= self.curriculum_epochs:
+        if epoch + 1 >= self.curriculum_epochs:
             return generator.permutation(rows)
         occurring = np.unique(self.lengths)
-        admitted = -(-len(occurring) * (self.epoch + 1) // self.curriculum_epochs)
+        admitted = -(-len(occurring) * (epoch + 1) // self.curriculum_epochs)
         short = np.flatnonzero(self.lengths <= occurring[admitted - 1])
         times = -(-rows // len(short))
         return np.concatenate([generator.permutation(short) for _ in range(times)])[:rows]

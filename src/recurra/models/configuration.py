@@ -85,7 +85,9 @@ class RecurraConfig(PreTrainedConfig):
 
     model_type: ClassVar[str] = "recurra"
     # Not predictions: the Trainer leaves them out when it collects what a model says.
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "exit_logits", "exit_losses"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        "past_key_values", "exit_logits", "exit_losses", "exited_after", "halt_loss"
+    ]  # fmt: skip
 
     vocab_size: int = 30522
     hidden_size: int = 256
@@ -277,6 +279,8 @@ class RecurraConfig(PreTrainedConfig):
         self._require(not (counted and (self.exits or self.num_coda_layers)), "tokens_without_recurrence", why)
         taught = "false without tokens_without_recurrence, which teaches it"
         self._require(counted or not self.learned_halt, "learned_halt", taught)
+        once = "false with num_recurrences 1: there is nothing to stop"
+        self._require(self.num_recurrences > 1 or not self.learned_halt, "learned_halt", once)
 
     def _check_relaxation(self) -> None:
         self._require(self.low_rank <= self.hidden_size, "low_rank", f"0 to hidden_size, which is {self.hidden_size}")
@@ -284,6 +288,8 @@ class RecurraConfig(PreTrainedConfig):
             alone = "with num_recurrences 1, where nothing is shared"
             self._require(not self.recurrence_norms, "recurrence_norms", f"false {alone}")
             self._require(self.low_rank == 0, "low_rank", f"0 {alone}")
+        normed = self.norm in ("rms", "layer")
+        self._require(normed or not self.recurrence_norms, "recurrence_norms", f"false with norm '{self.norm}'")
 
     def _require(self, holds: bool, key: str, allowed: str) -> None:
         if not holds:

@@ -87,11 +87,13 @@ class RecurraClassifierOutput(SequenceClassifierOutput):
 
     Attributes:
         exit_logits: ``(batch, labels)`` of each exit's head in FP32; none without exits, and none under an exit rule.
-        exited_after: ``(batch,)``: recurrences that each row took, if they are not the same for all.
+        exited_after: ``(batch,)``: recurrences that each row took, under an exit rule or by its own number.
+        halt_loss: In training, what the halting head adds to the loss; none without one.
     """
 
     exit_logits: tuple[Tensor, ...] | None = None
     exited_after: Tensor | None = None
+    halt_loss: Tensor | None = None
 
 
 class RecurraPreTrainedModel(PreTrainedModel):
@@ -383,9 +385,16 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         if exit_rule is not None:
             check_exiting(labels, wants_all)
             exit_rule.check(self.config, self.num_labels)
-            return self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule=exit_rule)
+            exit_after = exit_rule.always_after
+            if exit_after is None:
+                return self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule=exit_rule)
         if self.config.tokens_without_recurrence is not None:
-            check_exiting(None, wants_all)
+            if wants_all or exit_after is not None:
+                asked = "states on the way" if wants_all else "an exit"
+                raise ConfigurationError(
+                    f"{asked} of a model with tokens_without_recurrence, which gives each row recurrences of its own; "
+                    "leave it out"
+                )
             return self._recur_by_row(input_ids, attention_mask, token_type_ids, row_lengths, labels=labels)
         output = self.model(
             input_ids,
@@ -409,7 +418,11 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             losses = [classification_loss(scores, labels, self.config) for scores in (*exits, logits)]
             loss = weigh_losses(losses, self.config.exit_loss_weight)
         return RecurraClassifierOutput(
-            loss=loss, logits=logits, hidden_states=output.hidden_states, exit_logits=tuple(exits) or None
+            loss=loss,
+            logits=logits,
+            hidden_states=output.hidden_states,
+            exit_logits=(tuple(exits) or None) if exit_rule is None else None,
+            exited_after=None if exit_rule is None else torch.full((len(logits),), exit_after, device=logits.device),
         )
 
     def logits_by_recurrence(
@@ -418,7 +431,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         """What the model says after each recurrence.
 
         With exits these are the recurrences with a head of their own, and the last one. Without, they are all, and the
-        final head reads each, which was trained on the last one alone.
+        final head reads each, which was trained on the last one alone. A row that takes fewer keeps what it ended with.
         """
         if self.config.exits:
             output = self(input_ids, attention_mask, row_lengths=row_lengths, return_dict=True)
@@ -426,10 +439,17 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             return dict(zip(numbers, [*output.exit_logits, output.logits], strict=True))
         positions = 1 if self.config.pooling == "first" else None
         states = self.model.after_each_recurrence(input_ids, attention_mask, None, positions, row_lengths)
-        return {
-            number: self.classifier(self._pool(now, attention_mask, row_lengths)).float()
-            for number, now in enumerate(states, start=1)
-        }
+        pooled = [self._pool(now, attention_mask, row_lengths) for now in states]
+        logits = torch.stack([self.classifier(now).float() for now in pooled])
+        if self.config.tokens_without_recurrence is not None:
+            last = self._counted_recurrences(input_ids, attention_mask, row_lengths)
+            if self.halt is not None:
+                stops = torch.stack([self.halt(now)[:, 0] > 0 for now in pooled])
+                stops[-1] = True
+                last = stops.int().argmax(0) + 1
+            taken = torch.minimum(torch.arange(1, len(pooled) + 1, device=last.device)[:, None], last) - 1
+            logits = logits.gather(0, taken[:, :, None].expand_as(logits))
+        return dict(enumerate(logits, start=1))
 
     def _exit_early(
         self,
@@ -475,15 +495,18 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         rule = LearnedHalt() if self.halt is not None and not learning else CountedRecurrences(counts, every=learning)
         halts: list[tuple[int, Tensor, Tensor]] = []
         output = self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule=rule, halts=halts)
-        if labels is None:
-            return output
-        output.loss = classification_loss(output.logits, labels, self.config)
+        halting = None
         if learning:
             said = torch.cat([halt for *_, halt in halts])
             last = torch.cat([counts[rows] == recurrence for recurrence, rows, _ in halts])
             halting = functional.binary_cross_entropy_with_logits(said, last.to(said.dtype))
-            output.loss = output.loss + self.config.halt_loss_weight * halting
-        return output
+            halting = self.config.halt_loss_weight * halting
+        loss = None if labels is None else classification_loss(output.logits, labels, self.config)
+        if loss is not None and halting is not None:
+            loss = loss + halting
+        return RecurraClassifierOutput(
+            loss=loss, logits=output.logits, exited_after=output.exited_after, halt_loss=halting
+        )
 
     def _counted_recurrences(
         self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None

@@ -217,15 +217,21 @@ class CachedRows(PaddedRows):
         """Makes the layout of ``tokens`` tokens behind those in the cache; a mask ``(batch, all tokens)`` has both."""
         past = cache.get_seq_length()
         rotary = None if table is None else table[past : past + tokens]
-        # Also decides whether there is any padding.
-        mask, causal = attention_mask(keep, past + tokens, causal=True, device=device)
-        if keep is None or mask is None:
+        if keep is not None:
+            keep = keep.bool()
+            if keep.device.type == "cpu" and bool(keep.all()):
+                keep = None
+        mask, causal = None, not past
+        if keep is None:
             real, numbers = None, torch.arange(past, past + tokens, device=device)
-            if past:
-                mask, causal = (None if tokens == 1 else _visible(past, tokens, device)), False
+            if past and tokens > 1:
+                mask = _visible(past, tokens, device)
         else:
-            real, mask = keep.bool()[:, past:], mask[:, :, past:]
-            numbers = (keep.bool().cumsum(1) - 1).clamp(min=0)[:, past:]
+            real, causal = keep[:, past:], False
+            # A padded query sees itself: a row without a key would be NaN.
+            own = _visible(past, tokens, device).triu(past)
+            mask = (keep[:, None, None, :] & _visible(past, tokens, device)) | own
+            numbers = (keep.cumsum(1) - 1).clamp(min=0)[:, past:]
         return cls(rotary, causal, mask, real, tokens, cache, past, numbers)
 
     def positions(self, device: torch.device) -> Tensor:  # noqa: ARG002 - a layout's

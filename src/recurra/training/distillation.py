@@ -56,7 +56,8 @@ class RowLoss:
         """
         given = {name: values for name, values in inputs.items() if name not in ("labels", WEIGHTS)}
         output = model(**given, return_dict=True)
-        return self.of_heads([*(output.exit_logits or ()), output.logits], inputs["labels"], inputs.get(WEIGHTS))
+        heads = [*(output.exit_logits or ()), output.logits]
+        return self.of_heads(heads, inputs["labels"], inputs.get(WEIGHTS)) + _halting(output)
 
     def of_heads(self, heads: Sequence[Tensor], labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """The mean over rows of logits ``(batch, labels)``, the exits' weighed in; the final head's come last."""
@@ -82,6 +83,11 @@ def answers_apart(
     own_log, target_log = student.log_softmax(-1), teacher.log_softmax(-1)
     each = functional.kl_div(own_log, target_log, reduction="none", log_target=True).sum(dim=1)
     return _mean(each, weights) * temperature**2
+
+
+def _halting(output: Any) -> Tensor | float:
+    """What a halting head adds, of all rows alike; nothing without one."""
+    return 0.0 if output.halt_loss is None else output.halt_loss
 
 
 def _mean(each: Tensor, weights: Tensor | None) -> Tensor:
@@ -147,7 +153,7 @@ class Distillation:
         if by_row:
             counted = labelled if weights is None else weights if labelled is None else labelled * weights
             heads = [*(output.exit_logits or ()), output.logits]
-            of_labels = self.row_loss.of_heads(heads, inputs["labels"], counted)
+            of_labels = self.row_loss.of_heads(heads, inputs["labels"], counted) + _halting(output)
         several = inputs["labels"].ndim == 2
         answers = answers_apart(output.logits, inputs[LOGITS], self.temperature, several=several, weights=weights)
         loss = (1 - self.weight) * of_labels + self.weight * answers

@@ -26,11 +26,12 @@ from transformers import (
 
 from recurra.core.configuration import derive_seed
 from recurra.core.environment import peak_memory_mib, started_by_torchrun, tune_allocator
-from recurra.core.errors import RunError
+from recurra.core.errors import ConfigurationError, RunError
 from recurra.core.files import read_json
 from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import EpochRecord, LanguageTrainingRecord, TrainingRecord
+from recurra.data.batching import LengthGroupedBatchSampler
 from recurra.data.encoding import EncodedSplit
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.training.checkpoint import latest_checkpoint
@@ -81,7 +82,6 @@ def training_arguments(
         "lr_scheduler_kwargs": schedule_arguments,
         "warmup_steps": 0 if protocol.schedule in ("plateau", ONE_CYCLE) else protocol.warmup_ratio,
         "max_grad_norm": protocol.max_grad_norm,
-        "label_smoothing_factor": protocol.label_smoothing,
         "activation_checkpointing": protocol.activation_checkpointing,
         "optim": "adamw_torch_fused",
         "bf16": precision == "bf16",
@@ -131,9 +131,10 @@ def classifier_beside(
     """Returns a classifier of ``num_labels`` classes with fresh heads on the very encoder of another."""
     config = copy.deepcopy(classifier.config)
     config.num_labels = num_labels
-    # Its own encoder is thrown away: a table of a row or two is made quickly.
-    config.vocab_size = 1 + (config.pad_token_id or 0)
-    beside = RecurraForSequenceClassification(config)
+    if classifier.narrows_vocabulary:
+        # Its own encoder is thrown away: a table of a row or two is made quickly.
+        config.vocab_size = 1 + (config.pad_token_id or 0)
+    beside = type(classifier)(config)
     beside.model = classifier.model
     return beside
 
@@ -206,17 +207,22 @@ def train_transformer(
     checkpoints = folder / CHECKPOINTS_NAME
     temperature = protocol.distillation_temperature
     row_loss = RowLoss(protocol.label_smoothing, model.config.exit_loss_weight, protocol.exit_distillation, temperature)
-    # The Trainer's own smoothing is for one label a row.
-    several = train.labels.ndim == 2 and protocol.label_smoothing > 0
+    # The Trainer's own smoothing looks at the last head alone.
     loss: Callable[..., Tensor] | None = None
     if isinstance(train, TaughtSplit):
         loss = Distillation(protocol.distillation_weight, temperature, protocol.state_weight, row_loss).loss
-    elif train.weights is not None or protocol.exit_distillation or several:
+        own_heads = model.config.exits or getattr(model.config, "learned_halt", False)
+        if protocol.distillation_weight == 1 and own_heads:
+            raise ConfigurationError(
+                "'distillation_weight' is 1 for a model with exits or a learned halt, whose heads learn beside the "
+                "labels; allowed: below 1"
+            )
+    elif train.weights is not None or protocol.exit_distillation or protocol.label_smoothing:
         loss = row_loss
-    smoothing = protocol.label_smoothing if loss is None else 0.0
-    arguments = training_arguments(
-        protocol, checkpoints, seed=seed, precision=precision, label_smoothing_factor=smoothing
-    )
+    # Of a batch of short rows, later recurrences' own weights are not used.
+    counted = getattr(model.config, "tokens_without_recurrence", None) is not None
+    unused = {"ddp_find_unused_parameters": protocol.sampled_recurrences or counted}
+    arguments = training_arguments(protocol, checkpoints, seed=seed, precision=precision, **unused)
     # Before anything is derived from the weights: averages and the whole token table lie where the model does.
     model.to(arguments.device)
     auxiliary = auxiliary if protocol.auxiliary_epochs else None
@@ -239,7 +245,11 @@ def train_transformer(
             average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
         )  # fmt: skip
     history, resumed = [EpochRecord(**entry) for entry in history_of(state)], resumed or goes_on
-    best, count = best_epoch(history, protocol), len(train.input_ids)
+    # Under a curriculum an epoch reads short rows several times.
+    order = LengthGroupedBatchSampler(
+        train.lengths, protocol.batch_size, derive_seed(seed, "order"), curriculum_epochs=protocol.curriculum_epochs
+    )
+    best, count = best_epoch(history, protocol), order.tokens(len(history)) // len(history)
     return training_record(TrainingRecord, state, protocol, history, best=best, tokens=count, resumed=resumed)
 
 

@@ -102,8 +102,11 @@ class GeneralDistillation:
             else:
                 self._measure(reporter, 0.0)
             while self.progress < 1:
+                before = self.steps
                 self._until_checkpoint(stopped, reporter)
-                self._save(folder, tokenizer)
+                # A checkpoint is complete or not there: none is written over.
+                if self.steps > before:
+                    self._save(folder, tokenizer)
                 if stopped.is_set():
                     raise KeyboardInterrupt
 

@@ -24,6 +24,7 @@ class ProtocolConfig(HashedSettings):
         schedule: ``plateau`` halves after epochs without improvement; the others run over all steps. ``onecycle`` is
             PyTorch's (Smith and Topin 2018), but that the moments' decays stay as they are.
         warmup_ratio: Share of all steps with a rising learning rate (not for ``plateau`` and ``onecycle``).
+        evaluation_batch_size: Rows of an evaluation batch; of classifiers at least 64.
         selection: What chooses the epoch, early stopping too: the lowest ``loss`` or the highest ``accuracy``.
         token_dropout: Share of the words that read as ``[MASK]`` in training, anew at every step; above 0, tokens that
             the training split lacks read as ``[MASK]`` afterwards (`recurra.training.vocabulary`).

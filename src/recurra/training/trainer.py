@@ -263,7 +263,7 @@ class RecurraTrainer(Trainer):
         return contextlib.nullcontext() if self._average is None else self._average.in_place()
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Smooths labels and changes inputs while training only: what chooses the epoch is the plain cross-entropy."""
+        """Changes inputs and losses while training only: what chooses the epoch is the plain cross-entropy."""
         if model.training and self._change_inputs is not None:
             inputs = {**inputs, "input_ids": self._change_inputs(inputs["input_ids"])}
         if model.training and self._depths:
@@ -272,13 +272,7 @@ class RecurraTrainer(Trainer):
             return self._loss(model, inputs)
         if TEXT_WINDOWS in inputs:
             return self._pooled_loss(model, inputs)
-        smoother = vars(self)["label_smoother"]
-        if not model.training:
-            self.label_smoother = None
-        try:
-            return super().compute_loss(model, inputs, *arguments, **keywords)
-        finally:
-            self.label_smoother = smoother
+        return super().compute_loss(model, inputs, *arguments, **keywords)
 
     def _drawn_depth(self) -> int:
         """The step's, whatever was drawn before it: a resumed training draws what an uninterrupted one does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from tests.unit.models.test_modeling import TOLERANCE, config_of, laid_out, some
 from torch import Tensor
 
 from recurra.core.errors import ConfigurationError
+from recurra.models.exits.rules import FixedExit
 from recurra.models.modeling import RecurraForSequenceClassification
+from recurra.training.distillation import Distillation, RowLoss
+from tiny import tiny_config
 
 VARIANTS = [f"counted, {name}" for name in ("first", "last, no positions", "max, injection", "relaxed")]
 LAYOUTS = [(variant, layout) for variant in VARIANTS for layout in ("right", "packed")]
@@ -92,3 +96,44 @@ def test_training_follows_the_number_that_is_told_and_teaches_the_halt(variant: 
 def test_nothing_teaches_a_halt_without_counted_tokens() -> None:
     with pytest.raises(ConfigurationError, match="'learned_halt' is True; allowed: false without tokens_without"):
         config_of("counted, first").__class__(learned_halt=True)
+
+
+@pytest.mark.parametrize("keys", [{"learned_halt": True, "num_recurrences": 1, "tokens_without_recurrence": 2}, {
+    "recurrence_norms": True, "norm": "batch"}])  # fmt: skip
+def test_what_has_no_meaning_is_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"allowed: false with (num_recurrences 1|norm 'batch')"):
+        tiny_config(**keys)
+
+
+@pytest.mark.parametrize("halting", [False, True])
+@pytest.mark.parametrize(("variant", "layout"), LAYOUTS)
+def test_a_row_keeps_what_it_ended_with_in_what_is_said_after_each_recurrence(
+    variant: str, layout: str, halting: bool
+) -> None:
+    model, rows = halting_model(variant)
+    model.eval()
+    if not halting:
+        model.halt = None
+    inputs = laid_out(rows, None, layout)
+    output = model(**inputs)
+    after = model.logits_by_recurrence(**inputs)
+    torch.testing.assert_close(after[3], output.logits, **TOLERANCE)
+    for row, last in enumerate(output.exited_after.tolist()):
+        torch.testing.assert_close(after[last][row], after[3][row])
+
+
+def test_a_model_that_gives_each_row_its_own_number_takes_no_other() -> None:
+    model, rows = halting_model(VARIANTS[0])
+    inputs = laid_out(rows, None, "right")
+    for keywords in ({"exit_after": 3}, {"exit_rule": FixedExit(3)}, {"output_hidden_states": True}):
+        with pytest.raises(ConfigurationError, match="of a model with tokens_without_recurrence"):
+            model(**inputs, **keywords)
+    assert isinstance(model.eval()(**inputs, labels=torch.tensor([0, 1, 1, 0]), return_dict=False)[0].item(), float)
+
+
+@pytest.mark.parametrize("loss", [RowLoss().__call__, Distillation(0.5, 2.0, 0.0, RowLoss()).loss])
+def test_rows_with_weights_teach_the_halt_too(loss: Callable[..., Tensor]) -> None:
+    model, rows = halting_model(VARIANTS[0])
+    inputs = {**laid_out(rows, None, "right"), "labels": torch.tensor([0, 1, 1, 0]), "row_weights": torch.ones(4)}
+    loss(model.train(), inputs | {"teacher_logits": torch.zeros(4, 2)}).backward()
+    assert model.halt.weight.grad.abs().max() > 0

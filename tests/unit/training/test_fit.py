@@ -20,7 +20,7 @@ from recurra.core.errors import RunError, StorageError
 from recurra.core.files import read_json
 from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
-from recurra.data.batching import Collator
+from recurra.data.batching import Collator, LengthGroupedBatchSampler
 from recurra.training.distillation import RowLoss, TaughtCollator
 from recurra.training.fit import train_transformer
 from recurra.training.protocols import ProtocolConfig
@@ -293,3 +293,21 @@ def test_training_at_drawn_depths_repeats_itself_and_trains_every_head(tmp_path:
     new = tiny_model(seed=0, **shape)
     for mine, before in zip(runs[0].exit_classifiers, new.exit_classifiers, strict=True):
         assert not torch.equal(mine.weight, before.weight)
+
+
+def test_smoothed_labels_train_every_head(tmp_path: Path) -> None:
+    network, _ = fit(tmp_path, protocol(label_smoothing=0.1, max_epochs=1), num_recurrences=2, exits=[1])
+    before = tiny_model(seed=0, num_recurrences=2, exits=[1])
+    for name, weight in before.named_parameters():
+        if "classifier" in name:
+            assert not torch.equal(weight, network.get_parameter(name)), name
+
+
+def test_tokens_under_a_curriculum_are_those_that_are_read() -> None:
+    lengths = np.array([3] * 10 + [9] * 10)
+    sampler = LengthGroupedBatchSampler(lengths, 4, 0, curriculum_epochs=2)
+    read = 0
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        read += sum(int(lengths[rows].sum()) for rows in sampler)
+    assert read == sampler.tokens(3) == 20 * 3 + 2 * int(lengths.sum())

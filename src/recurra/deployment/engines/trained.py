@@ -243,8 +243,7 @@ class TransformerEngine(Engine):
         return dict(zip(self.depth.output_after, self._compute(texts, batch_size, compute), strict=True))
 
     def recurrences(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.int64]:
-        """Recurrences that a model with a halting head gives each cleaned text, ``(texts,)``."""
-        self.depth.check_one_window()
+        """Recurrences that a model with a halting head gives each cleaned text of one window, ``(texts,)``."""
         return self._compute(texts, batch_size, lambda **inputs: [self.model(**inputs).exited_after])[0]
 
     def _compute(

@@ -175,7 +175,7 @@ def save_int8(model: RecurraModel, folder: Path) -> None:
 
 
 _PREFIXES = ("", "bert.", "roberta.", "model.")
-_BLOCK, _RECURRENCES = "core.block.", "core.recurrences."
+_BLOCK, _RECURRENCES, _ADDED = "core.block.", "core.recurrences.", "core.recurrence_embedding."
 _TABLE, _PROJECTION = "embeddings.token.weight", "embeddings.projection."
 # Names of ours and theirs, within a layer.
 _LAYER = {
@@ -210,13 +210,12 @@ def load_encoder_weights(
     _refuse_foreign(source)
     layers = source.plan(plan)
     wanted = dict(model.named_parameters())
-    added = [name for name in wanted if name.startswith("core.recurrence_embedding.")]
-    for name in added:
-        wanted.pop(name).zero_()
     own = [name for name in wanted if name.startswith(_RECURRENCES)]
     try:
         with safe_open(source.weights, framework="pt") as handle:
             reader = _Reader(handle, source)
+            for name in [name for name in wanted if name.startswith(_ADDED) and not reader.has(name)]:
+                wanted.pop(name).zero_()
             if source.is_adapted:
                 reader.check_own(own)
                 named = reader.adapted(wanted)
@@ -289,6 +288,10 @@ class _Reader:
         self._names = set(handle.keys())
         prefixes = [prefix for prefix in _PREFIXES if f"{prefix}embeddings.word_embeddings.weight" in self._names]
         self._prefix = prefixes[0] if prefixes else ""
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a weight under its own name."""
+        return name in self._names
 
     def _get(self, name: str) -> Tensor:
         known = f"{self._prefix}{name}"

@@ -75,7 +75,9 @@ def calibrate_classifier(
     else:
         check_enough_rows(len(labels[-1]), agreement, confidence)
         candidates = _fixed_thresholds(chosen.measure, logits[numbers[-1]].shape[-1])
-    for threshold in candidates:
+    # An entropy that every row reaches is no threshold; see `EntropyRule.check`.
+    highest = math.inf if chosen.measure.rises else math.log(logits[numbers[-1]].shape[-1]) * (1 - _SLACK)
+    for threshold in dict.fromkeys(min(value, highest) for value in candidates):
         rule = chosen.make(threshold=threshold)
         depths = depths_under(rule, logits)
         own = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
@@ -143,7 +145,7 @@ def _fixed_thresholds(measure: ExitMeasure, labels: int) -> list[float]:
         odds = np.linspace(12, -math.log(max(labels - 1, 1)), _CANDIDATES)
         values = 1 / (1 + np.exp(-odds))
     else:
-        values = np.geomspace(1e-4, math.log(labels) * (1 + _SLACK), _CANDIDATES)
+        values = np.geomspace(1e-4, math.log(labels), _CANDIDATES)
     thresholds: list[float] = values.tolist()
     return thresholds
 

@@ -62,7 +62,7 @@ class ClassificationTask(LabellingTask):
             *exits, _ = sorted(logits)
             right = {number: float((logits[number].argmax(axis=1) == split.labels).mean()) for number in exits}
             return metrics.model_copy(update={"exit_accuracy": right})
-        if getattr(engine.model.config, "learned_halt", False):
+        if getattr(engine.model.config, "learned_halt", False) and engine.windows == 1:
             numbers, rows = np.unique(engine.recurrences(split.texts, batch_size), return_counts=True)
             return metrics.model_copy(update={"recurrences": dict(zip(numbers.tolist(), rows.tolist(), strict=True))})
         return metrics

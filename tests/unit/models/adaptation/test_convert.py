@@ -161,6 +161,20 @@ def test_an_adapted_encoder_keeps_what_its_recurrences_have_of_their_own(made: M
         load_encoder(str(tmp_path / "plain"), recurrence_norms=True)
 
 
+def test_an_adapted_encoder_keeps_what_it_adds_to_each_recurrence(made: Made, tmp_path: Path) -> None:
+    _, folder = made()
+    model = load_encoder(str(folder), "0 (1 2)x3", recurrence_embedding=True)
+    added = model.core.recurrence_embedding.weight
+    assert not added.any()
+    with torch.no_grad():
+        added.normal_(generator=torch.Generator().manual_seed(0))
+    model.save_pretrained(tmp_path / "adapted")
+    assert torch.equal(load_encoder(str(tmp_path / "adapted")).core.recurrence_embedding.weight, added)
+    # Without any, it starts with none.
+    load_encoder(str(folder), "0 (1 2)x3").save_pretrained(tmp_path / "plain")
+    assert not load_encoder(str(tmp_path / "plain"), recurrence_embedding=True).core.recurrence_embedding.weight.any()
+
+
 def low_rank_table(folder: Path, rank: int) -> None:
     """Gives the encoder a token table that a mean and ``rank`` directions make up, but for the padding's row."""
     weights = load_file(folder / "model.safetensors")

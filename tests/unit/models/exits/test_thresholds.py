@@ -12,7 +12,7 @@ import torch
 from recurra.core.errors import ConfigurationError
 from recurra.models.exits.rules import ExitRule
 from recurra.models.exits.thresholds import calibrate_classifier, depths_under
-from tiny import stir, tiny_model
+from tiny import stir, tiny_config, tiny_model
 
 
 @pytest.mark.parametrize("kind", ["confidence", "entropy"])
@@ -44,6 +44,15 @@ def test_a_threshold_keeps_the_agreement_of_a_classifier(kind: str) -> None:
         }
         depths.append(chosen.mean_recurrences)
     assert depths == sorted(depths, reverse=True) and depths[-1] == 1
+
+
+@pytest.mark.parametrize("confidence", [None, 0.9])
+def test_no_entropy_is_chosen_that_every_row_would_reach(confidence: float | None) -> None:
+    # Exits that always say what the last head says, some by an even guess.
+    logits = np.array([[0.0, 0.0]] * 100 + [[4.0, 0.0]] * 900, dtype=np.float32)
+    chosen = calibrate_classifier({1: logits, 2: logits}, 0.9, kind="entropy", confidence=confidence)
+    assert chosen.rule is not None
+    chosen.rule.check(tiny_config(num_recurrences=2, exits=[1]), 2)
 
 
 def draw(rows: int, generator: np.random.Generator, labels: int = 3) -> dict[int, np.ndarray]:
