@@ -131,7 +131,7 @@ def classifier_beside(
     """Returns a classifier of ``num_labels`` classes with fresh heads on the very encoder of another."""
     config = copy.deepcopy(classifier.config)
     config.num_labels = num_labels
-    if classifier.narrows_vocabulary:
+    if getattr(classifier, "narrows_vocabulary", True):
         # Its own encoder is thrown away: a table of a row or two is made quickly.
         config.vocab_size = 1 + (config.pad_token_id or 0)
     beside = type(classifier)(config)
