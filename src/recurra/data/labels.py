@@ -399,9 +399,10 @@ class _Rows:
             label = self.reader.read(cell, lambda part: self._word(part, place, self.label_column))
         except ValueError as error:
             raise DataError(f"{where}: column '{self.label_column}' {error}") from error
-        if len(label) > MAX_LABEL_CHARACTERS:
+        longest = max(map(len, _names(label)), default=0)
+        if longest > MAX_LABEL_CHARACTERS:
             raise DataError(
-                f"{where} has a label of {len(label):,} characters in column '{self.label_column}'; at most "
+                f"{where} has a label of {longest:,} characters in column '{self.label_column}'; at most "
                 f"{MAX_LABEL_CHARACTERS} are a label: shorten it, or name the right column with --label-column"
             )
         return label

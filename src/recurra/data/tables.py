@@ -130,9 +130,10 @@ class TableFile:
         self.unit = "row"
         self.notes: list[str] = []
         self.tool = ""
+        # Places of rows that several people labelled.
         self.answered_again: set[int] = set()
         self._encoding = encoding
-        self._flatten: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        self._row_of: Callable[[dict[str, Any]], ToolRow] | None = None
         self._document: list[tuple[int, dict[str, Any]]] = []
         self.header: list[str] = []
         self.delimiter, self._quoted, self._skipped = "", True, 0
@@ -157,13 +158,13 @@ class TableFile:
 
     def _open_text(self, wanted: Sequence[str]) -> None:
         with self._stream() as stream:
+            number, first = 0, ""
             if self.kind == "json":
                 text, encoding, has_mark = decoded_whole(stream, self.source, self._encoding)
                 self._read_document(text)
-                first = ""
             else:
                 lines, encoding, has_mark = decoded(stream, self.source, self._encoding)
-                first = next((line for line in lines if not line.isspace()), "")
+                number, first = _first_line(lines)
         if self.kind == "jsonl" and first.lstrip().startswith("["):
             self.kind = "json"
             self._open_text(wanted)
@@ -176,7 +177,7 @@ class TableFile:
         if self.kind != "document":
             self.unit = "line"
         if self.kind in ("csv", "tsv"):
-            self._open_csv(first, wanted)
+            self._open_csv(number, first, wanted)
         elif self.kind != "txt":
             self._recognise()
 
@@ -188,15 +189,11 @@ class TableFile:
         self._document = list(json_objects(text, self.source))
         self.kind = "document"
 
-    def _open_csv(self, first: str, wanted: Sequence[str]) -> None:
+    def _open_csv(self, number: int, first: str, wanted: Sequence[str]) -> None:
         usual = "\t" if self.kind == "tsv" else ","
         declared = _SEP_LINE.fullmatch(first)
         if declared:
-            with self._stream() as stream:
-                lines = decoded(stream, self.source, self._encoding)[0]
-                before = list(itertools.takewhile(lambda line: not _SEP_LINE.fullmatch(line), lines))
-                first = next((line for line in lines if not line.isspace()), "")
-            self.delimiter, self._skipped = declared[1], len(before) + 1
+            self.delimiter, self._skipped = declared[1], number
         else:
             self.delimiter = delimiter_of(first, wanted, usual)
         if self.delimiter != usual:
@@ -217,13 +214,13 @@ class TableFile:
             self._name_tool("Label Studio")
 
     def _recognise(self) -> None:
-        first = next(self._records(), None)
-        tool = None if first is None else _tool_of(first[1])
+        _, first = next(self._records(), (0, {}))
+        tool = _tool_of(first)
         if tool is not None:
-            self._flatten = tool[1]
-            self._name_tool(tool[0])
-            first = next(self._records())
-        self.header = [] if first is None else list(first[1])
+            name, self._row_of = tool
+            self._name_tool(name)
+            _, first = next(self._records())
+        self.header = list(first)
 
     def _name_tool(self, name: str) -> None:
         self.tool = name
@@ -259,15 +256,19 @@ class TableFile:
             records = json_lines(self._lines(), self.source)
         elif self.kind == "fasttext":
             records = _fasttext_records(self._lines())
+        if self._row_of is None:
+            yield from records
+            return
         for place, record in records:
-            if self._flatten and _answered(record) > 1:
-                self.answered_again.add(place)
             try:
-                yield place, self._flatten(record) if self._flatten else record
-            except (AttributeError, TypeError, ValueError) as error:
+                row, answers = self._row_of(record)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
                 raise DataError(
                     f"{self.source} {self.unit} {place} is not as {self.tool} exports it ({error}); export it again"
                 ) from error
+            if answers > 1:
+                self.answered_again.add(place)
+            yield place, row
 
     def _read_sheet(self) -> None:
         if importlib.util.find_spec("openpyxl") is None or importlib.util.find_spec("pandas") is None:
@@ -311,7 +312,7 @@ class TableFile:
         if self.kind in ("csv", "tsv"):
             return self._csv_rows(columns, optional)
         return record_rows(
-            self._records(), self.source, columns, optional, unit=self.unit, lenient=self._flatten is not None
+            self._records(), self.source, columns, optional, unit=self.unit, lenient=self._row_of is not None
         )
 
     def _csv_rows(self, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
@@ -361,12 +362,21 @@ def _fasttext_records(lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any
             yield place, {"text": text, "label": Choices(labels)}
 
 
-def _tool_of(record: Mapping[str, Any]) -> tuple[str, Callable[[dict[str, Any]], dict[str, Any]]] | None:
+def _first_line(lines: Iterable[str]) -> tuple[int, str]:
+    """The first line that is not blank, and its number from 1."""
+    return next(((number, line) for number, line in enumerate(lines, start=1) if not line.isspace()), (0, ""))
+
+
+ToolRow = tuple[dict[str, Any], int]
+"""What a record of a labelling tool makes: a row, and by how many people it was labelled; the first answer counts."""
+
+
+def _tool_of(record: Mapping[str, Any]) -> tuple[str, Callable[[dict[str, Any]], ToolRow]] | None:
     """The labelling tool that writes such records, and what makes a row of one."""
     if isinstance(record.get("data"), dict) and "annotations" in record:
         return "Label Studio", _label_studio_row
     if {"annotation_id", "annotator"} <= {*record}:
-        return "Label Studio", lambda row: {key: _choices_of_cell(cell) for key, cell in row.items()}
+        return "Label Studio", _label_studio_minimal_row
     if isinstance(record.get("fields"), dict) and {"responses", "suggestions"} & {*record}:
         return "Argilla", _argilla_row
     if "_input_hash" in record or ("answer" in record and {"accept", "label", "options"} & {*record}):
@@ -387,43 +397,36 @@ def _with_answers(row: dict[str, Any], answers: Mapping[str, Any]) -> dict[str, 
     return {**row, **answers, **alone}
 
 
-def _label_studio_row(record: dict[str, Any]) -> dict[str, Any]:
+def _label_studio_row(record: dict[str, Any]) -> ToolRow:
     answers: dict[str, Choices] = {}
-    given = [one for one in record.get("annotations") or () if isinstance(one, dict)]
-    for result in next((one.get("result", []) for one in given if not one.get("was_cancelled")), []):
+    given = [one for one in record.get("annotations") or () if isinstance(one, dict) and not one.get("was_cancelled")]
+    for result in given[0].get("result", []) if given else ():
         value = result.get("value", {})
         if "choices" in value:
             answers.setdefault(str(result.get("from_name", "label")), Choices()).extend(value["choices"])
         elif result.get("type") in ("labels", "hypertextlabels"):
             raise ValueError("it marks passages of a text, and choices for whole texts are read")
-    return _with_answers({"id": record.get("id"), **record["data"]}, answers)
+    return _with_answers({"id": record.get("id"), **record["data"]}, answers), len(given)
 
 
-def _answered(record: Mapping[str, Any]) -> int:
-    """By how many people a text of Label Studio or Argilla was labelled; of their answers the first is read."""
-    given = record.get("annotations")
-    if isinstance(given, list):
-        return sum(isinstance(one, dict) and not one.get("was_cancelled") for one in given)
-    given = record.get("responses")
-    if isinstance(given, list):
-        return sum(isinstance(one, dict) and one.get("status") != "discarded" for one in given)
-    answers = given.values() if isinstance(given, dict) else ()
-    return max((len(one) for one in answers if isinstance(one, list)), default=0)
+def _label_studio_minimal_row(record: dict[str, Any]) -> ToolRow:
+    return {key: _choices_of_cell(cell) for key, cell in record.items()}, 1
 
 
-def _argilla_row(record: dict[str, Any]) -> dict[str, Any]:
+def _argilla_row(record: dict[str, Any]) -> ToolRow:
     responses = record.get("responses") or {}
     if isinstance(responses, list):
-        values = next((one.get("values") or {} for one in responses if one.get("status") != "discarded"), {})
-        responses = {name: [value] for name, value in values.items()}
-    answers = {name: _as_choices(given[0]["value"]) for name, given in responses.items() if given}
-    return _with_answers({"id": record.get("id"), **record["fields"]}, answers)
+        given = [one.get("values") or {} for one in responses if one.get("status") != "discarded"]
+        responses = {name: [values[name] for values in given if name in values] for name in (given or [{}])[0]}
+    answers = {name: _as_choices(values[0]["value"]) for name, values in responses.items() if values}
+    people = max((len(values) for values in responses.values() if values), default=0)
+    return _with_answers({"id": record.get("id"), **record["fields"]}, answers), people
 
 
-def _prodigy_row(record: dict[str, Any]) -> dict[str, Any]:
+def _prodigy_row(record: dict[str, Any]) -> ToolRow:
     answer = record.get("accept", record.get("label"))
     accepted = record.get("answer", "accept") == "accept"
-    return {**record, "label": _as_choices(answer) if accepted else None}
+    return {**record, "label": _as_choices(answer) if accepted else None}, 1
 
 
 def _as_choices(value: Any) -> Any:

@@ -307,6 +307,5 @@ def checked_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Returns scores ``(texts, labels)``; raises `RunError` if one is no number: it would be an answer, and wrong."""
     finite = np.isfinite(logits).all(axis=1)
     if not finite.all():
-        row = int(np.flatnonzero(~finite)[0])
-        raise no_numbers(f" for text {row} of {len(logits)}")
+        raise no_numbers(f" for text {int(finite.argmin()) + 1:,} of {len(logits):,}")
     return logits

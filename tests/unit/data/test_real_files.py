@@ -201,6 +201,7 @@ def test_of_several_answers_to_a_text_the_first_counts_and_a_note_says_so(tmp_pa
         (["bars.csv", "--label-separator", ""], ["label_separator must not be empty"]),
         (["tickets.csv", "--id-column", "id"], ["line 3 has the id '7' of line 2", "leave --id-column out"]),
         (["passages.json"], ["not as Label Studio exports it", "marks passages"]),
+        (["mixed.json"], ["row 2 is not as Argilla exports it ('fields'); export it again"]),
         (["cut.csv.gz"], ["incomplete or damaged compressed file"]),
         (["object.json"], ["one JSON object with 'a', 'b'", "a list of objects"]),
         (["half.json"], ["line 1, column 38 is not valid JSON"]),
@@ -214,6 +215,7 @@ def test_what_cannot_be_read_is_one_line_with_a_way_out(
 ) -> None:
     passages = [{"data": {"text": "a"}, "annotations": [{"result": [{"type": "labels", "value": {"labels": ["x"]}}]}]}]
     Path("passages.json").write_text(json.dumps(passages))
+    Path("mixed.json").write_text(json.dumps([*json.loads(FILES["argilla.json"])[:1], {"id": 1}]))
     Path("cut.csv.gz").write_bytes(FILES["packed.csv.gz"][:-20])
     Path("object.json").write_text('{"a": 1, "b": [1]}')
     Path("half.json").write_text('[{"text": "a", "label": 1}, {"text": ')

@@ -19,7 +19,7 @@ from recurra.data import formats, tables
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.labels import read_table
+from recurra.data.labels import SeveralLabels, read_table
 from recurra.data.tables import TableFile, stream_rows, stream_texts
 
 ROWS = [('Good, "really" good', "pos"), ("Bad\nfilm", "neg"), ("été 日本 😀", "pos")]
@@ -293,6 +293,12 @@ def test_a_label_has_at_most_500_characters(tmp_path: Path) -> None:
     for suffix, place in ((".csv", "line 3"), (".jsonl", "line 2"), (".parquet", "row 2")):
         path = write(tmp_path, suffix, [("a", "0"), ("b", "9" * 501)])
         refused(path, f"{place} has a label of 501 characters in column 'label'; at most 500", "--label-column")
+    path = tmp_path / "several.jsonl"
+    path.write_text(json.dumps({"text": "a", "label": ["1"] * 501}) + "\n")
+    assert read_table(path, "text", "label", labels=SeveralLabels("json")).labels == [("1",)]
+    path.write_text(json.dumps({"text": "a", "label": ["1", "9" * 501]}) + "\n")
+    with pytest.raises(DataError, match="line 1 has a label of 501 characters"):
+        read_table(path, "text", "label", labels=SeveralLabels("json"))
     path = tmp_path / "n.jsonl"
     path.write_text('{"text": "a", "label": ' + "9" * 5000 + "}\n")
     refused(path, "line 1", "a number of thousands of digits; put it in quotes")
