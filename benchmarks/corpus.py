@@ -18,8 +18,7 @@ from recurra.core.errors import UnavailableError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.encoding import EncodedSplit, encode_split
-from recurra.data.tokenization import load_tokenizer, read_tokenizer
-from recurra.data.vocabulary import SPECIAL_TOKENS, as_transformers, wordpiece
+from recurra.data.tokenization import SPECIAL_TOKENS, as_transformers, load_tokenizer, read_tokenizer, wordpiece
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.configuration import LanguageDataConfig
 from recurra.study.assignments import read_assignments
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import Entry, make_run

@@ -11,7 +11,7 @@ import torch
 
 from recurra import RecurraConfig, RecurraForCausalLM, RecurraForSequenceClassification
 from recurra.data.encoding import EncodedSplit
-from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.data.tokenization import as_transformers, train_wordpiece, wordpiece
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 40,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, AutoModel, BertConfig, BertForSequenceClassification, BertModel
 
-from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.data.tokenization import as_transformers, train_wordpiece, wordpiece
 
 TEXTS = ["a good film", "a bad film", "the plot is dull", "the plot is bright", "no idea what this is", "fine, good"]
 

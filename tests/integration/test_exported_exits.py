@@ -18,8 +18,7 @@ from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.engines.computation import Depth, Early
-from recurra.deployment.export.build import export_run
-from recurra.deployment.export.check import CheckRows, calibrate_exits
+from recurra.deployment.export.build import CheckRows, calibrate_exits, export_run
 from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export
 from recurra.deployment.serving.models import describe_model
 from recurra.models.exits.rules import ExitRule

@@ -19,7 +19,7 @@ from interrupted import execute, in_a_process, one_fast
 from language_runs import TEXT_KEYS, TINY_KEYS, language_run, tiny_variant
 from recurra.cli.main import main
 from recurra.core.record import read_language_record
-from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.configuration import LanguageDataConfig
 from recurra.data.language.corpora import load_language_dataset
 from recurra.data.language.tokenization import encode_running_text, read_language_tokenizer
 from recurra.study.plan import claim_folder

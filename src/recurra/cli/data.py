@@ -22,8 +22,8 @@ def list_corpora(as_json: options.Json = False) -> None:
 
     Example: recurra data list
     """
+    from recurra.data.configuration import MODES
     from recurra.data.corpora import CORPORA
-    from recurra.data.language.configuration import MODES
     from recurra.data.language.corpora import SOURCES
     from recurra.data.tables import TABLE_FORMATS
     from recurra.tasks.tables import CommandResult, Table

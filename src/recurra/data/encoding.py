@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from recurra.core.errors import StorageError
 from recurra.core.files import atomic_path
 from recurra.data.dataset import TextSplit
-from recurra.data.vocabulary import tokenizer_hash
+from recurra.data.tokenization import tokenizer_hash
 from recurra.data.windows import cut_windows, first_windows, most_tokens, share_weights
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_a
 from recurra.data.formats import split_names
 from recurra.data.reviews import rows_that_give_away, text_identity
 from recurra.data.tables import STREAM_FORMATS, TableFile, check_path
-from recurra.data.vocabulary import tokenizer_hash
+from recurra.data.tokenization import tokenizer_hash
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

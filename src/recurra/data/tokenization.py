@@ -1,32 +1,249 @@
-"""Which tokenizer a run uses, and from where."""
+"""WordPiece tokenizers: which one a run uses and from where, trained or with fewer pieces, and what identifies one."""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
-from collections.abc import Sequence
+import stat
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tokenizers import Tokenizer
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import WordPiece
+from tokenizers.trainers import WordPieceTrainer
 
-from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
+from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError, did_you_mean
 from recurra.core.hub import broken_folder_errors, hub_file
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
-from recurra.data.vocabulary import (
-    PROBE,
-    as_transformers,
-    is_broken_tokenizer,
-    read_tokenizer_file,
-    read_tokenizer_text,
-    read_vocabulary,
-    train_wordpiece,
-    wordpiece,
-)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MODEL_MAX_LENGTH = 512
+
+
+def wordpiece(vocabulary: Mapping[str, int]) -> Tokenizer:
+    """Returns BERT's uncased WordPiece for a vocabulary: lower-cased, accents stripped, ``[CLS] text [SEP]``."""
+    tokenizer = Tokenizer(WordPiece(dict(vocabulary), unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.add_special_tokens([token for token in SPECIAL_TOKENS if token in vocabulary])
+    return tokenizer
+
+
+def read_vocabulary(path: Path | str) -> dict[str, int]:
+    """Reads a ``vocab.txt``: one word piece a line, its id is the line number counted from 0."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigurationError(f"cannot read the vocabulary '{path}': {reason}; give a BERT vocab.txt") from error
+    # Only line feeds separate: the released vocabulary holds pieces that str.splitlines would cut.
+    pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    missing = [token for token in SPECIAL_TOKENS[:4] if token not in vocabulary]
+    if missing:
+        raise ConfigurationError(
+            f"the vocabulary '{path}' ({len(pieces)} lines) lacks {', '.join(missing)}; "
+            "give a BERT vocab.txt, one word piece a line"
+        )
+    if len(vocabulary) != len(pieces):
+        raise ConfigurationError(
+            f"the vocabulary '{path}' has {len(pieces)} lines but {len(vocabulary)} different pieces; remove repeats"
+        )
+    return vocabulary
+
+
+# The largest that are published have 30 MiB.
+MOST_BYTES = 256 * 2**20
+# Some settings are looked at only when a text comes, some only when one has pieces that the vocabulary lacks.
+PROBE = ("a", "zq \u8aad \U0001f40d")
+
+
+def is_broken_tokenizer(error: BaseException) -> bool:
+    """Whether the tokenizers library says so that a file is broken: by a bare `Exception`, or a panic of Rust."""
+    return type(error) is Exception or type(error).__name__ == "PanicException"
+
+
+def read_tokenizer_text(path: Path) -> str:
+    """The content of a ``tokenizer.json`` of at most `MOST_BYTES`."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        raise CheckpointError(
+            f"'{path}' is no regular file of at most {MOST_BYTES:,} bytes: not the tokenizer of a model; copy it again"
+        )
+    return path.read_bytes().decode("utf-8")
+
+
+def read_tokenizer_file(path: Path, cure: str) -> Tokenizer:
+    """Reads a tokenizer and tries it."""
+    try:
+        tokenizer = Tokenizer.from_str(read_tokenizer_text(path))
+        tokenizer.encode_batch_fast(PROBE)
+    except BaseException as error:
+        if not is_broken_tokenizer(error) and not isinstance(error, OSError | ValueError):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"'{path}' holds no tokenizer that can be read: {reason}; {cure}") from error
+    return tokenizer
+
+
+def train_wordpiece(texts: Sequence[str], vocab_size: int) -> dict[str, int]:
+    """Trains a WordPiece vocabulary; the same texts give the same vocabulary."""
+    tokenizer = wordpiece({token: index for index, token in enumerate(SPECIAL_TOKENS)})
+    known = [*SPECIAL_TOKENS, *_alphabet(tokenizer, texts, vocab_size // 4)]
+    # The library numbers single characters in the order of a hash table, and breaks ties between merges by number, so
+    # every run would give another vocabulary. Characters that are given as known tokens keep the numbers of the list.
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size, special_tokens=known, min_frequency=2, limit_alphabet=0, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return dict(tokenizer.get_vocab())
+
+
+def _alphabet(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[str]:
+    """The most frequent pieces of one character (``a`` and ``##a``), sorted; a single occurrence does not count."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
+            counts[word[0]] += 1
+            counts.update(f"##{character}" for character in word[1:])
+    frequent = sorted((piece for piece in counts if counts[piece] > 1), key=lambda piece: (-counts[piece], piece))
+    alphabet = set(frequent[:limit])
+    # A continuing piece is only learned if its character is known as a first one too.
+    alphabet |= {piece.removeprefix("##") for piece in alphabet}
+    return sorted(alphabet)
+
+
+def as_transformers(backend: Tokenizer) -> PreTrainedTokenizerFast:
+    """Wraps a tokenizer for Transformers: ``save_pretrained`` and ``AutoTokenizer`` round trip, no pickle."""
+    from transformers import PreTrainedTokenizerFast
+
+    pad, unknown, cls, separator, mask = SPECIAL_TOKENS
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=pad,
+        unk_token=unknown,
+        cls_token=cls,
+        sep_token=separator,
+        mask_token=mask,
+        model_max_length=MODEL_MAX_LENGTH,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _state(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
+    # Both are left behind by the last call and say nothing about the tokenizer.
+    state["truncation"] = state["padding"] = None
+    return state
+
+
+def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Hash of all that decides the ids: vocabulary, normaliser, special tokens (16 hexadecimal digits)."""
+    text = json.dumps(_state(tokenizer), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def describe_tokenizer(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """Describes a tokenizer for the run record: ``kind`` of model, ``vocab_size``, ``hash``."""
+    return {
+        "kind": str(_state(tokenizer)["model"]["type"]),
+        "vocab_size": len(tokenizer),
+        "hash": tokenizer_hash(tokenizer),
+    }
+
+
+# Whose pieces are alternatives: without one a text is written in others. Those of BPE are made of each other.
+SEPARABLE = ("WordPiece", "Unigram")
+_SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
+
+
+def with_fewer_pieces(
+    tokenizer: PreTrainedTokenizerFast, ids: npt.NDArray[np.int32], most: int | None
+) -> tuple[PreTrainedTokenizerFast, list[int]]:
+    """Returns a tokenizer with some pieces, which writes the texts of ``ids`` in the same ones, and their old numbers.
+
+    Special tokens, single characters and the pieces of the texts stay. Of ``most`` pieces, what is left are the
+    commonest others, or the rarest of the texts go as well; none leaves what is used.
+
+    Raises:
+        ConfigurationError: If pieces depend on each other, or ``most`` leaves no room for words.
+    """
+    state = _state(tokenizer)
+    model = state["model"]
+    if model["type"] not in SEPARABLE:
+        raise ConfigurationError(
+            f"the tokenizer is a {model['type']}, whose pieces depend on each other; only a {' or a '.join(SEPARABLE)} "
+            "can lose some: leave the vocabulary as it is"
+        )
+    whole = model["vocab"]
+    old = dict(whole) if model["type"] == "WordPiece" else {piece: at for at, (piece, _) in enumerate(whole)}
+    pieces = _remaining_pieces(old, {token["content"] for token in state["added_tokens"]}, ids, most)
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    if model["type"] == "WordPiece":
+        model["vocab"] = numbers
+    else:
+        unknown = whole[model["unk_id"]][0]
+        model["vocab"], model["unk_id"] = [whole[old[piece]] for piece in pieces], numbers[unknown]
+    _renumber(state, numbers)
+    special = {name: value for name in _SPECIAL if (value := getattr(tokenizer, name, None)) is not None}
+    from transformers import PreTrainedTokenizerFast
+
+    smaller = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(state)),
+        model_max_length=tokenizer.model_max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        **special,
+    )
+    return smaller, [old[piece] for piece in pieces]
+
+
+def _remaining_pieces(
+    vocabulary: Mapping[str, int], added: set[str], ids: npt.NDArray[np.int32], most: int | None
+) -> list[str]:
+    counts = np.bincount(ids, minlength=max(vocabulary.values()) + 1)
+    inner = {piece: piece.removeprefix("##").removeprefix("\u2581") for piece in vocabulary}
+    always = {piece for piece in vocabulary if piece in added or len(inner[piece]) <= 1}
+    ordered = sorted((piece for piece in vocabulary if piece not in always), key=vocabulary.__getitem__)
+    used = [piece for piece in ordered if counts[vocabulary[piece]]]
+    used.sort(key=lambda piece: (-counts[vocabulary[piece]], vocabulary[piece]))
+    if most is not None and most <= len(always):
+        raise ConfigurationError(
+            f"{most:,} pieces are to be kept, and single characters and special tokens alone are {len(always):,}; "
+            f"allowed: more than that; the training rows use {len(always) + len(used):,} with them"
+        )
+    room = len(used) if most is None else most - len(always)
+    letters = set().union(*(inner[piece] for piece in vocabulary if counts[vocabulary[piece]]))
+    # The lowest numbers are the commonest pieces of what the tokenizer was made from.
+    others = sorted(ordered, key=lambda piece: not letters.issuperset(inner[piece]))
+    return sorted([*always, *itertools.islice(dict.fromkeys([*used, *others]), room)], key=vocabulary.__getitem__)
+
+
+def _renumber(state: dict[str, Any], numbers: Mapping[str, int]) -> None:
+    for token in state["added_tokens"]:
+        token["id"] = numbers[token["content"]]
+    after = state["post_processor"] or {}
+    for token in after.get("special_tokens", {}).values():
+        token["ids"] = [numbers[piece] for piece in token["tokens"]]
+    for end in ("cls", "sep"):
+        if isinstance(after.get(end), list):
+            after[end] = [after[end][0], numbers[after[end][0]]]
+
 
 TRAINED = "trained"
 

@@ -21,8 +21,7 @@ from recurra.core.record import LabelRunRecord, read_record
 from recurra.data.corpora import recorded_data
 from recurra.data.dataset import TextSplit
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.export.build import export_run
-from recurra.deployment.export.check import CheckRows, check_split, rows_of
+from recurra.deployment.export.build import CheckRows, check_split, export_run, rows_of
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.export_record import (
     ExportedExits,

@@ -14,7 +14,7 @@ import torch
 
 from recurra.core.errors import ConfigurationError, RecurraError, UnavailableError, unknown
 from recurra.core.record import RECORD_NAME, read_language_record
-from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.configuration import LanguageDataConfig
 from recurra.deployment.generation import LanguageModel
 from recurra.models.exits.rules import check_exit
 from recurra.models.inference import PRECISIONS, autocast, check_precision, default_device

@@ -11,10 +11,9 @@ from typing import Any, Self, TypeVar
 from pydantic import TypeAdapter
 
 from recurra.core.configuration import content_hash
-from recurra.data.configuration import DataConfig, RunData
+from recurra.data.configuration import DataConfig, LanguageDataConfig, RunData
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
-from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.corpora import LanguageDataset, load_language_dataset
 from recurra.data.lengths import Lengths, samples_of, token_lengths
 from recurra.data.tokenization import counting_tokenizer

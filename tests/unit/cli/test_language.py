@@ -12,8 +12,7 @@ import pytest
 
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
-from recurra.data.configuration import DataConfig
-from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.configuration import DataConfig, LanguageDataConfig
 from recurra.data.language.corpora import load_language_dataset
 from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import load_language_tokenizer

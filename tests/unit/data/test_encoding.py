@@ -18,7 +18,7 @@ from recurra.core.errors import CheckpointError
 from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split, encode_texts, encode_windows
-from recurra.data.vocabulary import SPECIAL_TOKENS, as_transformers, train_wordpiece, wordpiece
+from recurra.data.tokenization import SPECIAL_TOKENS, as_transformers, train_wordpiece, wordpiece
 from recurra.data.windows import pool_windows, recorded_reading, share_weights, window_bounds
 from reviews import review_rows
 

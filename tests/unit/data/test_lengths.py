@@ -25,8 +25,7 @@ from recurra.data.lengths import (
     token_lengths,
     windows_needed,
 )
-from recurra.data.tokenization import counting_tokenizer
-from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.data.tokenization import as_transformers, counting_tokenizer, train_wordpiece, wordpiece
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.runs import make_run

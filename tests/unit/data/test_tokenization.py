@@ -14,13 +14,17 @@ from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.tokenization import (
+    SPECIAL_TOKENS,
     check_tokenizer,
     counting_tokenizer,
     default_tokenizer,
+    describe_tokenizer,
     load_tokenizer,
     read_tokenizer,
+    read_vocabulary,
+    tokenizer_hash,
+    train_wordpiece,
 )
-from recurra.data.vocabulary import SPECIAL_TOKENS, describe_tokenizer, read_vocabulary, tokenizer_hash, train_wordpiece
 from tiny_encoder import write_tiny_encoder
 
 TEXTS = ["the film is good", "the film is bad , really bad", "goodness gracious", "a bad idea", "filming is good"] * 4
@@ -77,7 +81,7 @@ def test_trained_on_the_training_split_only() -> None:
 def test_training_gives_the_same_vocabulary_in_every_process() -> None:
     # The library's own training does not: its hash tables are seeded anew in each process.
     code = (
-        "import json, sys; from recurra.data.vocabulary import train_wordpiece;"
+        "import json, sys; from recurra.data.tokenization import train_wordpiece;"
         "print(json.dumps(train_wordpiece(json.load(sys.stdin), 80)))"
     )
     texts = [f"{a}{b} {b}{c}{a}" for a in "abcde" for b in "fghij" for c in "klm"]

@@ -15,9 +15,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.data import vocabulary
-from recurra.data.tokenization import read_tokenizer
-from recurra.data.vocabulary import read_tokenizer_file
+from recurra.data import tokenization
+from recurra.data.tokenization import read_tokenizer, read_tokenizer_file
 
 VOCABULARY = {piece: index for index, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "good"])}
 
@@ -82,7 +81,7 @@ def test_what_is_no_file_of_a_sane_size_is_refused(tmp_path: Path, monkeypatch: 
         read_tokenizer_file(tmp_path / "bytes.json", "x")
     os.mkfifo(tmp_path / "pipe.json")
     path = written(tmp_path / "large.json")
-    monkeypatch.setattr(vocabulary, "MOST_BYTES", 10)
+    monkeypatch.setattr(tokenization, "MOST_BYTES", 10)
     for name in (path, tmp_path / "pipe.json"):
         with pytest.raises(CheckpointError, match="no regular file of at most 10 bytes"):
             read_tokenizer_file(name, "x")

@@ -25,7 +25,7 @@ pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 from extreme import EDGES, EDITS, LARGEST, SMALLEST, Edit, edited
 from recurra import Classifier, RecurraForSequenceClassification
 from recurra.core.errors import AuditError, RunError
-from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.data.tokenization import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.decision import AnyLabels, OneLabel
 from recurra.deployment.engines.computation import Engine, LinearEngine
 from recurra.deployment.engines.trained import TransformerEngine

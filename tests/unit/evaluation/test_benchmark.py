@@ -11,7 +11,7 @@ from transformers import BertForSequenceClassification
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import LatencyRecord
-from recurra.data.vocabulary import SPECIAL_TOKENS
+from recurra.data.tokenization import SPECIAL_TOKENS
 from recurra.evaluation.benchmark import (
     benchmark,
     bert_of_equal_shape,

@@ -12,8 +12,8 @@ from typing import Any
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
+from recurra.data.configuration import ALIASES, LanguageDataConfig
 from recurra.data.formats import check_text
-from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.releases import Release
 from recurra.data.tables import TableFile, is_fasttext
 

@@ -12,7 +12,7 @@ import torch
 
 from recurra.core.errors import DataError
 from recurra.data.batching import pad_rows
-from recurra.data.language.configuration import LINES, LanguageDataConfig
+from recurra.data.configuration import LINES, LanguageDataConfig
 from recurra.data.language.corpora import RunningText, load_language_dataset
 from recurra.data.language.tokenization import (
     EncodedText,
@@ -21,7 +21,7 @@ from recurra.data.language.tokenization import (
     is_lossless,
     load_language_tokenizer,
 )
-from recurra.data.vocabulary import describe_tokenizer
+from recurra.data.tokenization import describe_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -15,11 +15,16 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from recurra.core.errors import ConfigurationError, did_you_mean
+from recurra.data.configuration import ALIASES, LanguageDataConfig
 from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
-from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.language.corpora import SOURCES, LanguageDataset, RunningText
-from recurra.data.tokenization import TRAINED, PublicTokenizer, tokenizer_from_folder
-from recurra.data.vocabulary import is_broken_tokenizer, tokenizer_hash
+from recurra.data.tokenization import (
+    TRAINED,
+    PublicTokenizer,
+    is_broken_tokenizer,
+    tokenizer_from_folder,
+    tokenizer_hash,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

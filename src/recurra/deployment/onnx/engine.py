@@ -14,7 +14,7 @@ import numpy.typing as npt
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json
 from recurra.data.encoding import encode_windows
-from recurra.data.vocabulary import read_tokenizer_file
+from recurra.data.tokenization import read_tokenizer_file
 from recurra.data.windows import pool_windows
 from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, Depth, Early, Engine, padded_ids
 from recurra.deployment.onnx import (

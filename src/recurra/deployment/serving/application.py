@@ -32,7 +32,6 @@ from recurra.core.errors import ConfigurationError
 from recurra.core.version import __version__
 from recurra.deployment.explanation import MOST_PARTS, Span, explanations_of, spans_of, without
 from recurra.deployment.export.formats import FORMATS
-from recurra.deployment.serving.batching import Computed
 from recurra.deployment.serving.bodies import (
     BodyReader,
     ClassifyRequest,
@@ -60,7 +59,7 @@ from recurra.deployment.serving.limits import (
     stopping,
     try_again,
 )
-from recurra.deployment.serving.models import Models, QueuedModel, ServedModel
+from recurra.deployment.serving.models import Computed, Models, ServedModel
 from recurra.deployment.serving.observation import METRICS_TYPE, EventLog, Metrics
 from recurra.models.exits.rules import FixedExit
 
@@ -319,7 +318,7 @@ def _occluded_spans(texts: Sequence[str], limits: ServerLimits) -> list[list[Spa
     return [spans_of(text, max(1, most)) for text in texts]
 
 
-def _result(model: QueuedModel, computed: Computed, abstain_below: float | None) -> ModelResult:
+def _result(model: ServedModel, computed: Computed, abstain_below: float | None) -> ModelResult:
     decision = model.classifier.decision
     if abstain_below is not None:
         decision = decision.abstaining_below(abstain_below)

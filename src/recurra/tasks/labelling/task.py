@@ -37,8 +37,13 @@ from recurra.data.lengths import (
     sample_of,
     say_cut,
 )
-from recurra.data.tokenization import check_tokenizer, default_tokenizer, load_tokenizer
-from recurra.data.vocabulary import MODEL_MAX_LENGTH, describe_tokenizer
+from recurra.data.tokenization import (
+    MODEL_MAX_LENGTH,
+    check_tokenizer,
+    default_tokenizer,
+    describe_tokenizer,
+    load_tokenizer,
+)
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines import load_engine
 from recurra.deployment.export_record import WITH_EXITS

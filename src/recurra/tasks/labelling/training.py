@@ -14,7 +14,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.core.progress import Reporter
 from recurra.core.record import LearningCurveRecord, ModelRecord, TrainingRecord
 from recurra.data.dataset import TextDataset
-from recurra.data.vocabulary import SEPARABLE, with_fewer_pieces
+from recurra.data.tokenization import SEPARABLE, with_fewer_pieces
 from recurra.deployment.decision import LabelDecision
 from recurra.models.controls.linear import LinearModel
 from recurra.tasks.base import METHOD, RunConfig

@@ -18,8 +18,7 @@ from recurra.core.sealed import MODEL_NAME
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, encode_split
 from recurra.data.splits import stratified_fraction
-from recurra.data.tokenization import load_tokenizer, read_tokenizer
-from recurra.data.vocabulary import describe_tokenizer
+from recurra.data.tokenization import describe_tokenizer, load_tokenizer, read_tokenizer
 from recurra.models.adaptation.convert import load_encoder_weights
 from recurra.models.adaptation.source import EncoderSource
 from recurra.models.configuration import RecurraConfig

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recurra.core.errors import ConfigurationError, DataError
-from recurra.data.configuration import RunData
-from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.configuration import LanguageDataConfig, RunData
 from recurra.data.language.corpora import LanguageDataset
 from recurra.tasks.base import RunConfig, base_preset
 from recurra.tasks.runs import changed_keys

@@ -21,7 +21,7 @@ from recurra.core.record import (
 )
 from recurra.core.sealed import MODEL_NAME, sealed_model
 from recurra.core.terminal import decimal
-from recurra.data.language.configuration import LINES, LanguageDataConfig
+from recurra.data.configuration import LINES, LanguageDataConfig
 from recurra.data.language.corpora import RunningText, load_language_dataset, read_text_file
 from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import EncodedText, is_lossless, read_language_tokenizer

@@ -13,7 +13,7 @@ import torch
 
 from recurra.core.record import read_language_record
 from recurra.core.sealed import sealed_model
-from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.configuration import LanguageDataConfig
 from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import read_language_tokenizer
 from recurra.evaluation.token_exits import calibrate_language, score_token_exits

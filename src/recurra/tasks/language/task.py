@@ -10,8 +10,7 @@ from recurra.core.errors import ConfigurationError, did_you_mean
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, AuditResult, LanguageRunRecord
 from recurra.core.sealed import MODEL_NAME, sealed_model
-from recurra.data.configuration import RunData
-from recurra.data.language.configuration import ALIASES, LanguageDataConfig
+from recurra.data.configuration import ALIASES, LanguageDataConfig, RunData
 from recurra.data.language.corpora import SOURCES, is_language_corpus
 from recurra.data.language.tokenization import (
     default_language_tokenizer,

@@ -50,7 +50,7 @@ from recurra.data.language.tokenization import (
     load_language_tokenizer,
     read_language_tokenizer,
 )
-from recurra.data.vocabulary import describe_tokenizer
+from recurra.data.tokenization import describe_tokenizer
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.evaluation.perplexity import head_names
 from recurra.models.heads import weigh_losses

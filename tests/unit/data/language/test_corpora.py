@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from recurra.core.errors import ConfigurationError, DataError, UnavailableError
-from recurra.data.configuration import DataConfig
+from recurra.data.configuration import DataConfig, LanguageDataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.corpora import SOURCES, RunningText, load_language_dataset, read_text_file
 
 ROWS = [

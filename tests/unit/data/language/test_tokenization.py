@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from recurra.core.errors import ConfigurationError, DataError, UnavailableError
 from recurra.data import tokenization
-from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.configuration import LanguageDataConfig
 from recurra.data.language.corpora import LanguageDataset, RunningText
 from recurra.data.language.preparation import IGNORED, LanguageCollator, LineSamples, PackedBlocks
 from recurra.data.language.tokenization import (
@@ -30,7 +30,7 @@ from recurra.data.language.tokenization import (
     read_language_tokenizer,
     train_byte_bpe,
 )
-from recurra.data.vocabulary import tokenizer_hash
+from recurra.data.tokenization import tokenizer_hash
 
 TEXTS = ["the film is good , the best film", "a bad film , the worst", "filming the good and the bad"] * 4
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.data.vocabulary import SPECIAL_TOKENS, as_transformers, wordpiece
+from recurra.data.tokenization import SPECIAL_TOKENS, as_transformers, wordpiece
 from recurra.deployment.engines.computation import budget_batches
 from recurra.deployment.engines.trained import (
     FlatRows,

@@ -22,7 +22,7 @@ from recurra.core.errors import AuditError, CheckpointError, ConfigurationError,
 from recurra.core.record import AuditResult, OneLabelRecord, read_record, write_record
 from recurra.core.sealed import seal_model
 from recurra.data.cleaning import clean_texts
-from recurra.data.vocabulary import as_transformers, read_vocabulary, train_wordpiece, wordpiece
+from recurra.data.tokenization import as_transformers, read_vocabulary, train_wordpiece, wordpiece
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export import formats
 from recurra.deployment.export.build import export_run, trim

@@ -13,7 +13,7 @@ from recurra.core.record import read_record
 from recurra.data.cleaning import clean_texts
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.engines.computation import Computation
-from recurra.deployment.export.check import MOST_ROWS, CheckRows, choose_rows, compare_logits, judge_check
+from recurra.deployment.export.build import MOST_ROWS, CheckRows, choose_rows, compare_logits, judge_check
 from recurra.deployment.export.formats import BF16, FP16, FP32, INT8, StoredPrecision
 from recurra.deployment.export.manifest import CheckRecord, ExportOptions
 from reviews import train_linear, write_csv, write_reviews

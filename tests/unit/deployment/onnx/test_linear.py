@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.data.vocabulary import train_wordpiece, wordpiece
+from recurra.data.tokenization import train_wordpiece, wordpiece
 from recurra.deployment.onnx import MODEL_NAME
 from recurra.deployment.onnx.engine import OnnxLinearEngine, units_of
 from recurra.deployment.onnx.linear import build_linear, write_linear

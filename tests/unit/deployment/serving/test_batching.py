@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 
 from recurra.deployment.engines.computation import Classified, softmax
-from recurra.deployment.serving.batching import Batcher
 from recurra.deployment.serving.bodies import Extras, answer
 from recurra.deployment.serving.limits import Refusal, ServerLimits
+from recurra.deployment.serving.models import Batcher
 from served import mark, slow_model
 
 

@@ -16,8 +16,7 @@ from transformers import AutoModel
 
 from blocks_file import write_blocks
 from recurra.core.errors import CheckpointError, UnavailableError
-from recurra.data.tokenization import read_tokenizer
-from recurra.data.vocabulary import with_fewer_pieces
+from recurra.data.tokenization import read_tokenizer, with_fewer_pieces
 from recurra.ladder import choose_models
 from recurra.models.adaptation.blocks import unpack_encoder
 from recurra.models.adaptation.convert import load_encoder

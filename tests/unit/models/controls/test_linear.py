@@ -20,7 +20,7 @@ from transformers import BertModel
 
 from recurra.core.errors import CheckpointError, DataError
 from recurra.data.sst2 import load_sst2
-from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.data.tokenization import as_transformers, train_wordpiece, wordpiece
 from recurra.models.adaptation.convert import piece_vectors
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls import LINEAR_NAME, linear
