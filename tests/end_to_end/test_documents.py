@@ -110,7 +110,7 @@ def test_documented_exports_are_of_formats_that_exist() -> None:
         arguments = recurra_arguments(words) or [""]
         if arguments[0] == "export":
             asked: Any = parse(arguments)
-            found.add((asked.params["format_name"], asked.params["precision"]))
+            found.add((asked.params["format"], asked.params["precision"]))
     assert len(found) >= 3
     for name, precision in found:
         find_precision(name, precision)

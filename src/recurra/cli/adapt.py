@@ -19,7 +19,7 @@ def adapt(
         ),
     ],
     output: options.Output,
-    changes: Annotated[
+    assignments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE", help="Keys of the model, e.g. recurrence_norms=true low_rank=8.", show_default=False
@@ -101,25 +101,8 @@ def adapt(
     from recurra.core.progress import Reporter
     from recurra.tasks.tables import CommandResult, Table
 
-    settings = AdaptationOptions(
-        plan=plan,
-        stored=stored,
-        applied=applied,
-        max_parameters=max_parameters,
-        max_ms=max_ms,
-        cache_dir=cache_dir,
-        texts=texts,
-        text_column=text_column,
-        encoding=encoding,
-        changes=override({}, changes or []),
-        overwrite=overwrite,
-        teach=teach or [],
-        apart=apart or [],
-        minutes=minutes,
-        tokens=tokens,
-        data_root=data_root,
-        int8=int8,
-    )
+    teach, apart = teach or [], apart or []
+    settings = options.chosen(AdaptationOptions, locals(), changes=override({}, assignments or []))
     if threads:
         import torch
 

@@ -129,7 +129,7 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    folds: Annotated[  # noqa: ARG001 - `options.data_keys` reads it
+    folds: Annotated[
         int | None,
         typer.Option(
             "--folds",
@@ -163,26 +163,12 @@ def compare(
 
     _, values, assigned = options.read_keys(data, options.data_keys(context), assignments)
     known = StudyData(Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency))
-    asked = Asked(
-        values,
-        assigned.protocol,
-        models=None if models is None else names_in(models),
-        protocol=protocol,
-        encoder=encoder,
-        plan=plan,
-        teacher=teacher,
-        from_scratch=from_scratch,
-        seeds=seeds,
-        precision=precision,
-        title=title,
-        max_mib=max_mib,
-        max_ms=max_ms,
-        measure=measure,
-        predictions=named_values(predictions or [], "--predictions", "gpt=answers.csv"),
-        prices=named_values(price or [], "--price", "gpt=0.002"),
-        minutes=minutes,
-        workers=workers,
-    )
+    read = {
+        "models": None if models is None else names_in(models),
+        "predictions": named_values(predictions or [], "--predictions", "gpt=answers.csv"),
+    }
+    prices = named_values(price or [], "--price", "gpt=0.002")
+    asked = options.chosen(Asked, locals() | read, protocol_keys=assigned.protocol)
     reporter = Reporter(quiet=quiet)
     spec, note = asked.plan_study(known, output, reporter)
     result = run_and_report(

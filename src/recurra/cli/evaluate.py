@@ -21,8 +21,9 @@ def evaluate(
         int | None, typer.Option("--stride", help="Language model: tokens from window to window; default: blocks.")
     ] = None,
     by_position: Annotated[
-        bool, typer.Option("--by-position", help="Language model: also the loss by position in a block or window.")
-    ] = False,
+        bool | None,
+        typer.Option("--by-position", help="Language model: also the loss by position in a block or window."),
+    ] = None,
     text_column: Annotated[str | None, typer.Option("--text-column", help="Default: the run's.")] = None,
     label_column: Annotated[str | None, typer.Option("--label-column", help="Default: the run's.")] = None,
     encoding: Annotated[str | None, typer.Option("--encoding", help="Of the file. Default: the run's.")] = None,
@@ -40,6 +41,7 @@ def evaluate(
 
     Example: recurra evaluate runs/reviews --data more.csv --output predictions.csv
     """
+    given = {name: value for name, value in locals().items() if name not in ("run", "data_root", "as_json")}
     from recurra.core.environment import tune_allocator
     from recurra.core.record import RECORD_NAME, read_any_record
     from recurra.deployment.export.manifest import read_source_record
@@ -49,18 +51,6 @@ def evaluate(
     run = options.one_run(run)
     quieten_libraries()
     tune_allocator()
-    given = {
-        "--split": split,
-        "--data": data,
-        "--stride": stride,
-        "--by-position": by_position or None,
-        "--text-column": text_column,
-        "--label-column": label_column,
-        "--encoding": encoding,
-        "--output": output,
-        "--precision": precision,
-        "--batch-size": batch_size,
-    }
     # What is no run is an export, or nothing that can be evaluated.
     record = read_any_record(run) if (run / RECORD_NAME).exists() else read_source_record(run)
     present(task(record.task).evaluate(run, given, data_root), as_json=as_json)

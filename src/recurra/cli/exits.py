@@ -51,7 +51,7 @@ def exits(
     tune_allocator()
     choice = choose_exits(
         run,
-        keep={"--bound": bound, "--agreement": agreement},
+        keep={"bound": bound, "agreement": agreement},
         kind=rule,
         threads=threads,
         data_root=data_root,

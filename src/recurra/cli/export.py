@@ -15,13 +15,13 @@ from recurra.deployment.export.formats import FORMATS, list_precisions
 def export(
     run: options.Run,
     output: options.Output,
-    format_name: Annotated[str, typer.Option("--format", "-f", help=f"One of: {', '.join(FORMATS)}.")] = "safetensors",
+    format: Annotated[str, typer.Option("--format", "-f", help=f"One of: {', '.join(FORMATS)}.")] = "safetensors",
     precision: Annotated[
         str,
         typer.Option("--precision", "-p", help=f"Precision of the stored weights ({list_precisions()})."),
     ] = "fp32",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
-    rows: Annotated[
+    rows_file: Annotated[
         Path | None,
         typer.Option("--rows", help="File of texts to check on; default: the run's validation split, else the demo's."),
     ] = None,
@@ -73,19 +73,7 @@ def export(
         bounds, sentences = choose_precision_thresholds(run, parse_precisions(precision_of or []), answers_right)
         for sentence in sentences:
             reporter.say(sentence)
-    chosen = ExportOptions(
-        format=format_name,
-        precision=precision,
-        overwrite=overwrite,
-        rows_file=rows,
-        text_column=text_column,
-        encoding=encoding,
-        data_root=data_root,
-        vocabulary=vocabulary,
-        agreement=agreement,
-        confidence=confidence,
-        abstain_below=bounds,
-    )
+    chosen = options.chosen(ExportOptions, locals(), abstain_below=bounds)
     manifest = export_run(run, output, chosen, reporter=reporter)
     check = manifest.check
     row = {

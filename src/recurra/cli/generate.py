@@ -70,16 +70,8 @@ def generate(
     from recurra.models.quiet import quieten_libraries
 
     run = options.one_run(run, quiet=quiet)
-    settings = GenerationSettings(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        num_beams=num_beams,
-        seed=seed,
-        rule=make_rule(exit_rule, threshold=threshold, after=exit_after),
-        draft=draft,
-    )
+    rule = make_rule(exit_rule, threshold=threshold, after=exit_after)
+    settings = options.chosen(GenerationSettings, locals())
     texts = [
         text
         for chunk in source_chunks(prompts or [], source, text_column, encoding=encoding)
@@ -92,9 +84,8 @@ def generate(
     generator = Generator(LanguageModel.load(run, precision=precision), settings)
     results = _print(generator, texts, batch_size, as_json=as_json)
     if as_json:
-        plain = generator.figures.plain()
-        rule = None if settings.rule is None else settings.rule.plain()
-        print_json({"model": str(run), "results": results, "exit_rule": rule, **plain})
+        plain_rule = None if rule is None else rule.plain()
+        print_json({"model": str(run), "results": results, "exit_rule": plain_rule, **generator.figures.plain()})
     for line in _figures(generator.figures):
         Reporter(quiet=quiet).say(line)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,10 +80,7 @@ def label_errors(
         "model": errors.model,
         "notes": errors.notes,
         "output": None if output is None else str(output),
-        "top": [
-            {errors.table.unit: row.place, **{key: value for key, value in asdict(row).items() if key != "place"}}
-            for row in shown
-        ],
+        "top": [row.plain(errors.table.unit) for row in shown],
     }
     present(CommandResult(plain, _parts(errors, shown, output)), as_json=as_json)
 

@@ -184,6 +184,15 @@ def with_data_options(*, without: Sequence[str] = ()) -> Callable[[Callable[...,
     return add
 
 
+Chosen = TypeVar("Chosen")
+
+
+def chosen(kind: type[Chosen], values: Mapping[str, Any], **others: Any) -> Chosen:
+    """Makes settings of the options of a command, its ``locals()``, that are called like them, and of others."""
+    names = inspect.signature(kind).parameters
+    return kind(**{name: values[name] for name in names if name in values} | others)
+
+
 Place = TypeVar("Place", str, Path)
 
 

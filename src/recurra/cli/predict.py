@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from recurra.models.exits.rules import ExitRule
 
 
+# Options that mean nothing for the files of a folder.
+_OF_SINGLE_FILES = ("abstain_below", "precision_of", "answers_right", "explain", "encoding")
+
+
 def predict(
     run: options.RunOrExport,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts.", show_default=False)] = None,
@@ -101,15 +105,7 @@ def predict(
             f"--escape-formulas is for a .csv or .tsv file; the output is {output or 'no file'}: leave it out"
         )
     if engine is options.Executor.RAY or (source is not None and source != "-" and Path(source).is_dir()):
-        single = {
-            "an exit rule": early,
-            "--abstain-below": abstain_below is not None,
-            "--precision-of": precision_of,
-            "--answers-right": answers_right is not None,
-            "--explain": explain,
-            "--encoding": encoding,
-        }
-        job = _job(run, texts, source, output, single, text_column, precision, batch_size, part_format)
+        job = _job(locals())
         on_ray = {"address": address, "workers": workers, "cpus": worker_cpus, "retries": retries}
         _predict_folder(job, on_ray if engine is options.Executor.RAY else None, as_json=as_json, quiet=quiet)
         return
@@ -242,26 +238,22 @@ def _remarks(
             yield "the column 'label' is the input's; the predicted labels are in 'label_predicted'"
 
 
-def _job(
-    run: Path,
-    texts: Sequence[str] | None,
-    source: str | None,
-    output: Path | None,
-    single: Mapping[str, Any],
-    *settings: Any,
-) -> FolderJob:
+def _job(given: Mapping[str, Any]) -> FolderJob:
+    """The files of a folder, as the options of `predict` have it; refuses those that are for single files."""
     from recurra.deployment.prediction.folder import FolderJob
 
-    for option, is_given in single.items():
-        if is_given:
+    singles = {name: f"--{name.replace('_', '-')}" for name in _OF_SINGLE_FILES} | {"early": "an exit rule"}
+    for name, option in singles.items():
+        if given[name]:
             raise ConfigurationError(f"{option} is for texts and single files; predict a folder without it")
-    if texts or source is None or output is None or not Path(source).is_dir():
-        given = f"--input {source}" if source is not None else "no --input"
+    source, output = given["source"], given["output"]
+    if given["texts"] or source is None or output is None or not Path(source).is_dir():
+        files = f"--input {source}" if source is not None else "no --input"
         raise ConfigurationError(
-            f"many files are predicted from a folder into a folder; {given} with {output or 'no --output'} is given: "
+            f"many files are predicted from a folder into a folder; {files} with {output or 'no --output'} is given: "
             "give --input FOLDER --output FOLDER"
         )
-    return FolderJob(run, Path(source), output, *settings)
+    return options.chosen(FolderJob, given, model=given["run"], source=Path(source))
 
 
 def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: bool, quiet: bool) -> None:

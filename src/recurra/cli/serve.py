@@ -67,17 +67,7 @@ def serve(
 
     run(
         models,
-        ServerLimits(
-            max_body_bytes=max_body_bytes,
-            max_texts=max_texts,
-            max_characters=max_characters,
-            timeout_s=timeout_s,
-            batch_texts=batch_texts,
-            alone=alone,
-            max_waiting_texts=max_waiting_texts,
-            max_wait_s=max_wait_s,
-            rate=None if rate_limit is None else Rate.parse(rate_limit),
-        ),
+        options.chosen(ServerLimits, locals(), rate=None if rate_limit is None else Rate.parse(rate_limit)),
         host=host,
         port=port,
         threads=threads,

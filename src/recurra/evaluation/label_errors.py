@@ -51,13 +51,17 @@ class DoubtedLabel:
     """A row, its place in the file from 1, and how its label looks to a model that did not see it."""
 
     place: int
-    text: str
     label: str
     suggested: str
     label_probability: float
     probability: float
     wrong_probability: float
     suspect: bool
+    text: str
+
+    def plain(self, unit: str) -> dict[str, Any]:
+        """Plain JSON values, the place called as the file counts its rows."""
+        return {unit: self.place, **{name: value for name, value in asdict(self).items() if name != "place"}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +88,13 @@ class LabelErrors:
             other = int(np.where(np.arange(len(own)) == given, -1.0, own).argmax())
             yield DoubtedLabel(
                 self.table.places[row],
-                self.texts[row],
                 self.names[given],
                 self.names[other],
                 round(float(own[given]), _DIGITS),
                 round(float(own[other]), _DIGITS),
                 round(float(self.wrong[row]), _DIGITS),
                 bool(self.suspects[row]),
+                self.texts[row],
             )
 
     @property
@@ -116,13 +120,10 @@ class LabelErrors:
     def write(self, path: Path) -> None:
         """Writes all rows as CSV, the most doubtful first."""
         with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            # The text is last: it is what makes lines long.
-            columns = [name for name in DoubtedLabel.__dataclass_fields__ if name not in ("place", "text")]
-            writer.writerow([self.table.unit, *columns, "text"])
-            for row in self:
-                values: dict[str, Any] = asdict(row) | {"suspect": str(row.suspect).lower()}
-                writer.writerow([row.place, *(values[name] for name in columns), row.text])
+            rows = [row.plain(self.table.unit) | {"suspect": str(row.suspect).lower()} for row in self]
+            writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 def find_label_errors(

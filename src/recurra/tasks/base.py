@@ -241,7 +241,7 @@ class RunConfig(HashedSettings):
         return f"{slug[:100].lstrip('-.') or 'run'}-{self.config_hash[:8]}"
 
 
-# Options of a command line by name; none for one that was not given.
+# Options of a command line by their names as parameters; none for one that was not given.
 Given = Mapping[str, Any]
 # Name and changed keys of a model.
 Model = tuple[str, Mapping[str, Any]]
@@ -525,16 +525,16 @@ class Task(ABC):
 
 
 def allowed_options(given: Given, names: Sequence[str], reason: str) -> dict[str, Any]:
-    """The options that were given, by the names of the parameters that they stand for: ``text_column``.
+    """The options that were given.
 
     Raises:
         ConfigurationError: If one was given that would do nothing.
     """
-    values = {option.removeprefix("--").replace("-", "_"): value for option, value in given.items()}
-    for option, name in zip(given, values, strict=True):
-        if values[name] is not None and name not in names:
-            raise ConfigurationError(f"'{option}' has no meaning here: {reason}; leave it out")
-    return {name: value for name, value in values.items() if value is not None}
+    values = {name: value for name, value in given.items() if value is not None}
+    for name in values:
+        if name not in names:
+            raise ConfigurationError(f"'--{name.replace('_', '-')}' has no meaning here: {reason}; leave it out")
+    return values
 
 
 def count_lengths(lengths: Any) -> dict[str, int]:

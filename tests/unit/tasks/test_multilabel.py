@@ -408,7 +408,7 @@ def test_thresholds_come_from_the_split_that_chose_the_weights(trained: Trained)
 
 def test_evaluating_gives_what_the_record_says(trained: Trained, tmp_path: Path) -> None:
     output = tmp_path / "said.csv"
-    shown = TASK.evaluate(trained.linear, {"--split": "test", "--output": output}, None)
+    shown = TASK.evaluate(trained.linear, {"split": "test", "output": output}, None)
     assert shown.plain["metrics"] == shown.plain["recorded"]
     assert set(shown.plain["thresholds"]) == set(NAMES)
     rows = list(csv.DictReader(output.read_text().splitlines()))
@@ -416,7 +416,7 @@ def test_evaluating_gives_what_the_record_says(trained: Trained, tmp_path: Path)
     assert [row["truth"] for row in rows] == [
         ";".join(np.array(NAMES)[labels.astype(bool)].tolist()) for labels in split.labels
     ]
-    again = TASK.evaluate(trained.linear, {"--data": trained.data}, None)
+    again = TASK.evaluate(trained.linear, {"data": trained.data}, None)
     assert again.plain["metrics"]["rows"] == 240 and again.plain["recorded"] is None
 
 
