@@ -444,35 +444,8 @@ def read_language_record(folder: Path | str) -> LanguageRunRecord:
     return record
 
 
-class SharedParts:
-    """Reads many records; parts that are equal in one record and the next are validated and kept in memory once."""
-
-    _PARTS = ("data", "environment", "code")
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[type, str | int], tuple[Any, Any]] = {}
-
-    def build(self, cls: type[AnyRecord], values: Any) -> AnyRecord:
-        """Makes a record of the values in its file; raises what pydantic raises."""
-        if not isinstance(values, dict):
-            return cls.model_validate(values)
-        shared = {key: self._same((cls, key), value) if key in self._PARTS else value for key, value in values.items()}
-        if isinstance(audits := values.get("audits"), list):
-            shared["audits"] = [self._same((cls, place), audit) for place, audit in enumerate(audits)]
-        record = cls.model_validate(shared)
-        for key in self._PARTS:
-            self._last[cls, key] = values[key], getattr(record, key)
-        for place, audit in enumerate(record.audits):
-            self._last[cls, place] = values["audits"][place], audit
-        return record
-
-    def _same(self, key: tuple[type, str | int], plain: Any) -> Any:
-        known, part = self._last.get(key, (None, None))
-        return part if known == plain else plain
-
-
-def read_any_record(folder: Path | str, shared: SharedParts | None = None) -> AnyRecord:
-    """Reads the record of a run folder (or a record file), whatever was trained; of many they share equal parts."""
+def read_any_record(folder: Path | str) -> AnyRecord:
+    """Reads the record of a run folder (or a record file), whatever was trained."""
     path = _record_path(folder)
     return read_sealed(
         path,
@@ -481,7 +454,6 @@ def read_any_record(folder: Path | str, shared: SharedParts | None = None) -> An
         cure="restore it, or delete it to run again",
         missing="not a finished run; give a folder made by 'recurra train', "
         "or start the same command again to finish it",
-        build=None if shared is None else shared.build,
     )
 
 

@@ -71,9 +71,8 @@ def read_sealed(
     what: str,
     cure: str,
     missing: str = "",
-    build: Callable[[type[AnySealed], Any], AnySealed] | None = None,
 ) -> AnySealed:
-    """Reads a file and validates its values, unless ``build`` makes the object; ``missing`` is said if none is there.
+    """Reads a file of the class that ``choose`` finds for its values; ``missing`` is said if none is there.
 
     Raises:
         CheckpointError: If it cannot be read, is something else, a newer version wrote it, or it was changed.
@@ -100,14 +99,14 @@ def read_sealed(
     if isinstance(version, int) and version > newest:
         raise CheckpointError(f"'{path}' has schema {version}, this version reads up to {newest}; upgrade recurra")
     try:
-        found = cls.model_validate(values) if build is None else build(cls, values)
+        sealed = cls.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise CheckpointError(f"'{path}' is not {what}: '{where}': {first['msg']}; {cure}") from error
     if not cls.fits(text, values):
         raise CheckpointError(f"'{path}' was changed after it was written: its content does not fit its hash; {cure}")
-    return found
+    return sealed
 
 
 MODEL_NAME = "model"

@@ -86,8 +86,6 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
 
 def sorted_batches(lengths: Integers | Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:
     """Cuts rows, sorted by length, into batches for inference; the longest first, so that a lack of memory shows."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size {batch_size} must be at least 1")
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 

@@ -1,8 +1,7 @@
 """The one timing module: real inputs at their real lengths, warmed up, synchronised, competitors interleaved.
 
 Figures of two models are only comparable when they were taken in the same process with the batches taken in turns: a
-machine's speed drifts by more than most models differ. So the comparison is `measure_side_by_side`, and
-`measure_latency` is the same with one competitor.
+machine's speed drifts by more than most models differ.
 """
 
 from __future__ import annotations
@@ -38,11 +37,6 @@ def synchroniser(device: str) -> Callable[[], None] | None:
     if kind == "cuda":
         return lambda: torch.cuda.synchronize(device)
     return lambda: getattr(torch, kind).synchronize()
-
-
-def measure_latency(call: Call, batches: Sequence[Any], **options: Any) -> LatencyRecord:
-    """Times one model over a whole set; see `measure_side_by_side` for the options and what is counted."""
-    return measure_side_by_side({"model": call}, batches, **options)["model"]
 
 
 def measure_side_by_side(

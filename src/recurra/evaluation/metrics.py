@@ -186,13 +186,9 @@ def evaluate_logits(
     """
     scores = np.asarray(logits, dtype=np.float64)
     truth = np.asarray(labels)
-    if scores.ndim != 2 or scores.shape[1] < 2 or truth.shape != scores.shape[:1]:
-        raise ValueError(f"logits (rows, classes >= 2) and labels (rows,) needed; got {scores.shape} and {truth.shape}")
     rows, classes = scores.shape
     if rows == 0:
         raise DataError("there is no row to evaluate (0 rows); give a split with at least one row")
-    if not np.issubdtype(truth.dtype, np.integer):
-        raise ValueError(f"labels are {truth.dtype}; integers are needed")
     if truth.min() < 0 or truth.max() >= classes:
         outside = int(truth.max()) if truth.max() >= classes else int(truth.min())
         raise DataError(f"label {outside} is outside the model's {classes} classes; allowed: 0 to {classes - 1}")

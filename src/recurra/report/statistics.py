@@ -23,7 +23,7 @@ from recurra.core.errors import RecurraError
 from recurra.core.terminal import p_value, words
 from recurra.evaluation.audits.grading import kept_rows
 from recurra.evaluation.audits.registry import meaning
-from recurra.evaluation.predictions import Predictions, read_correctness
+from recurra.evaluation.predictions import Predictions
 from recurra.evaluation.significance import (
     BootstrapDifference,
     discordant_odds_ratio,
@@ -55,7 +55,6 @@ _LEAST_POOLED = 3
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-KnownRows = dict[bytes, tuple[bytes, NDArray[np.int64]]]
 
 
 @dataclass(frozen=True)
@@ -154,12 +153,9 @@ ScoredTables = Mapping[TableKey, Mapping[str, ScoredModel]]
 
 
 def scored_model(
-    label: str, runs: Sequence[LoadedRun], split: str, reporting: Reporting, *, measure: Measure, known: KnownRows
+    label: str, runs: Sequence[LoadedRun], split: str, reporting: Reporting, *, measure: Measure
 ) -> ScoredModel:
-    """Reads how a model's runs did on a split.
-
-    Rows that are ``known`` are not decoded again, see `recurra.evaluation.predictions.read_correctness`.
-    """
+    """Reads how a model's runs did on a split."""
     evaluated = all(split in run.record.metrics for run in runs)
     return ScoredModel(
         label=label,
@@ -167,23 +163,21 @@ def scored_model(
         seeds=tuple(run.record.seed for run in runs),
         values=tuple(measure.of_run(run.record.metrics[split]) for run in runs) if evaluated else (),
         seeded=not all(reporting.stands_everywhere(run) for run in runs),
-        rows=_read_rows(runs, split, known, measure) if measure.paired_by_rows and evaluated else None,
+        rows=_read_rows(runs, split, measure) if measure.paired_by_rows and evaluated else None,
         barred=reporting.barred(runs, split, measure),
     )
 
 
-def _read_rows(runs: Sequence[LoadedRun], split: str, known: KnownRows, measure: Measure) -> Rows | None:
+def _read_rows(runs: Sequence[LoadedRun], split: str, measure: Measure) -> Rows | None:
     """Of the runs whose predictions are on disk and whole; none if no run has any, or runs have other rows."""
     parts: list[Predictions] = []
     keyed: dict[int, tuple[bytes, Mask]] = {}
     for place, run in enumerate(runs):
         with contextlib.suppress(RecurraError):
-            if measure.by_labels or run.folds:
-                part = run.predictions(split)
+            part = run.predictions(split)
+            keyed[place] = part.key, part.correct
+            if measure.by_labels:
                 parts.append(part)
-                keyed[place] = part.key, part.correct
-            else:
-                keyed[place] = read_correctness(run.folder, split, known)
     keys = {key for key, _ in keyed.values()}
     if len(keys) != 1 or not all(correct.size for _, correct in keyed.values()):
         return None

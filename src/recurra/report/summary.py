@@ -15,11 +15,10 @@ from pydantic import ValidationError
 from recurra.core.errors import DataError, RecurraError
 from recurra.core.files import read_json
 from recurra.core.packed import LATENCY_NAME, SPEC_NAME, in_study, run_folders
-from recurra.core.record import LatencyRecord, SharedParts, read_any_record
+from recurra.core.record import LatencyRecord, read_any_record
 from recurra.core.record_parts import ANSWERS, TRAINING_SPLIT
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.statistics import (
-    KnownRows,
     ScoredTables,
     answer_contrasts,
     compare_models,
@@ -87,11 +86,11 @@ def load_runs(
         The finished runs in the order given, and ``run_id`` and ``reason``, in one line, of those without a record.
     """
     finished: list[LoadedRun] = []
-    failed, shared = dict(failures or {}), SharedParts()
+    failed = dict(failures or {})
     for folder in folders:
         path = Path(folder)
         try:
-            record = read_any_record(path, shared)
+            record = read_any_record(path)
             beside = reporting_of(record.task).beside(path, record)
         except RecurraError as error:
             failed.setdefault(path.name, str(error))
@@ -461,10 +460,9 @@ def summarise(
     if tasks:
         reporting = reporting_of(tasks[0])
         groups = group_tables(reporting.pooled(runs), reporting)
-        known: KnownRows = {}
         scored = {
             table.key: {
-                label: scored_model(label, group, table.headline, reporting, measure=measure, known=known)
+                label: scored_model(label, group, table.headline, reporting, measure=measure)
                 for label, group in table.groups.items()
             }
             for table in groups

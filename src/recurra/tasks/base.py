@@ -499,7 +499,7 @@ class Task(ABC):
         self, call: Callable[[Any], Any], inputs: Sequence[Any], config: RunConfig, threads: int
     ) -> dict[str, LatencyRecord]:
         """Times the model of a run by itself, at batch 1 and at the evaluation batch size."""
-        from recurra.evaluation.latency import measure_latency, synchroniser
+        from recurra.evaluation.latency import measure_side_by_side, synchroniser
 
         device = "cpu"
         if not config.is_control:
@@ -507,15 +507,15 @@ class Task(ABC):
 
             device = str(default_device())
         return {
-            f"batch_{size}": measure_latency(
-                call,
+            f"batch_{size}": measure_side_by_side(
+                {"model": call},
                 self.timing_batches(inputs, size),
                 synchronise=synchroniser(device),
                 threads=threads,
                 precision=config.precision,
                 device=device,
                 scope=self.timing_scope,
-            )
+            )["model"]
             for size in sorted({1, config.protocol.evaluation_batch_size})
         }
 

@@ -19,7 +19,6 @@ from recurra.core.record import (
     RECORDS,
     SCHEMA_VERSION,
     RunRecord,
-    SharedParts,
     holds_record,
     read_any_record,
     read_language_record,
@@ -42,25 +41,6 @@ def test_a_record_comes_back_as_written(run: Path, tmp_path: Path) -> None:
     assert read_record(write_record(tmp_path, changed)).content_hash != record.content_hash
     assert read_record(run / "record.json") == record
     assert [audit.name for audit in record.failed_audits()] == ["leakage.contained.test"]
-
-
-def test_records_share_equal_parts_and_no_others(run: Path, tmp_path: Path) -> None:
-    first = read_record(run)
-    audits = [*first.audits, leakage(kind="exact")]
-    other = first.model_copy(update={"audits": audits, "data": first.data.model_copy(update={"dropped": {"empty": 1}})})
-    folders = [run, *(tmp_path / name for name in "abc")]
-    for folder, record in zip(folders[1:], (other, other, first), strict=True):
-        write_record(folder, record)
-    shared = SharedParts()
-    records = [read_any_record(folder, shared) for folder in folders]
-    assert records == [read_any_record(folder) for folder in folders]
-    assert records[1].data is records[2].data and records[1].data is not records[0].data
-    assert len({id(record.environment) for record in records}) == len({id(record.audits[0]) for record in records}) == 1
-    assert records[1].audits[1] is records[2].audits[1]
-    path = folders[2] / "record.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"empty": 1', '"empty": 2'), encoding="utf-8")
-    with pytest.raises(CheckpointError, match="changed after it was written"):
-        read_any_record(folders[2], shared)
 
 
 def damaged(run: Path, folder: Path, text: str) -> Path:

@@ -6,7 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recurra.evaluation.latency import measure_latency, measure_side_by_side, rows_in
+from recurra.core.record import LatencyRecord
+from recurra.evaluation.latency import measure_side_by_side, rows_in
+
+
+def alone(call: Any, batches: Any, **options: Any) -> LatencyRecord:
+    return measure_side_by_side({"model": call}, batches, **options)["model"]
 
 
 class Bench:
@@ -45,21 +50,21 @@ def test_times_are_a_sample_over_the_whole_set() -> None:
         bench.now += next(costs) * 1_000_000
 
     batches = [[1, 2], [3, 4], [5]]
-    got = measure_latency(call, batches, warmup=2, threads=1, clock=bench.clock)
+    got = alone(call, batches, warmup=2, threads=1, clock=bench.clock)
     assert (got.batch_size, got.samples) == (2, 5)
     assert got.mean_ms == pytest.approx(12 / 5)
     assert got.median_ms == pytest.approx(np.median([2, 1, 6]))
     assert got.p90_ms == pytest.approx(np.percentile([2, 1, 6], 90))
     assert got.p99_ms == pytest.approx(np.percentile([2, 1, 6], 99))
     assert (got.threads, got.device, got.precision, got.scope) == (1, "cpu", "fp32", "model")
-    told = measure_latency(len, [[1]], threads=3, device="cuda:1", precision="bf16", scope="text")
+    told = alone(len, [[1]], threads=3, device="cuda:1", precision="bf16", scope="text")
     assert (told.threads, told.device, told.precision, told.scope) == (3, "cuda:1", "bf16", "text")
 
 
 def test_warm_up_is_not_counted_and_covers_the_set() -> None:
     bench = Bench()
     batches = [[index] for index in range(9)]
-    got = measure_latency(bench.model("a", 1_000_000), batches, warmup=3, threads=1, clock=bench.clock)
+    got = alone(bench.model("a", 1_000_000), batches, warmup=3, threads=1, clock=bench.clock)
     assert got.mean_ms == pytest.approx(1.0)
     assert [batch[0] for _, batch in bench.log[:3]] == [8, 4, 0]
     assert [batch[0] for _, batch in bench.log[3:]] == list(range(9))
@@ -69,10 +74,10 @@ def test_work_that_the_device_still_does_is_waited_for() -> None:
     bench = Bench(asynchronous=True)
     call = bench.model("a", 1_000_000)
     batches = [[1, 2]] * 4
-    synchronised = measure_latency(call, batches, threads=1, synchronise=bench.synchronise, clock=bench.clock)
+    synchronised = alone(call, batches, threads=1, synchronise=bench.synchronise, clock=bench.clock)
     assert synchronised.mean_ms == pytest.approx(1.0)
     # The same without waiting sees nothing: this is what the argument is for.
-    assert measure_latency(call, batches, threads=1, clock=bench.clock).mean_ms == 0.0
+    assert alone(call, batches, threads=1, clock=bench.clock).mean_ms == 0.0
 
 
 def test_competitors_take_turns_and_each_begins_equally_often() -> None:
@@ -124,6 +129,6 @@ def test_garbage_collector_is_put_back_also_after_an_error() -> None:
 
     assert gc.isenabled()
     with pytest.raises(RuntimeError, match="stop"):
-        measure_latency(call, [[1]], warmup=0, threads=1)
+        alone(call, [[1]], warmup=0, threads=1)
     assert seen == [False]
     assert gc.isenabled()

@@ -33,12 +33,6 @@ def test_mean_interval_agrees_with_scipy(values: list[float]) -> None:
         assert (low, high) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("values", [[], [math.nan, 1.0]])
-def test_mean_interval_refuses(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="finite"):
-        mean_interval(values)
-
-
 @given(st.integers(1, 3000), st.data())
 @settings(deadline=None)
 def test_wilson_agrees_with_scipy(total: int, data: st.DataObject) -> None:
@@ -103,8 +97,6 @@ def test_a_drawn_p_value_is_never_0_and_counts_the_observed_difference() -> None
     assert got.difference == pytest.approx((a - b).mean()) and got.low < got.difference < got.high
     # One resample and one row: the resample is the row, and as far from the difference as that is from 0 or nearer.
     assert paired_bootstrap([math.pi], [0.0], samples=1).p == 0.5
-    with pytest.raises(ValueError, match="at least 1"):
-        paired_bootstrap(a, b, samples=0)
 
 
 def test_holm_by_hand_and_bounds() -> None:
@@ -112,8 +104,6 @@ def test_holm_by_hand_and_bounds() -> None:
     assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
     assert holm([]) == []
     assert holm([0.9, 0.8]) == [1.0, 1.0]
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        holm([1.5])
 
 
 @pytest.mark.parametrize(("a", "b"), [([True], [True, False]), ([], []), ([[True]], [[True]])])
@@ -146,5 +136,3 @@ def test_bootstrap_of_macro_f1_is_the_resampling_of_rows() -> None:
     back = paired_bootstrap_by_class(truth, said[2:], said[:2], labels=3, score=macro_f1)
     assert back.difference == pytest.approx(-found.difference)
     assert paired_bootstrap_by_class(truth, said[:1], said[:1], labels=3, score=macro_f1).p == 1.0
-    with pytest.raises(ValueError, match="the same rows twice"):
-        paired_bootstrap_by_class(truth, said[:1], [said[0][:5]], labels=3, score=macro_f1)

@@ -17,7 +17,7 @@ from recurra.core.errors import CheckpointError
 from recurra.core.files import read_json
 from recurra.core.packed import RECORDS_NAME, in_study, packed_files, read_study_bytes, run_folders, study_files
 from recurra.core.record import holds_any_record, holds_record, read_any_record, read_record
-from recurra.evaluation.predictions import read_correctness, read_predictions
+from recurra.evaluation.predictions import read_predictions
 from recurra.report.summary import read_latency_file, read_study
 from recurra.study import packing
 from recurra.study.packing import pack_study
@@ -60,7 +60,6 @@ def test_a_packed_study_is_read_as_its_folders_are(study: Path, tmp_path: Path) 
         assert read_study_bytes(packed / "record.json") == (run / "record.json").read_bytes()
         assert read_any_record(packed) == read_any_record(run)
         assert holds_any_record(packed) and holds_record(packed, read_record(run).config_hash)
-        assert read_correctness(packed, "test")[0] == read_correctness(run, "test")[0]
         one, other = read_predictions(packed, "test"), read_predictions(run, "test")
         assert one.key == other.key and one.logits.tobytes() == other.logits.tobytes()
     assert read_json(output / "latency.json") == read_json(study / "latency.json")

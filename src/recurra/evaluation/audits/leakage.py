@@ -31,7 +31,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from recurra.core.errors import ConfigurationError
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.reviews import Words, runs, text_identity, texts_inside
@@ -198,8 +197,6 @@ def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequenc
 
     The alarm fails if that fails, for the figure must then not be quoted; else it stands as a measured figure.
     """
-    if not word_perplexity >= 1:
-        raise ConfigurationError(f"a word perplexity of {word_perplexity} is impossible; allowed: from 1")
     name = "perplexity.too-good"
     figure = {"value": word_perplexity if math.isfinite(word_perplexity) else None, "threshold": ALARM_WORD_PERPLEXITY}
     if word_perplexity >= ALARM_WORD_PERPLEXITY:
@@ -256,8 +253,6 @@ MIN_ROWS = 20
 def audit_seen(train: TextSplit, split: TextSplit, correct: npt.ArrayLike) -> AuditResult:
     """Compares the accuracy on seen and on unseen rows of a split, seen minus unseen, also at equal length."""
     right = np.asarray(correct)
-    if right.shape != (len(split),) or right.dtype != np.bool_:
-        raise ValueError(f"correct must be {len(split)} truth values; got {right.dtype} of shape {right.shape}")
     name = f"seen.{split.name}"
     judged: Mask = split.word_counts >= MIN_CONTAINED_WORDS
     seen: Mask = (overlap_of(train, split).container >= 0) & judged
