@@ -128,9 +128,8 @@ class PlanScores:
             fitted = {"table": [relaxed.embedding_size, digest]}
         rows_hash = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
         content = {"version": _SCORE_VERSION, "encoder": source.sha256, "rows": rows_hash, "relaxations": {}, **fitted}
-        self._key = content_hash(content)
-        self._path = cache_path(f"plans-{self._key}", cache_dir)
-        stored = read_arrays(self._path, self._key, ("plans", "kept"))
+        self._path = cache_path(f"plans-{content_hash(content)}", cache_dir)
+        stored = read_arrays(self._path, ("plans", "kept"))
         self._known: dict[str, float] = {}
         if stored is not None:
             self._known.update(
@@ -163,7 +162,7 @@ class PlanScores:
         if len(self._known) > self._stored:
             names = np.frombuffer("\n".join(self._known).encode(), dtype=np.uint8)
             kept = np.array(list(self._known.values()), dtype=np.float64)
-            write_arrays(self._path, self._key, {"plans": names, "kept": kept})
+            write_arrays(self._path, {"plans": names, "kept": kept})
             self._stored = len(self._known)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-CACHE_FORMAT = "recurra-tokens-1"
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -39,28 +38,34 @@ def cache_path(key: str, cache_dir: Path | None) -> Path:
     return (cache_dir or Path.home() / ".cache" / "recurra" / "tokens") / f"{key}.safetensors"
 
 
-def read_arrays(path: Path, key: str, names: Sequence[str]) -> Arrays | None:
+def cached_arrays(path: Path, names: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
+    """Reads arrays from the cache; what is not there, or not whole, is made and written."""
+    arrays = read_arrays(path, names)
+    if arrays is None:
+        arrays = make()
+        write_arrays(path, arrays)
+    return arrays
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> Arrays | None:
     """Returns the arrays, or None if there are none or the file is not whole (which is logged)."""
     if not path.exists():
         return None
     # numpy itself refuses shapes and kinds of numbers that the format allows.
     broken = (SafetensorError, OSError, ValueError, KeyError, TypeError)
     with contextlib.suppress(*broken), safe_open(path, framework="np") as file:
-        metadata = file.metadata() or {}
-        if metadata.get("format") == CACHE_FORMAT and metadata.get("key") == key:
-            arrays = {name: file.get_tensor(name) for name in names}
-            if _checksum(arrays) == metadata.get("sha256"):
-                return arrays
+        arrays = {name: file.get_tensor(name) for name in names}
+        if _checksum(arrays) == (file.metadata() or {}).get("sha256"):
+            return arrays
     logger.warning("'%s' is damaged and is made again", path)
     return None
 
 
-def write_arrays(path: Path, key: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Writes the arrays atomically; a cache that cannot be written costs time only, so that is logged, not raised."""
-    metadata = {"format": CACHE_FORMAT, "key": key, "sha256": _checksum(arrays)}
     try:
         with atomic_path(path) as temporary:
-            save_file(dict(arrays), temporary, metadata=metadata)
+            save_file(dict(arrays), temporary, metadata={"sha256": _checksum(arrays)})
     except StorageError as error:
         logger.warning("tokenised rows were not cached: %s", error)
 
@@ -236,15 +241,15 @@ def encode_split(
 ) -> EncodedSplit:
     """Tokenises a split, or reads it from the cache, whose key is the split, the tokenizer and the lengths."""
     key = f"{split.fingerprint}-{tokenizer_hash(tokenizer)}-{max_length}" + (f"x{windows}" if windows > 1 else "")
-    path = cache_path(key, cache_dir)
     names = ["input_ids", "offsets", "labels", *(["window_counts"] if windows > 1 else [])]
-    arrays = read_arrays(path, key, names)
-    if arrays is None or not np.array_equal(arrays["labels"], split.labels):
+
+    def encode() -> Arrays:
         input_ids, offsets, counts = encode_windows(split.texts, tokenizer, max_length, windows)
-        arrays = {"input_ids": input_ids, "offsets": offsets, "labels": split.labels}
-        if windows > 1:
-            arrays["window_counts"] = np.ones(len(split), dtype=np.int64) if counts is None else counts
-        write_arrays(path, key, arrays)
+        every = np.ones(len(split), dtype=np.int64) if counts is None else counts
+        made: Arrays = {"input_ids": input_ids, "offsets": offsets, "labels": split.labels, "window_counts": every}
+        return {name: made[name] for name in names}
+
+    arrays = cached_arrays(cache_path(key, cache_dir), names, encode)
     counts = arrays.pop("window_counts", None)
     if counts is None or (counts == 1).all():
         return EncodedSplit(**arrays)

@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import CORPORA, SENTENCE_END, load_dataset
 from recurra.data.dataset import TextDataset
-from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
+from recurra.data.encoding import cache_path, cached_arrays, encode_texts
 from recurra.data.formats import split_names
 from recurra.data.reviews import rows_that_give_away, text_identity
 from recurra.data.tables import STREAM_FORMATS, TableFile, check_path
@@ -160,11 +161,8 @@ def read_passages(
         sha256, texts = _training_texts(name, corpora, text_column)
         path_key = content_hash({**key, "source": sha256})
         path = cache_path(f"passages-{path_key}", cache_dir)
-        arrays = read_arrays(path, path_key, ("input_ids", "offsets", "counts"))
-        if arrays is None:
-            reporter.say(f"cutting '{name}' into passages")
-            arrays = _cut(name, texts, set(reported), judged, tokenizer)
-            write_arrays(path, path_key, arrays)
+        cut = partial(_cut, name, texts, set(reported), judged, tokenizer, reporter=reporter)
+        arrays = cached_arrays(path, ("input_ids", "offsets", "counts"), cut)
         read, left_out = arrays["counts"].tolist()
         source = PassageSource(short_name(name), sha256, read, left_out, arrays["input_ids"], arrays["offsets"])
         reporter.say(
@@ -227,7 +225,10 @@ def _cut(
     reported: set[str],
     judged: Sequence[str],
     tokenizer: PreTrainedTokenizerFast,
+    *,
+    reporter: Reporter,
 ) -> dict[str, npt.NDArray[Any]]:
+    reporter.say(f"cutting '{name}' into passages")
     passages: dict[str, None] = {}
     read = equal = 0
     sizes = itertools.cycle(PASSAGE_WORDS)

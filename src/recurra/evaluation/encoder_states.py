@@ -43,11 +43,10 @@ def cached_states(
     if data == IN_MEMORY:
         return mean_states(source, texts, reporter, precision=precision)
     name = str(Path(data).resolve()) if Path(data).is_file() else data
-    key = f"states-{content_hash([source.sha256, precision, STATES_TOKENS, name])}"
-    path = cache_path(key, cache_dir)
+    path = cache_path(f"states-{content_hash([source.sha256, precision, STATES_TOKENS, name])}", cache_dir)
     digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8] for text in texts]
     wanted = np.frombuffer(b"".join(digests), dtype=np.int64)
-    stored = read_arrays(path, key, ["texts", "states"])
+    stored = read_arrays(path, ["texts", "states"])
     known = stored["texts"] if stored is not None else np.zeros(0, dtype=np.int64)
     new, rows = np.unique(wanted, return_index=True)
     rows = rows[~np.isin(new, known)]
@@ -56,7 +55,7 @@ def cached_states(
         computed = mean_states(source, [texts[row] for row in rows], reporter, precision=precision)
         known = np.concatenate([known, wanted[rows]])
         states = computed if states is None else np.concatenate([states, computed])
-        write_arrays(path, key, {"texts": known, "states": states})
+        write_arrays(path, {"texts": known, "states": states})
     if states is None:
         return mean_states(source, texts, reporter, precision=precision)
     order = np.argsort(known)

@@ -16,7 +16,7 @@ from tokenizers.trainers import BpeTrainer
 
 from recurra.core.errors import ConfigurationError, did_you_mean
 from recurra.data.configuration import ALIASES, LanguageDataConfig
-from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
+from recurra.data.encoding import Arrays, cache_path, cached_arrays, encode_texts
 from recurra.data.language.corpora import SOURCES, LanguageDataset, RunningText
 from recurra.data.tokenization import (
     TRAINED,
@@ -73,12 +73,12 @@ def encode_running_text(
     if tokenizer.eos_token_id is None:
         raise ConfigurationError("the tokenizer has no end-of-text token (eos_token); texts cannot be joined with it")
     key = f"text-{split.fingerprint}-{tokenizer_hash(tokenizer)}"
-    path = cache_path(key, cache_dir)
-    arrays = read_arrays(path, key, ("input_ids", "offsets"))
-    if arrays is None:
-        input_ids, offsets = encode_texts(split.texts, tokenizer, None)
-        arrays = {"input_ids": input_ids, "offsets": offsets}
-        write_arrays(path, key, arrays)
+    names = ("input_ids", "offsets")
+
+    def encode() -> Arrays:
+        return dict(zip(names, encode_texts(split.texts, tokenizer, None), strict=True))
+
+    arrays = cached_arrays(cache_path(key, cache_dir), names, encode)
     return EncodedText(**arrays, end_of_text=int(tokenizer.eos_token_id), words=split.words, num_bytes=split.num_bytes)
 
 

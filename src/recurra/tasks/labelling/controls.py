@@ -17,7 +17,7 @@ from recurra.core.progress import Reporter
 from recurra.core.record import ModelRecord
 from recurra.core.sealed import MODEL_NAME
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.encoding import cache_path, read_arrays, write_arrays
+from recurra.data.encoding import cache_path, cached_arrays
 from recurra.data.splits import stratified_fraction
 from recurra.data.tokenization import read_tokenizer
 from recurra.models.controls.fitting import FEW_LABELS, fit_linear, fit_static, fit_tuned
@@ -87,14 +87,15 @@ def fit_control(
     source = encoder_of(config.model_overrides)
     assert source is not None
     tokenizer = read_tokenizer(source.folder)
-    path = cache_path(f"pieces-{source.sha256}", machine.cache_dir)
-    kept = read_arrays(path, source.sha256, ["vectors"])
-    if kept is None:
+
+    def vectors() -> dict[str, npt.NDArray[Any]]:
         from recurra.models.adaptation.convert import piece_vectors
 
-        kept = {"vectors": piece_vectors(source, tokenizer).numpy()}
-        write_arrays(path, source.sha256, kept)
-    return fit_static(texts, targets, kept["vectors"], tokenizer.backend_tokenizer, encoder=source.name, **how)
+        return {"vectors": piece_vectors(source, tokenizer).numpy()}
+
+    path = cache_path(f"pieces-{source.sha256}", machine.cache_dir)
+    pieces = cached_arrays(path, ["vectors"], vectors)["vectors"]
+    return fit_static(texts, targets, pieces, tokenizer.backend_tokenizer, encoder=source.name, **how)
 
 
 def time_control(config: RunConfig, data: StudyData) -> float:

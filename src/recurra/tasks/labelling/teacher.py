@@ -22,7 +22,7 @@ from recurra.core.record import AuditResult, LabelRunRecord, TeacherRecord, hold
 from recurra.core.sealed import sealed_model
 from recurra.data.corpora import recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.encoding import EncodedSplit, cache_path, read_arrays, write_arrays
+from recurra.data.encoding import EncodedSplit, cache_path, cached_arrays
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.engines.trained import FlatRows, ForeignClassifier
 from recurra.deployment.export.manifest import is_export, read_source_record
@@ -265,14 +265,13 @@ class _Asked:
     def _part(self, name: str, start: int, rows: int, identity: list[Any], compute: Callable[[], Any]) -> Any:
         """``identity`` is what the part depends on beside the teacher."""
         key = content_hash([identity[0], self.teacher.identity, self.precision, *identity[1:]])[:40]
-        path = cache_path(f"teacher-{key}", self._cache_dir)
-        arrays = read_arrays(path, key, (name,))
-        if arrays is None:
+
+        def ask() -> dict[str, npt.NDArray[Any]]:
             what = "" if name == "logits" else f" for {name}"
             self._reporter.say(f"asking {self.teacher.config.name}{what}: rows {start + 1:,} to {start + rows:,}")
-            arrays = {name: compute()}
-            write_arrays(path, key, arrays)
-        return arrays[name]
+            return {name: compute()}
+
+        return cached_arrays(cache_path(f"teacher-{key}", self._cache_dir), (name,), ask)[name]
 
     def compute_logits(self, texts: Sequence[str], label_names: Sequence[str]) -> npt.NDArray[np.float32]:
         """Asks for one part."""
