@@ -172,6 +172,7 @@ def test_any_text_is_a_text(server: Running, folders: dict[str, Path], text: str
         )
 
 
+# More mistakes within JSON: `tests/unit/deployment/serving/test_bodies.py`.
 HOSTILE = {
     "empty body": (b"", 400, "malformed"),
     "cut JSON": (b'{"text": "a', 400, "malformed"),
@@ -183,19 +184,10 @@ HOSTILE = {
     "deep": (b"[" * 100_000, 422, "invalid"),
     "deep text": (b'{"text": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 422, "invalid"),
     "huge number": (b'{"text": ' + b"9" * 100_000 + b"}", 422, "invalid"),
-    "number": (b'{"text": 5}', 422, "invalid"),
     "not a number": (b'{"text": NaN}', 400, "malformed"),
-    "null": (b'{"text": null}', 422, "invalid"),
-    "object": (b'{"text": {"a": 1}}', 422, "invalid"),
-    "array": (b'["a"]', 422, "invalid"),
     "string": (b'"a"', 422, "invalid"),
-    "nothing": (b"{}", 422, "invalid"),
-    "empty list": (b'{"text": []}', 422, "invalid"),
-    "mixed list": (b'{"text": ["a", null]}', 422, "invalid"),
     "nested list": (b'{"text": [["a"]]}', 422, "invalid"),
-    "unknown key": (b'{"text": "a", "texts": ["b"]}', 422, "invalid"),
     "model of a wrong type": (b'{"text": "a", "model": 1}', 422, "invalid"),
-    "empty model": (b'{"text": "a", "model": ""}', 422, "invalid"),
     "no models": (b'{"text": "a", "model": []}', 422, "invalid"),
     "model twice": (b'{"text": "a", "model": ["tiny", "tiny"]}', 422, "invalid"),
     "unknown model": (b'{"text": "a", "model": "tony"}', 404, "unknown_model"),

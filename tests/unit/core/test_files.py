@@ -286,9 +286,8 @@ def test_a_folder_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> N
     target = tmp_path / "out"
     with pytest.raises(StorageError, match="is there already"), atomic_folder(target) as folder:
         fill(folder, "mine")
-        write_directly = target
-        write_directly.mkdir()
-        fill(write_directly, "theirs")
+        target.mkdir()
+        fill(target, "theirs")
     assert snapshot(tmp_path) == {f"out/{name}": text for name, text in content("theirs").items()}
 
 

@@ -155,14 +155,16 @@ def test_repeats_inside_train_are_kept_and_counted(tmp_path: Path) -> None:
     assert "3 train rows repeat the text of another; 1 texts have more than one label." in dataset.notes
 
 
-def test_one_class_only(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"one class only: all 2 rows have the label 'good'.*at least two"):
-        load_dataset(DataConfig(name=write(tmp_path / "a.csv", [("a", "good"), ("b", "good")])))
-
-
-def test_a_label_column_that_is_none(tmp_path: Path) -> None:
-    rows = [(f"text {index}", f"unique {index}") for index in range(30)]
-    with pytest.raises(DataError, match=r"30 different labels in 30 rows.*--label-column"):
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("a", "good"), ("b", "good")], r"one class only: all 2 rows have the label 'good'.*at least two"),
+        ([(f"text {n}", f"unique {n}") for n in range(30)], r"30 different labels in 30 rows.*--label-column"),
+        ([("a", "good"), ("b", "bad")], r"too few rows to split off validation and test: 2 rows.*--validation"),
+    ],
+)
+def test_rows_that_no_classifier_can_be_made_of(rows: list[tuple[str, ...]], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
         load_dataset(DataConfig(name=write(tmp_path / "a.csv", rows)))
 
 
@@ -170,11 +172,6 @@ def test_a_label_in_test_that_train_lacks(tmp_path: Path) -> None:
     test = write(tmp_path / "t.csv", [("a", "good"), ("b", "goood")])
     with pytest.raises(DataError, match=r"t.csv' line 3 has the label 'goood' \(did you mean 'good'\?\).*bad, good"):
         load_dataset(DataConfig(name=write(tmp_path / "a.csv", many()), test=test))
-
-
-def test_too_few_rows(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"too few rows to split off validation and test: 2 rows.*--validation"):
-        load_dataset(DataConfig(name=write(tmp_path / "a.csv", [("a", "good"), ("b", "bad")])))
 
 
 def test_a_rare_class_stays_in_train_and_is_noted(tmp_path: Path) -> None:
