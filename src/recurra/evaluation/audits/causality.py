@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import FINAL_HEAD, IN_TRAINING, AuditResult
-from recurra.evaluation.audits.invariance import TOLERANCE, exact_fp32, judge_difference
+from recurra.evaluation.audits.invariance import TOLERANCE, exact_fp32, judge_difference, largest, padded
 from recurra.evaluation.perplexity import head_names
 from recurra.models.configuration import RecurraConfig
 from recurra.models.heads import IGNORED
@@ -112,54 +111,33 @@ def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: in
         return [_logits(probe, rows, fillers, tolerance), _loss(probe, rows, fillers, tolerance)]
 
 
-def _pad(rows: list[Tensor], filler: Tensor, *, left: bool) -> tuple[Tensor, Tensor]:
-    """Ids and mask ``(rows, tokens)`` at the filler's length."""
-    ids = filler.repeat(len(rows), 1)
-    mask = torch.zeros_like(ids)
-    for number, row in enumerate(rows):
-        where = slice(len(filler) - len(row), None) if left else slice(None, len(row))
-        ids[number, where], mask[number, where] = row, 1
-    return ids, mask
-
-
 def _logits(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], tolerance: float) -> AuditResult:
     alone = [probe.logits(row[None]) for row in rows]
     scale = max(float(logits.abs().max()) for heads in alone for logits in heads.values())
     differences = {}
     for what, filler in fillers.items():
         for side in ("right", "left"):
-            ids, mask = _pad(rows, filler, left=side == "left")
+            ids, mask = padded(rows, filler, left=side == "left")
             batch = probe.logits(ids, mask)
-            differences[f"{what}, {side}"] = max(
-                _largest(batch[head][number][mask[number].bool()] - logits[0])
+            differences[f"{what}, {side}"] = [
+                float((batch[head][number][mask[number].bool()] - logits[0]).abs().max())
                 for number, heads in enumerate(alone)
                 for head, logits in heads.items()
-            )
+            ]
     return judge_difference("padding.logits", "padding or neighbours change a logit", differences, scale, tolerance)
 
 
 def _loss(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], tolerance: float) -> AuditResult:
-    differences = {}
-    scale = 0.0
-    for what, filler in fillers.items():
-        for side in ("right", "left") if probe.ours else ("right",):
-            found = 0.0
-            for row in rows:
-                alone = probe.loss(row[None], torch.ones(1, len(row), dtype=torch.long))
-                ids, mask = _pad([row], filler, left=side == "left")
-                found = max(found, _number(abs(probe.loss(ids, mask) - alone)))
-                scale = max(scale, abs(alone))
-            differences[f"{what}, {side}"] = found
-    return judge_difference("padding.loss", "padding changes a loss", differences, scale, tolerance)
-
-
-def _largest(difference: Tensor) -> float:
-    return _number(float(difference.abs().max()))
-
-
-def _number(difference: float) -> float:
-    """Infinity for what is no number, which `max` would pass over."""
-    return math.inf if math.isnan(difference) else difference
+    alone = [probe.loss(row[None], torch.ones(1, len(row), dtype=torch.long)) for row in rows]
+    differences = {
+        f"{what}, {side}": [
+            probe.loss(*padded([row], filler, left=side == "left")) - loss
+            for row, loss in zip(rows, alone, strict=True)
+        ]
+        for what, filler in fillers.items()
+        for side in (("right", "left") if probe.ours else ("right",))
+    }
+    return judge_difference("padding.loss", "padding changes a loss", differences, largest(alone), tolerance)
 
 
 # Every later token of a short row is exchanged; convolutions that read far are measured on a longer one.

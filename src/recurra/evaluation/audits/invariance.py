@@ -15,12 +15,13 @@ import contextlib
 import copy
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from recurra.core.configuration import derive_seed
 from recurra.core.record import AuditResult
@@ -49,7 +50,8 @@ def exact_fp32(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 TOLERANCE = 1e-4
 MIN_ROWS = 2
 
-Tokens = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Logits = Callable[[Sequence[Tensor], Tensor], Floats]
 
 
 def audit_invariance(
@@ -74,82 +76,79 @@ def audit_invariance(
     limit = max_length or getattr(getattr(model, "config", None), "max_position_embeddings", None)
     rng = np.random.default_rng(derive_seed(seed, "invariance", "content"))
     with exact_fp32(model) as exact:
-        probe = _Probe(exact, pad_token_id)
-        return [_audit_padding(probe, chosen, limit, tolerance, rng), _audit_neighbours(probe, chosen, tolerance, rng)]
+        device = next((parameter.device for parameter in exact.parameters()), torch.device("cpu"))
+
+        def logits(rows: Sequence[Tensor], filler: Tensor) -> Floats:
+            """Of rows filled up to the length of the filler, ``(rows, labels)``."""
+            ids, mask = padded(rows, filler)
+            output = exact(input_ids=ids.to(device), attention_mask=mask.to(device))
+            return np.asarray(output.logits.detach().to("cpu", torch.float64).numpy())
+
+        return [
+            _audit_padding(logits, chosen, pad_token_id, tolerance, rng, limit=limit),
+            _audit_neighbours(logits, chosen, pad_token_id, tolerance, rng),
+        ]
 
 
-class _Probe:
-    """Runs the model on padded batches."""
-
-    def __init__(self, model: torch.nn.Module, pad_token_id: int) -> None:
-        self.model = model
-        self.pad_token_id = pad_token_id
-        parameter = next(model.parameters(), None)
-        self.device = torch.device("cpu") if parameter is None else parameter.device
-
-    def logits(self, rows: Sequence[Tokens], length: int, filler: Tokens | None = None) -> npt.NDArray[np.float64]:
-        """Logits of rows padded to ``length``, shape ``(rows, labels)``; ``filler`` stands under the mask if given."""
-        tokens = np.full((len(rows), length), self.pad_token_id, dtype=np.int64)
-        if filler is not None:
-            tokens[:] = filler[:length]
-        mask = np.zeros((len(rows), length), dtype=np.int64)
-        for position, row in enumerate(rows):
-            tokens[position, : len(row)] = row
-            mask[position, : len(row)] = 1
-        output = self.model(
-            input_ids=torch.from_numpy(tokens).to(self.device), attention_mask=torch.from_numpy(mask).to(self.device)
-        )
-        return output.logits.detach().to("cpu", torch.float64).numpy()
+def padded(rows: Sequence[Tensor], filler: Tensor, *, left: bool = False) -> tuple[Tensor, Tensor]:
+    """Ids and mask ``(rows, tokens)`` of rows at the length of the filler, which stands under the mask beside them."""
+    ids = filler.repeat(len(rows), 1)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        where = slice(len(filler) - len(row), None) if left else slice(None, len(row))
+        ids[number, where], mask[number, where] = row, 1
+    return ids, mask
 
 
 def _audit_padding(
-    probe: _Probe, rows: Sequence[Tokens], limit: int | None, tolerance: float, rng: np.random.Generator
+    logits: Logits, rows: Sequence[Tensor], pad: int, tolerance: float, rng: np.random.Generator, *, limit: int | None
 ) -> AuditResult:
-    differences = {"padding tokens": 0.0, "masked tokens": 0.0}
-    scale = 0.0
+    differences: dict[str, list[float]] = {"padding tokens": [], "masked tokens": []}
+    scales = []
     longest = max(map(len, rows))
-    everything = np.concatenate(rows)
+    everything = torch.cat(list(rows)).numpy()
     for row in rows:
-        alone = probe.logits([row], len(row))
-        scale = _largest(scale, alone)
+        alone = logits([row], row)
+        scales.append(largest(alone))
         targets = {len(row) + 1, longest + 16}
         for length in sorted({min(target, limit or target) for target in targets} - {len(row)}):
             if length < len(row):
                 continue
-            filler = rng.choice(everything, size=length)
-            for kind, what in (("padding tokens", None), ("masked tokens", filler)):
-                difference = probe.logits([row], length, what) - alone
-                differences[kind] = _largest(differences[kind], difference)
+            fillers = torch.full((length,), pad), torch.from_numpy(rng.choice(everything, size=length))
+            for found, filler in zip(differences.values(), fillers, strict=True):
+                found.append(largest(logits([row], filler) - alone))
     name, changes = "invariance.padding", "padding changes a logit"
-    return judge_difference(name, changes, differences, scale, tolerance, rows=len(rows))
+    return judge_difference(name, changes, differences, largest(scales), tolerance, rows=len(rows))
 
 
-def _audit_neighbours(probe: _Probe, rows: Sequence[Tokens], tolerance: float, rng: np.random.Generator) -> AuditResult:
+def _audit_neighbours(
+    logits: Logits, rows: Sequence[Tensor], pad: int, tolerance: float, rng: np.random.Generator
+) -> AuditResult:
     # One padded length for all, so that only the company differs; what padding does is the other audit's question.
-    length = max(map(len, rows))
-    alone = np.concatenate([probe.logits([row], length) for row in rows])
-    scale = _largest(0.0, alone)
-    differences = {}
-    orders = {
-        "all together": np.arange(len(rows)),
-        "reversed": np.arange(len(rows))[::-1],
-        "shuffled": rng.permutation(len(rows)),
+    filler = torch.full((max(map(len, rows)),), pad)
+    alone = np.concatenate([logits([row], filler) for row in rows])
+    everyone = np.arange(len(rows))
+    together = {"all together": [everyone], "reversed": [everyone[::-1]], "shuffled": [rng.permutation(len(rows))]}
+    together["pairs"] = [np.asarray(pair) for pair in itertools.pairwise(rng.permutation(len(rows)).tolist())]
+    differences = {
+        name: [largest(logits([rows[row] for row in order], filler) - alone[order]) for order in orders]
+        for name, orders in together.items()
     }
-    for name, order in orders.items():
-        differences[name] = _largest(0.0, probe.logits([rows[row] for row in order], length) - alone[order])
-    differences["pairs"] = 0.0
-    for pair in itertools.pairwise(rng.permutation(len(rows)).tolist()):
-        together = probe.logits([rows[row] for row in pair], length)
-        differences["pairs"] = _largest(differences["pairs"], together - alone[list(pair)])
     what = "neighbours in the batch change a logit"
-    return judge_difference("invariance.neighbours", what, differences, scale, tolerance, rows=len(rows))
+    return judge_difference("invariance.neighbours", what, differences, largest(alone), tolerance, rows=len(rows))
+
+
+def largest(values: npt.ArrayLike) -> float:
+    """Largest absolute value, 0 of none; one that is no number stays, which Python's `max` would pass over."""
+    return float(np.max(np.abs(values), initial=0.0))
 
 
 def judge_difference(
-    name: str, what: str, differences: Mapping[str, float], scale: float, tolerance: float, **details: Any
+    name: str, what: str, differences: Mapping[str, Sequence[float]], scale: float, tolerance: float, **details: Any
 ) -> AuditResult:
     """Judges the largest of some differences relative to the largest logit or loss; what is no number fails."""
-    worst, difference = max(differences.items(), key=lambda case: math.inf if math.isnan(case[1]) else case[1])
+    by_case = {case: largest(found) for case, found in differences.items()}
+    worst, difference = max(by_case.items(), key=lambda case: math.inf if math.isnan(case[1]) else case[1])
     # Where all is zero there is no scale; then the difference itself is judged.
     value = difference / scale if scale > 0 else difference
     if not math.isfinite(difference) or not math.isfinite(scale):
@@ -165,32 +164,24 @@ def judge_difference(
             **details,
             "largest_difference": difference,
             "scale": scale,
-            "by_case": dict(differences),
+            "by_case": by_case,
             "precision": "fp32",
         },
     )
 
 
-def _choose_rows(encoded: Any, rows: int, seed: int) -> list[Tokens]:
+def _choose_rows(encoded: Any, rows: int, seed: int) -> list[Tensor]:
     """A random choice of distinct rows with the shortest and the longest of a larger choice among them."""
     rng = np.random.default_rng(derive_seed(seed, "invariance", "rows"))
     positions = rng.permutation(len(encoded))[: max(rows * 20, 200)].tolist()
-    distinct = {
-        tuple(tokens.tolist()): tokens
-        for tokens in (np.asarray(encoded[position]["input_ids"], dtype=np.int64) for position in positions)
-    }
-    pool = list(distinct.values())
+    distinct = dict.fromkeys(tuple(map(int, encoded[position]["input_ids"])) for position in positions)
+    pool = [torch.tensor(tokens, dtype=torch.long) for tokens in distinct]
     if len(pool) <= rows:
         return pool
     by_length = sorted(range(len(pool)), key=lambda index: len(pool[index]))
     ends = [by_length[0], by_length[-1]]
     rest = [index for index in range(len(pool)) if index not in ends]
     return [pool[index] for index in (ends + rest)[: max(rows, MIN_ROWS)]]
-
-
-def _largest(so_far: float, values: npt.NDArray[np.float64]) -> float:
-    """Largest absolute value seen; a value that is not finite stays."""
-    return float(np.max(np.abs(np.append(values, so_far))))
 
 
 TOKENS = 64
@@ -222,9 +213,7 @@ def audit_cache(
             output = exact(ids[:, place : place + 1], mask[:, : place + 1], past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             real = mask[:, place].bool()
-            differences.append((output.logits[real, 0] - whole[real, place]).abs().max())
-        # Unlike Python's `max`, it keeps what is no number.
-        largest = float(torch.stack(differences).max())
+            differences.append(float((output.logits[real, 0] - whole[real, place]).abs().max()))
         scale = float(whole[mask.bool()].abs().max())
     what = f"reading {length} tokens one by one with a cache changes a logit"
-    return judge_difference(NAME, what, {"one by one": largest}, scale, tolerance, tokens=length)
+    return judge_difference(NAME, what, {"one by one": differences}, scale, tolerance, tokens=length)
