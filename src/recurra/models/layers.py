@@ -27,12 +27,10 @@ class DepthwiseConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(kernel_size, channels))
         ahead = 0 if causal else kernel_size // 2
         self.lags = tuple((kernel_size - 1 - tap - ahead) * dilation for tap in range(kernel_size))
+        # Earlier positions that it reads, counted from the position itself.
+        self.span = max(self.lags)
+        self.dilation = dilation
         self.reset_parameters()
-
-    @property
-    def span(self) -> int:
-        """Earlier positions that the convolution reads, counted from the position itself."""
-        return max(self.lags)
 
     def reset_parameters(self) -> None:
         """Draws weights as `nn.Conv1d` does: uniform within one over the square root of the taps."""
@@ -45,8 +43,7 @@ class DepthwiseConvolution(nn.Module):
 
     def last(self, window: Tensor) -> Tensor:
         """Maps the last states ``(batch, span + 1, channels)`` to the last position's result, if it is causal."""
-        step = max(1, self.span // max(1, len(self.lags) - 1))
-        return (window[:, ::step] * self.weight.to(window.dtype)).sum(1, keepdim=True)
+        return (window[:, :: self.dilation] * self.weight.to(window.dtype)).sum(1, keepdim=True)
 
 
 class _Convolve(torch.autograd.Function):
@@ -185,7 +182,9 @@ class Dropout(nn.Dropout):
 
     def forward(self, states: Tensor) -> Tensor:
         """Maps any shape to the same shape and type."""
-        if not self.training or self.p == 0 or states.device.type != "cpu":
+        if not self.training or self.p == 0:
+            return states
+        if states.device.type != "cpu":
             return super().forward(states)
         return states * keep_mask(states, self.p)
 
@@ -423,11 +422,37 @@ class Cycle(nn.Module):
         self.norm = make_norm(config)
         self.transform = nn.Identity() if kind == "conv" else Perceptron(config)
         self.dropout = Dropout(config.hidden_dropout)
+        self.quick: Callable[[Tensor, RowLayout], Tensor] | None = None
 
     def forward(self, states: Tensor, layout: RowLayout) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same."""
+        if self.quick is not None:
+            return self.quick(states, layout)
         mixed = states if self.mixer is None else self.mixer(states, layout)
         return states + self.dropout(self.transform(self.norm(mixed)))
+
+
+def without_modules(cycle: Cycle) -> Callable[[Tensor, RowLayout], Tensor] | None:
+    """A cycle in inference without the calls of its modules, which take as long as the products of a single token.
+
+    None for a cycle of other parts than the published ones.
+    """
+    mixer, norm, transform = cycle.mixer, cycle.norm, cycle.transform
+    if mixer is None or type(norm) is not nn.LayerNorm or not isinstance(transform, Perceptron) or cycle.training:
+        return None
+    maps = mixer.pointwise, transform.up_proj, transform.down_proj
+    if any(type(each) is not nn.Linear for each in maps):
+        return None
+    (mix, mix_bias), (up, up_bias), (down, down_bias) = [(each.weight, each.bias) for each in maps]
+    depthwise, shape, scale, shift, eps = mixer.depthwise, norm.normalized_shape, norm.weight, norm.bias, norm.eps
+    linear, gelu = functional.linear, functional.gelu
+
+    def quick(states: Tensor, layout: RowLayout) -> Tensor:
+        mixed = linear(gelu(layout.convolve(states, depthwise)), mix, mix_bias)
+        mixed = torch.layer_norm(mixed, shape, scale, shift, eps)
+        return states + linear(gelu(linear(mixed, up, up_bias)), down, down_bias)
+
+    return quick
 
 
 class Refinement(nn.Module):

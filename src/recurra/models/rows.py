@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -29,7 +30,9 @@ def attend(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal
         )
     width = torch.promote_types(value.dtype, torch.float32)
-    with torch.autocast("cpu", enabled=False):
+    # Half as long as the attention of one token.
+    without = torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
+    with without:
         attended = functional.scaled_dot_product_attention(
             query.to(width), key.to(width), value.to(width), attn_mask=mask, dropout_p=dropout, is_causal=causal
         )

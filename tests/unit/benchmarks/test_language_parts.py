@@ -10,10 +10,10 @@ from recurra.models.presets import language_flops, preset
 
 
 def test_decoding_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    cached, batch, exits, own, memory = in_process(generation, monkeypatch)
-    assert (cached.target, batch.target) == (8.0, 1.0)
-    assert all(each.ours > 0 and each.other > 0 for each in (cached, batch, exits, own))
-    assert batch.result == pytest.approx(batch.ours / batch.other)
+    *against, cached, memory = in_process(generation, monkeypatch)
+    assert [each.target for each in (*against, cached)] == [1.2, None, None, 1.2, None, None, 8.0]
+    assert all(each.ours > 0 and each.other > 0 for each in (*against, cached))
+    assert all(each.result == pytest.approx(each.ours / each.other) for each in against)
     assert memory.result == pytest.approx(100 * memory.ours / memory.other)
 
 
