@@ -1,8 +1,9 @@
-"""How time and memory grow with rows and with lengths: ``python -m benchmarks.growth --data-root DIR --json FILE``.
+"""How time and memory grow with rows, lengths and runs: ``python -m benchmarks.growth --data-root DIR --json FILE``.
 
 Every figure is a shipped command, started as a user starts it, in a process of its own: wall-clock time from start to
 end, and the resident memory of the largest process that took part. Rows are English novels in pieces of so many words;
-the label says whether the novel is one of the older half. ``--render FILE`` writes the tables.
+the label says whether the novel is one of the older half. Runs are made-up records (`benchmarks.report`), a hundred a
+table; ``--runs`` measures them alone. ``--render FILE`` writes the tables.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,6 +28,8 @@ WORDS = 12
 # Words of these novels that make about so many tokens of BERT's vocabulary, its two marks counted.
 LENGTHS = {8: 5, 32: 23, 128: 97, 512: 392}
 MIB = 1024
+AXES = ("rows", "tokens", "runs")
+STUDY = "{name: made-up, data: [{name: sst2, protocol: official}], models: [recurrent], protocols: [paper], seeds: [0]}"
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,9 @@ class Grown:
 
     Attributes:
         command: What was done, as a reader knows it.
-        by: ``rows`` or ``tokens``: what grows from one to the next.
-        size: Rows, or tokens a text.
-        rows: Rows, in both cases.
+        by: ``rows``, ``tokens`` or ``runs``: what grows from one to the next.
+        size: Rows, tokens a text, or runs.
+        rows: Rows of the file; none where runs grow.
         seconds: Wall-clock time.
         mib: Resident memory of the largest process.
     """
@@ -85,6 +88,17 @@ def write_file(path: Path, root: Path, rows: int, words: int) -> None:
     write_rows(path, read_novels(root), rows, words)
 
 
+def write_study(folder: Path, runs: int) -> None:
+    """Writes a folder with the records of so many runs: of ten models, ten seeds and as many data sets as it takes."""
+    from benchmarks.report import write_runs
+
+    seeds = min(10, max(1, runs // 10))
+    written = sum(1 for _ in write_runs(folder, tables=runs // (10 * seeds), models=10, seeds=seeds))
+    if written != runs:
+        raise RuntimeError(f"{written:,} runs were written, not {runs:,}")
+    (folder / "study.yaml").write_text(STUDY, encoding="utf-8")
+
+
 def run(arguments: Sequence[str], root: Path) -> tuple[float, float]:
     """Seconds and MiB of ``recurra`` with these arguments.
 
@@ -122,16 +136,12 @@ class Growth:
         """A file of rows, made once."""
         path = self.folder / f"{rows}-{words}.csv"
         if not path.exists():
-            # In a process of its own: what this one holds would count as memory of those that it starts.
-            writer = get_context("spawn").Process(target=write_file, args=(path, self.root, rows, words))
-            writer.start()
-            writer.join()
-            if writer.exitcode:
-                raise RuntimeError(f"{rows:,} rows of {words} words could not be written")
+            _apart(write_file, path, self.root, rows, words)
         return str(path)
 
     def measure(self) -> Iterator[Grown]:
         """Each figure as it comes, the quick ones first."""
+        yield from self.reports()
         linear, encoder = self._models()
         for model, name, most in ((linear, "linear-tuned", self.most), (encoder, "MiniLM, int8", self.most // 10)):
             for rows in _sizes(most):
@@ -144,6 +154,19 @@ class Growth:
             yield self._compare("minilm", "rows", rows, rows=rows)
         for tokens, words in LENGTHS.items():
             yield self._compare("minilm", "tokens", tokens, rows=_share(self.most, 1_000), words=words)
+
+    def reports(self) -> Iterator[Grown]:
+        """Reports of studies: a run for each hundred rows of the largest file, and ever fewer."""
+        for runs in sorted({max(10, self.most // part) for part in (100_000, 10_000, 1_000, 100)}):
+            folder = self.folder / f"study-{runs}"
+            _apart(write_study, folder, runs)
+            yield Grown(
+                "study report",
+                "runs",
+                runs,
+                0,
+                *run(["study", "report", str(folder), "--output", f"{folder}-report", "--json"], self.root),
+            )
 
     def _models(self) -> tuple[str, str]:
         """Exports of a linear model and of a tuned encoder, trained on a thousand rows."""
@@ -176,6 +199,15 @@ class Growth:
         return Grown(f"compare, {told}", by, size, rows, seconds, mib)
 
 
+def _apart(write: Callable[..., None], *arguments: object) -> None:
+    """Writes in a process of its own: what this one holds would count as memory of those that it starts."""
+    writer = get_context("spawn").Process(target=write, args=arguments)
+    writer.start()
+    writer.join()
+    if writer.exitcode:
+        raise RuntimeError(f"{write.__name__} failed for {arguments}")
+
+
 def _sizes(most: int) -> list[int]:
     """A file of ``most`` rows and smaller ones, each ten times smaller, down to a thousand."""
     return [size for size in (most // 1_000, most // 100, most // 10, most) if size >= min(1_000, most)]
@@ -186,12 +218,13 @@ def _share(most: int, part: int) -> int:
 
 
 def tables(measures: Sequence[dict[str, Any]]) -> str:
-    """Two Markdown tables: by rows, and by tokens a text."""
-    return "\n".join(_table([each for each in measures if each["by"] == by], by) for by in ("rows", "tokens"))
+    """A Markdown table for each thing that grows."""
+    by_axis = {by: [each for each in measures if each["by"] == by] for by in AXES}
+    return "\n".join(_table(lines, by) for by, lines in by_axis.items() if lines)
 
 
 def _table(measures: Sequence[dict[str, Any]], by: str) -> str:
-    heading = "rows" if by == "rows" else "tokens a text"
+    heading = "tokens a text" if by == "tokens" else by
     lines = [f"| command | {heading} | time | against the line before | memory |", "| --- | ---: | ---: | --- | ---: |"]
     before: dict[str, Any] = {}
     for each in measures:
@@ -199,7 +232,7 @@ def _table(measures: Sequence[dict[str, Any]], by: str) -> str:
         if before.get("command") == each["command"]:
             factor, times = each["size"] / before["size"], each["seconds"] / before["seconds"]
             grown = f"{times:.1f} x the time for {factor:g} x"
-        command = each["command"] + ("" if by == "rows" else f", {each['rows']:,} rows")
+        command = each["command"] + (f", {each['rows']:,} rows" if by == "tokens" else "")
         lines.append(
             f"| {command} | {each['size']:,} | {number(each['seconds'])} s | {grown} | {number(each['mib'])} MiB |"
         )
@@ -212,6 +245,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, help="local copies of public data")
     parser.add_argument("--most", type=int, default=1_000_000, help="rows of the largest file; others are parts of it")
+    parser.add_argument("--runs", action="store_true", help="measure what grows with runs alone")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--render", type=Path, help="write the tables of such a file and measure nothing")
     options = parser.parse_args()
@@ -222,7 +256,8 @@ def main() -> int:
         parser.error("give --data-root DIR, or --render FILE")
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="recurra-bench-growth-") as folder:
-        for each in Growth(Path(folder), options.data_root.absolute(), options.most).measure():
+        growth = Growth(Path(folder), options.data_root.absolute(), options.most)
+        for each in growth.reports() if options.runs else growth.measure():
             found.append(asdict(each))
             print(f"{each.command}, {each.size:,} {each.by}: {each.seconds:.1f} s, {each.mib:.0f} MiB", flush=True)
             if options.json:

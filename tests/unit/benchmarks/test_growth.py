@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.growth import LENGTHS, read_novels, tables, write_rows
+from benchmarks.growth import LENGTHS, read_novels, tables, write_rows, write_study
 
 
 @pytest.fixture
@@ -47,3 +47,8 @@ def test_tables_hold_each_figure_against_the_one_before() -> None:
     assert "| predict, linear | 10,000 | 5 s | 2.5 x the time for 10 x | 812 MiB |" in found
     assert "| compare | 1,000 | 30 s |  | 812 MiB |" in found
     assert "| predict, linear, 2,000 rows | 8 | 1.5 s |  | 812 MiB |" in found
+
+
+def test_a_study_has_as_many_runs_as_asked(tmp_path: Path) -> None:
+    write_study(tmp_path, 20)
+    assert len(list(tmp_path.glob("runs/*/record.json"))) == 20
