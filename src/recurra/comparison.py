@@ -322,7 +322,7 @@ def compare(
             words or numbers, or lists of them for any number of labels a text.
         models: Presets, controls, encoders, or model files, one or several; none takes those of
             `recurra.ladder.choose_models`: a tuned linear model, words beside a frozen MiniLM, the small encoder of
-            this package, MiniLM, and up to 400 training rows SetFit.
+            this package, MiniLM, and up to 400 training rows (100 with folds) SetFit, if its package is there.
         seeds: Number of seeds, or the seeds; none takes one, or three for models from scratch.
         output: Folder of the study; what is done there is not done again.
         protocol: Training protocol by name or file, or keys of one (``{"base": "tuned", "max_epochs": 5}``); none takes

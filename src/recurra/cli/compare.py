@@ -23,7 +23,8 @@ def compare(
             "--models",
             "-m",
             help="Presets, controls, encoders or model files, separated by commas. Default: linear-tuned, "
-            "words-and-encoder, recurra-small, minilm, and setfit up to 400 training rows.",
+            "words-and-encoder, recurra-small, minilm, and setfit (recurra[peers]) up to 400 training rows, 100 with "
+            "folds. With --from they are added to its models.",
             show_default=False,
         ),
     ] = None,
@@ -32,7 +33,11 @@ def compare(
         typer.Option("--from", help="The encoder: recurra-small, minilm, e5 for other languages, or a folder."),
     ] = None,
     plan: Annotated[
-        str | None, typer.Option("--plan", help="Adds a student of these layers of the encoder, e.g. '0 3 4 5'.")
+        str | None,
+        typer.Option(
+            "--plan",
+            help="A student of these layers of the encoder, e.g. '0 3 4 5', in place of recurra-small.",
+        ),
     ] = None,
     teacher: Annotated[
         str | None,

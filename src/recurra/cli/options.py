@@ -132,7 +132,12 @@ InputTextColumn = Annotated[
 ]
 Protocol = Annotated[
     str,
-    typer.Option("--protocol", "-p", help="Training protocol: paper, tuned, tuned-treebank, demo, or a file (YAML)."),
+    typer.Option(
+        "--protocol",
+        "-p",
+        help="Training protocol: paper, tuned, tuned-treebank, demo; for encoders finetune-few, finetune-small, "
+        "finetune or finetune-large; or a file (YAML).",
+    ),
 ]
 DataOverrides = Annotated[
     list[str] | None,

@@ -82,7 +82,7 @@ def predict(
             min=1,
             max=64,
             metavar="N",
-            help="Say the N words of each text that its label (or each of its labels) hangs on most: without one, its "
+            help="Say the N words of each text that decide its label (or each of its labels) most: without one, its "
             "probability falls.",
             show_default=False,
         ),

@@ -100,13 +100,21 @@ def _progress(run: PlannedRun) -> str:
 app = typer.Typer(no_args_is_help=True, help="Run every combination of data, models, protocols and seeds in a file.")
 
 File = Annotated[Path, typer.Argument(help="Study file (YAML).", show_default=False)]
+FileOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Keys of the study file, e.g. seeds=[0,1] protocol_overrides.max_epochs=3.",
+        show_default=False,
+    ),
+]
 StudyOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Folder; default runs/NAME.")]
 
 
 @app.command("plan")
 def plan(
     file: File,
-    assignments: options.Overrides = None,
+    assignments: FileOverrides = None,
     output: StudyOutput = None,
     cost: Annotated[bool, typer.Option(help="Count operations and estimate time; looks at the data.")] = True,
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Time training steps where no record tells.")] = False,
@@ -149,7 +157,7 @@ def status(
 @app.command("run")
 def run(
     file: File,
-    assignments: options.Overrides = None,
+    assignments: FileOverrides = None,
     output: StudyOutput = None,
     data_root: options.DataRoot = None,
     workers: options.Workers = 0,
@@ -193,7 +201,7 @@ def run(
 def report(
     file: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A study's folder or file.", show_default=False)],
     output: StudyOutput = None,
-    assignments: options.Overrides = None,
+    assignments: FileOverrides = None,
     as_json: options.Json = False,
 ) -> None:
     """Write the report of what is done and run nothing; of a folder, of the records that it has.

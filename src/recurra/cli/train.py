@@ -13,7 +13,15 @@ from recurra.cli.output import present
 @options.with_data_options()
 def train(
     context: typer.Context,
-    model: Annotated[str, typer.Option("--model", "-m", help="A preset, 'linear', or a model file (YAML).")],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            help="A preset, a linear model (linear-tuned), an encoder (recurra-small, minilm, e5, a folder), or a "
+            "model file (YAML).",
+        ),
+    ],
     data: Annotated[str, typer.Option("--data", "-d", help="A corpus, a labelled file of yours, or a .txt.")],
     output: options.Output,
     assignments: options.Overrides = None,
