@@ -7,7 +7,7 @@ from typing import Any
 from transformers import BertConfig, BertForSequenceClassification
 
 from recurra.evaluation.benchmark import bert_of_equal_shape
-from recurra.models.adaptation.source import PACKAGED, find_encoder
+from recurra.models.adaptation.source import ENCODER_NAMES, PACKAGED, find_encoder
 from recurra.models.configuration import RecurraConfig
 from recurra.models.inference import default_device, has_bf16
 from recurra.models.modeling import RecurraForSequenceClassification
@@ -18,8 +18,8 @@ FASTEST = "bf16" if has_bf16(default_device()) else "fp32"
 
 
 def ours(name: str) -> RecurraForSequenceClassification:
-    """A preset, or the shape of a packaged encoder, with fresh weights: what they are does not change the time."""
-    if name in PACKAGED:
+    """A preset, or the shape of an encoder at hand, with fresh weights: what they are does not change the time."""
+    if name in ENCODER_NAMES:
         return RecurraForSequenceClassification(RecurraConfig(**find_encoder(name).shape()))
     return RecurraForSequenceClassification(preset(name))
 

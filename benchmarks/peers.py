@@ -2,10 +2,10 @@
 
     python -m benchmarks --only peers --data-root DIR
 
-All compute the same shape with the same tokenizer. A peer that takes token ids is given rows sorted by length, in
-batches of the size that is fastest for it on the first chunk. Rates are texts a second of processor time, which a busy
-machine changes less than the clock. Packages that are not installed are named and left out: ``pip install
-'recurra[peers-bench]'``.
+All compute the same shape with the same tokenizer, but for recurra-small, which no other engine can. A peer that takes
+token ids is given rows sorted by length, in batches of the size that is fastest for it on the first chunk. Rates are
+texts a second of processor time, which a busy machine changes less than the clock. Packages that are not installed are
+named and left out: ``pip install 'recurra[peers-bench]'``.
 """
 
 from __future__ import annotations
@@ -48,12 +48,15 @@ TOKENS = {SHORT: 128, LONG: 256}
 LONG_TEXTS = "yelp_reviews/test.parquet"
 TEXTS = {SHORT: 1_024, LONG: 256}
 SINGLE, CHUNKS = 24, 4
+# Texts that come together, and how often in a chunk.
+TOGETHER = {8: 4, 32: 1}
 # Padded tokens of a batch; every engine takes the best of them for itself.
 BATCHES = (256, 1_024, 4_096)
 CALIBRATION_ROWS = 64
 
 FLOATS = tuple(dict.fromkeys(("fp32", models.FASTEST)))
-OURS = ("recurra int8", *(f"recurra {precision}" for precision in FLOATS))
+SMALL = "recurra-small int8"
+OURS = ("recurra int8", *(f"recurra {precision}" for precision in FLOATS), SMALL)
 # What each peer needs beyond this package.
 PEERS = {
     "OpenVINO int8": ("openvino", "nncf"),
@@ -82,7 +85,8 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
         return np.split(flat, offsets[1:-1])
 
     if variant in OURS:
-        classifier = _ours(variant.split()[1], folder, tokenizer, length, job.threads)
+        encoder = "recurra-small" if variant == SMALL else job.preset
+        classifier = _ours(encoder, variant.split()[1], folder, tokenizer, length=length, threads=job.threads)
         predict: Callable[[Sequence[str]], object] = classifier.predict
     elif variant.startswith("sentence-transformers"):
         predict = _sentence_transformers(folder, tokenizer, length, _dtype(variant))
@@ -101,14 +105,22 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
     def call(index: int) -> dict[str, Any]:
         part = chunks[index]
         single = [_seconds(partial(predict, [text]))[0] for text in part[:SINGLE]]
-        wall, processor = _seconds(lambda: predict(part))
-        return {"single_ms": [1000 * value for value in single], "wall_s": wall, "processor_s": processor}
+        rates = {
+            f"{size} texts": size * count / sum(_seconds(partial(predict, group))[1] for group in _groups(part, size))
+            for size, count in TOGETHER.items()
+        }
+        rates["batches"] = len(part) / _seconds(lambda: predict(part))[1]
+        return {"single_ms": [1000 * value for value in single], "rates": rates}
 
     return call
 
 
-def _ours(precision: str, folder: Path, tokenizer: Any, length: int, threads: int) -> Classifier:
-    model = models.ours(ENCODER).eval()
+def _groups(part: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [part[at : at + size] for at in range(0, size * TOGETHER[size], size)]
+
+
+def _ours(encoder: str, precision: str, folder: Path, tokenizer: Any, *, length: int, threads: int) -> Classifier:
+    model = models.ours(encoder).eval()
     if precision == "bf16":
         return Classifier(TransformerEngine(model, tokenizer, precision=precision, max_length=length), LABELS)
     write_onnx(model, precision, length, folder, {})
@@ -240,11 +252,19 @@ def measure(setting: Setting) -> list[Measure]:
         kinds.append(LONG)
     lines: list[Measure] = []
     for kind in kinds:
-        single, rate = _times(setting, kind, [*OURS, *peers])
-        int8 = OURS[0]
+        single, rates = _times(setting, kind, [*OURS, *peers])
+        int8, rate = OURS[0], rates["batches"]
         lines += _held("int8 in batches, against the fastest peer", kind, rate, (int8, peers), 1.3)
         lines += [measure for name in peers for measure in _held("int8 in batches", kind, rate, (int8, [name]), None)]
         lines += _held("int8, one text, against the fastest peer", kind, single, (int8, peers), 1.4)
+        for size in TOGETHER:
+            together = rates[f"{size} texts"]
+            lines += _held(
+                f"int8, {size} texts together, against the fastest peer", kind, together, (int8, peers), None
+            )
+        lines += _held(
+            "recurra-small, int8 in batches, against MiniLM's fastest peer", kind, rate, (SMALL, peers), None
+        )
         for precision in FLOATS:
             others = [name for name in peers if name == f"OpenVINO {precision}"]
             lines += _held(f"{precision} in batches", kind, rate, (f"recurra {precision}", others), 1.2)
@@ -265,22 +285,23 @@ def _held(
     return [Measure("peers", f"{title}, {kind} texts", ENCODER, ours, mine, best, other, unit, result, "x", target)]
 
 
-def _times(setting: Setting, kind: str, names: list[str]) -> tuple[dict[str, float], dict[str, float]]:
-    """Median milliseconds of a text alone, and texts a processor second in batches."""
+def _times(setting: Setting, kind: str, names: list[str]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Median milliseconds of a text alone; texts a processor second of each that came together, and in batches."""
     count = setting.sized(CHUNKS, 1)
     jobs = {name: setting.job("peers", f"{name} | {kind}", ENCODER, count) for name in names}
     single: dict[str, list[float]] = {name: [] for name in names}
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    rates: dict[str, dict[str, list[float]]] = {}
     with setting.competitors(jobs) as competitors:
         for index in range(-1, count):
             # The first chunk comes twice; the first time warms up.
             for name in names[index % len(names) :] + names[: index % len(names)]:
                 values = competitors[name].call(max(index, 0))["value"]
-                if index >= 0:
-                    single[name] += values["single_ms"]
-                    seconds[name].append(values["processor_s"])
-    chunk = TEXTS[kind] / CHUNKS
+                if index < 0:
+                    continue
+                single[name] += values["single_ms"]
+                for how, rate in values["rates"].items():
+                    rates.setdefault(how, {}).setdefault(name, []).append(rate)
     return (
         {name: float(np.median(values)) for name, values in single.items()},
-        {name: chunk / float(np.median(values)) for name, values in seconds.items()},
+        {how: {name: float(np.median(values)) for name, values in by_name.items()} for how, by_name in rates.items()},
     )
