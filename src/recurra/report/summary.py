@@ -517,7 +517,10 @@ def _table(study: _Study, table: TableRuns) -> TableSummary:
         warnings=[*table.warnings, *latency_warnings(models, runs)],
     )
     made = reporting.table(common, table, questions, study.exports)
-    made = replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made, questions.limits))
+    evaluated = any(headline in model.scores for model in models)
+    nothing = "No model was evaluated on a common split: nothing can be concluded."
+    conclusion = reporting.conclude(made) if evaluated else nothing
+    made = replace(made, conclusion=conclusion, advice=reporting.advise(made, questions.limits))
     return reporting.examined(made, table, questions)
 
 

@@ -160,7 +160,7 @@ class Reporting(ABC):
 
     @abstractmethod
     def conclude(self, table: TableSummary) -> str:
-        """Sentences that the figures of a table support, and no more."""
+        """Sentences that the figures of a table support, and no more; some model was evaluated on its split."""
 
     def advise(self, table: TableSummary, limits: Limits) -> list[Advice]:
         """What to choose when something matters, first the model to take if nothing else is asked.

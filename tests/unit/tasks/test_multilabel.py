@@ -543,28 +543,3 @@ def test_the_server_lists_labels(trained: Trained) -> None:
     assert (second.labels, second.label) == ([], "")
     traced = classifier.trace(["a lovely song"])
     assert traced.probabilities[0, -1] == pytest.approx(classifier.predict_proba(["a lovely song"])[0])
-
-
-@pytest.mark.slow
-@pytest.mark.data
-def test_real_reviews_with_domain_and_mood(data_root: Path, tmp_path: Path) -> None:
-    """Reviews of two sources: the source and the polarity are labels of one text."""
-    from recurra.data.configuration import DataConfig
-
-    path = tmp_path / "reviews.csv"
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["text", "label"])
-        for name in ("amazon_reviews", "yelp_reviews"):
-            dataset = load_dataset(DataConfig(name=name), data_root)
-            split = dataset.splits["train"]
-            for row in range(0, len(split), max(1, len(split) // 700)):
-                labels = [name.partition("_")[0]] + (["liked"] if split.labels[row] == 1 else [])
-                writer.writerow([split.texts[row], "|".join(labels)])
-    config = config_of(path, label_separator="|", trained_vocab_size=2000, max_length=64)
-    machine = Machine(None, tmp_path / "cache", 1, False)
-    record = execute_run(StudyData(machine), tmp_path / "run", train(tmp_path, "linear", config))
-    assert isinstance(record, MultiLabelRunRecord)
-    assert record.data.label_names == ["amazon", "liked", "yelp"]
-    found = record.metrics["test"].labels
-    assert min(found[name].f1 for name in ("amazon", "yelp")) > 0.85 and found["liked"].f1 > 0.75

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from recurra.tasks.classification.measures import (
     margin,
 )
 from recurra.tasks.labelling.reporting import LabellingTable
-from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Limits
 from recurra.tasks.reporting import beside_best, best_model, find_test, nearest
 from recurra.tasks.summary import RECOMMENDED, Advice, ModelSummary, unspoiled
@@ -39,8 +38,6 @@ def conclude(table: LabellingTable) -> str:
     """The conclusion of a table, in a line or two."""
     split = table.headline_split
     scored = [model for model in table.models if split in model.scores]
-    if not scored:
-        return "No model was evaluated on a common split: nothing can be concluded."
     rows = scored[0].scores[split].rows
     if one := only_class(scored[0].scores[split].confusion_matrix):
         verdict = (
@@ -232,57 +229,32 @@ def advise(table: LabellingTable, limits: Limits) -> list[Advice]:
     return [item for item in (choice.recommended(limits), choice.need()) if item is not None]
 
 
-@dataclass(frozen=True)
 class _Choice:
     """The models of a table to choose between, all with a score on its headline split."""
 
-    table: LabellingTable
-    models: Sequence[ModelSummary]
-
-    @property
-    def measure(self) -> Measure:
-        return self.table.judged_by
-
-    @property
-    def split(self) -> str:
-        return self.table.headline_split
-
-    @property
-    def margin(self) -> float:
-        """What a smaller model may give up."""
-        return margin(self.table, self.models[0].scores[self.split].confusion_matrix)
-
-    @property
-    def best(self) -> ModelSummary:
-        return self.best_of(self.models)
+    def __init__(self, table: LabellingTable, models: Sequence[ModelSummary]) -> None:
+        self.table, self.models = table, models
+        self.measure, self.split = table.judged_by, table.headline_split
+        self.best = self.best_of(models)
+        # What a smaller model may give up, and the same in words.
+        self.margin = margin(table, self.best.scores[self.split].confusion_matrix)
+        higher = self.measure.higher_is_better
+        self.slack = "a point" if higher else f"{self.measure.value(self.margin)} a row"
 
     def best_of(self, models: Sequence[ModelSummary]) -> ModelSummary:
         return best_model(models, self.split, self.measure)
 
-    def score(self, model: ModelSummary) -> float:
-        return self.measure.mean(model, self.split)
-
     def gap(self, model: ModelSummary, other: ModelSummary) -> float:
-        return self.score(model) - self.score(other)
+        return self.measure.mean(model, self.split) - self.measure.mean(other, self.split)
 
-    def lead(self, model: ModelSummary, other: ModelSummary) -> float:
-        """How much better a model is than another."""
-        return self.measure.merit(self.gap(model, other))
+    def value(self, model: ModelSummary) -> str:
+        return self.measure.value(self.measure.mean(model, self.split))
 
     def surely_close(self, model: ModelSummary) -> bool | None:
         """Whether a model gives up no more than it may at either end of its interval; none if there is none."""
-        interval = self.interval(model)
-        return None if interval is None else min(map(self.measure.merit, interval)) >= -self.margin
-
-    @property
-    def slack(self) -> str:
-        """What a smaller model may give up, in words."""
-        return "a point" if self.measure.higher_is_better else f"{self.measure.value(self.margin)} a row"
-
-    def interval(self, model: ModelSummary) -> tuple[float, float] | None:
-        """95 % interval over rows of how far a model is ahead of the best one; none if they were not paired."""
         test = find_test(self.table.tests, self.best, model)
-        return None if test is None else test.ahead(model.label)
+        interval = None if test is None else test.ahead(model.label)
+        return None if interval is None else min(map(self.measure.merit, interval)) >= -self.margin
 
     def recommended(self, limits: Limits) -> Advice:
         """The smallest model that gives up at most a point, how sure that is, and what it saves.
@@ -293,15 +265,15 @@ class _Choice:
         if not inside:
             return nearest(self.models, limits)
         if len(inside) < len(self.models):
-            chosen = replace(self, models=inside).recommended(Limits())
+            chosen = _Choice(self.table, inside).recommended(Limits())
             kept = f"within {limits} ({len(inside)} of {len(self.models)} models are)"
             beyond = "" if self.best in inside else f" Beyond them, {self.best.label}: {self._ahead_of(chosen.choice)}."
             limited = ("Your limits", f"{kept[0].upper()}{kept[1:]}.{beyond}")
             return replace(chosen, why=f"{kept}: {chosen.why}{beyond}", details=(*chosen.details, limited))
         best = self.best
-        close = [model for model in self.models if self.lead(model, best) >= -self.margin]
+        close = [model for model in self.models if self.measure.merit(self.gap(model, best)) >= -self.margin]
         small = min(close, key=lambda model: (model.file_size_mib, model.parameters))
-        score = f"{self.measure.in_text} {self.measure.value(self.score(small))} on {self.split}, {_size(small)}"
+        score = f"{self.measure.in_text} {self.value(small)} on {self.split}, {_size(small)}"
         if small is best:
             others = [model for model in self.models if model is not best and model.file_size_mib < best.file_size_mib]
             if not others:
@@ -319,7 +291,7 @@ class _Choice:
         """What a reader asks of a recommendation, and the answers."""
         best, rivals = self.best, [model for model in self.models if model is not chosen]
         score = chosen.scores[self.split]
-        value = f"{self.measure.heading} {self.measure.value(self.score(chosen))}"
+        value = f"{self.measure.heading} {self.value(chosen)}"
         if self.measure.key != ACCURACY.key and ACCURACY.key in score.figures:
             value += f", accuracy {ACCURACY.value(score.figures[ACCURACY.key].mean)}"
         good = f"{value} on {score.rows:,} {self.split} rows; {without_reading(self.table, chosen)}."
@@ -362,16 +334,15 @@ class _Choice:
     def _ahead_of(self, label: str | None) -> str:
         """How far the best model is from another."""
         other = next(model for model in self.models if model.label == label)
-        return f"{self.measure.signed(self.gap(self.best, other))} {self.measure.unit}"
+        return self.measure.gap(self.gap(self.best, other))
 
     def _far(self, model: ModelSummary) -> str:
         """How far a model is from the best one, with its interval."""
-        interval = self.interval(model)
         test = find_test(self.table.tests, self.best, model)
+        interval = None if test is None else test.ahead(model.label)
         doubt = f", but not supported: {test.doubt}" if test is not None and test.doubt else ""
         within = f" (95 % {self.measure.range(*interval)}{doubt})" if interval else ""
-        gap = self.measure.signed(self.gap(model, self.best))
-        return f"{gap} {self.measure.unit}{within} against {self.best.label}"
+        return f"{self.measure.gap(self.gap(model, self.best))}{within} against {self.best.label}"
 
     def need(self) -> Advice | None:
         """Says when a linear model is simply better, or that nobody looked."""
@@ -387,7 +358,7 @@ class _Choice:
         if any(test is None or test.p_holm is None for _, test in tests):
             return Advice(NEEDED, "untested", f"{rival.label} differs from {control.label} by {gap}, untested.")
         supported = [model for model, test in tests if test is not None and test.supported]
-        better = [model for model in supported if self.lead(model, control) > 0]
+        better = [model for model in supported if self.measure.merit(self.gap(model, control)) > 0]
         cost = _cost_ratio(control, rival)
         if better:
             gains = words([f"{model.label} by {self.measure.size(abs(self.gap(model, control)))}" for model in better])

@@ -106,19 +106,17 @@ def published_lines(
 
     No ``references`` of a study file stand for table 6 beside the whole of SST-2.
     """
-    settings, precision = table.runs[0].data_settings, table.key.precision
-    fitting = [
-        PUBLISHED[reference.table]
-        for reference in (_default() if references is None else references)
-        if reference.fits(settings, precision)
-    ]
-    accuracy = {model.label: ACCURACY.of(model, table.headline) for model in models}
+    fitting = _fitting(_default() if references is None else references, table.runs[0], table.key.precision)
     return [
-        _line(model.label, model.preset, published, table.key, accuracy[model.label])
+        _line(model.label, model.preset, published, table.key, ACCURACY.of(model, table.headline))
         for model in models
         for published in fitting
         if model.preset in published.figures
     ]
+
+
+def _fitting(references: Iterable[PublishedReference], run: LoadedRun, precision: str) -> list[PublishedTable]:
+    return [PUBLISHED[item.table] for item in references if item.fits(run.data_settings, precision)]
 
 
 def _line(
@@ -251,6 +249,10 @@ def _export_line(
     rows = sum(split.metrics.rows for split in splits)
     accuracy = estimate(ACCURACY, [split.metrics for split in splits])
     assert accuracy is not None
+    run = members[0][0]
+    preset, of_export = run.record.model.preset, table.key._replace(precision=first.precision)
+    # Where the study names the precision.
+    fitting = _fitting([item for item in references or () if item.precision is not None], run, first.precision)
     return ExportLine(
         model=label,
         format=first.format,
@@ -275,7 +277,11 @@ def _export_line(
         p99_ms=_times(map(key, records), measured, lambda timing: timing.p99_ms),
         texts_per_s=_times(map(key, records), measured, lambda timing: 1000 / timing.mean_ms),
         memory_mib=max(filter(None, map(measured.memory_mib.get, map(_key, records))), default=None),
-        published=_published(first, members[0][0], table, accuracy, references),
+        published=[
+            _line(preset, preset, published, of_export, accuracy)
+            for published in fitting
+            if preset in published.figures
+        ],
     )
 
 
@@ -312,21 +318,3 @@ def _times(
             if value is not None:
                 by_batch[timing.batch_size].append(value)
     return {str(batch): statistics.median(values) for batch, values in sorted(by_batch.items())}
-
-
-def _published(
-    record: ExportRecord,
-    run: LoadedRun,
-    table: TableRuns,
-    accuracy: Estimate,
-    references: Sequence[PublishedReference] | None,
-) -> list[PublishedLine]:
-    """Published figures of the same preset in the same precision, where the study names them."""
-    preset, key = run.record.model.preset, table.key._replace(precision=record.precision)
-    return [
-        _line(preset, preset, PUBLISHED[reference.table], key, accuracy)
-        for reference in references or ()
-        if reference.precision is not None
-        and reference.fits(run.data_settings, record.precision)
-        and preset in PUBLISHED[reference.table].figures
-    ]

@@ -192,14 +192,16 @@ def shown_mistakes(
         texts: Of the rows, by identity.
     """
     model, split = shown_model(table), table.headline_split
-    record = None if model is None else groups[model.label][0].record
+    if model is None:
+        return []
+    record = groups[model.label][0].record
     if not isinstance(record, LabelRunRecord) or record.data.reported_splits[-1] != split:
         return []
     found = sorted((each for each in record.mistakes or () if each.id in texts), key=lambda each: -each.probability)
     found = found[:MOST_RECORDED]
     right: dict[str, set[str]] | None = None
     if found and table.judged_by.paired_by_rows:
-        others = {label: runs for label, runs in groups.items() if model is not None and label != model.label}
+        others = {label: runs for label, runs in groups.items() if label != model.label}
         right = _who_is_right(others, split, {each.id for each in found})
     return [
         Mistake(
@@ -216,14 +218,14 @@ def shown_mistakes(
 
 def _who_is_right(groups: Mapping[str, Sequence[LoadedRun]], split: str, wanted: set[str]) -> dict[str, set[str]]:
     """Identities of the wanted rows that most seeds of each model get right, by its label."""
-    right: dict[str, set[str]] = {}
+    by_model: dict[str, set[str]] = {}
     for label, runs in groups.items():
         with contextlib.suppress(CheckpointError):
             read = [run.predictions(split) for run in runs if split in run.record.metrics]
-            told = [row for rows in read for row, correct in zip(rows.ids, rows.correct, strict=True) if correct]
-            counts = Counter(row for row in told if row in wanted)
-            right[label] = {row for row, seeds in counts.items() if seeds > len(read) / 2}
-    return right
+            correct = [row for rows in read for row, right in zip(rows.ids, rows.correct, strict=True) if right]
+            counts = Counter(row for row in correct if row in wanted)
+            by_model[label] = {row for row, seeds in counts.items() if seeds > len(read) / 2}
+    return by_model
 
 
 _BY_MODEL = (

@@ -130,22 +130,14 @@ def _row_weights(
     config: RunConfig, dataset: TextDataset, weights: npt.NDArray[np.float32] | None
 ) -> npt.NDArray[np.float32] | None:
     """What training rows count: as given, times the class weights of the protocol if it has some."""
-    own_loss = not (config.teachers or config.is_control or METHOD in config.model_overrides)
-    if config.protocol.class_weights == "balanced" and own_loss:
-        weights = balanced_weights(dataset.splits["train"].labels, weights)
-    if weights is not None:
-        _check_weights(config, dataset)
+    labels, method = dataset.splits["train"].labels, config.model_overrides.get(METHOD)
+    if config.protocol.class_weights == "balanced" and not (config.teachers or config.is_control or method):
+        weights = balanced_weights(labels, weights)
+    where = "a teacher" if config.teachers else "several labels a text" if labels.ndim == 2 else ""
+    if weights is not None and (where or method):
+        beside = where or f"method '{method}'"
+        raise ConfigurationError(f"weights of rows came with {beside}, where they mean nothing; leave one of them out")
     return weights
-
-
-def _check_weights(config: RunConfig, dataset: TextDataset) -> None:
-    where = "a teacher" if config.teachers else ""
-    if METHOD in config.model_overrides:
-        where = f"method '{config.model_overrides[METHOD]}'"
-    if dataset.splits["train"].labels.ndim == 2:
-        where = "several labels a text"
-    if where:
-        raise ConfigurationError(f"weights of rows came with {where}, where they mean nothing; leave one of them out")
 
 
 def balanced_weights(
