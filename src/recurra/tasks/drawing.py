@@ -198,7 +198,7 @@ def marker(index: int, x: float, y: float, size: float = 3.4, *, hint: str = "")
 class LegendEntry:
     """What a colour, line or size stands for.
 
-    ``style`` is ``mark``, ``open``, ``size``, or a line's: ``interval``, ``rows``.
+    ``style`` is ``mark``, ``open``, ``area``, ``size``, or a line's: ``solid``, ``interval``, ``rows``.
     """
 
     label: str
@@ -223,12 +223,16 @@ class LegendEntry:
             inside = marker(self.color or 0, 9, 6, 4)
         elif self.style == "open":
             inside = element("circle", cx=9, cy=6, r=4, class_=f"open {color}")
+        elif self.style == "area":
+            inside = element("rect", x=1, y=1, width=16, height=10, class_=f"area {color}")
         else:
-            inside = segment(1, 6, 17, 6, f"{self.style} {color}")
+            inside = segment(1, 6, 17, 6, f"{'line' if self.style == 'solid' else self.style} {color}")
         return element("svg", inside, width=width, height=height, aria_hidden="true")
 
 
-Kind = Literal["trade-off", "isolation", "loss", "accuracy", "confusion", "data-size", "difficulty", "by-loop"]
+Kind = Literal[
+    "trade-off", "isolation", "loss", "accuracy", "lengths", "confusion", "data-size", "difficulty", "by-loop", "exits"
+]
 
 
 @dataclass(frozen=True)

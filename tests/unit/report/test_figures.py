@@ -43,7 +43,7 @@ def bubbles(chart: Chart) -> dict[str, ElementTree.Element]:
 def test_all_drawings_are_there_named_and_well_formed(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     charts = draw([factory.run(name, seed=seed) for name in ("linear", "baseline", "recurrent") for seed in (0, 1)])
-    assert kinds(charts) == ["trade-off"] * 2 + ["accuracy", "loss"] + ["confusion"] * 3
+    assert kinds(charts) == ["trade-off"] * 2 + ["accuracy", "loss", "lengths"] + ["confusion"] * 3
     for chart in charts:
         root = parse(chart)
         ids = root.get("aria-labelledby", "").split()
@@ -57,7 +57,7 @@ def test_all_drawings_are_there_named_and_well_formed(tmp_path: Path) -> None:
         axis_titles = [item for item in root.iter("text") if item.get("class") == "axis-title"]
         assert len(axis_titles) == 2
         marks = [item for item in root.iter() if str(item.get("class")).split(" ")[0] in ("mark", "bubble")]
-        assert marks or chart.kind == "confusion"
+        assert marks or chart.kind in ("lengths", "confusion")
         hints = [item.findtext("title") or "" for item in marks]
         assert all(re.search(r"\d", hint) for hint in hints), chart.kind
 
@@ -105,11 +105,25 @@ def test_splits_of_rising_difficulty_are_drawn_in_their_order(tmp_path: Path) ->
     assert [tick for tick in ticks if "hops" in str(tick)] == ["hops-1", "hops-2", "hops-3"]
 
 
+def test_areas_of_the_histogram_are_shares(tmp_path: Path) -> None:
+    folder = RunFactory(tmp_path, rows=SMALL).run("recurrent")
+    chart = next(chart for chart in draw([folder]) if chart.kind == "lengths")
+    area = next(item for item in parse(chart).iter("polyline") if "area" in str(item.get("class")))
+    points = [tuple(map(float, point.split(","))) for point in str(area.get("points")).split()]
+    base = points[0][1]
+    heights = {round(x, 1): base - y for x, y in points[1:-1:2]}
+    counts = read_record(folder).data.splits["train"].words.counts
+    drawn = list(heights.values())
+    largest = max(range(len(drawn)), key=drawn.__getitem__)
+    for index, height in enumerate(drawn):
+        assert height / drawn[largest] == pytest.approx(counts[index] / counts[largest], abs=0.01)
+
+
 def test_little_data_still_draws(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
-    assert kinds(draw([factory.run("linear", latency=False)])) == ["trade-off", "confusion"]
+    assert kinds(draw([factory.run("linear", latency=False)])) == ["trade-off", "lengths", "confusion"]
     alone = draw([factory.run("recurrent", epochs=1)])
-    assert kinds(alone) == ["trade-off", "trade-off", "accuracy", "loss", "confusion"]
+    assert kinds(alone) == ["trade-off", "trade-off", "accuracy", "loss", "lengths", "confusion"]
     assert all("nan" not in chart.drawing for chart in alone)
 
 

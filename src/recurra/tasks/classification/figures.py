@@ -1,4 +1,4 @@
-"""Charts of classifiers: learning curves by epoch and by rows, accuracy by difficulty, confusion matrices."""
+"""Charts of classifiers: learning curves by epoch and by rows, lengths of the texts, confusion matrices."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from recurra.core.record import RunRecord
-from recurra.core.terminal import decimal
+from recurra.core.record import LengthSummary, RunRecord
+from recurra.core.terminal import decimal, significant
 from recurra.tasks import drawing
 from recurra.tasks.classification.measures import ACCURACY
-from recurra.tasks.drawing import BOTTOM, TOP, Axis, Chart, Line, Point
+from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
 from recurra.tasks.labelling.reporting import LabellingTable, shown_model
 from recurra.tasks.summary import ModelSummary
 
 # Of more labels, the matrix has no figures and is drawn of the recommended model alone.
 LABELS_WITH_FIGURES = 10
 MOST_LABELS = 100
+SHARE_SHOWN = 0.995
 INTERVALS = "Upright lines are the 95 % intervals: over seeds where there are several, else over examples."
 MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
 
@@ -43,9 +44,12 @@ def table_charts(table: LabellingTable, records: Mapping[str, RunRecord], key: s
                 caption="Solid: validation, dashed: train; means over seeds.",
             ),
         ]  # fmt: skip
+    splits = records[table.models[0].runs[0].run_id].data.splits
+    named = {name: splits[name].words for name in ("train", table.headline_split) if name in splits}
     many = len(table.label_names) > LABELS_WITH_FIGURES
     models = [model for model in table.models if not many or model is shown_model(table)]
-    more = [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
+    more = [length_chart("Lengths of the texts in words", named, f"{key}-lengths")]
+    more += [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
     more += [_accuracy_by_difficulty(table, f"{key}-splits")]
     return [*charts, *(chart for chart in more if chart is not None)]
 
@@ -71,18 +75,34 @@ def _accuracy_by_difficulty(table: LabellingTable, key: str) -> Chart | None:
 
 
 def study_charts(tables: Sequence[LabellingTable], records: Mapping[str, RunRecord]) -> list[Chart]:
-    """Accuracy by rows, across tables that were trained on parts of one corpus."""
+    """Charts across tables that were trained on parts of one corpus: lengths of each part, and accuracy by rows."""
+    groups: dict[str, dict[str, LengthSummary]] = defaultdict(dict)
     by_rows: dict[str, list[tuple[int, LabellingTable]]] = defaultdict(list)
     for table in tables:
-        record = records[table.models[0].runs[0].run_id]
-        train = record.data.splits.get("train")
-        if train is not None and not record.config.get("data", {}).get("length_tail"):
-            by_rows[f"{table.data}, {table.protocol}, {table.training}, {table.precision}"].append((train.rows, table))
-    return [
+        data = records[table.models[0].runs[0].run_id]
+        settings = data.config.get("data")
+        part = settings if isinstance(settings, dict) else {}
+        train = data.data.splits.get("train")
+        if train is None:
+            continue
+        name = f"{table.data}, {table.protocol}"
+        if tail := part.get("length_tail"):
+            groups[name].setdefault(f"{tail} {100 * float(part.get('tail_fraction') or 0):.3g} %", train.words)
+            continue
+        fraction = float(part.get("fraction") or 1)
+        groups[name].setdefault("whole" if fraction == 1 else f"{fraction * 100:.3g} %", train.words)
+        by_rows[f"{name}, {table.training}, {table.precision}"].append((train.rows, table))
+    lengths = [
+        length_chart(f"Lengths of the training texts: {name}", parts, f"s{index}-lengths")
+        for index, (name, parts) in enumerate(groups.items())
+        if len(parts) > 1
+    ]
+    curves = [
         _accuracy_by_rows(f"Accuracy against data size: {name}", parts, f"s{index}-rows")
         for index, (name, parts) in enumerate(by_rows.items())
         if len({rows for rows, _ in parts}) > 1
     ]
+    return [*(chart for chart in lengths if chart is not None), *curves]
 
 
 def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, LabellingTable]], key: str) -> Chart:
@@ -93,6 +113,63 @@ def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, LabellingTable]],
                 curves[model.label].append(Point(rows, accuracy.mean, accuracy.low, accuracy.high))
     lines = [Line(label, index, points) for index, (label, points) in enumerate(curves.items())]
     return drawing.chart_by_rows(heading, lines, f"accuracy on {parts[0][1].headline_split}", key, INTERVALS)
+
+
+def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart | None:
+    """Distributions of lengths in words over each other: the first as an area, the others as lines."""
+    named = {name: lengths for name, lengths in named.items() if sum(lengths.counts)}
+    if not named:
+        return None
+    shown = max(_edge_of_share(lengths) for lengths in named.values())
+    densities = [_densities(lengths) for lengths in named.values()]
+    ticks = drawing.linear_scale([0.0, float(shown)], LEFT, RIGHT, ticks=6).ticks
+    x = Scale(0.0, float(shown), LEFT, RIGHT, tuple(tick for tick in ticks if tick <= shown))
+    y = drawing.linear_scale([0.0, max(share for bins in densities for _, _, share in bins)], BOTTOM, TOP, floor=0.0)
+    axes = drawing.axes(
+        Axis(x, "words in a text", lambda value: f"{value:.0f}"), Axis(y, "% of texts, a word of length", significant)
+    )
+    parts = [axes]
+    for index, bins in enumerate(densities):
+        points = [(x(0.0), y(0.0))]
+        for left, right, share in bins:
+            if left < shown:
+                points += [(x(left), y(share)), (x(min(right, shown)), y(share))]
+        points.append((points[-1][0], y(0.0)))
+        parts.append(drawing.polyline(points, f"{'line' if index else 'area'} {drawing.series(index)}"))
+    facts = "; ".join(
+        f"{name}: mean {lengths.mean:.1f}, median {lengths.median:.0f}, 90 % up to {lengths.p90:.0f}, "
+        f"longest {lengths.max}"
+        for name, lengths in named.items()
+    )
+    beyond = shown <= max(lengths.max for lengths in named.values())
+    return drawing.chart(
+        "lengths",
+        heading,
+        f"{facts}.",
+        key,
+        *parts,
+        legend=[LegendEntry(name, index, "solid" if index else "area") for index, name in enumerate(named)],
+        caption=f"{facts}.{' The longest 0.5 % or fewer are cut off.' if beyond else ''}",
+    )
+
+
+def _edge_of_share(lengths: LengthSummary) -> int:
+    """The first edge below which nearly all texts lie."""
+    total, below = sum(lengths.counts), 0
+    for edge, number in zip(lengths.edges[1:], lengths.counts, strict=False):
+        below += number
+        if below >= SHARE_SHOWN * total:
+            return edge
+    return lengths.edges[-1]
+
+
+def _densities(lengths: LengthSummary) -> list[tuple[int, int, float]]:
+    """``(left edge, right edge, % of texts a word)``: bins differ in width, so areas and not heights are shares."""
+    total = sum(lengths.counts)
+    return [
+        (left, right, 100.0 * number / total / max(right - left, 1))
+        for left, right, number in zip(lengths.edges, lengths.edges[1:], lengths.counts, strict=False)
+    ]
 
 
 def confusion(model: ModelSummary, table: LabellingTable, key: str) -> Chart | None:

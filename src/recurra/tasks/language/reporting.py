@@ -23,7 +23,7 @@ from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.core.terminal import decimal, words
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks import drawing
-from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, Line, Point, Scale
+from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
 from recurra.tasks.measures import Measure, Score, estimate
 from recurra.tasks.reporting import Records, Reporting, beside_best
@@ -297,7 +297,45 @@ def language_charts(table: TableSummary, key: str) -> list[Chart]:
     by_head = [model for model in table.models if len(heads_of(model, table.headline_split)) > 1]
     if by_head:
         charts.append(loss_by_loop(by_head, table.headline_split, f"{key}-loss"))
+    with_rule = [model for model in table.models if any(exits.chosen for exits in model.exits)]
+    if with_rule:
+        charts.append(loops_taken(with_rule, f"{key}-taken"))
     return charts
+
+
+def shares_by_loops(exits: Sequence[ExitsRecord]) -> dict[int, float]:
+    """Share of tokens by the recurrences that they take under the chosen rule, mean over seeds that have one."""
+    counts = [record.chosen.taken for record in exits if record.chosen is not None]
+    numbers = sorted({number for taken in counts for number in taken})
+    return {
+        number: statistics.fmean(taken.get(number, 0) / sum(taken.values()) for taken in counts) for number in numbers
+    }
+
+
+def loops_taken(models: Sequence[LanguageModelSummary], key: str) -> Chart:
+    """The share of tokens by the loops that they take."""
+    last = max(exits.num_recurrences for model in models for exits in model.exits)
+    x = Scale(0.4, last + 0.6, LEFT, RIGHT, tuple(map(float, range(1, last + 1))))
+    y = drawing.linear_scale([0.0, 1.0], BOTTOM, TOP, floor=0.0, ceiling=1.0)
+    axes = drawing.axes(
+        Axis(x, "loops that a token takes", lambda value: f"{value:.0f}"),
+        Axis(y, "share of tokens", lambda value: f"{100 * value:.0f} %"),
+    )
+    width = 0.8 / len(models)
+    parts, facts, legend = [axes], [], []
+    for index, model in enumerate(models):
+        shares = shares_by_loops(model.exits)
+        for number, share in shares.items():
+            left, right = (x(number - 0.4 + width * (index + side)) for side in (0, 1))
+            box = {"x": left, "y": y(share), "width": right - left, "height": y(0.0) - y(share)}
+            parts.append(drawing.element("rect", class_=f"area {drawing.series(index)}", **box))
+        facts.append(f"{model.label}: {', '.join(f'{number} {100 * share:.0f} %' for number, share in shares.items())}")
+        rules = {exits.chosen.label for exits in model.exits if exits.chosen is not None}
+        rule = rules.pop() if len(rules) == 1 else "a rule chosen for each seed"
+        legend.append(LegendEntry(f"{model.label}: {rule}", index, "area"))
+    heading = f"Loops taken on {models[0].exits[0].split}"
+    caption = "Under the rule that was chosen on validation; mean over seeds."
+    return drawing.chart("exits", heading, f"{'; '.join(facts)}.", key, *parts, legend=legend, caption=caption)
 
 
 def loss_by_loop(models: Sequence[LanguageModelSummary], split: str, key: str) -> Chart:

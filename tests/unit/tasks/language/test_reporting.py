@@ -17,7 +17,7 @@ from recurra.core.record import LanguageRunRecord, write_record
 from recurra.report.figures import draw
 from recurra.report.render import named_figures, write_study_report
 from recurra.report.summary import load_runs, read_study, summarise
-from recurra.tasks.language.reporting import language_charts
+from recurra.tasks.language.reporting import language_charts, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
 from rendered import part_rows
@@ -165,8 +165,17 @@ def with_exits(*records: LanguageRunRecord, chosen: bool = True) -> Summary:
     return summarise([*made, *runs(language_record(preset="stacked", loss=3.9))])
 
 
-def test_exits_that_were_kept_are_listed() -> None:
+def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> None:
     summary = with_exits(*(language_record(seed=seed, loss=4.0 + seed / 10) for seed in (0, 1)))
+    table = summary.tables[0]
+    kept = next(model for model in table.models if model.exits)
+    assert shares_by_loops(kept.exits) == {1: 0.6, 3: 0.4}
+    *_, taken = language_charts(table, "t")
+    assert taken.heading == "Loops taken on test"
+    root = ElementTree.fromstring(str(taken.drawing))
+    bars = [element for element in root.iter() if element.get("class", "").startswith("area")]
+    heights = [float(bar.get("height", "0")) for bar in bars]
+    assert len(bars) == 2 and heights[0] / heights[1] == pytest.approx(1.5, rel=1e-3)
     headings, rows = part_rows(LANGUAGE, summary.tables[0], "leaving")
     assert headings[-2:] == ["Times as fast, batch 1", "Times as fast, batch 32"]
     assert rows[:4] == [
@@ -180,6 +189,8 @@ def test_exits_that_were_kept_are_listed() -> None:
 
 def test_without_a_rule_the_exits_are_listed_alone() -> None:
     summary = with_exits(language_record(), chosen=False)
+    headings = [chart.heading for chart in language_charts(summary.tables[0], "t")]
+    assert "Loops taken on test" not in headings
     assert [row[1] for row in part_rows(LANGUAGE, summary.tables[0], "leaving")[1]] == [
         "nowhere",
         "after loop 1",
@@ -195,7 +206,7 @@ def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers
     (run,), failed = load_runs([folder])
     assert run.beside == exits_record(record).write(folder / EXITS_NAME) and not failed
     page = write_study_report(tmp_path, summarise([run]), [run], title="x").read_text(encoding="utf-8")
-    assert "Leaving early" in page
+    assert "Leaving early" in page and "Loops taken on test" in page
     path = folder / EXITS_NAME
     path.write_text(path.read_text(encoding="utf-8").replace("4.2", "4.1"), encoding="utf-8")
     assert "was changed after it was written" in load_runs([folder])[1][0]["reason"]
