@@ -18,6 +18,9 @@ def relaxed_shapes(choices: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrat
     """Shapes drawn from some choices, in which recurrences may have weights of their own if there are several."""
 
     def allowed(shape: dict[str, Any]) -> dict[str, Any]:
-        return shape if shape["num_recurrences"] > 1 else {key: shape[key] for key in choices}
+        if shape["num_recurrences"] == 1:
+            return {key: shape[key] for key in choices}
+        normed = shape.get("norm", "rms") in ("rms", "layer")
+        return {**shape, "recurrence_norms": normed and shape["recurrence_norms"]}
 
     return st.fixed_dictionaries({**choices, **_CHOICES}).map(allowed)
