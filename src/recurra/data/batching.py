@@ -24,7 +24,7 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
     seed and the epoch alone. A smaller last batch is a random sample and comes last.
 
     Under a curriculum the first epochs have as many batches, of short rows alone, each several times: of all lengths
-    that occur, epoch ``e`` from 1 takes the shortest ``e / curriculum_epochs``.
+    that occur, epoch ``e`` from 1 takes the shortest ``e / curriculum_epochs``, each as often as any other.
     """
 
     # What accelerate asks of every batch sampler.
@@ -80,6 +80,9 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
         occurring = np.unique(self.lengths)
         admitted = -(-len(occurring) * (epoch + 1) // self.curriculum_epochs)
         short = np.flatnonzero(self.lengths <= occurring[admitted - 1])
+        # There are few of the shortest texts, and what is learnt from them is what longer ones are made of.
+        counts = np.bincount(self.lengths[short])
+        short = np.repeat(short, counts.max() // counts[self.lengths[short]])
         times = -(-rows // len(short))
         return np.concatenate([generator.permutation(short) for _ in range(times)])[:rows]
 
