@@ -306,6 +306,8 @@ def _correlation(metrics: Mapping[str, MetricsRecord], levels: Sequence[str]) ->
         for number, rows in (metrics[level].recurrences or {}).items()
     ]
     steps, taken, times = np.array(counts).T
+    if len(set(taken)) == 1:
+        return 0.0  # the same for every row: it follows nothing
     return float(spearmanr(np.repeat(steps, times), np.repeat(taken, times)).statistic)
 
 

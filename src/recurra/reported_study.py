@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -425,7 +425,7 @@ def _told(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome)
 def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter: Reporter) -> str:
     """Trains the recommended model once more where that is wanted; says what rows the model has that ships."""
     try:
-        _, _, judged = result.judged
+        label, _, judged = result.judged
     except RunError:
         return ""
     record = judged.record
@@ -440,12 +440,26 @@ def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter:
             about = duration(took * (sum(counts.values()) - kept) / max(1, counts.get("train", 1)))
             more = "" if final is False else f" --final trains it once more on test rows too, in about {about}."
             return f"The model judged, trained on {on}.{more}"
-        made, why = train_again(judged.config, record, result.output, data.machine, reporter)
+        made, why = train_again(
+            judged.config, _how_judged(result, label, counts), result.output, data.machine, reporter
+        )
         if made is None:
             return f"The model judged, trained on {on}: it could not be trained once more ({why})."
     return (
         f"The same, trained once more on {sum(counts.values()) - kept:,} rows, test rows among them; the one judged "
         f"here had {counts.get('train', 0):,}. The other {kept:,} rows make its probabilities and thresholds."
+    )
+
+
+def _how_judged(result: StudyResult, label: str, counts: Mapping[str, int]) -> str:
+    """What the judged model was found to be worth, for the card of the one that ships; of folds over all of them."""
+    table = result.shown.tables[0]
+    model = next(model for model in table.models if model.label == label)
+    measure, split = table.judged_by, table.headline_split
+    return (
+        "This model was trained on test rows too. "
+        f"The one that was judged had {counts.get('train', 0):,} training rows; "
+        f"on {model.scores[split].rows:,} {split} rows: {measure.in_text} {measure.text(measure.of(model, split))}."
     )
 
 

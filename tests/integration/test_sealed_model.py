@@ -87,7 +87,7 @@ def test_weights_that_are_no_numbers_give_no_answer(
     weights["classifier.weight"] = np.full_like(weights["classifier.weight"], value)
     save_file(weights, path, metadata={"format": "pt"})
     seal_model(run)
-    with pytest.raises(RunError, match="no numbers for text 0 of 2"):
+    with pytest.raises(RunError, match="no numbers for text 1 of 2"):
         Classifier.open(run).predict(["good", "bad"])
     assert main(["predict", str(run), "a text", "--json"]) == 1
     out, err = capsys.readouterr()

@@ -76,12 +76,16 @@ def audit_study(
     """Collect the audits of all records of a study. Example: recurra audit study runs/reviews."""
     from recurra.core.errors import CheckpointError
     from recurra.core.packed import run_folders
-    from recurra.core.record import holds_any_record
+    from recurra.core.record import holds_any_record, read_any_record
     from recurra.report.summary import load_runs, summarise
     from recurra.tasks.tables import CommandResult, Table
 
     runs, missing = load_runs([folder] if holds_any_record(folder) else run_folders(folder))
     if not runs:
+        if holds_any_record(folder):
+            read_any_record(folder)  # says what is wrong with it
+        for run in missing:
+            sys.stderr.write(one_line(f"no record: {run['run_id']}: {run['reason']}") + "\n")
         raise CheckpointError(
             f"'{folder}' holds no finished run; give the --output folder of 'recurra compare', 'study run' or 'train'"
         )

@@ -244,7 +244,7 @@ def _job(given: Mapping[str, Any]) -> FolderJob:
 
     singles = {name: f"--{name.replace('_', '-')}" for name in _OF_SINGLE_FILES} | {"early": "an exit rule"}
     for name, option in singles.items():
-        if given[name]:
+        if given[name] is not None and given[name] is not False and given[name] != []:
             raise ConfigurationError(f"{option} is for texts and single files; predict a folder without it")
     source, output = given["source"], given["output"]
     if given["texts"] or source is None or output is None or not Path(source).is_dir():

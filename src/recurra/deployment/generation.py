@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,6 +33,29 @@ from recurra.models.loading import load_language_model
 DRAFTED = 3
 
 
+class _WithoutOneDNN:
+    """Keeps oneDNN switched off while anybody decodes: the switch is of the whole process."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = torch.backends.mkldnn.enabled
+                torch.backends.mkldnn.enabled = False
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                torch.backends.mkldnn.enabled = self._before
+
+
+_WITHOUT_ONEDNN = _WithoutOneDNN()
+
+
 @contextlib.contextmanager
 def decoding(model: nn.Module) -> Iterator[None]:
     """Makes FP32 passes over a few tokens faster on a processor: by a sixth for one row, by a fifth for eight.
@@ -49,12 +73,10 @@ def decoding(model: nn.Module) -> Iterator[None]:
                 module.weight.data = module.weight.data.t().contiguous().t()
     for cycle in cycles:
         cycle.quick = without_modules(cycle)
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False
     try:
-        yield
+        with _WITHOUT_ONEDNN:
+            yield
     finally:
-        torch.backends.mkldnn.enabled = before
         for cycle in cycles:
             cycle.quick = None
 

@@ -426,8 +426,8 @@ class Cycle(nn.Module):
 
     def forward(self, states: Tensor, layout: RowLayout) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same."""
-        if self.quick is not None:
-            return self.quick(states, layout)
+        if (quick := self.quick) is not None:
+            return quick(states, layout)
         mixed = states if self.mixer is None else self.mixer(states, layout)
         return states + self.dropout(self.transform(self.norm(mixed)))
 

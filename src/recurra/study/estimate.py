@@ -230,16 +230,16 @@ def whole_seconds(record: AnyRecord) -> float:
     return record.wall_s if whole and record.wall_s is not None else record.training.wall_s
 
 
-def seconds_left(waiting: Iterable[tuple[RunConfig, float]], at_once: int, under_way: Sequence[float] = ()) -> float:
-    """Seconds until all runs are done, those under way too, if so many go on side by side.
+def seconds_left(runs: Iterable[tuple[RunConfig, float]], at_once: int) -> float:
+    """Seconds until runs are done, waiting or under way, if so many go on side by side.
 
     Runs that learn from others of the study begin once those are done; each of the two takes at least as long as its
     longest run.
     """
-    waves: dict[bool, list[float]] = {False: list(under_way)}
-    for run, seconds in waiting:
+    waves: dict[bool, list[float]] = {}
+    for run, seconds in runs:
         waves.setdefault(any(teacher.run_id for teacher in run.teachers), []).append(seconds)
-    return sum(max(sum(wave) / at_once, *wave) for wave in waves.values() if wave)
+    return sum(max(sum(wave) / at_once, *wave) for wave in waves.values())
 
 
 class Expectation:

@@ -15,7 +15,7 @@ from recurra.core.best_run import FINAL_NAME
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
 from recurra.core.progress import Reporter
-from recurra.core.record import RECORD_NAME, AnyRecord, LabelRunRecord, SplitRecord, read_any_record
+from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.study.executor import threads_of
@@ -48,9 +48,9 @@ def final_run(judged: RunConfig, output: Path) -> Path | None:
 
 
 def train_again(
-    judged: RunConfig, record: LabelRunRecord, output: Path, machine: Machine, reporter: Reporter
+    judged: RunConfig, note: str, output: Path, machine: Machine, reporter: Reporter
 ) -> tuple[AnyRecord | None, str]:
-    """Trains a judged run once more, in a worker; takes up what was begun. Its record says how the other was judged."""
+    """Trains a judged run once more, in a worker; takes up what was begun. The note goes into its record."""
     folder = output / FINAL_NAME
     if (folder / CONFIG_NAME).is_file() and not _is_of(judged, folder):
         shutil.rmtree(folder)
@@ -58,22 +58,11 @@ def train_again(
     threads = threads_of(machine, available_cores(), 1).threads
     untimed = replace(machine, latency=False, threads=threads)
     with Workers(0, threads, list(task_of_data(judged.data).training_modules(judged))) as workers:
-        arguments = judged.plain(), str(folder), how_judged(record)
+        arguments = judged.plain(), str(folder), note
         ended = workers.call("recurra.study.final:train", *arguments, machine=untimed)
     if ended.code:
         return None, ended.last.removeprefix("error: ")[:300] or ended.cause
     return read_any_record(folder), ""
-
-
-def how_judged(record: LabelRunRecord) -> str:
-    """What a judged run was found to be worth, for the card of the one that ships."""
-    split = record.data.reported_splits[-1]
-    rows = {name: part.rows for name, part in record.data.splits.items() if isinstance(part, SplitRecord)}
-    figures = ", ".join(f"{name} {value}" for name, value in record.metrics[split].figures().items())
-    return (
-        f"This model was trained on test rows too. The one that was judged had {rows['train']:,} training rows; on its "
-        f"{rows[split]:,} {split} rows: {figures}."
-    )
 
 
 def train(data: StudyData, judged: dict[str, object], folder: str, note: str) -> None:

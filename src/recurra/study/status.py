@@ -168,8 +168,8 @@ def _remaining(runs: Sequence[PlannedRun]) -> float | None:
     under_way = []
     for run in running:
         left, elapsed = (run.progress.remaining_s, run.progress.elapsed_s) if run.progress else (None, 0.0)
-        under_way.append(max(0.0, whole[model_key(run.config)] - elapsed) if left is None else left)
-    return seconds_left([(run.config, whole[model_key(run.config)]) for run in waiting], len(running), under_way)
+        under_way.append((run.config, max(0.0, whole[model_key(run.config)] - elapsed) if left is None else left))
+    return seconds_left([*under_way, *((run.config, whole[model_key(run.config)]) for run in waiting)], len(running))
 
 
 def plan_with_cost(

@@ -56,9 +56,11 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(
     assert main(["predict", str(output), "a good soup"]) == 0
     assert main(["export", str(output), "--output", str(tmp_path / "export")]) == 0
     capsys.readouterr()
-    worth = judged.record.metrics["test"].figures()["accuracy"]
+    (model,), measure = result.shown.tables[0].models, result.shown.tables[0].judged_by
+    worth = f"on {model.scores['test'].rows:,} test rows: {measure.in_text} {measure.text(measure.of(model, 'test'))}"
+    assert model.scores["test"].rows == 120
     card = (tmp_path / "export" / "README.md").read_text(encoding="utf-8")
-    assert f"had {of_fold['train']:,} training rows; on its {of_fold['test']:,} test rows: accuracy {worth}" in card
+    assert f"had {of_fold['train']:,} training rows; {worth}" in card
     # The same call does nothing anew; other settings replace it.
     before = (final / "record.json").read_bytes()
     assert _compared(path, output, title="Named").best.folder == final
