@@ -57,14 +57,14 @@ class OnnxEngine(Engine):
         """Reads model and tokenizer from an export; 0 threads are one for each core."""
         self.sessions = sessions = Sessions(folder / MODEL_NAME, precision, threads)
         exits, num_recurrences = _read_depth(folder)
-        labels = int(sessions.single.get_outputs()[0].shape[1])
+        labels = int(sessions.session.get_outputs()[0].shape[1])
         # Of a linear model whose scores are in the same graph, which then takes one text a call.
-        self._units = [item.name for item in sessions.single.get_inputs() if item.name in (WORDS, CHARACTERS)]
+        self._units = [item.name for item in sessions.session.get_inputs() if item.name in (WORDS, CHARACTERS)]
         self.depth: Depth = Depth(exits, 1 if self._units else num_recurrences, labels, windows)
         self.tokenizer = read_tokenizer_file(folder / TOKENIZER_NAME, _CURE)
         self._encoding = threading.Lock()
         # A web export has no default for what an exit asks, for ONNX Runtime in a browser knows none.
-        needed = {value.name for value in sessions.single.get_inputs()}
+        needed = {value.name for value in sessions.session.get_inputs()}
         self._nobody_leaves = {
             name: np.full(len(exits), bound, dtype=np.float32)
             for name, bound in ((CONFIDENCES, np.inf), (ENTROPIES, -1.0))

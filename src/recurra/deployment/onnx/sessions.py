@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,15 +35,19 @@ class Sessions:
     """A loaded model, its threads put to work as suits what is asked.
 
     Batches are small, and each is computed by one thread beside the others: 1.2 to 1.3 times as fast as batches that
-    all threads share (`docs/log.md`). What comes alone is shared by all threads, but for a short text in int8. So the
-    model is loaded twice, for one thread and for all.
+    all threads share (`docs/log.md`). What comes alone is shared by all threads, but for a short text in int8. The
+    model is loaded once for one thread and once for all, the second time when it is first needed.
     """
 
     def __init__(self, path: Path, precision: str, threads: int = 0) -> None:
         self.threads = threads or available_cores()
         self.long_text = LONG_TEXT.get(precision, 0)
-        self.single = open_session(path, 1)
-        self.shared = self.single if self.threads == 1 else open_session(path, self.threads)
+        self._path, self._opened = path, _identity(path)
+        self._opening = threading.Lock()
+        # Whatever comes first: mostly a text alone.
+        first = self.threads if self.long_text == 0 else 1
+        self.session = open_session(path, first)
+        self._by_threads: dict[int, Any] = {first: self.session}
 
     def cut(self, lengths: Integers, budget: int) -> list[Integers]:
         """Cuts rows, sorted by length, into batches of so many tokens at most, padding included, or as few as suit."""
@@ -62,12 +67,37 @@ class Sessions:
         if len(batches) < 2:
             yield from ((rows, compute(self.alone(lengths[rows]), rows)) for rows in batches)
             return
+        session = self._session(1)
+        if self.threads == 1:
+            yield from ((rows, compute(session, rows)) for rows in batches)
+            return
         with ThreadPoolExecutor(min(self.threads, len(batches))) as pool:
-            yield from zip(batches, pool.map(lambda rows: compute(self.single, rows), batches), strict=True)
+            yield from zip(batches, pool.map(lambda rows: compute(session, rows), batches), strict=True)
 
     def alone(self, lengths: Integers) -> Any:
         """The session for a batch of such lengths that has the machine to itself."""
-        return self.shared if int(lengths.max()) >= self.long_text else self.single
+        return self._session(self.threads if int(lengths.max()) >= self.long_text else 1)
+
+    def _session(self, threads: int) -> Any:
+        """The model for so many threads; the one that is there if something else lies in the file's place by now."""
+        with self._opening:
+            if threads not in self._by_threads:
+                if _identity(self._path) != self._opened:
+                    return self.session
+                opened = open_session(self._path, threads)
+                if _identity(self._path) != self._opened:
+                    return self.session
+                self._by_threads[threads] = opened
+            return self._by_threads[threads]
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """What another file under this name, or this one with another content, has not; empty if there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return ()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def require_onnxruntime() -> Any:

@@ -40,10 +40,10 @@ def ran(sessions: Sessions, lengths: list[int], budget: int = 2048) -> list[tupl
 
 def test_fp32_shares_what_comes_alone_and_no_batch(opened: list[int]) -> None:
     sessions = Sessions(Path("model.onnx"), "fp32", 3)
-    assert ran(sessions, [20]) == [(2, [0])]
-    assert ran(sessions, [500, 20, 30]) == [(1, [0]), (1, [2, 1])]
+    assert ran(sessions, [20]) == [(1, [0])] and opened == [3]
+    assert ran(sessions, [500, 20, 30]) == [(2, [0]), (2, [2, 1])]
     assert len(ran(sessions, [60] * 100, 600)) == 25
-    assert opened == [1, 3]
+    assert opened == [3, 1]
 
 
 def test_a_batch_counts_its_padding(opened: list[int]) -> None:
@@ -59,6 +59,7 @@ def test_int8_computes_small_batches_side_by_side(opened: list[int], monkeypatch
         sessions.run(np.full(16, 32), 10**6, lambda session, rows: (meeting.wait(), session, rows.tolist())[1:])
     )
     assert [answer for _, answer in found] == [(1, list(range(8))), (1, list(range(8, 16)))]
+    assert opened == [1]
     # A smaller budget than suits the threads is kept.
     assert [len(rows) for rows in sessions.cut(np.full(12, 32), 64)] == [2] * 6
     assert [len(rows) for rows in sessions.cut(np.full(12, 32), 10**6)] == [SMALL_BATCH // 32, 12 - SMALL_BATCH // 32]
@@ -70,6 +71,19 @@ def test_a_long_text_alone_has_all_threads(opened: list[int]) -> None:
     assert ran(sessions, [LONG]) == [(2, [0])] == ran(sessions, [LONG])
     assert ran(sessions, [LONG] * 2) == [(1, [0]), (1, [1])]
     assert opened == [1, 2]
+
+
+def test_another_model_in_the_same_place_is_not_taken_for_it(opened: list[int], tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"one")
+    replaced, removed, kept = (Sessions(path, "int8", 2) for _ in range(3))
+    assert ran(kept, [LONG]) == [(4, [0])]
+    (tmp_path / "other").write_bytes(b"two")
+    (tmp_path / "other").rename(path)
+    assert ran(replaced, [LONG]) == [(1, [0])]
+    path.unlink()
+    assert ran(removed, [LONG]) == [(2, [0])] and ran(kept, [LONG]) == [(4, [0])]
+    assert opened == [1, 1, 1, 2]
 
 
 @given(some.lists(some.integers(1, 600), max_size=60), some.integers(1, 900), some.sampled_from(["int8", "fp32"]))
