@@ -194,7 +194,8 @@ Chosen = TypeVar("Chosen")
 
 def chosen(kind: type[Chosen], values: Mapping[str, Any], **others: Any) -> Chosen:
     """Makes settings of the options of a command, its ``locals()``, that are called like them, and of others."""
-    names = inspect.signature(kind).parameters
+    # A checked model takes any keyword, to tell which it does not know.
+    names = getattr(kind, "model_fields", None) or inspect.signature(kind).parameters
     return kind(**{name: values[name] for name in names if name in values} | others)
 
 
