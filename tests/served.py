@@ -160,14 +160,17 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    models: Sequence[ServedModel], limits: ServerLimits | None = None, key: str | Sequence[str] | None = None
+    models: Sequence[ServedModel],
+    limits: ServerLimits | None = None,
+    key: str | Sequence[str] | None = None,
+    examples: Sequence[str] = (),
 ) -> Iterator[Running]:
     """Serves models on a free port; a key or several."""
     limits = limits or ServerLimits()
     stream, ready = io.StringIO(), threading.Event()
     log = EventLog(stream)
     keys = ApiKeys([key] if isinstance(key, str) else key) if key else None
-    application = Application(models, limits, keys=keys, log=log)
+    application = Application(models, limits, keys=keys, log=log, examples=examples)
     with listen("127.0.0.1", 0) as taken:
         server = make_server(application, limits, log, started=ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})

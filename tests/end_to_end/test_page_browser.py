@@ -33,7 +33,7 @@ def server() -> Iterator[Running]:
         model, engine = slow_model(name)
         engine.open.set()
         models.append(model)
-    with running(models) as found:
+    with running(models, examples=EXAMPLES) as found:
         yield found
 
 
@@ -64,6 +64,10 @@ def visit(browser: Any) -> Iterator[Any]:
     yield start
     for context in contexts:
         context.close()
+
+
+# The second and the third would end the script or the string.
+EXAMPLES = ["The wings were cold. \U0001f357", "</script><b>late</b>", 'a "quoted" \\ text\u2028', "fine"]
 
 
 def shown(page: Any) -> list[tuple[str, str, list[str]]]:
@@ -106,8 +110,10 @@ def test_type_classify_switch_and_go_back_by_keyboard(server: Running, visit: An
     assert [text.splitlines()[0] for text in history.all_inner_texts()] == ["another", "a lovely film"]
     history.nth(1).click()
     assert page.input_value("#text") == "a lovely film"
+    assert page.locator("#examples button").all_text_contents() == EXAMPLES
     page.locator("#examples button").first.click()
     playwright.expect(page.locator("#history li")).to_have_count(3)
+    assert page.input_value("#text") == EXAMPLES[0]
     assert page.locator("#alarm").is_hidden()
     assert found.complaints == []
     assert all(url.startswith(f"{server.url}/") for url in found.requests)

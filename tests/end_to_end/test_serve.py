@@ -132,6 +132,7 @@ def test_mistakes_are_one_line(exported: Path, tmp_path: Path, refused: Callable
     assert "'real name' is no name for a model" in refused("serve", real, "--port", 0)
     assert "cannot listen on '203.0.113.1'" in refused("serve", exported, "--host", "203.0.113.1", "--port", 0)
     assert "cannot read the API key" in refused("serve", exported, "--api-key-file", tmp_path / "none")
+    assert "cannot read the examples" in refused("serve", exported, "--examples", tmp_path / "none")
     assert "'100' is no rate; give 1 to 999999 requests" in refused("serve", exported, "--rate-limit", "100")
 
 

@@ -31,6 +31,9 @@ def serve(
         str | None,
         typer.Option("--rate-limit", metavar="N/s", help="How often a key, or an address without one, may ask: 100/s."),
     ] = None,
+    examples: Annotated[
+        Path | None, typer.Option("--examples", help="File with a text a line; the page offers the first six.")
+    ] = None,
     threads: options.Threads = 0,
     batch_texts: Annotated[int, typer.Option("--batch-texts", min=1, help="Texts computed together.")] = 32,
     alone: Annotated[
@@ -73,6 +76,7 @@ def serve(
         threads=threads,
         api_key_file=api_key_file,
         api_key_env=api_key_env,
+        examples=examples,
         quiet=quiet,
         started=print_json if as_json else None,
     )

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -65,6 +66,8 @@ from recurra.models.exits.rules import FixedExit
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MODEL_PATH = "/v1/models/{name}"
+# Texts that the page offers, and the most of each.
+_EXAMPLES, _EXAMPLE_CHARACTERS = 6, 1000
 _JSON = "application/json"
 _TEXT = "The opening is slow, but the last act is worth the wait."
 _REASONS = {
@@ -94,7 +97,7 @@ _PATHS = frozenset({*_OPERATIONS, "/openapi.json"}) - {_MODEL_PATH}
 class Application:
     """Answers requests of models, the first of which answers where none is named.
 
-    Keys open ``/v1`` and ``/metrics``; none leaves them open.
+    Keys open ``/v1`` and ``/metrics``; none leaves them open. The page offers the examples.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class Application:
         *,
         keys: ApiKeys | None = None,
         log: EventLog | None = None,
+        examples: Sequence[str] = (),
     ) -> None:
         self._limits = limits = limits or ServerLimits()
         self._keys = keys
@@ -113,7 +117,7 @@ class Application:
         self._models = Models(models, limits, self.metrics, log)
         self.reload = self._models.reload
         self._bodies = BodyReader(limits)
-        self._page = read_page()
+        self._page = read_page(examples)
         self._openapi = msgspec.json.encode(describe(limits, self._models.names, with_key=keys is not None))
         self._numbers = itertools.count()
         self._prefix = secrets.token_hex(5)
@@ -356,9 +360,26 @@ async def _wait(futures: Sequence[Future[Computed]], request: Request, timeout_s
         results.cancel()
 
 
-def read_page() -> tuple[bytes, dict[str, str]]:
+def read_examples(path: Path) -> list[str]:
+    """The first texts of a file with one a line.
+
+    Raises:
+        ConfigurationError: If it cannot be read as text.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            texts = (line.strip()[:_EXAMPLE_CHARACTERS] for line in lines)
+            return list(itertools.islice(filter(None, texts), _EXAMPLES))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the examples from '{path}': {error}") from error
+
+
+def read_page(examples: Sequence[str]) -> tuple[bytes, dict[str, str]]:
     """Reads the page and makes its headers: its policy names the hashes of its own script and style, and no other."""
     text = (resources.files("recurra.deployment.serving") / "page.html").read_text(encoding="utf-8")
+    # No text may end the script.
+    encoded = msgspec.json.encode(list(examples)).decode("utf-8").replace("<", r"\u003c")
+    text = text.replace("EXAMPLES = []", f"EXAMPLES = {encoded}")
 
     def hashes(tag: str) -> str:
         blocks = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from recurra.core.environment import available_cores, limit_fragmentation
 from recurra.core.errors import UnavailableError
-from recurra.deployment.serving.application import Application
+from recurra.deployment.serving.application import Application, read_examples
 from recurra.deployment.serving.limits import HEADERS, ServerLimits, error_body, read_keys
 from recurra.deployment.serving.models import name_folders, open_models
 from recurra.deployment.serving.observation import EventLog, ServerLogHandler
@@ -481,19 +481,21 @@ def serve(
     threads: int = 0,
     api_key_file: Path | None = None,
     api_key_env: str | None = None,
+    examples: Path | None = None,
     quiet: bool = False,
     started: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
     """Serves models until a signal ends it; ``started`` is called with address and models when requests are taken."""
     limit_fragmentation()
     log, keys, folders = EventLog(quiet=quiet), read_keys(api_key_file, api_key_env), name_folders(arguments)
+    texts = [] if examples is None else read_examples(examples)
     with listen(host, port) as listening:
         models = open_models(folders, threads=threads or available_cores())
         limit_fragmentation()
         for model in models:
             if model.note:
                 log.write("recommended", model=model.description.name, message=model.note)
-        application = Application(models, limits, keys=keys, log=log)
+        application = Application(models, limits, keys=keys, log=log, examples=texts)
         # A model that is replaced must not be held here.
         del model
         models.clear()

@@ -1,0 +1,32 @@
+"""The page of the server: examples of the user's own, and a policy that lets its own script alone run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.deployment.serving.application import read_examples, read_page
+
+
+@given(st.lists(st.one_of(st.text(), st.sampled_from(["</script>", "<!--<script>", '"];alert(1);//', "\\"]))))
+def test_no_example_leaves_its_string_and_the_policy_names_the_script(examples: list[str]) -> None:
+    examples = [text.encode("utf-8", "ignore").decode("utf-8") for text in examples]
+    content, headers = read_page(examples)
+    scripts = re.findall(r"<script>(.*?)</script>", content.decode("utf-8"), re.DOTALL)
+    assert len(scripts) == 1 and "addEventListener" in scripts[0]
+    stated = re.search(r"^const EXAMPLES = (.*);$", scripts[0], re.MULTILINE)
+    assert stated is not None and json.loads(stated[1]) == examples
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode("utf-8")).digest()).decode("ascii")
+    assert f"script-src 'sha256-{digest}'" in headers["Content-Security-Policy"]
+
+
+def test_six_texts_of_a_file_are_offered_and_empty_lines_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "examples.txt"
+    path.write_text("\ufeffone\n\n  two \n" + "x" * 5000 + "\n" + "more\n" * 9, encoding="utf-8")
+    assert read_examples(path) == ["one", "two", "x" * 1000, "more", "more", "more"]
