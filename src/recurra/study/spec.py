@@ -65,6 +65,11 @@ def _read_protocol(value: Any) -> Any:
     return value
 
 
+def _as_mapping(pairs: Any) -> Any:
+    """A list of ``key=value`` as a mapping."""
+    return override({}, map(str, pairs)) if isinstance(pairs, list) else pairs
+
+
 class StudySpec(Settings):
     """A study: every combination of data, models, protocols and seeds. The keys: docs/reference/study-files.md."""
 
@@ -95,7 +100,7 @@ class StudySpec(Settings):
     @field_validator("protocol_overrides", mode="before")
     @classmethod
     def _pairs(cls, value: Any) -> Any:
-        return override({}, value) if isinstance(value, list) else value
+        return _as_mapping(value)
 
     @field_validator("precision")
     @classmethod
@@ -261,4 +266,7 @@ def _load_protocol(spec: StudySpec, entry: str | dict[str, Any]) -> ProtocolConf
 
 def load_study(path: Path | str, assignments: Iterable[str] = ()) -> StudySpec:
     """Reads a study file."""
-    return StudySpec.parse(override(read_yaml(path), assignments), source=f"'{path}'")
+    values = read_yaml(path)
+    # An assignment may be of one key of them.
+    values["protocol_overrides"] = _as_mapping(values.get("protocol_overrides", {}))
+    return StudySpec.parse(override(values, assignments), source=f"'{path}'")

@@ -74,6 +74,7 @@ def test_the_linear_control_runs_once_for_all_seeds_and_protocols() -> None:
         ({"name": "a/b"}, r"'name' is \"a/b\""),
         ({"precision": "fp8"}, r"'precision' is \"fp8\""),
         ({"seeds": [3, 3]}, "3 is given twice; name each once"),
+        ({"protocol_overrides": [3]}, "cannot read the override '3'; write key=value"),
         ({"data": [{"name": "demo", "fractoin": 1}]}, r"\(did you mean 'fraction'\?\)"),
         (
             {"models": [{**VARIANT, "num_recurences": 3}]},
@@ -314,6 +315,12 @@ def test_runs_that_were_recorded_are_still_the_same_runs(study: str, changes: li
     """Identifiers hold the configuration's hash: if one moves, every record in results/ is orphaned."""
     planned = [run.run_id for run in expand(load_study(STUDIES / f"{study}.yaml", changes))]
     assert set(run_ids) <= set(planned)
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_one_key_on_top_of_every_protocol_can_be_typed(path: Path) -> None:
+    own, typed = load_study(path).protocol_overrides, load_study(path, ["protocol_overrides.max_epochs=3"])
+    assert typed.protocol_overrides == {**own, "max_epochs": 3}
 
 
 def test_every_preset_of_the_isolation_study_has_the_recurrent_models_parameters_where_it_says_so() -> None:
