@@ -16,7 +16,7 @@ from recurra.data.cleaning import FIRST, check_texts, clean_texts, recorded_clea
 from recurra.data.columns import one_dimension
 from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import LabelDecision, OneLabel, read_decision
-from recurra.deployment.engines import load_engine, refuse_precision
+from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import (
     DEFAULT_BATCH_SIZE,
     NO_RECURRENCES,
@@ -26,8 +26,7 @@ from recurra.deployment.engines.computation import (
     Trace,
     trace_of,
 )
-from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export, read_run
-from recurra.models.controls import holds_linear_model
+from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export, read_run, refuse_precision
 from recurra.models.exits.rules import ExitRule
 
 
@@ -48,6 +47,8 @@ class Classifier:
         decision: LabelDecision | None = None,
         cleaning: str = FIRST,
     ) -> None:
+        if batch_size < 1:
+            raise ConfigurationError(f"batch_size is {batch_size}; allowed: 1 or more texts")
         self.engine = engine
         self.decision = decision or OneLabel(label_names)
         self.calibration = calibration
@@ -92,6 +93,7 @@ class Classifier:
             UnavailableError: If a package is missing that it needs, as ONNX Runtime.
         """
         manifest = read_export(folder)
+        refuse_precision(Path(folder), precision)
         return cls(
             manifest.open(Path(folder), precision=precision, threads=threads),
             manifest.label_names,
@@ -112,11 +114,9 @@ class Classifier:
             ConfigurationError: If the model is linear, and a precision was given.
         """
         record = read_run(Path(run))
-        folder = sealed_model(Path(run))
-        if holds_linear_model(folder):
-            refuse_precision(precision)
+        refuse_precision(Path(run), precision)
         engine = load_engine(
-            folder,
+            sealed_model(Path(run)),
             precision=precision,
             preferred=record.environment.precision,
             **recorded_reading(record.config),

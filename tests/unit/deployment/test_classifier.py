@@ -63,6 +63,11 @@ def test_probabilities_are_the_softmax_and_sum_to_one(folder: Path) -> None:
     assert np.array_equal(softmax(np.array([[1e4, 0.0], [-1e4, -1e4]])), [[1.0, 0.0], [0.5, 0.5]])
 
 
+def test_a_batch_holds_a_text_at_least(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="batch_size is -1; allowed: 1 or more"):
+        classifier(folder, batch_size=-1)
+
+
 def test_a_stream_gives_what_the_whole_gives(folder: Path) -> None:
     model = classifier(folder)
     parts = list(model.stream([MIXED[:3], [], MIXED[3:]]))

@@ -5,21 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurra.core.errors import ConfigurationError
 from recurra.models.controls import holds_joined_model, holds_linear_model
 
 if TYPE_CHECKING:
     from recurra.deployment.engines.computation import Engine
-
-
-def refuse_precision(precision: str | None) -> None:
-    """Refuses a precision that was asked for of a linear model.
-
-    Raises:
-        ConfigurationError: If one was.
-    """
-    if precision is not None:
-        raise ConfigurationError(f"a linear model is computed in fp64, not in {precision}; leave --precision out")
 
 
 def load_engine(

@@ -18,7 +18,7 @@ from recurra.core.record import RECORD_NAME, AnyDecisionRecord, CodeRecord, Labe
 from recurra.core.sealed import MODEL_NAME, FileEntry, FileName, Sealed, verify_file
 from recurra.data.cleaning import CLEANINGS
 from recurra.data.windows import MOST_WINDOWS
-from recurra.deployment.engines import load_engine, refuse_precision
+from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import Computation, Engine
 from recurra.deployment.export.formats import find_format, find_precision
 from recurra.models.controls import holds_linear_model
@@ -220,19 +220,12 @@ class StoredModel(HashedSettings):
 
     def open(self, folder: Path, *, precision: str | None = None, threads: int = 0) -> Engine:
         """Reads the model, to compute in ``precision`` or as suits what is stored; ``threads`` are ONNX Runtime's."""
-        if self.kind == "linear":
-            refuse_precision(precision)
         if find_format(self.format).needs_torch:
             return load_engine(folder, precision=precision, max_length=self.max_length, windows=self.windows)
         from recurra.deployment.onnx.engine import OnnxEngine, OnnxLinearEngine
 
         if self.kind == "linear":
             return OnnxLinearEngine(folder, threads)
-        if precision not in (None, self.precision):
-            raise ConfigurationError(
-                f"'{folder}' is an ONNX export and computes in {self.precision}, not in {precision}; "
-                "leave --precision out, or export safetensors"
-            )
         return OnnxEngine(
             folder,
             precision=self.precision,
@@ -288,6 +281,20 @@ def needs_torch(folder: Path | str) -> bool:
         return not holds_linear_model(Path(folder) / MODEL_NAME)
     manifest = read_manifest(folder)
     return manifest.kind != "linear" and find_format(manifest.format).needs_torch
+
+
+def refuse_precision(model: Path, precision: str | None) -> None:
+    """Refuses a precision that a run or an export is not computed in, as far as its files tell."""
+    if precision is None:
+        return
+    manifest = read_manifest(model) if is_export(model) else None
+    if holds_linear_model(model / MODEL_NAME) if manifest is None else manifest.kind == "linear":
+        raise ConfigurationError(f"a linear model is computed in fp64, not in {precision}; leave precision out")
+    if manifest and not find_format(manifest.format).needs_torch and manifest.precision != precision:
+        raise ConfigurationError(
+            f"'{model}' is an ONNX export and computes in {manifest.precision}, not in {precision}; "
+            "leave precision out, or export safetensors"
+        )
 
 
 def write_manifest(folder: Path, manifest: ExportManifest) -> ExportManifest:

@@ -20,7 +20,7 @@ from recurra.core.record import read_record
 from recurra.core.terminal import one_line
 from recurra.data.tables import STREAM_FORMATS, check_pyarrow, format_of, stream_rows
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest
+from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, refuse_precision
 from recurra.deployment.prediction.files import open_writer, write_stream
 
 SIDECAR_NAME = "predictions.json"
@@ -77,6 +77,7 @@ class FolderJob:
         if self.part_format == "parquet":
             check_pyarrow("or give --part-format jsonl, csv or tsv")
         run, model_hash = _identify(self.model)
+        refuse_precision(self.model, self.precision)
         wanted = {"model_hash": model_hash, "model": run, "precision": self.precision}
         wanted |= {"text_column": self.text_column, "part_format": self.part_format}
         path = self.output / SIDECAR_NAME

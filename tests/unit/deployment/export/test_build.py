@@ -291,9 +291,9 @@ def test_a_linear_model_is_exported(name: str, form: str, linear_runs: dict[str,
     usage = {"safetensors": "not torch or transformers", "onnx": "runs of letters and digits"}[form]
     assert usage in card and "A text is read to its end" in card
     assert "are cut" not in card and "stock classes" not in card and "epochs," not in card
-    with pytest.raises(ConfigurationError, match="computed in fp64, not in bf16; leave --precision out"):
+    with pytest.raises(ConfigurationError, match="computed in fp64, not in bf16; leave precision out"):
         Classifier.from_export(folder, precision="bf16")
-    with pytest.raises(ConfigurationError, match="computed in fp64, not in bf16; leave --precision out"):
+    with pytest.raises(ConfigurationError, match="computed in fp64, not in bf16; leave precision out"):
         Classifier.from_run(run, precision="bf16")
 
 

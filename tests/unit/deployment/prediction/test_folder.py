@@ -200,6 +200,7 @@ def test_mistakes_are_one_line(run: Path, inputs: Path, tmp_path: Path, refused:
     options = ("--part-format", "jsonl")
     assert "was begun with --text-column text, not body" in wrong(*options, "--text-column", "body")
     assert "unknown format of parts 'parqet' (did you mean 'parquet'?)" in wrong("--part-format", "parqet")
+    assert "leave precision out" in wrong("--precision", "bf16", target=tmp_path / "new")
     assert "lie one inside the other" in wrong(target=inputs / "out")
     assert "lie one inside the other" in wrong(target=tmp_path)
     (tmp_path / "full").mkdir()
