@@ -159,6 +159,28 @@ def test_what_is_broken_does_not_take_over(exports: list[Path], folder: Path, br
         assert reload(server)[0]["message"] == "unchanged"
 
 
+def test_a_model_whose_threads_cannot_start_does_not_take_over(
+    exports: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(open_models({"one": folder})) as server:
+        before = answering(server)
+        replace(folder, exports[1])
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            if thread.name.startswith("batches-"):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            (said,) = reload(server)
+        assert said["level"] == "error" and answering(server) == before
+        assert server.post({"text": TEXTS[0]}).json["results"][0]["content_hash"] == before["one"]
+        assert reload(server)[0]["message"] == "another model"
+        assert server.post({"text": TEXTS[0]}).json["results"][0]["content_hash"] == hash_model(exports[1])
+
+
 @dataclass(frozen=True)
 class NextModel(ModelSource):
     """A source whose next model a test chooses."""

@@ -241,9 +241,13 @@ class Batcher:
         ]
 
     def start(self) -> None:
-        """Starts the threads."""
-        for thread in self._threads:
-            thread.start()
+        """Starts the threads, all of them or none."""
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Takes no more requests, finishes those that were accepted, and ends the threads."""
@@ -371,7 +375,8 @@ class Models:
         self._log = log
         self._models: dict[str, ServedModel] = {}
         for model in models:
-            self._add(model)
+            self._queue(model)
+            self._name(model)
         self.names = list(self._models)
         self._asked_to_reload = False
         self._reloading = False
@@ -428,24 +433,25 @@ class Models:
         outcome = "failed"
         try:
             new = None if old.source is None else await asyncio.to_thread(old.source.open, known)
+            if self._stopping:
+                return False
+            if new is not None:
+                await self._replace(old, new)
             outcome = "unchanged" if new is None else "taken_up"
         except RecurraError as error:
             self._log.write("reload", level="error", model=name, message=str(error), content_hash=known)
         except Exception as error:  # noqa: BLE001 - whatever lies in a folder, the old model goes on
             self._log.failure("reload", error, model=name, content_hash=known)
         else:
-            if self._stopping:
-                return False
             if new is None:
                 self._log.write("reload", model=name, message="unchanged", content_hash=known)
-            else:
-                await self._replace(old, new)
         self._metrics.reloads.labels(name, outcome).inc()
         return outcome != "unchanged"
 
     async def _replace(self, old: ServedModel, new: ServedModel) -> None:
-        self._add(new)
+        self._queue(new)
         new.batcher.start()
+        self._name(new)
         name, labels = new.description.name, new.description.labels
         other_labels = labels != old.description.labels
         self._log.write(
@@ -460,12 +466,11 @@ class Models:
         )
         await asyncio.to_thread(old.batcher.stop)
 
-    def _add(self, model: ServedModel) -> None:
-        """Lets a model answer to its name."""
-        description, classifier = model.description, model.classifier
-        name = description.name
+    def _queue(self, model: ServedModel) -> None:
+        """Gives a model a queue of its own."""
+        name, classifier = model.description.name, model.classifier
         calibrated = None if classifier.calibration is None else classifier.calibration.taken
-        model.batcher = batcher = Batcher(
+        model.batcher = Batcher(
             name,
             lambda texts, extras: answer(classifier, texts, extras),
             self._limits,
@@ -473,5 +478,11 @@ class Models:
             observe=self._metrics.batches(name, calibrated),
             failed=lambda error: self._log.failure("computation", error, model=name),
         )
-        self._metrics.show_model(name, description.content_hash, description.loaded_at, lambda: batcher.waiting_texts)
-        self._models[name] = model
+
+    def _name(self, model: ServedModel) -> None:
+        """Lets a model answer to its name."""
+        described, batcher = model.description, model.batcher
+        self._metrics.show_model(
+            described.name, described.content_hash, described.loaded_at, lambda: batcher.waiting_texts
+        )
+        self._models[described.name] = model
