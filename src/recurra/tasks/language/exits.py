@@ -16,6 +16,7 @@ from recurra.core.sealed import sealed_model
 from recurra.data.configuration import LanguageDataConfig
 from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import read_language_tokenizer
+from recurra.deployment.generation import decoding
 from recurra.evaluation.token_exits import calibrate_language, score_token_exits
 from recurra.models.exits.rules import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits
@@ -78,7 +79,7 @@ class LanguageSubject:
         return {"first_read": self._end, "context": self._context}
 
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[torch.Tensor], Any]]:
-        """Decoding of a fixed number of tokens.
+        """Decoding of a fixed number of tokens, as ``recurra generate`` does.
 
         They are drawn, so that texts are as unsure as the model is: greedy decoding repeats itself, and would leave
         earlier than a text does.
@@ -87,16 +88,17 @@ class LanguageSubject:
         def decode(ids: torch.Tensor, **asked: Any) -> None:
             torch.manual_seed(0)
             tokens = min(DECODED_TOKENS, self.model.config.max_position_embeddings - ids.shape[1])
-            self.model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                do_sample=True,
-                top_k=0,
-                min_new_tokens=tokens,
-                max_new_tokens=tokens,
-                pad_token_id=self._end,
-                **asked,
-            )
+            with decoding(self.model):
+                self.model.generate(
+                    input_ids=ids,
+                    attention_mask=torch.ones_like(ids),
+                    do_sample=True,
+                    top_k=0,
+                    min_new_tokens=tokens,
+                    max_new_tokens=tokens,
+                    pad_token_id=self._end,
+                    **asked,
+                )
 
         return {FULL: decode, EXITS: lambda ids: decode(ids, exit_rule=rule)}
 
