@@ -143,8 +143,8 @@ class Distillation:
         ``row_weights`` each part of a row's loss is times its weight.
         """
         labelled, weights = inputs.get(LABELLED), inputs.get(WEIGHTS)
-        smoothed = inputs["labels"].ndim == 2 and self.row_loss.label_smoothing > 0
-        by_row = smoothed or labelled is not None or weights is not None or self.row_loss.exit_distillation > 0
+        changed = self.row_loss.label_smoothing > 0 or self.row_loss.exit_distillation > 0
+        by_row = changed or labelled is not None or weights is not None
         own = (LOGITS, STATES, LABELLED, WEIGHTS, *(("labels",) if by_row else ()))
         given = {name: values for name, values in inputs.items() if name not in own}
         wanted = inputs.get(STATES) if self.state_weight else None

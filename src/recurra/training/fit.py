@@ -26,7 +26,7 @@ from transformers import (
 
 from recurra.core.configuration import derive_seed
 from recurra.core.environment import peak_memory_mib, started_by_torchrun, tune_allocator
-from recurra.core.errors import ConfigurationError, RunError
+from recurra.core.errors import RunError
 from recurra.core.files import read_json
 from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import ProgressTask, Reporter
@@ -211,12 +211,6 @@ def train_transformer(
     loss: Callable[..., Tensor] | None = None
     if isinstance(train, TaughtSplit):
         loss = Distillation(protocol.distillation_weight, temperature, protocol.state_weight, row_loss).loss
-        own_heads = model.config.exits or getattr(model.config, "learned_halt", False)
-        if protocol.distillation_weight == 1 and own_heads:
-            raise ConfigurationError(
-                "'distillation_weight' is 1 for a model with exits or a learned halt, whose heads learn beside the "
-                "labels; allowed: below 1"
-            )
     elif train.weights is not None or protocol.exit_distillation or protocol.label_smoothing:
         loss = row_loss
     # Of a batch of short rows, later recurrences' own weights are not used.

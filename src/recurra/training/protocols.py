@@ -120,6 +120,14 @@ class ProtocolConfig(HashedSettings):
         """Whether training needs to know which token hides others."""
         return self.token_dropout > 0
 
+    def check_heads(self, shape: Mapping[str, Any]) -> None:
+        """Refuses, by a taught model's keys, heads that nothing would teach."""
+        if self.distillation_weight == 1 and (shape.get("exits") or shape.get("learned_halt")):
+            raise ConfigurationError(
+                "'distillation_weight' is 1 for a model with exits or a learned halt, whose heads learn beside the "
+                "labels; allowed: below 1"
+            )
+
     def model_post_init(self, _: object) -> None:
         """Checks what depends on two keys."""
         if self.batch_size % self.gradient_accumulation:

@@ -15,7 +15,7 @@ from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.reported_study import run_and_report
 from recurra.study.run import preflight
-from recurra.tasks.base import RunConfig
+from recurra.tasks.base import RunConfig, TeacherConfig
 from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
@@ -61,6 +61,21 @@ def test_what_cannot_work_is_refused(
     with pytest.raises(error) as caught:
         preflight([run(reviews, **change)], StudyData())
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("heads", [{"exits": [1]}, {"learned_halt": True, "tokens_without_recurrence": 2}])
+def test_heads_that_no_label_would_teach_are_refused_before_their_teacher_is_trained(
+    reviews: Path, heads: dict[str, Any]
+) -> None:
+    def taught(weight: float, **keys: Any) -> RunConfig:
+        protocol = PROTOCOLS["tuned"].model_copy(update={"distillation_weight": weight})
+        data = DataConfig.parse({"name": str(reviews), "tokenizer": "trained"})
+        teachers = [TeacherConfig(name="minilm", run_id="of-this-study")] if "teacher" in keys else []
+        return make_run("recurrent", data, protocol, seed=0, precision="fp32", overrides=keys, teachers=teachers)
+
+    preflight([taught(1, teacher="minilm"), taught(1, **heads), taught(0.9, teacher="minilm", **heads)], StudyData())
+    with pytest.raises(ConfigurationError, match="'distillation_weight' is 1 for a model with"):
+        preflight([taught(1, teacher="minilm", **heads)], StudyData())
 
 
 def test_the_linear_control_needs_no_tokenizer(reviews: Path) -> None:

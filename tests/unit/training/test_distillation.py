@@ -44,7 +44,9 @@ def written_out(model: Any, split: TaughtSplit, rows: list[int], how: Distillati
         probabilities = torch.exp(theirs / how.temperature) / torch.exp(theirs / how.temperature).sum()
         said = torch.exp(own / how.temperature) / torch.exp(own / how.temperature).sum()
         apart = (probabilities * (probabilities.log() - said.log())).sum()
-        right = -torch.log_softmax(own, -1)[row["labels"]] * (split.labelled is None or bool(split.labelled[number]))
+        said_own, smoothed = -torch.log_softmax(own, -1), how.row_loss.label_smoothing
+        right = (1 - smoothed) * said_own[row["labels"]] + smoothed * said_own.mean()
+        right = right * (split.labelled is None or bool(split.labelled[number]))
         states = torch.stack([states[0].double().mean(dim=0) for states in output.hidden_states[1:]])
         error = ((states - torch.from_numpy(row["teacher_states"]).double()) ** 2).mean()
         total = total + (1 - how.weight) * right + how.weight * how.temperature**2 * apart + how.state_weight * error
@@ -53,7 +55,13 @@ def written_out(model: Any, split: TaughtSplit, rows: list[int], how: Distillati
 
 @pytest.mark.parametrize(
     "how",
-    [Distillation(0.7, 2.0, 1.0), Distillation(1.0, 1.0, 0.0), Distillation(0.0, 3.0, 0.5), Distillation(0.3, 4, 0)],
+    [
+        Distillation(0.7, 2.0, 1.0),
+        Distillation(1.0, 1.0, 0.0),
+        Distillation(0.0, 3.0, 0.5),
+        Distillation(0.3, 4, 0),
+        Distillation(0.7, 2.0, 1.0, RowLoss(label_smoothing=0.2)),
+    ],
 )
 @pytest.mark.parametrize("labelled", [None, [0, 3], []])
 def test_the_loss_and_its_gradient_are_those_written_out(how: Distillation, labelled: list[int] | None) -> None:

@@ -307,6 +307,8 @@ class LabellingTask(Task):
             from recurra.tasks.labelling.configuration import model_configuration
 
             model_configuration(config, label_names, None)
+        if config.teachers:
+            config.protocol.check_heads(self.shape(config.model, overrides))
         lengths, tokenizer = data.token_lengths(rows, _reads_by(rows, overrides))
         if rows.fold:
             # The first fold speaks for all.
