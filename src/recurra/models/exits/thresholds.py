@@ -76,7 +76,8 @@ def calibrate_classifier(
         check_enough_rows(len(labels[-1]), agreement, confidence)
         candidates = _fixed_thresholds(chosen.measure, logits[numbers[-1]].shape[-1])
     # An entropy that every row reaches is no threshold; see `EntropyRule.check`.
-    highest = math.inf if chosen.measure.rises else math.log(logits[numbers[-1]].shape[-1]) * (1 - _SLACK)
+    even = math.log(logits[numbers[-1]].shape[-1])
+    highest = even * (1 - _SLACK) if chosen.measure.name == ENTROPY else math.inf
     for threshold in dict.fromkeys(min(value, highest) for value in candidates):
         rule = chosen.make(threshold=threshold)
         depths = depths_under(rule, logits)

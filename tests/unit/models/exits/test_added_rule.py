@@ -51,17 +51,27 @@ class SpreadRule(ThresholdRule):
         return f"a spread of at least {self.threshold:g}"
 
 
+@dataclasses.dataclass(frozen=True)
+class CloseRule(SpreadRule):
+    """Stops when they lie at most ``threshold`` away."""
+
+    name: ClassVar[str] = "close"
+    summary: ClassVar[str] = "close"
+    measure: ClassVar[ExitMeasure] = ExitMeasure("closeness", spread, rises=False)
+
+
 @pytest.fixture(autouse=True)
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
     register_rule(SpreadRule)
+    register_rule(CloseRule)
 
 
 def test_names_records_and_help_know_it() -> None:
     assert make_rule("spread", threshold=0.5) == SpreadRule(0.5)
     assert read_rule(json.loads(json.dumps(SpreadRule(0.5).plain()))) == SpreadRule(0.5)
-    assert summarise_rules() == "confidence (the papers' schedule), entropy, fixed, or spread"
-    assert threshold_rule_names() == ("confidence", "entropy", "spread")
+    assert summarise_rules() == "confidence (the papers' schedule), entropy, fixed, spread, or close"
+    assert threshold_rule_names() == ("confidence", "entropy", "spread", "close")
     with pytest.raises(ConfigurationError, match=r"'spred' \(did you mean 'spread'\?\); allowed: confidence, entr"):
         make_rule("spred")
     with pytest.raises(ConfigurationError, match="an exit is for rule 'fixed', not for 'spread'"):
@@ -90,3 +100,10 @@ def test_it_stops_rows_as_defined_at_a_threshold_that_rows_choose(layout: str) -
     torch.testing.assert_close(output.logits.double(), wanted, rtol=2e-5, atol=2e-6)
     chosen = calibrate_classifier(arrays, 0.5, kind="spread")
     assert isinstance(chosen.rule, SpreadRule) and chosen.quality >= 0.5 and chosen.mean_recurrences < 5
+
+
+def test_a_measure_that_falls_may_lie_anywhere() -> None:
+    """Farther from the mean than the entropy of two classes goes."""
+    early = np.array([[9.0, 0.0], [0.0, 12.0], [15.0, 0.0]])
+    chosen = calibrate_classifier({1: early, 2: 2 * early}, 1, kind="close")
+    assert isinstance(chosen.rule, CloseRule) and chosen.mean_recurrences == 1
