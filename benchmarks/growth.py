@@ -88,14 +88,18 @@ def write_file(path: Path, root: Path, rows: int, words: int) -> None:
     write_rows(path, read_novels(root), rows, words)
 
 
-def write_study(folder: Path, runs: int) -> None:
-    """Writes a folder with the records of so many runs: of ten models, ten seeds and as many data sets as it takes."""
+def study_size(runs: int) -> tuple[int, int]:
+    """Data sets and seeds (ten, if there are runs enough) of a study of ten models that has at most so many runs."""
+    seeds = min(10, runs // 10)
+    return runs // (10 * seeds), seeds
+
+
+def write_study(folder: Path, sets: int, seeds: int) -> None:
+    """Writes a folder with the records of a study's runs."""
     from benchmarks.report import write_runs
 
-    seeds = min(10, max(1, runs // 10))
-    written = sum(1 for _ in write_runs(folder, tables=runs // (10 * seeds), models=10, seeds=seeds))
-    if written != runs:
-        raise RuntimeError(f"{written:,} runs were written, not {runs:,}")
+    for _ in write_runs(folder, tables=sets, models=10, seeds=seeds):
+        pass
     (folder / "study.yaml").write_text(STUDY, encoding="utf-8")
 
 
@@ -156,10 +160,11 @@ class Growth:
             yield self._compare("minilm", "tokens", tokens, rows=_share(self.most, 1_000), words=words)
 
     def reports(self) -> Iterator[Grown]:
-        """Reports of studies: a run for each hundred rows of the largest file, and ever fewer."""
-        for runs in sorted({max(10, self.most // part) for part in (100_000, 10_000, 1_000, 100)}):
+        """Reports of studies: about a run for each hundred rows of the largest file, and ever fewer."""
+        for sets, seeds in sorted({study_size(max(10, self.most // 10**power)) for power in (5, 4, 3, 2)}):
+            runs = 10 * sets * seeds
             folder = self.folder / f"study-{runs}"
-            _apart(write_study, folder, runs)
+            _apart(write_study, folder, sets, seeds)
             yield Grown(
                 "study report",
                 "runs",

@@ -31,6 +31,12 @@ hypothesis.settings.register_profile("recurra", deadline=None, derandomize=True,
 hypothesis.settings.load_profile("recurra")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests that need no accelerator expect that there is none."""
+    if not config.option.markexpr.startswith("gpu"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_collection_finish() -> None:
     """Lets no collection look at a million objects of libraries again: every training asks for two whole ones."""
     gc.collect()

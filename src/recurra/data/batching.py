@@ -24,7 +24,8 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
     seed and the epoch alone. A smaller last batch is a random sample and comes last.
 
     Under a curriculum the first epochs have as many batches, of short rows alone, each several times: of all lengths
-    that occur, epoch ``e`` from 1 takes the shortest ``e / curriculum_epochs``, each as often as any other.
+    that occur, epoch ``e`` from 1 takes the shortest ``e / curriculum_epochs``. Rows of a rare length are repeated a
+    whole number of times, so that each length comes at least half as often as the commonest.
     """
 
     # What accelerate asks of every batch sampler.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.growth import LENGTHS, read_novels, tables, write_rows, write_study
+from benchmarks.growth import LENGTHS, read_novels, study_size, tables, write_rows, write_study
 
 
 @pytest.fixture
@@ -49,6 +50,11 @@ def test_tables_hold_each_figure_against_the_one_before() -> None:
     assert "| predict, linear, 2,000 rows | 8 | 1.5 s |  | 812 MiB |" in found
 
 
-def test_a_study_has_as_many_runs_as_asked(tmp_path: Path) -> None:
-    write_study(tmp_path, 20)
+@pytest.mark.parametrize(("asked", "runs"), [(10, 10), (25, 20), (100, 100), (250, 200), (10_000, 10_000)])
+def test_a_study_has_at_most_as_many_runs_as_asked(asked: int, runs: int) -> None:
+    assert 10 * math.prod(study_size(asked)) == runs
+
+
+def test_a_study_is_written_in_its_size(tmp_path: Path) -> None:
+    write_study(tmp_path, *study_size(25))
     assert len(list(tmp_path.glob("runs/*/record.json"))) == 20

@@ -10,8 +10,10 @@ from tests.unit.cli.test_command_line import commands
 
 from recurra.adaptation import AdaptationOptions
 from recurra.cli.main import main
+from recurra.comparison import Asked
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.generation import GenerationSettings
+from recurra.deployment.prediction.folder import FolderJob
 from recurra.deployment.serving.limits import Rate, ServerLimits
 
 TYPED = {
@@ -35,7 +37,9 @@ def test_every_limit_of_a_server_that_is_typed_holds(monkeypatch: pytest.MonkeyP
 # What a command works out, or leaves as it is: it has no option of that name.
 WITHOUT_OPTION: dict[Any, tuple[str, set[str]]] = {
     AdaptationOptions: ("adapt", {"changes"}),
+    Asked: ("compare", {"values", "protocol_keys", "prices"}),
     ExportOptions: ("export", {"abstain_below"}),
+    FolderJob: ("predict", {"model"}),
     GenerationSettings: ("generate", {"rule"}),
     ServerLimits: ("serve", {"rate", "body_timeout_s", "max_held_bytes", "max_connections"}),
 }

@@ -102,12 +102,14 @@ def test_an_epoch_starts_with_its_longest_batch(lengths: list[int], batch_size: 
     assert longest == [] or longest[0] == max(longest)
 
 
-def test_under_a_curriculum_every_length_comes_as_often_as_any_other() -> None:
-    lengths = np.array([2] * 5 + [3] * 50 + [4] * 500 + [9] * 500)
+@pytest.mark.parametrize(("shortest", "short"), [(5, 50), (51, 100)])
+def test_under_a_curriculum_every_length_comes_half_as_often_as_the_commonest(shortest: int, short: int) -> None:
+    lengths = np.array([2] * shortest + [3] * short + [4] * 500 + [9] * 500)
     sampler = LengthGroupedBatchSampler(lengths, 5, seed=0, curriculum_epochs=4)
     for epoch, admitted in enumerate(([2], [2, 3], [2, 3, 4], [2, 3, 4, 9])):
         sampler.set_epoch(epoch)
         drawn = np.bincount(lengths[np.concatenate(list(sampler))], minlength=10)
         assert [length for length in range(10) if drawn[length]] == admitted
         if len(admitted) < 4:
-            assert drawn[admitted].max() < 1.2 * drawn[admitted].min()
+            # The last round is cut anywhere.
+            assert drawn[admitted].max() < 1.1 * 2 * drawn[admitted].min()
