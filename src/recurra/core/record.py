@@ -119,6 +119,7 @@ class MetricsRecord(HashedSettings):
 
     ``loss`` is none of answers without probabilities. Average precision is by label; none of one that no row has.
     ``exit_accuracy`` is that of the head after each exit by itself, by its recurrence; none without exits.
+    ``recurrences`` are the rows by the recurrences that they took; none where the model does not decide it row by row.
     """
 
     rows: int
@@ -133,6 +134,7 @@ class MetricsRecord(HashedSettings):
     uncalibrated_error: float | None = None
     average_precision: list[float | None] | None = None
     exit_accuracy: dict[int, float] | None = None
+    recurrences: dict[int, int] | None = None
 
     def figures(self) -> dict[str, str]:
         """What a model card shows, by heading."""

@@ -5,7 +5,8 @@ own beside ``test`` (difficulties of training) and ``beyond``, so that every rec
 
 ``hops``     ``ab bd ca dc a + +``: from ``a`` each pair leads one step on, each ``+`` asks for one step. The pairs are
              one cycle through all letters in random order, so nobody comes back early.
-``parity``   ``of 3 1 4 is``: whether the sum of the digits is even.
+``parity``   ``of 3 1 4 is``: whether the sum of the digits is even. Training begins with one digit: from five on, no
+             model learns anything.
 ``sum``      the same: the last digit of their sum.
 ``listops``  ``of [sub 3 [add 1 2 9] 4] is``: nested sums and differences, of which the last digit counts, by depth.
 
@@ -15,8 +16,8 @@ The words around digits and lists keep a text from standing in a longer one.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ class DepthCorpus:
     """How the texts of a corpus are made.
 
     ``draw`` makes a text of so many steps and its label; of the rising ``levels`` the first ``inside`` are trained on.
+    Texts of fewer steps are trained on too where ``easier`` says how many there are, by steps: too few to be tested.
     """
 
     name: str
@@ -51,6 +53,7 @@ class DepthCorpus:
     draw: Callable[[random.Random, int], tuple[str, int]]
     levels: Sequence[Level]
     inside: int = 4
+    easier: Mapping[int, int] = field(default_factory=dict)
 
 
 def _draw_hops(dice: random.Random, hops: int) -> tuple[str, int]:
@@ -85,6 +88,7 @@ def _nested(dice: random.Random, depth: int) -> tuple[str, int]:
     return f"[{operation} {' '.join(texts)}]", value
 
 
+_FEW_DIGITS = {count: len(DIGITS) ** count for count in range(1, 5)}
 _OF_LENGTH = [Level(low, low + (3 if low < 21 else 4)) for low in (5, 9, 13, 17, 21, 26, 31, 36)]
 DEPTH_CORPORA = (
     DepthCorpus(
@@ -97,19 +101,21 @@ DEPTH_CORPORA = (
     ),
     DepthCorpus(
         "parity",
-        "Generated digits: is their sum even; 5 to 20 in training and 21 to 40 beyond",
+        "Generated digits: is their sum even; up to 20 in training and 21 to 40 beyond",
         "digits",
         ["even", "odd"],
         lambda dice, count: _draw_digits(dice, count, 2),
         _OF_LENGTH,
+        easier=_FEW_DIGITS,
     ),
     DepthCorpus(
         "sum",
-        "Generated digits: the last digit of their sum; 5 to 20 in training and 21 to 40 beyond",
+        "Generated digits: the last digit of their sum; up to 20 in training and 21 to 40 beyond",
         "digits",
         list(DIGITS),
         lambda dice, count: _draw_digits(dice, count, 10),
         _OF_LENGTH,
+        easier=_FEW_DIGITS,
     ),
     DepthCorpus(
         "listops",
@@ -130,7 +136,7 @@ def generate_depth(
     validation_rows: int = 1_000,
     rows_per_level: int = 500,
 ) -> TextDataset:
-    """Generates a corpus in which no text occurs twice; training has the same number of rows of every difficulty."""
+    """Generates a corpus in which no text occurs twice; training has as many rows of every difficulty as there are."""
     seen: set[str] = set()
     inside, beyond = corpus.levels[: corpus.inside], corpus.levels[corpus.inside :]
     by_level = {
@@ -138,7 +144,7 @@ def generate_depth(
         for level in corpus.levels
     }
     splits = [
-        _rows(corpus, seed, "train", inside, count=train_rows, seen=seen),
+        _rows(corpus, seed, "train", inside, count=train_rows, seen=seen, easier=corpus.easier),
         _rows(corpus, seed, "validation", inside, count=validation_rows, seen=seen),
         joined("test", [by_level[level] for level in inside]),
         joined("beyond", [by_level[level] for level in beyond]),
@@ -160,14 +166,23 @@ def _name(corpus: DepthCorpus, level: Level) -> str:
 
 
 def _rows(
-    corpus: DepthCorpus, seed: int, name: str, levels: Sequence[Level], *, count: int, seen: set[str]
+    corpus: DepthCorpus,
+    seed: int,
+    name: str,
+    levels: Sequence[Level],
+    *,
+    count: int,
+    seen: set[str],
+    easier: Mapping[int, int] | None = None,
 ) -> TextSplit:
-    """New rows, every number of steps as often as any other."""
+    """New rows, every number of steps as often as any other, or all texts that it has."""
     dice = random.Random(derive_seed(seed, corpus.name, name))
     steps = [number for level in levels for number in range(level.low, level.high + 1)]
+    share = count // (len(steps) + len(easier or ()))
+    few = [number for number, there in (easier or {}).items() for _ in range(min(there, share))]
     texts, labels = [], []
     for row in range(count):
-        number = steps[row % len(steps)]
+        number = few[row] if row < len(few) else steps[row % len(steps)]
         text, label = corpus.draw(dice, number)
         while text in seen:
             text, label = corpus.draw(dice, number)

@@ -56,6 +56,10 @@ class RecurraConfig(PreTrainedConfig):
         causal_convolution: Whether convolutions read earlier positions only; off, a ``causal`` model `leaks`.
         tokens_without_recurrence: If given, a classifier applies the core to each row once for every token beyond so
             many, up to ``num_recurrences`` times (Fan et al. 2024, "Looped Transformers for Length Generalization").
+        learned_halt: Whether that number is known in training alone: a head after each recurrence learns from it
+            whether the row stops there, and decides in evaluation (as Graves 2016, "Adaptive Computation Time", but
+            taught).
+        halt_loss_weight: Weight of that head's mean logistic loss beside the classifier's.
         residual_scale: alpha of the recurrence, or its initial value if learned. 0 for stacked models.
         recurrence_embedding: Whether a learned vector for each recurrence is added to the core's input.
         recurrence_norms: Whether each recurrence has norms and biases of its own in the core's layers.
@@ -97,6 +101,8 @@ class RecurraConfig(PreTrainedConfig):
     num_core_layers: int = 3
     num_recurrences: int = 2
     tokens_without_recurrence: int | None = None
+    learned_halt: bool = False
+    halt_loss_weight: float = 0.3
     num_coda_layers: int = 0
     residual_scale: float = 0.5
     learned_residual_scale: bool = False
@@ -218,9 +224,10 @@ class RecurraConfig(PreTrainedConfig):
         for key in ("rms_norm_eps", "rope_theta", "initializer_range"):
             self._require_number(key, lambda value: value > 0, "a number above 0")
         self._require_number("exit_loss_weight", lambda value: 0 <= value <= 1, "a number from 0 to 1")
+        self._require_number("halt_loss_weight", lambda value: value > 0, "a number above 0")
         self._require_number("residual_scale", math.isfinite, "a finite number")
         for key in (
-            "learned_residual_scale", "recurrence_embedding", "recurrence_norms", "final_norm", "causal",
+            "learned_halt", "learned_residual_scale", "recurrence_embedding", "recurrence_norms", "final_norm", "causal",
             "causal_convolution", "attention_bias", "embedding_norm",
         ):  # fmt: skip
             self._require(isinstance(getattr(self, key), bool), key, "true or false")
@@ -268,6 +275,8 @@ class RecurraConfig(PreTrainedConfig):
         counted = self.tokens_without_recurrence is not None
         why = "null with exits or coda layers: each row has one head, behind its own last recurrence"
         self._require(not (counted and (self.exits or self.num_coda_layers)), "tokens_without_recurrence", why)
+        taught = "false without tokens_without_recurrence, which teaches it"
+        self._require(counted or not self.learned_halt, "learned_halt", taught)
 
     def _check_relaxation(self) -> None:
         self._require(self.low_rank <= self.hidden_size, "low_rank", f"0 to hidden_size, which is {self.hidden_size}")

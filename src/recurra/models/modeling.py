@@ -20,7 +20,7 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.cache import RecurraCache
 from recurra.models.configuration import RecurraConfig
 from recurra.models.exits.loop import CountedPositions, Exited, ReadHead, Stop, exit_early, run_recurrences
-from recurra.models.exits.rules import CountedRecurrences, ExitRule, check_exit
+from recurra.models.exits.rules import CountedRecurrences, ExitRule, LearnedHalt, check_exit
 from recurra.models.heads import pool, weigh_losses
 from recurra.models.layers import (
     DepthwiseConvolution,
@@ -87,7 +87,7 @@ class RecurraClassifierOutput(SequenceClassifierOutput):
 
     Attributes:
         exit_logits: ``(batch, labels)`` of each exit's head in FP32; none without exits, and none under an exit rule.
-        exited_after: ``(batch,)``: recurrences that each row took under an exit rule; none without a rule.
+        exited_after: ``(batch,)``: recurrences that each row took, if they are not the same for all.
     """
 
     exit_logits: tuple[Tensor, ...] | None = None
@@ -350,6 +350,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         self.num_labels = config.num_labels
         self.model = RecurraModel(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.halt = nn.Linear(config.hidden_size, 1) if config.learned_halt else None
         exits = len(config.exits) if config.heads == "separate" else min(1, len(config.exits))
         self.exit_classifiers = nn.ModuleList(nn.Linear(config.hidden_size, config.num_labels) for _ in range(exits))
         self.post_init()
@@ -385,10 +386,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             return self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, exit_rule)
         if self.config.tokens_without_recurrence is not None:
             check_exiting(None, wants_all)
-            rule = CountedRecurrences(self._counted_recurrences(input_ids, attention_mask, row_lengths))
-            output = self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule)
-            output.loss = None if labels is None else classification_loss(output.logits, labels, self.config)
-            return output
+            return self._recur_by_row(input_ids, attention_mask, token_type_ids, labels, row_lengths)
         output = self.model(
             input_ids,
             attention_mask,
@@ -440,16 +438,50 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         token_type_ids: Tensor | None,
         row_lengths: Tensor | None,
         rule: ExitRule,
+        halts: list[tuple[int, Tensor, Tensor]] | None = None,
     ) -> RecurraClassifierOutput:
+        """Lets rows leave by a rule; what the halting head says of which rows after which recurrence is collected."""
+
         def read_head(stop: Stop, remaining: Tensor) -> Tensor:
             mask, lengths = (None if part is None else part[remaining] for part in (attention_mask, row_lengths))
-            return self._head_after(stop.recurrence)(self._pool(stop.states, mask, lengths)).float()
+            pooled = self._pool(stop.states, mask, lengths)
+            logits = self._head_after(stop.recurrence)(pooled).float()
+            if self.halt is None:
+                return logits
+            halt = self.halt(pooled).float()
+            if halts is not None:
+                halts.append((stop.recurrence, remaining, halt[:, 0]))
+            return torch.cat([logits, halt], dim=1)
 
         positions = 1 if self.config.pooling == "first" else None
         exited = self.model.exit_early(
             input_ids, attention_mask, token_type_ids, positions, row_lengths, rule=rule, read_head=read_head
         )
-        return RecurraClassifierOutput(logits=exited.logits, exited_after=exited.exited_after)
+        return RecurraClassifierOutput(logits=exited.logits[:, : self.num_labels], exited_after=exited.exited_after)
+
+    def _recur_by_row(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        labels: Tensor | None,
+        row_lengths: Tensor | None,
+    ) -> RecurraClassifierOutput:
+        """As many recurrences as a row's tokens ask for or, once that is learned, as its own states do."""
+        counts = self._counted_recurrences(input_ids, attention_mask, row_lengths)
+        learning = self.halt is not None and self.training
+        rule = LearnedHalt() if self.halt is not None and not learning else CountedRecurrences(counts, every=learning)
+        halts: list[tuple[int, Tensor, Tensor]] = []
+        output = self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule, halts)
+        if labels is None:
+            return output
+        output.loss = classification_loss(output.logits, labels, self.config)
+        if learning:
+            said = torch.cat([halt for *_, halt in halts])
+            last = torch.cat([counts[rows] == recurrence for recurrence, rows, _ in halts])
+            halting = functional.binary_cross_entropy_with_logits(said, last.to(said.dtype))
+            output.loss = output.loss + self.config.halt_loss_weight * halting
+        return output
 
     def _counted_recurrences(
         self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None

@@ -242,6 +242,11 @@ class TransformerEngine(Engine):
 
         return dict(zip(self.depth.output_after, self._compute(texts, batch_size, compute), strict=True))
 
+    def recurrences(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.int64]:
+        """Recurrences that a model with a halting head gives each cleaned text, ``(texts,)``."""
+        self.depth.check_one_window()
+        return self._compute(texts, batch_size, lambda **inputs: [self.model(**inputs).exited_after])[0]
+
     def _compute(
         self, texts: Sequence[str], batch_size: int, compute: Callable[..., Sequence[torch.Tensor]]
     ) -> list[npt.NDArray[Any]]:

@@ -359,18 +359,23 @@ class FixedExit(ExitRule):
 
 @dataclass(frozen=True)
 class CountedRecurrences(ExitRule):
-    """Gives each row a number of recurrences of its own. Of a batch, so no rule that a user names."""
+    """Gives each row a number of recurrences of its own. Of a batch, so no rule that a user names.
+
+    Attributes:
+        every: Whether the head is computed after each recurrence, though no row may stop there.
+    """
 
     name: ClassVar[str] = "counted"
     summary: ClassVar[str] = "counted"
 
     recurrences: Any
+    every: bool = False
 
     def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
         return self.recurrences[rows] <= recurrence
 
     def asks(self, recurrence: int) -> bool:
-        return bool((self.recurrences == recurrence).any())
+        return self.every or bool((self.recurrences == recurrence).any())
 
     def last(self, config: Any) -> int:  # noqa: ARG002 - a rule's
         return int(self.recurrences.max())
@@ -380,3 +385,23 @@ class CountedRecurrences(ExitRule):
 
     def describe(self) -> str:
         return "as many recurrences as each row is given"
+
+
+@dataclass(frozen=True)
+class LearnedHalt(ExitRule):
+    """Stops a row where the model's own halting head gives it more than one half. No rule that a user names.
+
+    That head's logit stands behind those of the labels.
+    """
+
+    name: ClassVar[str] = "learned"
+    summary: ClassVar[str] = "learned"
+
+    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
+        return logits[:, -1] > 0
+
+    def stops(self, config: Any) -> Collection[int]:
+        return range(1, self.last(config))
+
+    def describe(self) -> str:
+        return "where the model's own halting head says so"

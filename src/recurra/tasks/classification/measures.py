@@ -192,6 +192,17 @@ PRECISION = Measure(
 RECALL = Measure("recall", "Recall", "points", True, lambda metrics: metrics.recall, limits=(0.0, 1.0), scale=100.0)
 
 
+def _mean_recurrences(metrics: MetricsRecord) -> float | None:
+    taken = metrics.recurrences
+    return sum(number * rows for number, rows in taken.items()) / metrics.rows if taken else None
+
+
+# What a model takes that decides itself, row by row.
+RECURRENCES = Measure(
+    "recurrences", "Recurrences", "recurrences", False, _mean_recurrences, limits=(1.0, None), digits=2
+)
+
+
 def accuracy_after(recurrence: int) -> Measure:
     """Accuracy of the head after a recurrence that is not the last."""
     return replace(

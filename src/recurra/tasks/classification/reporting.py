@@ -25,6 +25,7 @@ from recurra.tasks.classification.measures import (
     MACRO_F1,
     PRECISION,
     RECALL,
+    RECURRENCES,
     ClassificationTable,
     accuracy_after,
     exit_measures,
@@ -420,7 +421,8 @@ class ClassificationReporting(LabellingReporting):
         return fault_of(table, model)
 
     def figures(self, table: Any) -> Sequence[Measure]:
-        return [*self._figures(judge(table)), *exit_measures(table)]
+        halting = any(RECURRENCES.of(model, table.headline_split) for model in table.models)
+        return [*self._figures(judge(table)), *([RECURRENCES] if halting else []), *exit_measures(table)]
 
     def _figures(self, judged_by: Measure) -> list[Measure]:
         return list({measure.key: measure for measure in (ACCURACY, judged_by, MACRO_F1, *FIGURES)}.values())
@@ -429,7 +431,7 @@ class ClassificationReporting(LabellingReporting):
         matrices = [item.confusion_matrix for item in metrics]
         by_macro_f1 = measure.key == MACRO_F1.key or are_unequal(map(sum, matrices[0]))
         measures = [part for part in self._figures(measure) if by_macro_f1 or part.key != MACRO_F1.key]
-        measures += [accuracy_after(number) for number in metrics[0].exit_accuracy or ()]
+        measures += [RECURRENCES, *map(accuracy_after, metrics[0].exit_accuracy or ())]
         return Score(
             split,
             metrics[0].rows,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,13 +53,16 @@ class ClassificationTask(LabellingTask):
 
         return evaluate_logits(logits, labels, decision.probabilities(logits))
 
-    def of_exits(
-        self, metrics: MetricsRecord, split: TextSplit, by_recurrence: Callable[[], Mapping[int, Logits]]
-    ) -> MetricsRecord:
-        logits = by_recurrence()
-        *exits, _ = sorted(logits)
-        right = {number: float((logits[number].argmax(axis=1) == split.labels).mean()) for number in exits}
-        return metrics.model_copy(update={"exit_accuracy": right})
+    def of_depth(self, metrics: MetricsRecord, split: TextSplit, engine: Any, batch_size: int) -> MetricsRecord:
+        if engine.model.config.exits:
+            logits = engine.logits_by_recurrence(split.texts, batch_size)
+            *exits, _ = sorted(logits)
+            right = {number: float((logits[number].argmax(axis=1) == split.labels).mean()) for number in exits}
+            return metrics.model_copy(update={"exit_accuracy": right})
+        if getattr(engine.model.config, "learned_halt", False):
+            numbers, rows = np.unique(engine.recurrences(split.texts, batch_size), return_counts=True)
+            return metrics.model_copy(update={"recurrences": dict(zip(numbers.tolist(), rows.tolist(), strict=True))})
+        return metrics
 
     def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
         from recurra.evaluation.predictions import write_predictions

@@ -121,9 +121,9 @@ class LabellingTask(Task):
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> Any:
         """Metrics of the record on one split."""
 
-    def of_exits(self, metrics: Any, split: TextSplit, by_recurrence: Callable[[], Mapping[int, Logits]]) -> Any:
-        """Adds what the heads after each recurrence say by themselves, where that is measured."""
-        del split, by_recurrence
+    def of_depth(self, metrics: Any, split: TextSplit, engine: Any, batch_size: int) -> Any:
+        """Adds what heads after each recurrence say by themselves, or how many recurrences rows took."""
+        del split, engine, batch_size
         return metrics
 
     @abstractmethod
@@ -346,9 +346,8 @@ class LabellingTask(Task):
         for name in dataset.reported_splits:
             split = dataset.splits[name]
             metrics[name] = self.measure(logits[name], split.labels, decision)
-            if not config.is_control and engine.model.config.exits:
-                by_recurrence = partial(engine.logits_by_recurrence, split.texts, batch_size)
-                metrics[name] = self.of_exits(metrics[name], split, by_recurrence)
+            if not config.is_control:
+                metrics[name] = self.of_depth(metrics[name], split, engine, batch_size)
             right[name] = decision.same(logits[name], split.labels)
             audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
         judged = [dataset.splits[name] for name in logits]
