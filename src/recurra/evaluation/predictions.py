@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +25,8 @@ from recurra.core.files import atomic_path
 from recurra.core.packed import PREDICTIONS_NAME, RUNS_NAME
 
 FOLDER_NAME = "predictions"
+# Packed runs have no weights.
+_RESTORE = "restore it, or pack the study again"
 # STUDY/runs/RUN/predictions/SPLIT.parquet
 _DEPTH = 4
 SCHEMA = pa.schema([("id", pa.string()), ("label", pa.int64()), ("logits", pa.list_(pa.float32()))])
@@ -120,10 +123,12 @@ class _Stored:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[_Stored]:
     """Opens the predictions of a split."""
-    if path.exists():
-        with _explained(path), pq.ParquetFile(path) as file:
-            yield _Stored(path, file, range(file.num_row_groups), _known_schema(path, file))
-        return
+    with _explained(path):
+        file = _own_file(path)
+        if file is not None:
+            with file:
+                yield _Stored(path, file, range(file.num_row_groups), _known_schema(path, file))
+            return
     run, packed = path.parents[1].name, _packed(path)
     group = packed.groups.get((run, path.stem)) if packed else None
     if packed is None or group is None:
@@ -133,8 +138,15 @@ def _opened(path: Path) -> Iterator[_Stored]:
             f"'{path}' is missing: no predictions for split '{path.stem}'; there: "
             f"{', '.join(sorted(there)) or 'none'}; evaluate the run again"
         )
-    with _explained(packed.path):
+    with _explained(packed.path, _RESTORE):
         yield _Stored(path, packed.file, [group], _known_schema(packed.path, packed.file))
+
+
+def _own_file(path: Path) -> pq.ParquetFile | None:
+    try:
+        return pq.ParquetFile(path)
+    except FileNotFoundError:
+        return None
 
 
 def _known_schema(path: Path, file: pq.ParquetFile) -> pa.Schema:
@@ -149,11 +161,14 @@ def _known_schema(path: Path, file: pq.ParquetFile) -> pa.Schema:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(path: Path, cure: str = "evaluate the run again") -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        raise CheckpointError(f"'{path}' cannot be read as Parquet (damaged?); evaluate the run again") from error
+        # The reason that Arrow gives repeats the path.
+        number = getattr(error, "errno", None)
+        why = f" as Parquet (damaged?); {cure}" if number is None else f" ({os.strerror(number)}); mend that, or {cure}"
+        raise CheckpointError(f"'{path}' cannot be read{why}") from error
 
 
 @dataclass(frozen=True)
@@ -183,7 +198,7 @@ def _packed(path: Path) -> _Packed | None:
 
 @lru_cache(maxsize=1)
 def _open_packed(path: Path, _changed: int, _size: int) -> _Packed:
-    with _explained(path):
+    with _explained(path, _RESTORE):
         file = pq.ParquetFile(path, memory_map=True)
         groups = {}
         for number in range(file.num_row_groups):

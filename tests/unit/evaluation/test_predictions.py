@@ -43,6 +43,13 @@ def test_truncated_file_is_refused(tmp_path: Path) -> None:
         read_predictions(tmp_path, "test")
 
 
+def test_what_the_system_refuses_is_said_with_its_reason(tmp_path: Path) -> None:
+    # As of a folder that may not be searched, which nobody is refused who may do everything.
+    predictions_path(tmp_path, "test").parent.mkdir()
+    with pytest.raises(CheckpointError, match=r"cannot be read \(File name too long\)"):
+        read_predictions(tmp_path, "x" * 300)
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

@@ -158,9 +158,10 @@ def test_a_packed_study_that_was_changed_is_refused(study: Path, tmp_path: Path)
     records.write_bytes(b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in intact.splitlines()))
     assert read_any_record(name).run_id == name.parent.name
     predictions = output / "predictions.parquet"
-    predictions.write_bytes(predictions.read_bytes()[:-20])
-    with pytest.raises(CheckpointError, match="cannot be read as Parquet"):
-        read_predictions(name.parent, "test")
+    for damaged in (predictions.read_bytes()[:-20], b""):
+        predictions.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"cannot be read as Parquet.*pack the study again"):
+            read_predictions(name.parent, "test")
 
 
 def test_the_commands_pack_and_report(study: Path, tmp_path: Path) -> None:
