@@ -137,6 +137,7 @@ class ScoredModel:
         values: The measure of each run; empty if one was not evaluated on the split.
         seeded: Whether the seed changes anything.
         rows: What the runs made of the rows; none where that cannot be read, or is not asked for.
+        unread: Why it cannot be read.
         barred: Why it is held against nobody.
     """
 
@@ -146,6 +147,7 @@ class ScoredModel:
     values: tuple[float, ...]
     seeded: bool
     rows: Rows | None = None
+    unread: str = ""
     barred: str = ""
 
 
@@ -157,19 +159,21 @@ def scored_model(
 ) -> ScoredModel:
     """Reads how a model's runs did on a split."""
     evaluated = all(split in run.record.metrics for run in runs)
+    rows, unread = _read_rows(label, runs, split, measure) if measure.paired_by_rows and evaluated else (None, "")
     return ScoredModel(
         label=label,
         split=split,
         seeds=tuple(run.record.seed for run in runs),
         values=tuple(measure.of_run(run.record.metrics[split]) for run in runs) if evaluated else (),
         seeded=not all(reporting.stands_everywhere(run) for run in runs),
-        rows=_read_rows(runs, split, measure) if measure.paired_by_rows and evaluated else None,
+        rows=rows,
+        unread=unread,
         barred=reporting.barred(runs, split, measure),
     )
 
 
-def _read_rows(runs: Sequence[LoadedRun], split: str, measure: Measure) -> Rows | None:
-    """Of the runs whose predictions are on disk and whole; none if no run has any, or runs have other rows."""
+def _read_rows(label: str, runs: Sequence[LoadedRun], split: str, measure: Measure) -> tuple[Rows | None, str]:
+    """Of the runs whose predictions are on disk and whole; none, and why, if no run has any or runs have other rows."""
     parts: list[Predictions] = []
     keyed: dict[int, tuple[bytes, Mask]] = {}
     for place, run in enumerate(runs):
@@ -179,13 +183,19 @@ def _read_rows(runs: Sequence[LoadedRun], split: str, measure: Measure) -> Rows 
             if measure.by_labels:
                 parts.append(part)
     keys = {key for key, _ in keyed.values()}
-    if len(keys) != 1 or not all(correct.size for _, correct in keyed.values()):
-        return None
+    if len(keys) > 1:
+        return None, f"the seeds of {label} were not evaluated on the same rows of the {split} split"
+    if not any(correct.size for _, correct in keyed.values()):
+        return None, _missing(split)
     rows = Rows(keys.pop(), np.stack([correct for _, correct in keyed.values()]), runs=tuple(keyed))
     if not measure.by_labels:
-        return rows
+        return rows, ""
     predicted, logits = np.stack([part.predicted for part in parts]), np.stack([part.logits for part in parts])
-    return replace(rows, truth=parts[0].labels, predicted=predicted, logits=logits)
+    return replace(rows, truth=parts[0].labels, predicted=predicted, logits=logits), ""
+
+
+def _missing(split: str) -> str:
+    return f"the predictions on the {split} split are not on disk, or of no rows"
 
 
 def paired_seeds(first: ScoredModel, second: ScoredModel) -> list[tuple[int, int]]:
@@ -300,7 +310,10 @@ def _compare(
 ) -> Comparison | None:
     """The gap of two models and its test, not yet corrected; none if they have no seed, or no split, in common."""
     a, b = models
-    pairs = paired_seeds(a, b)
+    paired = paired_seeds(a, b)
+    # A seed whose predictions one of the two has lost says as little as one that it never had.
+    read = [pair for pair in paired if a.rows and b.rows and pair[0] in a.rows.runs and pair[1] in b.rows.runs]
+    pairs = read or paired
     if not (pairs and a.values and b.values and a.split == b.split):
         return None
     gaps = [a.values[i] - b.values[j] for i, j in pairs]
@@ -325,12 +338,11 @@ def _compare(
         p = seed_p_value(gaps)
         few = "one seed" if len(gaps) == 1 else "every seed gives the same gap"
         return replace(line, p=p, reason=few if p is None else "")
-    places = [sorted({pair[side] for pair in pairs}) for side in (0, 1)]
-    if a.rows is None or b.rows is None or not {*places[0]} <= {*a.rows.runs} or not {*places[1]} <= {*b.rows.runs}:
-        return replace(line, reason=f"the predictions on the {a.split} split are not on disk, or of no rows")
+    if a.rows is None or b.rows is None or not read:
+        return replace(line, reason=a.unread or b.unread or _missing(a.split))
     if a.rows.key != b.rows.key:
         return replace(line, reason=f"the models were not evaluated on the same rows of the {a.split} split")
-    first, second = a.rows.of_runs(places[0]), b.rows.of_runs(places[1])
+    first, second = (rows.of_runs(sorted({pair[side] for pair in pairs})) for side, rows in enumerate((a.rows, b.rows)))
     drawn = bootstrap_gap(first, second, measure)
     right = [dict(zip(side.runs, side.correct, strict=True)) for side in (first, second)]
     of_seeds = [(right[0][i], right[1][j]) for i, j in pairs]

@@ -18,7 +18,7 @@ from sklearn.metrics import f1_score
 
 from factories import RunFactory, invariance, leakage, seen, skipped, study_latency
 from recurra.core.record import AuditResult, read_record
-from recurra.evaluation.predictions import read_predictions
+from recurra.evaluation.predictions import read_predictions, write_predictions
 from recurra.report.summary import load_runs, pareto_front, reporting_of, summarise
 from recurra.tasks.classification.measures import bootstrap_matrix, by_class, usual_f1
 from recurra.tasks.questions import Limits, Questions
@@ -236,15 +236,26 @@ def test_models_without_predictions_or_with_other_rows_are_not_tested(tmp_path: 
     assert "not on disk" in test["reason"]
 
 
-def test_a_seed_without_predictions_keeps_no_other_seed_from_being_tested(tmp_path: Path) -> None:
+@pytest.mark.parametrize("third", [["baseline"], ["baseline", "recurrent"]])
+def test_a_seed_without_predictions_keeps_no_other_seed_from_being_tested(third: list[str], tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     whole = [factory.run(name, seed=seed) for name in ("baseline", "recurrent") for seed in (0, 1)]
     (expected,) = summarise_runs(whole)["tables"][0]["tests"]
-    more = factory.run("baseline", seed=2, predictions=["validation"])
-    (test,) = summarise_runs([*whole, more])["tables"][0]["tests"]
+    lost = {"baseline": ["validation"]}
+    more = [factory.run(name, seed=2, predictions=lost.get(name)) for name in third]
+    (test,) = summarise_runs([*whole, *more])["tables"][0]["tests"]
     assert test["seeds"] == 2 and test["p"] is not None
     for part in ("gap", "low", "high", "p", "odds_ratio"):
         assert test[part] == expected[part]
+
+
+def test_seeds_with_other_rows_are_said_to_have_them(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [factory.run(name, seed=seed) for name in ("baseline", "recurrent") for seed in (0, 1)]
+    rows = read_predictions(folders[1], "test")
+    write_predictions(folders[1], "test", rows.ids[::-1], rows.labels, rows.logits)
+    (test,) = summarise_runs(folders)["tables"][0]["tests"]
+    assert test["reason"] == "the seeds of baseline were not evaluated on the same rows of the test split"
 
 
 def test_study_latency_is_preferred_and_mixtures_are_named(tmp_path: Path) -> None:
