@@ -77,7 +77,9 @@ def audit_study(
     from recurra.core.errors import CheckpointError
     from recurra.core.packed import run_folders
     from recurra.core.record import holds_any_record, read_any_record
-    from recurra.report.summary import load_runs, summarise
+    from recurra.report.summary import load_runs, study_file_of, summarise
+    from recurra.study.spec import load_study
+    from recurra.tasks.questions import NO_QUESTIONS
     from recurra.tasks.tables import CommandResult, Table
 
     runs, missing = load_runs([folder] if holds_any_record(folder) else run_folders(folder))
@@ -89,10 +91,13 @@ def audit_study(
         raise CheckpointError(
             f"'{folder}' holds no finished run; give the --output folder of 'recurra compare', 'study run' or 'train'"
         )
+    # Whether a leak decides a comparison depends on what the study judges by.
+    file = study_file_of(folder)
+    questions = NO_QUESTIONS if file is None else load_study(file).questions
     # The audits of data that several trainings share are the same line in the table of each.
     lines = {
         (f"{table.data} ({table.protocol}, {table.fingerprint[:8]})", line): None
-        for table in summarise(runs).tables
+        for table in summarise(runs, questions=questions).tables
         for line in table.audits
     }
     rows = [

@@ -204,7 +204,7 @@ def report(
     assignments: FileOverrides = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write the report of what is done and run nothing; of a folder, of the records that it has.
+    """Write the report of what is done and run nothing; of a folder, of the records and the study file that it has.
 
     Example: recurra study report results/sst2 --output /tmp/sst2
     """

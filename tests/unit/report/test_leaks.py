@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from recurra.core.record import AuditResult, read_record, write_record
 from recurra.evaluation.audits.grading import grade, keep_rows
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions, write_predictions
+from recurra.study.spec import load_study
 from rendered import summarise_folders, summarise_runs
 
 ROWS = {"train": 900, "validation": 300, "test": 600}
@@ -32,12 +34,15 @@ def finding() -> AuditResult:
     )
 
 
-def run(factory: RunFactory, model: str, rest: float, on_copies: float, seed: int = 0) -> Path:
-    """A run that is right on a share of the fresh rows and on a share of the copies, graded by that."""
-    folder = factory.run(model, seed=seed)
+def run(factory: RunFactory, model: str, rest: float, on_copies: float, *, sure: int | None = None) -> Path:
+    """A run that is right on a share of the fresh rows and on a share of the copies, graded by that.
+
+    Rows of the label ``sure`` are right whatever the shares.
+    """
+    folder = factory.run(model)
     kept = read_predictions(folder, "test")
     # The easiest rows of all models are the same.
-    right = np.concatenate([np.arange(40) < 40 * on_copies, np.arange(560) < 560 * rest])
+    right = np.concatenate([np.arange(40) < 40 * on_copies, np.arange(560) < 560 * rest]) | (kept.labels == sure)
     said = np.where(right, kept.labels, 1 - kept.labels)
     logits = np.eye(2, dtype=np.float32)[said] * 3
     write_predictions(folder, "test", kept.ids, kept.labels, logits)
@@ -83,6 +88,20 @@ def test_copies_that_make_the_difference_fail_for_every_model(
     assert main(["audit", "study", str(tmp_path), "--json"]) == 3
     audits = json.loads(capsys.readouterr().out)["audits"]
     assert [(each["status"], each["concerns"]) for each in audits] == [("failed", "every run")]
+
+
+def test_a_leak_is_judged_by_what_the_study_is_judged_by(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path / "runs", rows=ROWS)
+    # Ahead on the copies alone, in rows whose mistakes cost nothing.
+    folders = [run(factory, "linear", 0.6, 0.0, sure=1), run(factory, "recurrent", 0.6, 1.0, sure=1)]
+    assert line(folders)["status"] == "failed" and main(["audit", "study", str(tmp_path)]) == 3
+    costs = {"negative": {"negative": 0, "positive": 0}, "positive": {"negative": 1, "positive": 0}}
+    study: dict[str, Any] = {"name": "cheap", "data": [{"name": "sst2"}], "models": ["linear", "recurrent"]}
+    study |= {"measure": "cost", "costs": costs}
+    (tmp_path / "study.yaml").write_text(json.dumps(study))
+    questions = load_study(tmp_path / "study.yaml").questions
+    (table,) = summarise_folders(folders, questions=questions).tables
+    assert [each.status for each in table.audits] == ["note"] and main(["audit", "study", str(tmp_path)]) == 0
 
 
 def test_the_first_place_among_equals_is_told_and_no_verdict(tmp_path: Path) -> None:
