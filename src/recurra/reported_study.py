@@ -429,25 +429,30 @@ def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter:
     except RunError:
         return ""
     record = judged.record
-    if len(result.shown.tables) != 1 or not isinstance(record, LabelRunRecord) or not gains_rows(judged.config):
+    if len(result.shown.tables) != 1 or not isinstance(record, LabelRunRecord):
         return ""
     counts = {name: split.rows for name, split in record.data.splits.items() if isinstance(split, SplitRecord)}
     kept = counts.get(record.data.selection_split, 0)
-    on = f"{counts.get('train', 0):,} of {sum(counts.values()):,} rows"
+    folds = record.config["data"].get("folds") or 1
+    which = "The model judged" if folds == 1 else f"The model of one of {folds} folds (the figures are of all)"
+    which += f", trained on {counts.get('train', 0):,} of {sum(counts.values()):,} rows"
+    if not gains_rows(judged.config):
+        return "" if folds == 1 else f"{which}."
     took = record.training.wall_s if record.wall_s is None else record.wall_s
     if final_run(judged.config, result.output) is None:
         if not (took < QUICK_S if final is None else final):
             about = duration(took * (sum(counts.values()) - kept) / max(1, counts.get("train", 1)))
             more = "" if final is False else f" --final trains it once more on test rows too, in about {about}."
-            return f"The model judged, trained on {on}.{more}"
+            return f"{which}.{more}"
         made, why = train_again(
             judged.config, _how_judged(result, label, counts), result.output, data.machine, reporter
         )
         if made is None:
-            return f"The model judged, trained on {on}: it could not be trained once more ({why})."
+            return f"{which}: it could not be trained once more ({why})."
+    before = "the one judged here" if folds == 1 else f"those judged here, one of each of {folds} folds,"
     return (
-        f"The same, trained once more on {sum(counts.values()) - kept:,} rows, test rows among them; the one judged "
-        f"here had {counts.get('train', 0):,}. The other {kept:,} rows make its probabilities and thresholds."
+        f"The same, trained once more on {sum(counts.values()) - kept:,} rows, test rows among them; {before} "
+        f"had {counts.get('train', 0):,}. The other {kept:,} rows make its probabilities and thresholds."
     )
 
 

@@ -95,9 +95,9 @@ def test_models_are_held_against_each_other_on_all_rows(found: StudyResult, runs
     only = [right[test.a][row] and not right[test.b][row] for row in right[test.a]]
     other = [right[test.b][row] and not right[test.a][row] for row in right[test.a]]
     assert test.odds_ratio == pytest.approx((sum(only) + 0.5) / (sum(other) + 0.5))
-    assert table.advice[0].details[-2] == (
-        "What is shipped",
-        "The model of one of 5 folds, trained on 168 rows; the figures are of all folds.",
+    assert found.ships.startswith(
+        "The same, trained once more on 216 rows, test rows among them; those judged here, one of each of 5 folds, "
+        "had 168."
     )
     assert "5-fold cross-validation" in table.title and any("Cross-validation: 5 of 5" in note for note in table.notes)
     assert all(len(model.runs) == FOLDS and model.seeds == [0] for model in table.models)
@@ -122,7 +122,8 @@ def test_a_second_seed_deals_the_rows_anew_and_judges_the_same_rows(file: Path) 
     models = ["linear", str(write_tiny_model(file.parent / "tiny.yaml"))]
     output = file.parent / "repeated"
     found = recurra.compare(file, models=models, seeds=2, folds=2, protocol={"base": "tuned", "max_epochs": 1},
-                            tokenizer="trained", output=output, quiet=True)  # fmt: skip
+                            tokenizer="trained", output=output, quiet=True, final=False)  # fmt: skip
+    assert found.ships.startswith("The model of one of 2 folds (the figures are of all), trained on ")
     (table,) = found.shown.tables
     assert [(model.label, model.seeds, len(model.runs)) for model in table.models] == [
         ("linear", [0], 2),
@@ -159,6 +160,30 @@ def test_an_audit_is_that_of_the_worst_fold_with_the_rows_of_all(runs: list[Load
     assert mask is not None
     wanted = {row for fold, run in enumerate(own) for row in read_predictions(run.folder, "test").ids[:fold]}
     assert {row for row, kept in zip(pooled.predictions("test").ids, mask, strict=True) if kept} == wanted
+
+
+def test_what_folds_measured_by_depth_is_that_of_all_rows(runs: list[LoadedRun]) -> None:
+    own = [run for run in runs if run.record.model.preset == "linear"]
+    taken = [{1: 40, 2: 8}, {1: 48}, {2: 48}, {1: 20, 3: 28}, {3: 48}]
+
+    def measured(fold: int, run: LoadedRun) -> LoadedRun:
+        metrics = run.record.metrics["test"]
+        assert metrics.rows == ROWS / FOLDS
+        metrics = metrics.model_copy(update={"exit_accuracy": {1: fold / 10, 2: 0.5}, "recurrences": taken[fold]})
+        return replace(run, record=run.record.model_copy(update={"metrics": {"test": metrics}}))
+
+    by_depth = [measured(fold, run) for fold, run in enumerate(own)]
+    (pooled,) = pool_folds(by_depth, REPORTING.measure_folds)
+    assert pooled.record.metrics["test"].exit_accuracy == pytest.approx({1: 0.2, 2: 0.5})
+    assert pooled.record.metrics["test"].recurrences == {1: 108, 2: 56, 3: 76}
+    (table,) = summarise(by_depth).tables
+    tables = {each.key: each for each in REPORTING.tables(table)}
+    assert tables["results"].rows[0]["Recurrences"] == f"{(108 + 2 * 56 + 3 * 76) / ROWS:.2f}"
+    (exits,) = tables["exits"].rows
+    assert (exits["After 1"], exits["After 2"]) == ("0.2000", "0.5000")
+    # A record of an earlier version has neither: what some folds measured is nothing of all.
+    (partly,) = pool_folds([*by_depth[1:], own[0]], REPORTING.measure_folds)
+    assert partly.record.metrics["test"].exit_accuracy is None and partly.record.metrics["test"].recurrences is None
 
 
 def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path) -> None:

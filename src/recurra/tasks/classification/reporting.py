@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -274,14 +275,17 @@ class ClassificationReporting(LabellingReporting):
     task = "classification"
     measures = (ACCURACY, MACRO_F1)
 
-    def measure_folds(self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MetricsRecord:
+    def measure_folds(
+        self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions], split: str
+    ) -> MetricsRecord:
         probabilities = [
             read_decision(record.data.label_names, record.decision).probabilities(part.logits)
             for record, part in zip(records, parts, strict=True)
         ]
         logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
-        metrics = evaluate_logits(logits, labels, np.concatenate(probabilities))
-        return metrics.of_labels() if any(each.loss is None for each in records[0].metrics.values()) else metrics
+        of_folds = [record.metrics[split] for record in records]
+        metrics = evaluate_logits(logits, labels, np.concatenate(probabilities)).model_copy(update=_by_depth(of_folds))
+        return metrics.of_labels() if of_folds[0].loss is None else metrics
 
     def measure_of(self, table: TableRuns, questions: Questions) -> Measure:
         """What was asked for, or accuracy, or where the classes of the headline split are unequal macro F1."""
@@ -366,8 +370,7 @@ class ClassificationReporting(LabellingReporting):
         return conclude(table)
 
     def advise(self, table: Any, limits: Limits) -> list[Advice]:
-        more = [*_of_one_fold(table), *more_rows(table)]
-        weighed = advise(table, limits)
+        more, weighed = more_rows(table), advise(table, limits)
         return [
             replace(item, details=[*item.details, *more]) if item.details else item for item in weighed
         ] or super().advise(table, limits)
@@ -397,18 +400,19 @@ class ClassificationReporting(LabellingReporting):
         return study_charts(tables, _records(runs))
 
 
-def _of_one_fold(table: LabellingTable) -> list[tuple[str, str]]:
-    """What is shipped where the figures are of several trainings; nothing elsewhere."""
-    folds = max(len(model.runs) // len(model.seeds) for model in table.models)
-    if folds < 2:
-        return []
-    train = form.count(next(split.rows for split in table.splits if split.name == "train"))
-    return [
-        (
-            "What is shipped",
-            f"The model of one of {folds} folds, trained on {train} rows; the figures are of all folds.",
-        )
-    ]
+def _by_depth(folds: Sequence[MetricsRecord]) -> dict[str, Any]:
+    """What every fold measured by depth, over the rows of all of them; no predictions tell it."""
+    exits = [fold.exit_accuracy for fold in folds if fold.exit_accuracy]
+    taken = [fold.recurrences for fold in folds if fold.recurrences]
+    merged: dict[str, Any] = {}
+    if len(exits) == len(folds):
+        rows = [fold.rows for fold in folds]
+        merged["exit_accuracy"] = {
+            number: float(np.average([of_fold[number] for of_fold in exits], weights=rows)) for number in exits[0]
+        }
+    if len(taken) == len(folds):
+        merged["recurrences"] = dict(sum(map(Counter, taken), Counter[int]()))
+    return merged
 
 
 def _costs(questions: Questions, label_names: Sequence[str]) -> list[list[float]] | None:

@@ -29,7 +29,7 @@ _WORST_FIRST = ("failed", "note", "measured", "passed", "skipped")
 
 
 # Metrics of the predictions of several folds, each decided and calibrated as its own record says.
-MeasureFolds = Callable[[Sequence[LabelRunRecord], Sequence[Predictions]], Any]
+MeasureFolds = Callable[[Sequence[LabelRunRecord], Sequence[Predictions], str], Any]
 
 
 def pool_folds(runs: Sequence[LoadedRun], measure: MeasureFolds) -> list[LoadedRun]:
@@ -73,7 +73,7 @@ def _pooled(members: Sequence[LoadedRun], measure: MeasureFolds) -> LoadedRun:
     data = _data_of_all(folds[0])
     changes = {
         "config": {**first.config, "data": data},
-        "metrics": {split: measure(records, parts) for split, parts in predictions.items()},
+        "metrics": {split: measure(records, parts, split) for split, parts in predictions.items()},
         "data": _data(records, content_hash([data, first.config.get("data_hash")])),
         "audits": _audits(records, predictions),
         # Thresholds of the first fold stand for all: what was decided is in the metrics.

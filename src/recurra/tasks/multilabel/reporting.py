@@ -206,7 +206,10 @@ class MultiLabelReporting(LabellingReporting):
     task = "multi-label classification"
     measures = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY)
 
-    def measure_folds(self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MultiLabelMetricsRecord:
+    def measure_folds(
+        self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions], split: str
+    ) -> MultiLabelMetricsRecord:
+        del split
         decisions = [read_decision(record.data.label_names, record.decision) for record in records]
         scores = [part.logits.astype(np.float64) for part in parts]
         pairs = list(zip(decisions, scores, strict=True))
