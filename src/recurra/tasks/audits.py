@@ -91,8 +91,7 @@ def _line(
     splits: Iterable[str],
 ) -> AuditLine:
     group, split = group_of(name, splits)
-    # Runs share what is equal, so that most of many findings are one object.
-    worst = max({id(audit): audit for _, _, audit in members}.values(), key=_badness)
+    worst = max((audit for _, _, audit in members), key=_badness)
     return AuditLine(
         name=name,
         group=group,

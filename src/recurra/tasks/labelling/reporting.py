@@ -88,7 +88,7 @@ class Mistake:
         label: The true label, or labels.
         said: The wrong label that the model gives.
         probability: How sure it is of that.
-        right: Other models of the table that are right, by most of their seeds; none where that was not looked at.
+        right: Other models of the table that are right, by most of their seeds; none where not all could be asked.
         words: What the wrong label hangs on, the strongest first; none of a text that is too long to look.
     """
 
@@ -199,10 +199,13 @@ def shown_mistakes(
         return []
     found = sorted((each for each in record.mistakes or () if each.id in texts), key=lambda each: -each.probability)
     found = found[:MOST_RECORDED]
+    others = {label: runs for label, runs in groups.items() if label != model.label}
     right: dict[str, set[str]] | None = None
-    if found and table.judged_by.paired_by_rows:
-        others = {label: runs for label, runs in groups.items() if label != model.label}
-        right = _who_is_right(others, split, {each.id for each in found})
+    if found and others and table.judged_by.paired_by_rows:
+        # Of a model whose predictions cannot be read, nobody knows that it is not right.
+        with contextlib.suppress(CheckpointError):
+            wanted = {each.id for each in found}
+            right = {label: _right_rows(runs, split, wanted) for label, runs in others.items()}
     return [
         Mistake(
             one_line(texts[each.id], LONGEST_TEXT),
@@ -216,21 +219,18 @@ def shown_mistakes(
     ]
 
 
-def _who_is_right(groups: Mapping[str, Sequence[LoadedRun]], split: str, wanted: set[str]) -> dict[str, set[str]]:
-    """Identities of the wanted rows that most seeds of each model get right, by its label."""
-    by_model: dict[str, set[str]] = {}
-    for label, runs in groups.items():
-        with contextlib.suppress(CheckpointError):
-            read = [run.predictions(split) for run in runs if split in run.record.metrics]
-            correct = [row for rows in read for row, right in zip(rows.ids, rows.correct, strict=True) if right]
-            counts = Counter(row for row in correct if row in wanted)
-            by_model[label] = {row for row, seeds in counts.items() if seeds > len(read) / 2}
-    return by_model
+def _right_rows(runs: Sequence[LoadedRun], split: str, wanted: set[str]) -> set[str]:
+    """Identities of the wanted rows that most seeds of a model get right."""
+    read = [run.predictions(split) for run in runs if split in run.record.metrics]
+    correct = [row for rows in read for row, right in zip(rows.ids, rows.correct, strict=True) if right]
+    counts = Counter(row for row in correct if row in wanted)
+    return {row for row, seeds in counts.items() if seeds > len(read) / 2}
 
 
+_BY_RANK = "recurra label-errors FILE ranks all rows by how likely their label is wrong."
 _BY_MODEL = (
-    "Where no model agrees with the label, look at the label first: recurra label-errors FILE ranks all rows by "
-    "how likely theirs is wrong. Where others are right, the text is hard for this model alone."
+    f"Where no model agrees with the label, look at the label first: {_BY_RANK} "
+    "Where others are right, the text is hard for this model alone."
 )
 _BY_LABEL = "Of each text the surest label that is given and not true; labels that are missing are not looked at."
 _SPOKE = (
@@ -255,7 +255,11 @@ def mistakes_table(table: Any) -> Table:
         }
         for row in mistakes
     ]
-    note = _BY_LABEL if all(row.right is None for row in mistakes) else _BY_MODEL
+    if not table.judged_by.paired_by_rows:
+        note = _BY_LABEL
+    else:
+        note = _BY_RANK if mistakes[0].right is None else _BY_MODEL
+    note += f" They are those of seed {model.seeds[0]}." if len(model.seeds) > 1 else ""
     note += _SPOKE if any(row.words is not None for row in mistakes) else ""
     return Table("mistakes", f"Surest mistakes: {model.label} on {table.headline_split}", rows, note)
 
@@ -278,7 +282,7 @@ class LabellingReporting(Reporting):
     """Base of what such tasks tell a report."""
 
     @abstractmethod
-    def measure_folds(self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> Any:
+    def measure_folds(self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions], split: str) -> Any:
         """Metrics of the predictions of several folds, each decided and calibrated as its own record says."""
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:

@@ -403,9 +403,9 @@ def _best(honest: Sequence[LanguageModelSummary], split: str) -> str:
 
 
 def _leak(model: LanguageModelSummary, split: str) -> str:
-    value = WORD_PERPLEXITY.of(model, split) or TOKEN_PERPLEXITY.of(model, split)
-    figure = "" if value is None else f" shows {value.mean:,.2f} a word because it"
-    return f"{model.label}{figure} leaks: its predictions read up to {model.reach_tokens} tokens ahead."
+    by_unit = {"word": WORD_PERPLEXITY.of(model, split), "token": TOKEN_PERPLEXITY.of(model, split)}
+    shown = next((f" shows {value.mean:,.2f} a {unit} because it" for unit, value in by_unit.items() if value), "")
+    return f"{model.label}{shown} leaks: its predictions read up to {model.reach_tokens} tokens ahead."
 
 
 class LanguageReporting(Reporting):

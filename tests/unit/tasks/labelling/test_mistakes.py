@@ -29,8 +29,12 @@ from recurra.tasks.labelling.reporting import (
     MOST_PARTS,
     MOST_RECORDED,
     MOST_WORDS,
+    mistakes_table,
     surest_mistakes,
 )
+from recurra.tasks.questions import Questions
+from recurra.tasks.tables import NONE
+from rendered import summarise_folders
 from reviews import TINY_DATA, write_csv, write_tiny_model
 
 NAMES = ["a", "b", "c"]
@@ -136,6 +140,26 @@ def test_records_with_and_without_mistakes_are_read_as_they_were_written(tmp_pat
     assert list(written[1]) == ["id", "labels", "said", "probability"]
     write_record(folder, record.model_copy(update={"mistakes": []}))
     assert read_record(folder).mistakes == []
+
+
+def test_who_is_right_is_known_where_every_other_model_was_asked(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows={"train": 90, "validation": 60, "test": 200})
+    best = [factory.run("recurrent", 0.95, seed=seed, spoke="dull") for seed in (3, 4)]
+    others = [factory.run("linear", 0.6), factory.run("baseline", 0.6)]
+    questions = Questions(texts={"test": {f"test-{row}": f"text {row}" for row in range(200)}})
+
+    def shown(folders: list[Path]) -> tuple[list[str], str]:
+        (table,) = summarise_folders(folders, questions=questions).tables
+        mistakes = mistakes_table(table)
+        return [row["Who is right"] for row in mistakes.rows], mistakes.note
+
+    cells, note = shown([*best, *others])
+    assert {"linear, baseline", "no model here"} & {*cells} and NONE not in cells
+    assert "Where no model agrees with the label" in note and "They are those of seed 3." in note
+    alone, note = shown(best[:1])
+    assert set(alone) == {NONE} and "Where no model agrees" not in note and "of seed" not in note
+    (others[1] / "predictions" / "test.parquet").write_bytes(b"damaged")
+    assert set(shown([*best, *others])[0]) == {NONE}
 
 
 def mistakes_on(page: Path) -> str:
