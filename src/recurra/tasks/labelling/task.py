@@ -17,14 +17,14 @@ from recurra.core.configuration import content_hash, derive_seed
 from recurra.core.environment import available_cores
 from recurra.core.errors import UnavailableError
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyRecord, AuditResult, DataRecord, LabelRunRecord, LatencyRecord
+from recurra.core.record import AnyRecord, AuditResult, LabelRunRecord, LatencyRecord
 from recurra.core.sealed import MODEL_NAME
 from recurra.core.terminal import interval
 from recurra.data.cleaning import CAREFUL, FIRST
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import CORPORA, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.encoding import EncodedSplit, encode_split
+from recurra.data.encoding import encode_split
 from recurra.data.lengths import (
     HELD_SHARE,
     LIMITS,
@@ -33,7 +33,6 @@ from recurra.data.lengths import (
     added_tokens,
     broken_share,
     choose_max_length,
-    cut_texts,
     sample_of,
     say_cut,
 )
@@ -41,7 +40,6 @@ from recurra.data.tokenization import (
     MODEL_MAX_LENGTH,
     check_tokenizer,
     default_tokenizer,
-    describe_tokenizer,
     load_tokenizer,
 )
 from recurra.deployment.decision import LabelDecision
@@ -69,6 +67,7 @@ from recurra.tasks.base import (
 )
 from recurra.tasks.labelling import LINEAR, LINEAR_TUNED, STATIC, labelled
 from recurra.tasks.labelling.answers import read_answers, record_answers
+from recurra.tasks.labelling.description import describe_rows, describe_tokens
 from recurra.tasks.labelling.reporting import surest_mistakes
 from recurra.tasks.measures import Measure
 from recurra.tasks.run_folder import run_facts, shape_of
@@ -81,8 +80,6 @@ if TYPE_CHECKING:
 
 Logits = npt.NDArray[np.float32]
 
-# Of a data set with more labels than twice as many, so many at either end are shown.
-_LABELS_AT_EITHER_END = 10
 # Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
 MOST_SAMPLES = 2_000
 # Of a vocabulary of 30,000, what some thousand sentences use (docs/decisions/0005-reachable-vocabulary.md).
@@ -152,7 +149,8 @@ class LabellingTask(Task):
         assert first.over_rows is not None
         values = {measure: measure.read(metrics) for measure in self.measures}
         low, high = first.over_rows(metrics) or (None, None)
-        shown = {measure.heading: measure.value(value) for measure, value in values.items() if value is not None}
+        # Of one model a loss far below a thousandth is shown; tables of several are narrower.
+        shown = {measure.heading: f"{value:.4f}" for measure, value in values.items() if value is not None}
         return {first.heading: shown.pop(first.heading), "95 % interval": interval(low, high), **shown}
 
     def misfit(self, model: str, data_name: str) -> str:
@@ -197,67 +195,10 @@ class LabellingTask(Task):
         return min(longest, MODEL_MAX_LENGTH) if isinstance(longest, int) else MODEL_MAX_LENGTH
 
     def describe_data(self, config: RunData, data: StudyData) -> CommandResult:
-        """Splits, labels, lengths, fingerprints and left-out rows; and how many rows each limit of tokens cuts."""
-        config = labelled(config)
-        dataset = data.rows(config)
-        record = dataset.record()
-        rows = [
-            {
-                "Split": name,
-                "Rows": f"{split.rows:,}",
-                "Mean words": f"{split.words.mean:.1f}",
-                "Median": f"{split.words.median:.0f}",
-                "90 %": f"{split.words.p90:.0f}",
-                "Most": f"{split.words.max}",
-                "Fingerprint": split.fingerprint,
-            }
-            for name, split in record.splits.items()
-        ]
-        title = f"{record.name}, protocol {record.protocol}, fingerprint {record.fingerprint}"
-        dropped = [f"left out, {reason}: {count:,}" for reason, count in record.dropped.items() if count]
-        cut = _cut_by_limit(config, data)
-        shares = ", ".join(f"{share:.1%} at {limit}" for limit, share in cut.items())
-        limits = [f"training rows that a limit of tokens cuts ({config.tokenizer} tokenizer): {shares}"] if cut else []
-        plain = {**record.model_dump(mode="json"), "cut": {str(limit): share for limit, share in cut.items()}}
-        lines = [*limits, *record.notes, *dropped]
-        return CommandResult(plain, [Table("splits", title, rows), _describe_labels(record), lines])
+        return describe_rows(labelled(config), data)
 
     def prepare_data(self, config: RunData, data: StudyData) -> CommandResult:
-        """Tokenises all splits; ``cut`` counts the rows at the limit of tokens, or with as many windows as allowed."""
-        config = labelled(config)
-        dataset, cache_dir = data.rows(config), data.machine.cache_dir
-        tokenizer = load_tokenizer(config, dataset, data.machine.data_root)
-        encoded = {
-            name: encode_split(split, tokenizer, config.max_length, cache_dir, windows=config.windows)
-            for name, split in dataset.splits.items()
-        }
-        splits = [_describe_encoded(name, split, config) for name, split in encoded.items()]
-        tokens = describe_tokenizer(tokenizer)
-        pieces = f"{tokens['kind']} of {tokens['vocab_size']:,} pieces"
-        title = f"{dataset.name}: {pieces}, at most {config.max_length} tokens"
-        if config.windows > 1:
-            title += f" in each of at most {config.windows} windows"
-        rows = [
-            {
-                "Split": split["name"],
-                "Rows": f"{split['rows']:,}",
-                "Tokens": f"{split['tokens']:,}",
-                "Mean": f"{split['mean_tokens']:.1f}",
-                "Longest": f"{split['longest_tokens']}",
-                "Rows at the limit": f"{split['cut']:,}",
-            }
-            for split in splits
-        ]
-        plain = {
-            "name": dataset.name,
-            "protocol": dataset.protocol,
-            "fingerprint": dataset.fingerprint,
-            "tokenizer": tokens,
-            "max_length": config.max_length,
-            "windows": config.windows,
-            "splits": splits,
-        }
-        return CommandResult(plain, [Table("splits", title, rows)])
+        return describe_tokens(labelled(config), data)
 
     def audit_data(self, config: RunData, data: StudyData) -> tuple[str, list[AuditResult]]:
         """Leakage between splits and shortcuts to the label, graded by the linear control; and what is cut."""
@@ -526,25 +467,6 @@ def _no_training(*_: Any) -> None:
     """Answers that came from elsewhere have been trained there."""
 
 
-def _describe_labels(record: DataRecord) -> Table:
-    """Rows of each label in every split, the commonest first; of very many the two ends, the others in one row."""
-    train = record.splits["train"]
-    ordered = sorted(record.label_names, key=lambda label: -train.label_counts[label])
-    groups = [(label, [label]) for label in ordered]
-    others = ordered[_LABELS_AT_EITHER_END:-_LABELS_AT_EITHER_END]
-    if len(others) > 1:
-        first, last = groups[:_LABELS_AT_EITHER_END], groups[-_LABELS_AT_EITHER_END:]
-        groups = [*first, (f"… {len(others)} others (--json has all)", others), *last]
-    rows = []
-    for name, labels in groups:
-        counts = {
-            name: f"{sum(split.label_counts[label] for label in labels):,}" for name, split in record.splits.items()
-        }
-        share = sum(train.label_counts[label] for label in labels) / train.rows
-        rows.append({"Label": name, **counts, "Of train": f"{share:.1%}"})
-    return Table("labels", "", rows)
-
-
 def _is_file(name: str) -> bool:
     return name not in CORPORA and Path(name).is_file()
 
@@ -571,15 +493,6 @@ def _say_unread(config: DataConfig, overrides: Mapping[str, Any], data: StudyDat
     ]
 
 
-def _cut_by_limit(config: DataConfig, data: StudyData) -> dict[int, float]:
-    """Share of the training rows that each limit cuts; nothing where the tokenizer cannot be had."""
-    try:
-        lengths = data.token_lengths(config, config.tokenizer, ["train"])[0]["train"]
-    except UnavailableError:
-        return {}
-    return {limit: cut_texts(lengths, limit).rows for limit in LIMITS}
-
-
 def _audit_length(config: DataConfig, dataset: TextDataset, data: StudyData) -> list[AuditResult]:
     """What `DataConfig.max_length` and its windows cut, for a model that reads by the data's tokenizer."""
     try:
@@ -587,20 +500,6 @@ def _audit_length(config: DataConfig, dataset: TextDataset, data: StudyData) -> 
     except UnavailableError as error:
         return [AuditResult.skipped(f"long-texts.{name}", str(error)) for name in dataset.splits]
     return run_audits(Subject.TOKENS, dataset, tokenizer, config.max_length, MODEL_MAX_LENGTH, config.windows)
-
-
-def _describe_encoded(name: str, encoded: EncodedSplit, data: DataConfig) -> dict[str, Any]:
-    lengths, windows = encoded.lengths, encoded.windows_of_texts
-    at_limit = windows >= data.windows if data.windows > 1 else lengths >= data.max_length
-    return {
-        "name": name,
-        "rows": len(windows),
-        "windows": len(encoded),
-        "tokens": int(lengths.sum()),
-        "mean_tokens": float(lengths.sum() / len(windows)),
-        "longest_tokens": int(lengths.max()),
-        "cut": int(at_limit.sum()),
-    }
 
 
 def _encoder_audits(config: RunConfig) -> list[AuditResult]:

@@ -32,6 +32,12 @@ def test_a_split_gives_what_the_record_says(run: Path, split: str | None) -> Non
     assert (result.computation.engine, result.plain()["computation"]["compute_precision"]) == ("scikit-learn", "fp64")
 
 
+def test_a_small_loss_is_not_shown_as_nothing(run: Path) -> None:
+    metrics = read_record(run).metrics["test"].model_copy(update={"loss": 0.0003, "calibration_error": 0.00041})
+    shown = TASK.figures(metrics)
+    assert (shown["Loss"], shown["Calibration error"]) == ("0.0003", "0.0004")
+
+
 def test_predictions_of_a_split_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "p.parquet"
     compute_evaluation(run, TASK.measure, output=output)
