@@ -92,6 +92,13 @@ def test_what_few_rows_lose_by_chance_is_said_and_not_refused() -> None:
         "check on more labelled rows"
     )
     assert judge_check(flipped(1000, 5), INT8) == ""
+    said = judge_check(flipped(30, 2).model_copy(update={"accuracy": None}), INT8)
+    assert "93.33% of 30 labels agree" in said and said.endswith(
+        "chance among so few rows may do that; check on more rows"
+    )
+    for rows, flips, precision in ((30, 5, INT8), (1000, 70, INT8), (30, 2, BF16)):
+        with pytest.raises(AuditError, match=r"at least 95.0% of labels must agree; nothing was written"):
+            judge_check(flipped(rows, flips), precision)
     with pytest.raises(AuditError, match=r"loses 0.60 points .* interval 0.08 to 1.12: 6 rows lost .* of 1,000\)"):
         judge_check(flipped(1000, 6), INT8)
 
