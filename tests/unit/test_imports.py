@@ -32,6 +32,7 @@ ALLOWED = {
     ("deployment.export.formats", "deployment.onnx.model"): "torch and onnx, likewise",
     ("deployment.export.formats", "models.inference"): "torch",
     ("deployment.export.formats", "deployment.onnx.traced"): "torch and onnx, likewise",
+    ("deployment.prediction.folder", "models.inference"): "torch: a linear model predicts without it",
     ("deployment.prediction.folder", "models.quiet"): "transformers: an ONNX export is computed without it",
     ("deployment.serving.models", "models.quiet"): "transformers: an ONNX export is served without it",
     ("evaluation.audits.grading", "models.controls.fitting"): "scikit-learn: reports read grades without it",

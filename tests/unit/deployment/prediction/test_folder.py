@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from recurra.core.errors import RunError, StorageError
 from recurra.core.progress import Reporter
 from recurra.deployment.prediction import folder as module
 from recurra.deployment.prediction.folder import FolderJob, FolderResult, predict_on_node, predict_on_ray
+from recurra.models.controls import LINEAR_NAME
 from reviews import review_rows, snapshot, train_linear
 
 TEXTS = [text for text, _ in review_rows(40, seed=6)]
@@ -213,6 +215,16 @@ def test_mistakes_are_one_line(run: Path, inputs: Path, tmp_path: Path, refused:
     for damaged in ("", "[1]", "{}"):
         (output / "predictions.json").write_text(damaged, encoding="utf-8")
         assert "choose another --output" in wrong(*options)
+
+
+@pytest.mark.parametrize(("precision", "said"), [("bf17", "unknown precision"), ("fp16", "needs an accelerator")])
+def test_a_precision_that_cannot_be_begins_no_folder(
+    precision: str, said: str, run: Path, inputs: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "model" / LINEAR_NAME).unlink()  # as of a Transformer
+    command = ("predict", tmp_path / "run", "--input", inputs, "--output", tmp_path / "out")
+    assert said in refused(*command, "--precision", precision)
 
 
 def test_predictions_of_another_model_are_left_alone(run: Path, inputs: Path, tmp_path: Path) -> None:
