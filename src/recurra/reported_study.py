@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,14 +25,7 @@ from recurra.core.packed import (
     in_study,
 )
 from recurra.core.progress import Reporter
-from recurra.core.record import (
-    AnyRecord,
-    EpochRecord,
-    LabelRunRecord,
-    SplitRecord,
-    holds_any_record,
-    read_any_record,
-)
+from recurra.core.record import AnyRecord, EpochRecord, LabelRunRecord, holds_any_record, read_any_record
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration
 from recurra.data.configuration import DataConfig
@@ -431,39 +424,38 @@ def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter:
     record = judged.record
     if len(result.shown.tables) != 1 or not isinstance(record, LabelRunRecord):
         return ""
-    counts = {name: split.rows for name, split in record.data.splits.items() if isinstance(split, SplitRecord)}
-    kept = counts.get(record.data.selection_split, 0)
+    counts = {name: split.rows for name, split in record.data.splits.items()}
+    train, kept, rows = counts.get("train", 0), counts.get(record.data.selection_split, 0), sum(counts.values())
     folds = record.config["data"].get("folds") or 1
     which = "The model judged" if folds == 1 else f"The model of one of {folds} folds (the figures are of all)"
-    which += f", trained on {counts.get('train', 0):,} of {sum(counts.values()):,} rows"
+    which += f", trained on {train:,} of {rows:,} rows"
     if not gains_rows(judged.config):
         return "" if folds == 1 else f"{which}."
     took = record.training.wall_s if record.wall_s is None else record.wall_s
     if final_run(judged.config, result.output) is None:
         if not (took < QUICK_S if final is None else final):
-            about = duration(took * (sum(counts.values()) - kept) / max(1, counts.get("train", 1)))
+            about = duration(took * (rows - kept) / max(1, train))
             more = "" if final is False else f" --final trains it once more on test rows too, in about {about}."
             return f"{which}.{more}"
-        made, why = train_again(
-            judged.config, _how_judged(result, label, counts), result.output, data.machine, reporter
-        )
+        note = _how_judged(result, label, train)
+        made, why = train_again(judged.config, note, result.output, data.machine, reporter)
         if made is None:
             return f"{which}: it could not be trained once more ({why})."
     before = "the one judged here" if folds == 1 else f"those judged here, one of each of {folds} folds,"
     return (
-        f"The same, trained once more on {sum(counts.values()) - kept:,} rows, test rows among them; {before} "
-        f"had {counts.get('train', 0):,}. The other {kept:,} rows make its probabilities and thresholds."
+        f"The same, trained once more on {rows - kept:,} rows, test rows among them; {before} had {train:,}. "
+        f"The other {kept:,} rows make its probabilities and thresholds."
     )
 
 
-def _how_judged(result: StudyResult, label: str, counts: Mapping[str, int]) -> str:
+def _how_judged(result: StudyResult, label: str, train: int) -> str:
     """What the judged model was found to be worth, for the card of the one that ships; of folds over all of them."""
     table = result.shown.tables[0]
     model = next(model for model in table.models if model.label == label)
     measure, split = table.judged_by, table.headline_split
     return (
         "This model was trained on test rows too. "
-        f"The one that was judged had {counts.get('train', 0):,} training rows; "
+        f"The one that was judged had {train:,} training rows; "
         f"on {model.scores[split].rows:,} {split} rows: {measure.in_text} {measure.text(measure.of(model, split))}."
     )
 
