@@ -81,6 +81,16 @@ def test_every_row_with_a_leaking_figure_says_so() -> None:
             assert "leaks" in line.lower(), line
 
 
+def test_a_leaking_figure_is_called_by_its_own_unit() -> None:
+    record = language_record(leaks=True, loss=0.05)
+    metrics = record.metrics["test"]
+    heads = {name: head.model_copy(update={"word_perplexity": None}) for name, head in metrics.heads.items()}
+    lost = record.model_copy(update={"metrics": {"test": metrics.model_copy(update={"heads": heads})}})
+    by_word, by_token = (summarise(runs(each)).tables[0].conclusion for each in (record, lost))
+    assert f"shows {math.exp(0.05 * TOKENS / WORDS):.2f} a word because it leaks" in by_word
+    assert f"shows {math.exp(0.05):.2f} a token because it leaks" in by_token
+
+
 def test_published_figures_stand_beside_ours() -> None:
     table = study().tables[0]
     rows = [" ".join(row) for row in part_rows(LANGUAGE, table, "exits")[1]]
