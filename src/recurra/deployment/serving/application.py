@@ -66,8 +66,8 @@ from recurra.models.exits.rules import FixedExit
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MODEL_PATH = "/v1/models/{name}"
-# Texts that the page offers, and the most of each.
-_EXAMPLES, _EXAMPLE_CHARACTERS = 6, 1000
+# Texts that the page offers, the most of each, and of the file.
+_EXAMPLES, _EXAMPLE_CHARACTERS, _EXAMPLES_READ = 6, 1000, 2**16
 _JSON = "application/json"
 _TEXT = "The opening is slow, but the last act is worth the wait."
 _REASONS = {
@@ -367,11 +367,12 @@ def read_examples(path: Path) -> list[str]:
         ConfigurationError: If it cannot be read as text.
     """
     try:
-        with path.open(encoding="utf-8-sig") as lines:
-            texts = (line.strip()[:_EXAMPLE_CHARACTERS] for line in lines)
-            return list(itertools.islice(filter(None, texts), _EXAMPLES))
+        with path.open(encoding="utf-8-sig") as file:
+            lines = file.read(_EXAMPLES_READ).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read the examples from '{path}': {error}") from error
+    texts = (line.strip()[:_EXAMPLE_CHARACTERS] for line in lines)
+    return list(itertools.islice(filter(None, texts), _EXAMPLES))
 
 
 def read_page(examples: Sequence[str]) -> tuple[bytes, dict[str, str]]:

@@ -30,3 +30,9 @@ def test_six_texts_of_a_file_are_offered_and_empty_lines_are_none(tmp_path: Path
     path = tmp_path / "examples.txt"
     path.write_text("\ufeffone\n\n  two \n" + "x" * 5000 + "\n" + "more\n" * 9, encoding="utf-8")
     assert read_examples(path) == ["one", "two", "x" * 1000, "more", "more", "more"]
+
+
+def test_no_more_of_a_huge_file_is_read_than_can_be_offered(tmp_path: Path) -> None:
+    path = tmp_path / "examples.txt"
+    path.write_bytes(b"y" * 2**20 + b"\nlate\n\xff")
+    assert read_examples(path) == ["y" * 1000]
