@@ -48,10 +48,11 @@ class SomeStop(ExitRule):
 def build(job: Job) -> Callable[[int], int]:
     """Returns a call that generates ``job.steps`` tokens; the call's number is that of rows less one."""
     asked: dict[str, Any] = {"use_cache": job.variant != UNCACHED}
+    context = PROMPT + job.steps
     if job.variant == GPT2:
-        model = language_models.gpt2(job.preset, job.steps, training=False)
+        model = language_models.gpt2(job.preset, job.steps, training=False, max_position_embeddings=context)
     else:
-        model = language_models.ours(job.preset)
+        model = language_models.ours(job.preset, max_position_embeddings=context)
     model.eval()
     if job.variant == EXITS:
         asked["exit_rule"] = SomeStop()

@@ -26,6 +26,8 @@ _ERRORS_ONLY = 3
 LONG_TEXT = {"int8": 192}
 # What one thread computes best at once: it fits its cache.
 SMALL_BATCH = 8 * TOKENS_A_ROW
+# What a call takes beside its tokens, in tokens: 17 for int8 encoders of 384 and 256 wide, 20 in FP32 (docs/log.md).
+TOKENS_OF_A_CALL = 16
 # The runtime fuses Add and LayerNormalization into a kernel that is slower than the two: int8 batches of a LayerNorm
 # encoder take 1.2 to 1.4 times as long with it, FP32 ones 1.1 times (docs/log.md).
 _SLOWER_FUSIONS = ["SkipLayerNormFusion"]
@@ -50,14 +52,25 @@ class Sessions:
         self._by_threads: dict[int, Any] = {first: self.session}
 
     def cut(self, lengths: Integers, budget: int) -> list[Integers]:
-        """Cuts rows, sorted by length, into batches of so many tokens at most, padding included, or as few as suit."""
+        """Cuts rows, sorted by length, into batches of so many tokens at most, or of one row: those that cost least.
+
+        A batch costs its tokens, padding included, and `TOKENS_OF_A_CALL`.
+        """
         order = np.argsort(-lengths, kind="stable")
-        batches, start = [], 0
-        while start < len(order):
-            most = max(1, min(budget, SMALL_BATCH) // max(1, int(lengths[order[start]])))
-            batches.append(order[start : start + most])
-            start += most
-        return batches
+        longest, most = np.maximum(lengths[order], 1), min(budget, SMALL_BATCH)
+        # By the number of rows from the longest on: what they cost, and where the last of their batches starts.
+        costs, starts, first = np.zeros(len(order) + 1), np.zeros(len(order) + 1, dtype=np.int64), 0
+        for end in range(1, len(order) + 1):
+            while first < end - 1 and (end - first) * longest[first] > most:
+                first += 1
+            ways = costs[first:end] + np.arange(end - first, 0, -1) * longest[first:end]
+            starts[end] = first + ways.argmin()
+            costs[end] = ways.min() + TOKENS_OF_A_CALL
+        batches, end = [], len(order)
+        while end:
+            batches.append(order[starts[end] : end])
+            end = int(starts[end])
+        return batches[::-1]
 
     def run(
         self, lengths: Integers, budget: int, compute: Callable[[Any, Integers], Result]

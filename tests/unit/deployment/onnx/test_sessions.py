@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +17,13 @@ from hypothesis import strategies as some
 
 from recurra.core.errors import UnavailableError
 from recurra.deployment.onnx import sessions as onnx_sessions
-from recurra.deployment.onnx.sessions import LONG_TEXT, SMALL_BATCH, Sessions, require_onnxruntime
+from recurra.deployment.onnx.sessions import (
+    LONG_TEXT,
+    SMALL_BATCH,
+    TOKENS_OF_A_CALL,
+    Sessions,
+    require_onnxruntime,
+)
 
 LONG = LONG_TEXT["int8"]
 
@@ -46,9 +56,24 @@ def test_fp32_shares_what_comes_alone_and_no_batch(opened: list[int]) -> None:
     assert opened == [3, 1]
 
 
-def test_a_batch_counts_its_padding(opened: list[int]) -> None:
-    sessions = Sessions(Path("model.onnx"), "int8", 1)
-    assert [rows.tolist() for rows in sessions.cut(np.array([5, 100, 90, 10, 1]), 10**6)] == [[1, 2], [3, 0, 4]]
+@given(some.lists(some.integers(0, 300), min_size=1, max_size=8), some.sampled_from([1, 64, 10**6]))
+def test_no_other_batches_of_rows_by_length_cost_less(lengths: list[int], budget: int) -> None:
+    with patch.object(onnx_sessions, "open_session"):
+        batches = Sessions(Path("model.onnx"), "int8", 1).cut(np.array(lengths), budget)
+    assert sorted(row for rows in batches for row in rows.tolist()) == list(range(len(lengths)))
+    order = sorted(lengths, reverse=True)
+    assert [lengths[row] for rows in batches for row in rows] == order
+
+    def cost(sizes: Sequence[int]) -> float:
+        starts = [sum(sizes[:index]) for index in range(len(sizes))]
+        tokens = [size * max(1, order[start]) for start, size in zip(starts, sizes, strict=True)]
+        fits = all(size == 1 or of <= min(budget, SMALL_BATCH) for size, of in zip(sizes, tokens, strict=True))
+        return sum(tokens) + TOKENS_OF_A_CALL * len(sizes) if fits else math.inf
+
+    chosen = itertools.product([0, 1], repeat=len(order) - 1)
+    cuts = (itertools.compress(range(1, len(order)), each) for each in chosen)
+    ways = ([end - start for start, end in itertools.pairwise([0, *at, len(order)])] for at in cuts)
+    assert cost([len(rows) for rows in batches]) == min(map(cost, ways)) < math.inf
 
 
 def test_int8_computes_small_batches_side_by_side(opened: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +87,7 @@ def test_int8_computes_small_batches_side_by_side(opened: list[int], monkeypatch
     assert opened == [1]
     # A smaller budget than suits the threads is kept.
     assert [len(rows) for rows in sessions.cut(np.full(12, 32), 64)] == [2] * 6
-    assert [len(rows) for rows in sessions.cut(np.full(12, 32), 10**6)] == [SMALL_BATCH // 32, 12 - SMALL_BATCH // 32]
+    assert [len(rows) for rows in sessions.cut(np.full(12, 32), 10**6)] == [12 - SMALL_BATCH // 32, SMALL_BATCH // 32]
 
 
 def test_a_long_text_alone_has_all_threads(opened: list[int]) -> None:
