@@ -42,6 +42,7 @@ from recurra.report.summary import (
     reporting_of,
     study_file_of,
     summarise,
+    word_counts,
 )
 from recurra.study.estimate import Expectation, expect
 from recurra.study.executor import Executor, LocalExecutor, Outcome, rough_weight, threads_of, workers_for
@@ -475,8 +476,10 @@ def _headline(spec: StudySpec, outcome: Outcome) -> str:
     return f"{measure.in_text} {value} on {table.headline}, {took}"
 
 
-def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
-    """Writes the report of what is done and runs nothing.
+def report_study(
+    spec: StudySpec, output: Path, *, command: str, by_length: bool = False, data_root: Path | None = None
+) -> StudyResult:
+    """Writes the report of what is done and runs nothing; ``by_length`` reads the data again, for lengths of texts.
 
     Raises:
         CheckpointError: If a record cannot be trusted.
@@ -487,12 +490,14 @@ def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
         Outcome(run.config, run.folder, run.record, None if run.state == "done" else run.reason or "not run yet")
         for run in planned
     ]
-    data = StudyData()
+    data = StudyData(Machine(data_root))
     ship = partial(_ship, final=False, data=data, reporter=Reporter(quiet=True))
-    return _report(spec, output, outcomes, ship, command=command, data=data)
+    return _report(spec, output, outcomes, ship, command=command, data=data, by_length=by_length)
 
 
-def report_records(folder: Path, output: Path | None = None, *, command: str) -> StudyResult:
+def report_records(
+    folder: Path, output: Path | None = None, *, command: str, by_length: bool = False, data_root: Path | None = None
+) -> StudyResult:
     """Writes the report of the records in a folder of a study, be they packed, and of nothing that may be missing.
 
     Raises:
@@ -502,7 +507,7 @@ def report_records(folder: Path, output: Path | None = None, *, command: str) ->
     records = [(run, read_any_record(run)) for run in read_study(folder) if holds_any_record(run)]
     outcomes = [Outcome(RunConfig.parse(record.config), run, record) for run, record in records]
     spec = load_study(study_file_of(folder) or folder / SPEC_NAME)
-    runs, summary = _summarise(spec, folder, outcomes, StudyData())
+    runs, summary = _summarise(spec, folder, outcomes, StudyData(Machine(data_root)), by_length)
     # Packed records have no model: there is nothing to type.
     return _written(StudyResult(output or folder, outcomes, None, summary), spec, runs, command, with_answer=False)
 
@@ -516,9 +521,10 @@ def _report(
     command: str,
     data: StudyData,
     timing_error: str | None = None,
+    by_length: bool = False,
 ) -> StudyResult:
     exports = plan_exports(spec, output, outcomes)
-    runs, summary = _summarise(spec, output, outcomes, data)
+    runs, summary = _summarise(spec, output, outcomes, data, by_length)
     judged = StudyResult(output, outcomes, None, summary, exports, timing_error)
     result = _written(replace(judged, ships=ship(judged)), spec, runs, command)
     _keep_best(result)
@@ -531,8 +537,7 @@ def _written(
     """Writes report, figures and tables, if there is a run to report."""
     if len(result.failed_runs) == len(result.outcomes):
         return result
-    title = spec.title or spec.name
-    answer = result if with_answer else None
+    answer, title = result if with_answer else None, spec.title or spec.name
     page = write_study_report(result.output, result.shown, runs, title=title, command=command, answer=answer)
     return replace(result, report=page)
 
@@ -552,14 +557,15 @@ def _keep_best(result: StudyResult) -> None:
 
 
 def _summarise(
-    spec: StudySpec, folder: Path, outcomes: Sequence[Outcome], data: StudyData
+    spec: StudySpec, folder: Path, outcomes: Sequence[Outcome], data: StudyData, by_length: bool
 ) -> tuple[list[LoadedRun], Summary]:
     """The finished runs of a study, and what a report of them shows."""
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     texts, fingerprint = _own_texts(spec, data)
-    questions = replace(spec.questions, texts=texts, fingerprint=fingerprint)
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
+        words = word_counts(runs, data.machine.data_root) if by_length else {}
+        questions = replace(spec.questions, texts=texts, fingerprint=fingerprint, words=words)
         exports = load_export_records(folder) if spec.exports else []
         summary = summarise(runs, read_latency_file(folder), failed, base=folder, questions=questions, exports=exports)
     return runs, summary

@@ -202,6 +202,10 @@ def report(
     file: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A study's folder or file.", show_default=False)],
     output: StudyOutput = None,
     assignments: FileOverrides = None,
+    by_length: Annotated[
+        bool, typer.Option("--by-length", help="Classifiers: read the data again; also accuracy by length of text.")
+    ] = False,
+    data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
     """Write the report of what is done and run nothing; of a folder, of the records and the study file that it has.
@@ -218,10 +222,12 @@ def report(
             raise ConfigurationError(
                 f"'{assignments[0]}' changes a study file, and '{file}' is a folder; give the file"
             )
-        present_study(report_records(file, output, command=command), as_json=as_json, wide=True)
-        return
-    spec = load_study(file, assignments or [])
-    present_study(report_study(spec, output or Path("runs") / spec.name, command=command), as_json=as_json, wide=True)
+        result = report_records(file, output, command=command, by_length=by_length, data_root=data_root)
+    else:
+        spec = load_study(file, assignments or [])
+        folder = output or Path("runs") / spec.name
+        result = report_study(spec, folder, command=command, by_length=by_length, data_root=data_root)
+    present_study(result, as_json=as_json, wide=True)
 
 
 @app.command("pack")

@@ -58,12 +58,17 @@ class Predictions:
     @property
     def key(self) -> bytes:
         """Hash of identifiers and true labels, in order: equal for equal rows."""
-        found = hashlib.sha256("\0".join(self.ids).encode("utf-8", "surrogatepass"))
-        found.update(self.labels.tobytes())
-        return found.digest()
+        return row_key(self.ids, self.labels)
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+def row_key(ids: Sequence[str], labels: npt.NDArray[np.int64]) -> bytes:
+    """Hash of identifiers and true labels, in order: equal for equal rows."""
+    digest = hashlib.sha256("\0".join(ids).encode("utf-8", "surrogatepass"))
+    digest.update(labels.astype(np.int64, copy=False).tobytes())
+    return digest.digest()
 
 
 def predictions_path(folder: Path | str, split_name: str) -> Path:

@@ -167,6 +167,22 @@ def weighted_bootstrap(
     return BootstrapDifference(difference, float(low), float(high), (extreme + 1) / (samples + 1))
 
 
+def bootstrap_between(
+    values: npt.NDArray[np.float64], of_a: npt.NDArray[np.bool_], of_b: npt.NDArray[np.bool_], samples: int = 10_000
+) -> BootstrapDifference:
+    """Bootstrap of the mean of some rows less that of other rows, A minus B; the rows of both are drawn together."""
+    both = of_a | of_b
+    (kinds, is_a), counts = np.unique(np.stack([values[both].round(12), of_a[both]]), axis=1, return_counts=True)
+
+    def gap(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        # Of few rows a draw may have none of one side.
+        a, b = (weights @ (kinds * side) / np.maximum(weights @ side, 1) for side in (is_a, 1 - is_a))
+        difference: npt.NDArray[np.float64] = a - b
+        return difference
+
+    return weighted_bootstrap(gap, counts, samples=samples)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction for several tests."""
     array = np.asarray(p_values, dtype=np.float64)

@@ -26,6 +26,7 @@ from recurra.evaluation.audits.registry import meaning
 from recurra.evaluation.predictions import Predictions
 from recurra.evaluation.significance import (
     BootstrapDifference,
+    bootstrap_between,
     discordant_odds_ratio,
     holm,
     mean_interval,
@@ -41,6 +42,7 @@ from recurra.tasks.summary import (
     SIGNIFICANCE_LEVEL,
     AuditLine,
     Comparison,
+    LengthLine,
     PooledContrast,
     TableSummary,
     Verdict,
@@ -311,8 +313,7 @@ def _compare(
     """The gap of two models and its test, not yet corrected; none if they have no seed, or no split, in common."""
     a, b = models
     paired = paired_seeds(a, b)
-    # A seed whose predictions one of the two has lost says as little as one that it never had.
-    read = [pair for pair in paired if a.rows and b.rows and pair[0] in a.rows.runs and pair[1] in b.rows.runs]
+    read = _read_pairs(a, b)
     pairs = read or paired
     if not (pairs and a.values and b.values and a.split == b.split):
         return None
@@ -356,6 +357,58 @@ def _compare(
         p=drawn.p,
         odds_ratio=discordant_odds_ratio(only_a, only_b),
     )
+
+
+def _read_pairs(a: ScoredModel, b: ScoredModel) -> list[tuple[int, int]]:
+    # A seed whose predictions one of the two has lost says as little as one that it never had.
+    if a.rows is None or b.rows is None:
+        return []
+    return [(i, j) for i, j in paired_seeds(a, b) if i in a.rows.runs and j in b.rows.runs]
+
+
+def by_length(
+    contrasts: Sequence[Comparison],
+    key: TableKey,
+    scored: ScoredTables,
+    words: Mapping[bytes, NDArray[np.int64]],
+    measure: Measure,
+) -> list[LengthLine]:
+    """Accuracy of each model, and the gap of each contrast in it, on the quarters of the rows by words of their texts.
+
+    Texts of one length stay together, so that quarters may be unequal, or fewer. The change of a gap from the shortest
+    to the longest is tested as a contrast is: by a bootstrap over the rows of both, corrected by Holm over the
+    contrasts of the table, and by its interval over seeds. Nothing is said of rows whose ``words`` are not known.
+    """
+    rows = {label: model.rows for label, model in scored[key].items() if model.rows and model.rows.key in words}
+    if not rows:
+        return []
+    counts = words[next(iter(rows.values())).key]
+    bounds = np.unique(np.quantile(counts, (0.25, 0.5, 0.75, 1), method="inverted_cdf"))
+    masks = np.searchsorted(bounds, counts) == np.arange(len(bounds))[:, None]
+    means = masks / masks.sum(axis=1, keepdims=True)
+
+    def line(name: str, of_rows: Floats, change: Comparison | None = None) -> LengthLine:
+        return LengthLine(name, dict(zip(bounds.tolist(), (means @ of_rows).tolist(), strict=True)), change)
+
+    gaps, changes = [], []
+    for contrast in contrasts if len(bounds) > 1 else ():
+        a, b = (_side(side, key, scored) for side in (contrast.a, contrast.b))
+        if contrast.verdict == "untested" or a is None or b is None or a.rows is None or b.rows is None:
+            continue
+        right = [dict(zip(side.runs, side.correct.astype(np.float64), strict=True)) for side in (a.rows, b.rows)]
+        of_pairs = np.stack([right[0][i] - right[1][j] for i, j in _read_pairs(a, b)])
+        over_seeds = mean_interval((of_pairs @ (means[-1] - means[0])).tolist())
+        gaps.append(of_pairs.mean(axis=0))
+        drawn = bootstrap_between(gaps[-1], masks[-1], masks[0])
+        changes.append(
+            Comparison(
+                contrast.name, contrast.a, contrast.b, contrast.split, len(of_pairs), over_seeds.mean,
+                over_seeds.half or None, None, None, int((masks[0] | masks[-1]).sum()), drawn.low, drawn.high, drawn.p,
+            )
+        )  # fmt: skip
+    judged = [replace(change, statement="") for change in _judged(changes, measure)]
+    lines = [line(label, of.mean_correct) for label, of in rows.items()]
+    return lines + [line(f"{of.a} − {of.b}", gap, of) for of, gap in zip(judged, gaps, strict=True)]
 
 
 def _judged(

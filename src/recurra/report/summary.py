@@ -10,17 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from recurra.core.errors import DataError, RecurraError
+from recurra.core.errors import ConfigurationError, DataError, RecurraError
 from recurra.core.files import read_json
 from recurra.core.packed import LATENCY_NAME, SPEC_NAME, in_study, run_folders
-from recurra.core.record import LatencyRecord, read_any_record
+from recurra.core.record import LatencyRecord, RunRecord, read_any_record
 from recurra.core.record_parts import ANSWERS, TRAINING_SPLIT
+from recurra.data.corpora import recorded_split
 from recurra.deployment.export_record import ExportRecord
+from recurra.evaluation.predictions import row_key
 from recurra.report.statistics import (
     ScoredTables,
     answer_contrasts,
+    by_length,
     compare_models,
     judge_leaks,
     pool_contrasts,
@@ -140,6 +145,20 @@ def read_latency(
     exports = read(of_exports, "export {} cannot be read and is left out")
     sizes = {name: float(size) for name, size in memory.items() if isinstance(size, int | float)}
     return measured, MeasuredExports(latency=exports, memory_mib=sizes), warnings
+
+
+def word_counts(runs: Sequence[LoadedRun], data_root: Path | None) -> dict[bytes, NDArray[np.int64]]:
+    """Words of each row that classifiers are reported on, from their data, which are read again.
+
+    Raises:
+        ConfigurationError: If there is no such run.
+        RecurraError: If the data cannot be had, or have changed.
+    """
+    records = {run.record.data.fingerprint: run.record for run in runs if isinstance(run.record, RunRecord)}
+    if not records:
+        raise ConfigurationError("'--by-length' is for classifiers, and no run here is one; leave it out")
+    splits = [recorded_split(of, of.data.reported_splits[-1], data_root) for of in records.values()]
+    return {row_key(split.ids, split.labels): split.word_counts for split in splits}
 
 
 def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableRuns]:
@@ -492,6 +511,7 @@ def _table(study: _Study, table: TableRuns) -> TableSummary:
     lines = audit_lines(table.groups)
     audits = judge_leaks(lines, runs, scored[key], tests, measure)
     models = mark_failed(models, lines, audits)
+    asked = answer_contrasts(questions.contrasts, key, scored, measure, tests)
     tokenizer = next((run.record.data.tokenizer for run in runs if run.record.data.tokenizer), {})
     common = TableSummary(
         key=reporting.key_text(key),
@@ -513,7 +533,8 @@ def _table(study: _Study, table: TableRuns) -> TableSummary:
         models=models,
         tests=tests,
         audits=audits,
-        contrasts=answer_contrasts(questions.contrasts, key, scored, measure, tests),
+        contrasts=asked,
+        by_length=by_length(asked, key, scored, questions.words, measure),
         warnings=[*table.warnings, *latency_warnings(models, runs)],
     )
     made = reporting.table(common, table, questions, study.exports)

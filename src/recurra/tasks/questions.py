@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from recurra.core.configuration import Settings
@@ -236,6 +238,7 @@ class Questions:
         measure: What models are judged by; none lets the data decide.
         costs: What mistakes cost, where that is the measure.
         texts: Of the rows, by split and identity, where the data are a file of the user that can still be read.
+        words: Of each row of a split, by `recurra.evaluation.predictions.Predictions.key`, where it was asked for.
     """
 
     contrasts: Sequence[Contrast] = field(default_factory=tuple)
@@ -245,6 +248,7 @@ class Questions:
     costs: Costs | None = None
     texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     fingerprint: str = ""
+    words: Mapping[bytes, NDArray[np.int64]] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
 
     def texts_of(self, fingerprint: str, split: str) -> Mapping[str, str]:

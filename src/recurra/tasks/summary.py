@@ -151,6 +151,20 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class LengthLine:
+    """Accuracy of a model, or the gap of a contrast in it, by length of text.
+
+    Attributes:
+        values: On each quarter of the headline split, the shortest texts first, by words of the quarter's longest text.
+        change: Of a contrast: the gap on the longest quarter less that on the shortest.
+    """
+
+    name: str
+    values: dict[int, float]
+    change: Comparison | None = None
+
+
+@dataclass(frozen=True)
 class PooledContrast:
     """One contrast over the data sets of a study, under one way of training: what it says of data that nobody tried.
 
@@ -263,6 +277,7 @@ class TableSummary:
     advice: list[Advice] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     exports: list[Any] = field(default_factory=list)
+    by_length: list[LengthLine] = field(default_factory=list)
 
     @property
     def recommended(self) -> Advice | None:

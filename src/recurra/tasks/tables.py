@@ -197,6 +197,30 @@ def contrasts(table: TableSummary) -> Table:
     return Table("contrasts", "What the study asked", rows, note if rows else "")
 
 
+def by_length(table: TableSummary) -> Table:
+    """Accuracy by length of text, and whether what the study asked of it depends on the length."""
+    rows = []
+    for line in table.by_length:
+        change = line.change
+        shown = form.decimal if change is None else lambda value: form.signed(100 * value)
+        cells = {"Of": line.name} | {f"To {words:,} words": shown(value) for words, value in line.values.items()}
+        if change is not None and change.low is not None and change.high is not None:
+            half = "" if change.half is None else f" ± {change.half * 100:.1f}"
+            cells |= {
+                "Longest − shortest ± 95 % over seeds": f"{form.signed(100 * change.gap)}{half}",
+                "95 % over rows": f"{form.signed(100 * change.low)} to {form.signed(100 * change.high)}",
+                "p (Holm)": form.p_value(change.p_holm),
+                "Verdict": change.verdict,
+            }
+        rows.append(cells)
+    note = (
+        f"Accuracy on the quarters of {table.headline_split} by words of the text, and gaps of what the study asked, "
+        "in points. Distinguishable means that the gap on the longest quarter is another than on the shortest, by the "
+        "rules of the contrasts."
+    )
+    return Table("by-length", "By length of text", rows, note if rows else "", page_only=False)
+
+
 def pooled_contrasts(summary: Summary) -> Table | None:
     """What the study asked, over all of its data; a table of the study and not of one of its tables."""
     if not summary.pooled:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from recurra.evaluation.significance import (
+    bootstrap_between,
     discordant_odds_ratio,
     holm,
     mean_interval,
@@ -97,6 +99,21 @@ def test_a_drawn_p_value_is_never_0_and_counts_the_observed_difference() -> None
     assert got.difference == pytest.approx((a - b).mean()) and got.low < got.difference < got.high
     # One resample and one row: the resample is the row, and as far from the difference as that is from 0 or nearer.
     assert paired_bootstrap([math.pi], [0.0], samples=1).p == 0.5
+
+
+def test_the_bootstrap_between_rows_is_that_of_every_possible_draw() -> None:
+    values, of_a = np.array([1.0, 0.5, 0.0, -0.5, 0.5, 9.0]), np.array([True, True, True, False, False, False])
+    of_b = np.array([False, False, False, True, True, False])
+
+    def gap(rows: Sequence[int]) -> float:
+        a, b = ([values[row] for row in rows if side[row]] for side in (of_a, of_b))
+        return float(np.mean(a or [0.0]) - np.mean(b or [0.0]))
+
+    every = np.array([gap(rows) for rows in itertools.product(range(5), repeat=5)])
+    got = bootstrap_between(values, of_a, of_b)
+    assert got.difference == pytest.approx(0.5)
+    assert (got.low, got.high) == pytest.approx(tuple(np.quantile(every, [0.025, 0.975])), abs=0.1)
+    assert got.p == pytest.approx((np.abs(every - 0.5) >= 0.5 - 1e-12).mean(), abs=0.02)
 
 
 def test_holm_by_hand_and_bounds() -> None:

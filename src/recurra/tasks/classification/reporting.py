@@ -48,7 +48,7 @@ from recurra.tasks.measures import Estimate, Measure, MeasuredExports, Score, es
 from recurra.tasks.questions import Limits, Questions, ordered_costs
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
-from recurra.tasks.tables import Cells, Table, advice, audits, contrasts, interval, results, tests
+from recurra.tasks.tables import Cells, Table, advice, audits, by_length, contrasts, interval, results, tests
 
 _EXPORTS = (
     "The same trained weights, stored in each precision, read back from disk and evaluated. MiB are file sizes. "
@@ -360,6 +360,7 @@ class ClassificationReporting(LabellingReporting):
             label_table(table),
             telling_words(table),
             contrasts(table),
+            by_length(table),
             tests(table),
             published_table(table),
             exports_table(table),
