@@ -114,6 +114,8 @@ class PlanScores:
         self._source, self._relaxed = source, relaxed
         given = itertools.chain.from_iterable(rows)
         cleaned = list(dict.fromkeys(filter(None, map(clean_text, itertools.islice(given, 40 * MOST_TEXTS)))))
+        if len(cleaned) < 2:
+            raise ConfigurationError(f"plans are scored on at least 2 different texts, and there are {len(cleaned)}")
         # Evenly spread, for files are often sorted.
         places = np.linspace(0, len(cleaned) - 1, min(MOST_TEXTS, len(cleaned))).astype(int)
         tokenizer, scored = read_tokenizer(source.folder), [cleaned[place] for place in places]

@@ -46,16 +46,23 @@ def _read(path: Path, _changed: int, _size: int) -> dict[str, bytes]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             match = _LINE.fullmatch(line)
-            if match is None:
-                raise CheckpointError(f"'{path}' is damaged in line {number}; restore it, or pack the study again")
-            files[str(from_json(match["file"]))] = match["content"]
+            try:
+                if match is None:
+                    raise ValueError("neither an object, a list nor a text")
+                if match["content"].startswith(b'"'):
+                    from_json(match["content"])
+                files[str(from_json(match["file"]))] = match["content"]
+            except ValueError as error:
+                message = f"'{path}' is damaged in line {number}; restore it, or pack the study again"
+                raise CheckpointError(message) from error
     return files
 
 
 def line_of(name: str, content: bytes) -> bytes:
     """The line of a file, of JSON or of other text."""
     if name.endswith(".json"):
-        from_json(content, allow_inf_nan=False)
+        if not isinstance(from_json(content, allow_inf_nan=False), dict | list | str):
+            raise ValueError("neither an object, a list nor a text")
         packed = content.replace(b"\n", b"\t")
     else:
         packed = json.dumps(content.decode("utf-8"), ensure_ascii=False).encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 LONGEST_LINE = 4000
 LONGEST_CELL = 1000
@@ -46,10 +47,10 @@ def significant(value: float | None) -> str:
         return NONE
     if value == 0:
         return "0"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
     text = f"{value:.3g}"
-    if "e" in text or abs(value) >= 1000:
-        return f"{value:,.0f}" if abs(value) >= 1 else f"{value:.6f}".rstrip("0")
-    return text
+    return f"{Decimal(text):f}" if "e" in text else text
 
 
 def interval(low: float | None, high: float | None) -> str:

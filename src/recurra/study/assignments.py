@@ -98,8 +98,8 @@ def sort_keywords(
 
 
 def _plain(key: str, value: Any) -> Any:
-    # Numbers of NumPy say what they are in Python.
-    value = value.item() if hasattr(value, "item") else value
+    # Numbers and arrays of NumPy say what they are in Python.
+    value = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(value, str | int | float | list | tuple | dict | None):
         raise ConfigurationError(f"'{key}' is of type {type(value).__name__}; give a plain value")
     return value

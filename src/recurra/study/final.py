@@ -14,6 +14,7 @@ import numpy as np
 from recurra.core.best_run import FINAL_NAME
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
+from recurra.core.files import FolderLock
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
 from recurra.data.configuration import DataConfig
@@ -53,7 +54,9 @@ def train_again(
     """Trains a judged run once more, in a worker; takes up what was begun. The note goes into its record."""
     folder = output / FINAL_NAME
     if (folder / CONFIG_NAME).is_file() and not _is_of(judged, folder):
-        shutil.rmtree(folder)
+        # Another call may be training there.
+        with FolderLock(folder):
+            shutil.rmtree(folder)
     reporter.say(f"training {judged.model} once more, on test rows too")
     threads = threads_of(machine, available_cores(), 1).threads
     untimed = replace(machine, latency=False, threads=threads)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import derive_seed, override
-from recurra.core.errors import CheckpointError, ConfigurationError, did_you_mean
+from recurra.core.errors import CheckpointError, ConfigurationError, did_you_mean, unknown
 from recurra.core.record import RECORD_NAME, AuditResult, read_any_record
 from recurra.core.record_parts import ANSWERS
 from recurra.core.sealed import sealed_model
 from recurra.models.controls import holds_joined_model
+from recurra.models.names import MODEL_KEYS
 from recurra.tasks.base import Task, presets, task, tasks
 
 
@@ -54,6 +55,9 @@ def _audit_preset(name: str, assignments: Sequence[str], seed: int) -> list[Audi
 
     owner = next(each for each in tasks() if name in each.presets)
     changes = override({}, [pair.removeprefix("model.") for pair in assignments])
+    for key in changes:
+        if key not in MODEL_KEYS:
+            raise ConfigurationError(unknown("key of a model", key, MODEL_KEYS))
     torch.manual_seed(derive_seed(seed, "weights"))
     return _with_declared(owner, owner.model_class()(preset(name, **changes)).eval(), seed)
 

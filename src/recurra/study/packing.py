@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recurra.core.best_run import BEST_NAME
+from recurra.core.best_run import BEST_NAME, FINAL_NAME
 from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import EXITS_NAME, read_exits
 from recurra.core.files import FolderLock, atomic_path
@@ -29,7 +29,7 @@ from recurra.study.plan import ROWS_NAME
 
 # What a report writes into a study's folder, from the records.
 _DERIVED = {BEST_NAME, "summary.json", "exports.json"}
-_FOLDERS = {RUNS_NAME, EXPORTS_NAME, ROWS_NAME, "figures", "tables"}
+_FOLDERS = {RUNS_NAME, EXPORTS_NAME, ROWS_NAME, FINAL_NAME, "figures", "tables"}
 
 
 @dataclass(frozen=True)

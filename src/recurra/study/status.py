@@ -133,7 +133,8 @@ def look_at_study(spec: StudySpec, output: Path) -> StudyView:
     Raises:
         ConfigurationError: If a file that the study names is not there: its runs cannot be told then.
     """
-    missing = [data.name for data in spec.data if Path(data.name).suffix and not Path(data.name).exists()]
+    files = [name for data in spec.data for name in data.files if Path(name).suffix]
+    missing = [name for name in files if not Path(name).exists()]
     if missing:
         raise ConfigurationError(
             f"the study's file '{missing[0]}' is not in '{Path.cwd()}'; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -386,7 +387,7 @@ class TaskProgress(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Moves the bar."""
-        self.task.advance(1, note=f"epoch {int(state.epoch or 0) + 1}")
+        self.task.advance(1, note=f"epoch {math.ceil(state.epoch or 1)}")
 
 
 class HistoryCallback(TaskProgress):

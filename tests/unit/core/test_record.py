@@ -190,8 +190,9 @@ def test_a_matrix_of_many_labels_is_written_as_its_cells(tmp_path: Path) -> None
     assert type(metrics).model_validate(written) == metrics
     few = record.metrics["test"]
     assert few.model_dump(mode="json")["confusion_matrix"] == few.confusion_matrix
-    for wrong in ({"labels": 2, "cells": [[0, 2, 1]]}, {"labels": 10**9, "cells": []}):
-        with pytest.raises(ValueError, match=r"lies outside|at most"):
+    outside, many, halves = {"labels": 2, "cells": [[0, 2, 1]]}, {"labels": 10**9, "cells": []}, {"cells": []}
+    for wrong in (outside, many, halves, {"labels": 2, "cells": None}):
+        with pytest.raises(ValueError, match=r"lies outside|at most|needs the number"):
             type(metrics).model_validate(written | {"confusion_matrix": wrong})
 
 

@@ -16,7 +16,7 @@ from recurra.cli.main import main
 from recurra.cli.output import present
 from recurra.core import progress
 from recurra.core.progress import Reporter
-from recurra.core.terminal import one_line, printable
+from recurra.core.terminal import one_line, printable, significant
 from recurra.tasks.tables import CommandResult, Table
 
 ESCAPE = "\x1b[2J\x1b]0;owned\x07"
@@ -32,6 +32,13 @@ def test_nothing_that_is_shown_controls_the_terminal(text: str) -> None:
 @given(st.text(st.characters(categories=["L", "M", "N", "P", "S"]), max_size=200))
 def test_words_of_every_script_stay_as_they_are(text: str) -> None:
     assert printable(text) == text
+
+
+@given(st.floats(1e-12, 1e12))
+def test_three_digits_are_significant_whatever_the_size(value: float) -> None:
+    shown = significant(value)
+    assert "e" not in shown and float(shown.replace(",", "")) == pytest.approx(value, rel=5.1e-3)
+    assert (significant(1e-7), significant(1.234e-5), significant(1234.5)) == ("0.0000001", "0.0000123", "1,234")
 
 
 def test_what_is_written_out_and_what_is_cut() -> None:

@@ -74,12 +74,22 @@ def test_the_tokenizer_is_chosen_by_what_there_is(tmp_path: Path) -> None:
     assert chosen("r.csv", tmp_path) == "bert-base-uncased"
 
 
-@pytest.mark.parametrize("given", [{"adam_betas": (0.9, 0.95)}, {"teacher": "runs/a=b"}, {"learning_rate": 3e-5}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"adam_betas": (0.9, 0.95)},
+        {"adam_betas": np.array([0.9, 0.95])},
+        {"teacher": "runs/a=b"},
+        {"learning_rate": 3e-5},
+    ],
+)
 def test_keywords_are_what_the_same_pairs_are_on_a_command_line(given: dict[str, Any]) -> None:
     base, found = sort_keywords(
         {"max_length": 64, "data_protocol": "pooled", **given}, {"base": "paper", "max_epochs": np.int64(5)}, task=TASK
     )
-    values = "\n".join(f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in given.items())
+    values = "\n".join(
+        f"{key}={value if isinstance(value, str | float) else [*map(float, value)]}" for key, value in given.items()
+    )
     pairs = ["max_epochs=5", *values.splitlines(), "data.max_length=64", "data.protocol=pooled"]
     wanted = read_assignments(pairs)
     assert base == "paper" and found.data == wanted.data

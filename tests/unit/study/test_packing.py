@@ -135,6 +135,10 @@ def test_nothing_damaged_is_packed(study: Path, tmp_path: Path) -> None:
             pack_study(study, output)
         (run / name).write_bytes(intact)
     assert not output.exists() or list(output.iterdir()) == []
+    (study / "notes.json").write_text("12", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"'.*notes.json' cannot be read as JSON \(neither an object"):
+        pack_study(study, output)
+    (study / "notes.json").unlink()
     run.rename(run.with_name("renamed"))
     with pytest.raises(CheckpointError, match="name the folder like the run"):
         pack_study(study, output)
@@ -154,6 +158,14 @@ def test_a_packed_study_that_was_changed_is_refused(study: Path, tmp_path: Path)
     records.write_bytes(intact[:-100])
     with pytest.raises(CheckpointError, match=rf"'{records}' is damaged in line {len(intact.splitlines())}"):
         packed_files(output)
+    for line in (
+        rb'{"file": "a\qb", "content": {}}',
+        b'{"file": "a", "content": "a" "b"}',
+        b'{"file": "a", "content": 12}',
+    ):
+        records.write_bytes(intact + line + b"\n")
+        with pytest.raises(CheckpointError, match=r"is damaged in line"):
+            packed_files(output)
     # White space between values is no change of a record.
     records.write_bytes(b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in intact.splitlines()))
     assert read_any_record(name).run_id == name.parent.name

@@ -195,6 +195,10 @@ def test_status_says_where_to_be_called_if_a_file_is_not_there(tmp_path: Path, m
     study = StudySpec.parse({"name": "s", "data": [{"name": "reviews.csv"}], "models": ["linear"]})
     with pytest.raises(ConfigurationError, match=r"'reviews.csv' is not in .*; call this in the folder"):
         look_at_study(study, tmp_path / "out")
+    (tmp_path / "reviews.csv").touch()
+    tested = study.plain() | {"data": [{"name": "reviews.csv", "test": "later.csv"}]}
+    with pytest.raises(ConfigurationError, match=r"'later.csv' is not in"):
+        look_at_study(StudySpec.parse(tested), tmp_path / "out")
 
 
 def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:

@@ -371,7 +371,9 @@ def encoder_shape(values: Mapping[str, Any]) -> dict[str, Any]:
         shape["embedding_size"] = values.get("embedding_size", 128)
     if values.get("model_type") == "albert":
         # Its layers are shared already.
-        groups = int(values.get("num_hidden_groups", 1))
+        groups = values.get("num_hidden_groups", 1)
+        if not (isinstance(groups, int) and groups > 0):
+            raise CheckpointError(f"'num_hidden_groups' is {groups!r}; a whole number from 1 is needed")
         shape |= {"num_core_layers": groups, "num_recurrences": max(1, int(shape["num_core_layers"] or 1) // groups)}
     if values.get("model_type") == "mpnet" and isinstance(shape["max_position_embeddings"], int):
         shape["max_position_embeddings"] -= 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError
-from recurra.models.adaptation.source import PACKAGED, PackagedEncoder, find_encoder
+from recurra.models.adaptation.source import PACKAGED, PackagedEncoder, encoder_shape, find_encoder
 from tiny_encoder import write_tiny_encoder
 
 
@@ -89,6 +89,12 @@ def test_what_cannot_be_converted_says_why(folder: Path, values: dict[str, Any],
     with pytest.raises(CheckpointError) as caught:
         find_encoder(str(folder))
     assert why in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("groups", [0, "x", None])
+def test_albert_s_groups_are_a_number(groups: object) -> None:
+    with pytest.raises(CheckpointError, match=r"'num_hidden_groups' is .*; a whole number from 1"):
+        encoder_shape({"model_type": "albert", "num_hidden_layers": 12, "num_hidden_groups": groups})
 
 
 def test_weights_that_are_missing_or_pickled_are_refused(folder: Path) -> None:
