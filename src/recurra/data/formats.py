@@ -61,10 +61,17 @@ def _encoding_of(head: bytes, given: str | None, source: str) -> tuple[str, bool
     """The encoding by the first bytes and a person's word (a mark wins), and whether it has a mark."""
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
     name = marked or codecs.lookup(given or "utf-8").name
-    if name == "utf-8" and marked is None and head[1::2].count(0) > len(head) // 3:
+    if head.startswith(b"\x1f\x8b"):
+        raise DataError(f"{source} is compressed by gzip; decompress it, or let its name end in .gz")
+    nul = {"le": head[1::2].count(0), "be": head[::2].count(0)}
+    if name == "utf-8" and marked is None and max(nul.values()) > len(head) // 3:
         raise DataError(
-            f"{source} looks like UTF-16 without its mark; name the encoding with --encoding utf-16-le, or save it "
-            "as UTF-8"
+            f"{source} looks like UTF-16 without its mark; name the encoding with --encoding "
+            f"utf-16-{max(nul, key=nul.__getitem__)}, or save it as UTF-8"
+        )
+    if name in ("utf-16", "utf-32") and marked is None and head:
+        raise DataError(
+            f"{source} has no mark that says its order of bytes; name it with --encoding {name}-le or {name}-be"
         )
     return name, marked is not None
 
@@ -154,11 +161,15 @@ def check_encoding(name: str) -> str:
 def csv_fields(
     lines: Iterable[str], source: str, delimiter: str, *, quoted: bool, skipped: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the fields of each line that is not blank, the header first, with its place; quoting is strict."""
+    """Yields the fields of each line that is not blank, the header first, with its place; quoting is strict.
+
+    Where the header has one field, a line of spaces is a row.
+    """
     # The module's own limit is one for the whole process, so it is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
     plain = csv.reader(lines, delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
     reader = csv.reader(lines, delimiter=delimiter, strict=True) if quoted else plain
+    width = 0
     while True:
         place = reader.line_num + 1 + skipped
         try:
@@ -167,7 +178,8 @@ def csv_fields(
             return
         except csv.Error as error:
             raise _broken_csv(source, place, error) from error
-        if fields:
+        if len(fields) > 1 or (fields and (width == 1 or fields[0].strip())):
+            width = width or len(fields)
             yield place, fields
 
 
@@ -226,7 +238,7 @@ def quotes_are_text(lines: Callable[[], Iterable[str]], delimiter: str) -> bool:
     """
     width, marked = 0, False
     for line in lines():
-        if line.strip("\r\n"):
+        if line.strip(" \r\n"):
             fields = line.count(delimiter) + 1
             width, marked = width or fields, marked or '"' in line
             if fields != width:
@@ -278,25 +290,34 @@ def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[st
         raise DataError(f"{source} is empty; give one JSON object a line")
 
 
-def json_objects(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the rows of a JSON text: of a list, of the one list of objects in an object, or of its columns."""
+def json_objects(text: str, source: str, wanted: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the rows of a JSON text: of a list, of the one list of objects in an object, or of its columns.
+
+    Objects in an object are rows if the first has the ``wanted`` columns.
+    """
     value = _parse_json(text, source, "one JSON object a line, or a list of objects")
     escaped = "\\ud" in text.lower()
-    for place, row in enumerate(value if isinstance(value, list) else _rows_of_object(value, source), start=1):
+    rows = value if isinstance(value, list) else _rows_of_object(value, source, wanted)
+    for place, row in enumerate(rows, start=1):
         yield place, _checked_object(row, f"{source} row {place}", escaped=escaped)
 
 
-def _rows_of_object(value: Any, source: str) -> list[Any]:
+def _rows_of_object(value: Any, source: str, wanted: Sequence[str]) -> list[Any]:
     cells = list(value.values()) if isinstance(value, dict) else []
-    if cells and not any(isinstance(cell, list | dict) for cell in cells):
+    if not any(isinstance(cell, list | dict) for cell in cells):
         return [value]
-    lists = [cell for cell in cells if isinstance(cell, list) and cell and isinstance(cell[0], dict)]
-    if len(lists) == 1:
+    if all(isinstance(cell, dict) for cell in cells):
+        if wanted and all(name in cells[0] for name in wanted):
+            return cells
+        if all(cell.keys() == cells[0].keys() for cell in cells):
+            return [{name: column[key] for name, column in value.items()} for key in cells[0]]
+    columns = [cell for cell in cells if isinstance(cell, list)]
+    lists = [column for column in columns if column and isinstance(column[0], dict)]
+    if len(lists) == 1 and [len(column) for column in columns].count(len(lists[0])) == 1:
         return lists[0]
-    columns = [list(cell.values()) if isinstance(cell, dict) else cell for cell in cells]
-    if not columns or not all(isinstance(cell, list) and len(cell) == len(columns[0]) for cell in columns):
+    if len(columns) < len(cells) or len({*map(len, columns)}) > 1:
         raise DataError(
-            f"{source} holds one JSON object with {', '.join(map(repr, list(value)[:8])) or 'nothing'}; write one JSON "
+            f"{source} holds one JSON object with {', '.join(map(repr, list(value)[:8]))}; write one JSON "
             "object a line, or a list of objects"
         )
     return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]

@@ -22,7 +22,7 @@ from recurra.core.errors import DataError, did_you_mean
 from recurra.core.files import atomic_path
 from recurra.data.columns import is_missing, is_of, kind_of, one_dimension, plain_value, with_article
 from recurra.data.formats import check_text, check_unique, missing_column, naming_options, split_names
-from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, LABEL_OPTIONS, as_word
+from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, LABEL_OPTIONS, as_identity, as_word
 from recurra.data.tables import MADE_FROM
 
 SPLITS = ("train", "validation", "test")
@@ -139,7 +139,8 @@ def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[
             return check_text(cell, source, "row", place)
         if name == label and not label_columns:
             return _as_labels(cell, source, place, label)
-        return as_word(plain_value(cell), source, "row", place, name)
+        read = as_identity if name in (*own, *ids) else as_word
+        return read(plain_value(cell), source, "row", place, name)
 
     return {
         name: [

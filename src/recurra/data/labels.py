@@ -384,9 +384,10 @@ class _Rows:
         self.made.texts.append(text)
         self.made.labels.append(label)
         self.made.places.append(place)
-        self.made.ids.append(self._word(values[-1], place, self.id_column or DEFAULT_ID_COLUMN) or f"{unit}-{place}")
+        identity = as_identity(values[-1], source, unit, place, self.id_column or DEFAULT_ID_COLUMN)
+        self.made.ids.append(identity or f"{unit}-{place}")
         if self.made.groups is not None:
-            self.made.groups.append(self._word(values[behind], place, self.group_column))
+            self.made.groups.append(as_identity(values[behind], source, unit, place, self.group_column))
         if _folded(label) == _folded(self.label_column) and _folded(raw) == _folded(", ".join(self.text_columns)):
             self.headers.append(place)
 
@@ -476,6 +477,12 @@ def listed_places(places: Sequence[int], most: int = 20) -> str:
 
 def _folded(name: object) -> str:
     return str(name).strip().casefold()
+
+
+def as_identity(value: Any, source: str, unit: str, place: int, column: str | None) -> str:
+    """An identity or a group as a word, also of a date, a UUID or whatever else a database calls its rows by."""
+    plain = value is None or isinstance(value, str | int | float)
+    return as_word(value if plain else str(value), source, unit, place, column)
 
 
 def as_word(value: Any, source: str, unit: str, place: int, column: str | None) -> str:

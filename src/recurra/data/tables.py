@@ -13,6 +13,7 @@ import importlib.util
 import itertools
 import json
 import lzma
+import math
 import re
 import stat
 import sys
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from recurra.core.errors import DataError, UnavailableError, did_you_mean
 from recurra.data.formats import (
@@ -83,7 +84,7 @@ def check_path(path: Path, allowed: Sequence[str]) -> None:
         raise DataError(f"'{path}' is {kind}, which cannot be read twice; save its content in a file and give that")
     if format_of(path) not in allowed and not is_fasttext(path):
         raise DataError(
-            f"'{path}' has the unknown extension '{path.suffix}'; allowed: {', '.join(allowed)}, "
+            f"'{path}' has the unknown extension '{format_of(path) or path.suffix}'; allowed: {', '.join(allowed)}, "
             f"each also with {', '.join(_COMPRESSED)} behind it; rename it or save it in one of these formats"
         )
     if status.st_size == 0 and path.suffix.lower() != ".txt":
@@ -99,10 +100,11 @@ def _siblings(path: Path) -> list[str]:
 def is_fasttext(path: Path | str) -> bool:
     """Whether a file begins as those of fastText do, whatever its name says."""
     try:
-        with Path(path).open("rb") as stream:
-            return stream.read(len(_FASTTEXT_PREFIX) + 3).removeprefix(codecs.BOM_UTF8).startswith(b"__label__")
-    except (OSError, ValueError):
+        with _COMPRESSED.get(Path(path).suffix.lower(), Path.open)(Path(path), "rb") as stream:
+            head: bytes = stream.read(len(_FASTTEXT_PREFIX) + 3)
+    except (OSError, ValueError, lzma.LZMAError, EOFError, zlib.error):
         return False
+    return head.removeprefix(codecs.BOM_UTF8).startswith(b"__label__")
 
 
 def check_pyarrow(otherwise: str) -> None:
@@ -134,6 +136,8 @@ class TableFile:
         self.answered_again: set[int] = set()
         self._encoding = encoding
         self._row_of: Callable[[dict[str, Any]], ToolRow] | None = None
+        self._questions: dict[str, None] = {}
+        self._answers_are_labels = False
         self._document: list[tuple[int, dict[str, Any]]] = []
         self.header: list[str] = []
         self.delimiter, self._quoted, self._skipped = "", True, 0
@@ -141,7 +145,7 @@ class TableFile:
         if self.kind == "parquet":
             self._open_parquet()
         elif self.kind == "xlsx":
-            self._read_sheet()
+            self._read_sheet(wanted)
         else:
             self._open_text(wanted)
 
@@ -161,7 +165,7 @@ class TableFile:
             number, first = 0, ""
             if self.kind == "json":
                 text, encoding, has_mark = decoded_whole(stream, self.source, self._encoding)
-                self._read_document(text)
+                self._read_document(text, wanted)
             else:
                 lines, encoding, has_mark = decoded(stream, self.source, self._encoding)
                 number, first = _first_line(lines)
@@ -181,12 +185,12 @@ class TableFile:
         elif self.kind != "txt":
             self._recognise()
 
-    def _read_document(self, text: str) -> None:
+    def _read_document(self, text: str, wanted: Sequence[str]) -> None:
         line, _, more = text.lstrip().partition("\n")
         if line.startswith("{") and more.strip() and is_json(line):
             self.kind = "jsonl"
             return
-        self._document = list(json_objects(text, self.source))
+        self._document = list(json_objects(text, self.source, [name.strip() for name in wanted]))
         self.kind = "document"
 
     def _open_csv(self, number: int, first: str, wanted: Sequence[str]) -> None:
@@ -219,8 +223,22 @@ class TableFile:
         if tool is not None:
             name, self._row_of = tool
             self._name_tool(name)
+            self._read_questions(self._row_of)
             _, first = next(self._records())
         self.header = list(first)
+
+    def _read_questions(self, row_of: Callable[[dict[str, Any]], ToolRow]) -> None:
+        """Finds the questions that any row answers: the answers to the only one are the column ``label``."""
+        has_label = False
+        for _, (own, answers, _) in self._tool_rows(row_of):
+            self._questions.update(dict.fromkeys(answers))
+            has_label = has_label or "label" in own
+        self._answers_are_labels = len(self._questions) == 1 and not has_label
+        if has_label and self._questions and "label" not in self._questions:
+            questions = ", ".join(map(repr, self._questions))
+            self.notes.append(
+                f"The column 'label' of {self.source} stands in its data; the answers are in the column {questions}."
+            )
 
     def _name_tool(self, name: str) -> None:
         self.tool = name
@@ -251,26 +269,33 @@ class TableFile:
             yield from itertools.islice(decoded(stream, self.source, self._encoding)[0], self._skipped, None)
 
     def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        records: Iterable[tuple[int, dict[str, Any]]] = self._document
-        if self.kind == "jsonl":
-            records = json_lines(self._lines(), self.source)
-        elif self.kind == "fasttext":
-            records = _fasttext_records(self._lines())
         if self._row_of is None:
-            yield from records
+            yield from self._objects()
             return
-        for place, record in records:
+        for place, (own, answers, _) in self._tool_rows(self._row_of):
+            row = {**own, **self._questions, **answers}
+            if self._answers_are_labels:
+                row["label"] = row[next(iter(self._questions))]
+            yield place, row
+
+    def _objects(self) -> Iterable[tuple[int, dict[str, Any]]]:
+        if self.kind == "jsonl":
+            return json_lines(self._lines(), self.source)
+        return _fasttext_records(self._lines()) if self.kind == "fasttext" else self._document
+
+    def _tool_rows(self, row_of: Callable[[dict[str, Any]], ToolRow]) -> Iterator[tuple[int, ToolRow]]:
+        for place, record in self._objects():
             try:
-                row, answers = self._row_of(record)
+                row = row_of(record)
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 raise DataError(
                     f"{self.source} {self.unit} {place} is not as {self.tool} exports it ({error}); export it again"
                 ) from error
-            if answers > 1:
+            if row.people > 1:
                 self.answered_again.add(place)
             yield place, row
 
-    def _read_sheet(self) -> None:
+    def _read_sheet(self, wanted: Sequence[str]) -> None:
         if importlib.util.find_spec("openpyxl") is None or importlib.util.find_spec("pandas") is None:
             raise UnavailableError(
                 f"{self.source} needs the packages pandas and openpyxl, which are not installed; pip install "
@@ -279,9 +304,16 @@ class TableFile:
         import pandas as pd
 
         try:
-            sheet = pd.read_excel(self.path, dtype=object, keep_default_na=False).rename(columns=str)
+            with pd.ExcelFile(self.path) as book:
+                first, *others = map(str, book.sheet_names)
+                sheet = pd.read_excel(book, dtype=object, keep_default_na=False).rename(columns=str)
         except Exception as error:
             raise DataError(f"{self.source} is not a sheet that can be read ({error}); save it as CSV") from error
+        if others:
+            self.notes.append(f"Of {self.source} the sheet '{first}' is read, and not {', '.join(map(repr, others))}.")
+        asked = {name.strip().casefold() for name in wanted}
+        for name in [name for name in sheet.columns if name.strip().casefold() in asked]:
+            sheet[name] = sheet[name].map(_as_typed)
         self.kind, self.header = "document", list(sheet.columns)
         # The first row has the names.
         self._document = list(enumerate(sheet.to_dict("records"), start=2))
@@ -367,8 +399,19 @@ def _first_line(lines: Iterable[str]) -> tuple[int, str]:
     return next(((number, line) for number, line in enumerate(lines, start=1) if not line.isspace()), (0, ""))
 
 
-ToolRow = tuple[dict[str, Any], int]
-"""What a record of a labelling tool makes: a row, and by how many people it was labelled; the first answer counts."""
+def _as_typed(cell: Any) -> Any:
+    """What a person typed into a cell of which Excel made a number or a truth value; nothing of its errors."""
+    if not isinstance(cell, int | float):
+        return cell
+    return "" if math.isnan(cell) else str(cell).lower()
+
+
+class ToolRow(NamedTuple):
+    """What a record of a labelling tool makes: its columns, its answers by question, and how many people gave some."""
+
+    own: dict[str, Any]
+    answers: Mapping[str, Any]
+    people: int
 
 
 def _tool_of(record: Mapping[str, Any]) -> tuple[str, Callable[[dict[str, Any]], ToolRow]] | None:
@@ -379,7 +422,8 @@ def _tool_of(record: Mapping[str, Any]) -> tuple[str, Callable[[dict[str, Any]],
         return "Label Studio", _label_studio_minimal_row
     if isinstance(record.get("fields"), dict) and {"responses", "suggestions"} & {*record}:
         return "Argilla", _argilla_row
-    if "_input_hash" in record or ("answer" in record and {"accept", "label", "options"} & {*record}):
+    answered = record.get("answer") in ("accept", "reject", "ignore") and {"accept", "label", "options"} & {*record}
+    if "_input_hash" in record or answered:
         return "Prodigy", _prodigy_row
     return None
 
@@ -391,12 +435,6 @@ def _choices_of_cell(cell: Any) -> Any:
     return Choices(cell["choices"]) if isinstance(cell, dict) and isinstance(cell.get("choices"), list) else cell
 
 
-def _with_answers(row: dict[str, Any], answers: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its answers by question, and as ``label`` where there is one question."""
-    alone = {"label": next(iter(answers.values()))} if len(answers) == 1 and "label" not in row else {}
-    return {**row, **answers, **alone}
-
-
 def _label_studio_row(record: dict[str, Any]) -> ToolRow:
     answers: dict[str, Choices] = {}
     given = [one for one in record.get("annotations") or () if isinstance(one, dict) and not one.get("was_cancelled")]
@@ -406,11 +444,11 @@ def _label_studio_row(record: dict[str, Any]) -> ToolRow:
             answers.setdefault(str(result.get("from_name", "label")), Choices()).extend(value["choices"])
         elif result.get("type") in ("labels", "hypertextlabels"):
             raise ValueError("it marks passages of a text, and choices for whole texts are read")
-    return _with_answers({"id": record.get("id"), **record["data"]}, answers), len(given)
+    return ToolRow({"id": record.get("id"), **record["data"]}, answers, len(given))
 
 
 def _label_studio_minimal_row(record: dict[str, Any]) -> ToolRow:
-    return {key: _choices_of_cell(cell) for key, cell in record.items()}, 1
+    return ToolRow({key: _choices_of_cell(cell) for key, cell in record.items()}, {}, 1)
 
 
 def _argilla_row(record: dict[str, Any]) -> ToolRow:
@@ -420,13 +458,13 @@ def _argilla_row(record: dict[str, Any]) -> ToolRow:
         responses = {name: [values[name] for values in given if name in values] for name in (given or [{}])[0]}
     answers = {name: _as_choices(values[0]["value"]) for name, values in responses.items() if values}
     people = max((len(values) for values in responses.values() if values), default=0)
-    return _with_answers({"id": record.get("id"), **record["fields"]}, answers), people
+    return ToolRow({"id": record.get("id"), **record["fields"]}, answers, people)
 
 
 def _prodigy_row(record: dict[str, Any]) -> ToolRow:
     answer = record.get("accept", record.get("label"))
     accepted = record.get("answer", "accept") == "accept"
-    return {**record, "label": _as_choices(answer) if accepted else None}, 1
+    return ToolRow({**record, "label": _as_choices(answer) if accepted else None}, {}, 1)
 
 
 def _as_choices(value: Any) -> Any:
@@ -462,8 +500,8 @@ def stream_rows(
     rows where their cells have `MAX_CHUNK_CHARACTERS` together. What came before a defect was yielded.
     """
     if str(path) == STANDARD_INPUT:
-        source, unit, width = "standard input", "line", 1
-        rows = _standard_rows(text_column, encoding)
+        source, unit = "standard input", "line"
+        width, rows = _standard_rows(text_column, encoding)
     else:
         table = TableFile(path, text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
         names = split_names(text_column, table.header)
@@ -486,12 +524,13 @@ def stream_rows(
         yield TextRows(texts, [list(column) for column in zip(*others, strict=True)])
 
 
-def _standard_rows(column: str, encoding: str | None) -> Iterator[Row]:
+def _standard_rows(text_column: str, encoding: str | None) -> tuple[int, Iterator[Row]]:
+    """The number of columns that make a text, and the rows."""
     lines = decoded(sys.stdin.buffer, "standard input", encoding)[0]
     first = next(lines, "")
     lines = itertools.chain([first] if first else [], lines)
     if first.lstrip().startswith("{"):
-        yield from record_rows(json_lines(lines, "standard input"), "standard input", (column,), ())
-        return
-    for place, line in enumerate(lines, start=1):
-        yield place, (line.rstrip("\r\n"),)
+        _, names = next(json_lines([first], "standard input"))
+        columns = split_names(text_column, list(names))
+        return len(columns), record_rows(json_lines(lines, "standard input"), "standard input", columns, ())
+    return 1, ((place, (line.rstrip("\r\n"),)) for place, line in enumerate(lines, start=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,9 @@ def test_columns_are_named_as_in_files_and_groups_and_ids_come_along(tmp_path: P
     table = read_table(written(rows, tmp_path), "body", "stars", "author")
     assert (table.texts, table.labels) == (TEXTS, ["1", "2", "2", "1"])
     assert (table.groups, table.ids) == (list("abab"), list("4231"))
+    ids = [uuid.UUID(int=number) for number in range(4)]
+    rows = read(frame.assign(id=ids, body=TEXTS), text_column="body", label_column="stars")
+    assert read_table(written(rows, tmp_path), "body", "stars").ids == [*map(str, ids)]
 
 
 @pytest.mark.parametrize(

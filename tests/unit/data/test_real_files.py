@@ -184,6 +184,74 @@ def test_of_several_answers_to_a_text_the_first_counts_and_a_note_says_so(tmp_pa
     assert not any("several annotations" in note for note in read_table(tmp_path / "once.json", "text", "label").notes)
 
 
+def test_answers_are_labels_if_the_file_has_one_question_and_no_labels_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "studio.json"
+    rows = label_studio(ONE)
+    rows[0]["data"]["label"] = "old"
+    path.write_text(json.dumps(rows))
+    read = TableFile(path)
+    assert [label for _, (label,) in read.rows(["label"])] == ["old", *[None] * (len(ROWS) - 1)]
+    assert "column 'label' of" in read.notes[1] and "the answers are in the column 'sentiment'" in read.notes[1]
+    assert read_table(path, "text", "sentiment").labels == [label for _, label in ROWS]
+    rows[1]["annotations"] = []
+    path.write_text(json.dumps(rows).replace('"sentiment"', '"label"'))
+    assert [label for _, (label,) in TableFile(path).rows(["label"])][:3] == [["neg"], None, ["neg"]]
+
+
+def test_a_column_called_answer_is_no_sign_of_a_tool(tmp_path: Path) -> None:
+    path = tmp_path / "faq.jsonl"
+    path.write_bytes(json_lines([{"text": text, "label": label, "answer": "Yes, we do."} for text, label in ROWS]))
+    read = read_table(path, "text", "label")
+    assert read.labels == [label for _, label in ROWS] and read.notes == []
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"text": {"0": "a b", "1": "c d"}, "label": {"1": "z", "0": "x"}},
+        {"5": {"text": "a b", "label": "x"}, "3": {"label": "z", "text": "c d"}},
+        {"text": ["a b", "c d"], "label": ["x", "z"], "meta": [{"a": 1}, {"a": 2}]},
+        {"data": [{"text": "a b", "label": "x"}, {"text": "c d", "label": "z"}], "errors": []},
+    ],
+)
+def test_columns_of_json_are_paired_by_key_and_told_from_rows(written: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text(json.dumps(written))
+    read = read_table(tmp_path / "rows.json", "text", "label")
+    assert (read.texts, read.labels) == (["a b", "c d"], ["x", "z"])
+
+
+def test_a_cell_that_a_spreadsheet_took_for_a_number_is_a_text_and_other_sheets_are_noted(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.title = "Jan"
+    for row in [("Text", "n", "label"), (12, 1, 1), (True, 2, 0), ("#N/A", 3, 1), ("fine", 4, 0)]:
+        book.active.append(row)
+    book.create_sheet("Feb").append(("text", "label"))
+    book.save(tmp_path / "sheet.xlsx")
+    read = read_table(tmp_path / "sheet.xlsx", "text", "label")
+    assert (read.texts, read.labels, read.empty) == (["12", "true", "fine"], ["1", "0", "0"], 1)
+    assert "the sheet 'Jan' is read, and not 'Feb'" in read.notes[0]
+    assert [n for _, (n,) in TableFile(tmp_path / "sheet.xlsx", ["text"]).rows(["n"])] == [1, 2, 3, 4]
+
+
+def test_compressed_files_of_fasttext_are_read(tmp_path: Path) -> None:
+    (tmp_path / "ft.txt.gz").write_bytes(gzip.compress(FILES["fasttext.txt"]))
+    assert read_table(tmp_path / "ft.txt.gz", "text", "label").labels == [label for _, label in ROWS]
+    (tmp_path / "plain.txt.gz").write_bytes(gzip.compress(b"a text"))
+    with pytest.raises(DataError, match=r"unknown extension '\.txt'"):
+        read_table(tmp_path / "plain.txt.gz", "text", "label")
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_a_line_of_spaces_is_blank_unless_the_file_has_one_column(separator: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    # In a file with tabs a quotation mark that does not close is a character.
+    path.write_text("  \n" + table(separator).replace("\tpos", '"\tpos') + "   \n")
+    assert read_table(path, "text", "label").labels == [label for _, label in ROWS]
+    path.write_text("text\na\n  \nb\n")
+    assert next(stream_texts(path)) == ["a", "  ", "b"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -206,6 +274,12 @@ def test_of_several_answers_to_a_text_the_first_counts_and_a_note_says_so(tmp_pa
         (["object.json"], ["one JSON object with 'a', 'b'", "a list of objects"]),
         (["half.json"], ["line 1, column 38 is not valid JSON"]),
         (["unmarked.csv"], ["looks like UTF-16 without its mark", "--encoding utf-16-le"]),
+        (["unmarked-be.csv"], ["looks like UTF-16 without its mark", "--encoding utf-16-be"]),
+        (["unmarked.csv", "--encoding", "utf-16"], ["no mark that says its order of bytes", "utf-16-le or utf-16-be"]),
+        (["unmarked.json", "--encoding", "utf-16"], ["no mark that says its order of bytes"]),
+        (["packed.csv"], ["is compressed by gzip", "end in .gz"]),
+        (["keys.json"], ["one JSON object with 'text', 'label'", "a list of objects"]),
+        (["topics.json"], ["no column 'label'", "'sentiment', 'topic'", "--label-column"]),
         (["spans.jsonl"], ["line 1: column 'label' holds a list, [[0, 3, 'X']]", "it marks passages"]),
         (["named.jsonl"], ["line 1: column 'label' holds an object, {'name': 'neg'}; write the name of the label"]),
     ],
@@ -220,6 +294,13 @@ def test_what_cannot_be_read_is_one_line_with_a_way_out(
     Path("object.json").write_text('{"a": 1, "b": [1]}')
     Path("half.json").write_text('[{"text": "a", "label": 1}, {"text": ')
     Path("unmarked.csv").write_bytes(table().encode("utf-16-le"))
+    Path("unmarked-be.csv").write_bytes(table().encode("utf-16-be"))
+    Path("unmarked.json").write_bytes(FILES["list.json"].decode().encode("utf-16-be"))
+    Path("packed.csv").write_bytes(FILES["packed.csv.gz"])
+    Path("keys.json").write_text('{"text": {"0": "a", "1": "b"}, "label": {"0": "x", "2": "y"}}')
+    topics = label_studio(ONE)
+    topics[1]["annotations"][0]["result"][0]["from_name"] = "topic"
+    Path("topics.json").write_text(json.dumps(topics))
     Path("spans.jsonl").write_bytes(json_lines([{"text": text, "label": [[0, 3, "X"]]} for text, _ in ROWS]))
     Path("named.jsonl").write_bytes(json_lines([{"text": text, "label": {"name": label}} for text, label in ROWS]))
     assert main(["data", "describe", *arguments]) == 2
@@ -279,8 +360,11 @@ def files(draw: Any) -> tuple[str, bytes, str | None, list[str]]:
     """Name, content and encoding of a file, and its texts."""
     texts = draw(st.lists(WORDS, min_size=1, max_size=6))
     encoding = draw(
-        st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252", "cp1251", "shift_jis", "gb18030"])
+        st.sampled_from(
+            ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32", "cp1252", "cp1251", "shift_jis", "gb18030"]
+        )
     )
+    marked = encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32")
     kind = draw(st.sampled_from([".csv", ".tsv", ".tsv plain", ".jsonl", ".json"]))
     rows = [(text, ("neg", "pos")[number % 2]) for number, text in enumerate(texts)]
     end = draw(st.sampled_from(["\n", "\r\n"]))
@@ -309,7 +393,7 @@ def files(draw: Any) -> tuple[str, bytes, str | None, list[str]]:
         assume(raw.decode(encoding) == content)
     except UnicodeError:
         assume(False)
-    return kind, raw, None if encoding.startswith("utf") else encoding, texts
+    return kind, raw, None if marked and draw(st.booleans()) else encoding, texts
 
 
 def reads_back(path: Path, kind: str, content: bytes, encoding: str | None, texts: list[str]) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import tracemalloc
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -197,8 +198,9 @@ def test_a_document_is_read_whole_up_to_a_bound(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "rows.json"
     path.write_bytes(b'[{"text": "\xff"}]')
     refused(path, "is not utf-8: byte 0xff")
-    path.write_bytes(b'["a"]')
-    refused(path, "row 1 holds a str")
+    for content in (b'["a"]', b'"abc"'):
+        path.write_bytes(content)
+        refused(path, "row 1 holds a str")
     monkeypatch.setattr(formats, "MAX_DOCUMENT_BYTES", 4)
     refused(path, "has more than 4 bytes", "one JSON object a line (.jsonl)")
 
@@ -227,6 +229,14 @@ def test_ids_and_groups(tmp_path: Path) -> None:
     assert numbered.ids == ["line-2", "line-3", "line-4"] and "line 4 has the id 'x1' of line 2" in numbered.notes[0]
     with pytest.raises(DataError, match="make the ids unique, or leave --id-column out"):
         read_table(path, "text", "label", None, "id")
+    days = pa.array([date(2026, 1, 2), date(2026, 1, 3)])
+    pq.write_table(pa.table({"id": days, "text": ["a", "b"], "label": [1, 0]}), tmp_path / "days.parquet")
+    assert read_table(tmp_path / "days.parquet", "text", "label", "id").ids == ["2026-01-02", "2026-01-03"]
+    path = tmp_path / "mongo.jsonl"
+    path.write_text(
+        '{"id": {"$oid": "5f"}, "text": "a", "label": 1}\n{"id": {"$oid": "6f"}, "text": "b", "label": 0}\n'
+    )
+    assert read_table(path, "text", "label").ids == ["{'$oid': '5f'}", "{'$oid': '6f'}"]
 
 
 def test_paths_that_are_no_table(tmp_path: Path) -> None:
@@ -245,12 +255,17 @@ def test_text_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "texts"),
-    [(b"one\n\ntwo\n", ["one", "", "two"]), (b'{"text": "a"}\n{"text": "b"}\n', ["a", "b"]), (b"", [])],
+    ("content", "column", "texts"),
+    [
+        (b"one\n\ntwo\n", "text", ["one", "", "two"]),
+        (b'{"text": "a"}\n{"text": "b"}\n', "text", ["a", "b"]),
+        (b'{"title": "a", "body": "b"}\n{"body": "d", "title": "c"}\n', "title, body", ["a b", "c d"]),
+        (b"", "text", []),
+    ],
 )
-def test_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes, texts: list[str]) -> None:
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes, column: str, texts: list[str]) -> None:
     monkeypatch.setattr(tables.sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    assert [text for chunk in stream_texts("-") for text in chunk] == texts
+    assert [text for chunk in stream_texts("-", column) for text in chunk] == texts
 
 
 def test_what_came_before_a_defect_was_yielded(tmp_path: Path) -> None:
