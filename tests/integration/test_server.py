@@ -110,7 +110,8 @@ def test_explaining_stays_within_the_limits() -> None:
     model, engine = slow_model()
     engine.open.set()
     words = "a b c d e f g h i j k l m n o p"
-    with running([model], ServerLimits(max_texts=8, max_body_bytes=2048)) as found:
+    # A request does not wait behind itself: the queue has no room for its texts and their parts together.
+    with running([model], ServerLimits(max_texts=8, max_body_bytes=2048, max_waiting_texts=1)) as found:
         for texts, parts in (([words], 8), ([words] * 2, 4), ([words] * 8, 1), ([f"{words} {'q' * 469}"], 4)):
             engine.batches.clear()
             answer = found.post({"text": texts, "explain": True})

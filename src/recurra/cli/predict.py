@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -260,7 +259,7 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
     """Predicts a folder, on a Ray cluster if one is named, and says what came of it; raises if a file failed."""
     from recurra.core.environment import tune_allocator
     from recurra.core.progress import Reporter
-    from recurra.deployment.prediction.folder import predict_folder, predict_on_ray
+    from recurra.deployment.prediction.folder import Outcomes, predict_folder, predict_on_ray
 
     reporter = Reporter(quiet=quiet)
     if on_ray is None:
@@ -270,11 +269,14 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
         from recurra.study.ray_executor import Cluster
 
         cluster = Cluster(on_ray.pop("address"), cpus=on_ray["cpus"], extra="batch")
+
+        def compute(job: FolderJob, names: list[str]) -> Outcomes:
+            cluster.check()
+            with cluster.connected() as ray:
+                yield from predict_on_ray(job, names, ray=ray, reporter=reporter, **on_ray)
+
         # What is wrong with the job is told before a cluster is asked.
-        job.check(begin=True)
-        cluster.check()
-        with cluster.connected() as ray:
-            result = predict_folder(job, reporter, partial(predict_on_ray, ray=ray, reporter=reporter, **on_ray))
+        result = predict_folder(job, reporter, compute)
     for failure in result.failures[1:]:
         reporter.say(f"failed: {failure}")
     if as_json:

@@ -306,6 +306,10 @@ class JoinedEngine(TransformerEngine):
         """Returns ``(texts, labels)`` for cleaned texts."""
         return np.add(*self.parts(texts, batch_size))
 
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:  # noqa: ARG002 - one pass
+        """Every text leaves after the only pass, with the words' scores too."""
+        return Early(self.logits(texts, batch_size), np.ones(len(texts), dtype=np.int64))
+
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
         """There is one pass to look at: words are read at once."""
         return {1: self.logits(texts, batch_size)}

@@ -171,10 +171,12 @@ def predict_folder(
     ``compute``, such as `predict_on_ray`, files are predicted one after the other in this process.
     """
     names = job.names()
-    if job.precision is not None and compute is None and needs_torch(job.model):
-        from recurra.models.inference import check_precision
+    if job.precision is not None and needs_torch(job.model):
+        from recurra.models.inference import PRECISIONS, check_precision
 
-        check_precision(job.precision)
+        # Whether devices elsewhere compute in it, they say themselves.
+        if compute is None or job.precision not in PRECISIONS:
+            check_precision(job.precision)
     job.check(begin=True)
     pending = [name for name in names if not job.is_done(name)]
     result = FolderResult(sorted(set(names) - set(pending)))

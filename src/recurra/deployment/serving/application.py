@@ -243,7 +243,8 @@ class Application:
         try:
             futures.extend(model.batcher.submit(texts, extras) for model in models)
             if changed:
-                futures.extend(model.batcher.submit(changed, replace(extras, recurrences=False)) for model in models)
+                rest_extras = replace(extras, recurrences=False)
+                futures.extend(model.batcher.submit(changed, rest_extras, admitted=True) for model in models)
             request.state.counts = {
                 "models": [model.description.name for model in models],
                 "texts": len(texts),

@@ -283,7 +283,7 @@ class BodyReader:
                     if large:
                         self._held_bytes, held = self._held_bytes - held, 0
                         parts.clear()
-                    if size > _DISCARDED_BYTES:
+                    if large and size > _DISCARDED_BYTES:
                         break
                     if not large:
                         self._hold(len(part))
@@ -304,7 +304,8 @@ class BodyReader:
         self._held_bytes -= size
 
     def _hold(self, size: int) -> None:
-        if self._held_bytes + size > self._limits.max_held_bytes:
+        # One body as large as is allowed is always held.
+        if self._held_bytes + size > max(self._limits.max_held_bytes, self._limits.max_body_bytes):
             refusal = try_again("overloaded", "too many bytes of requests are held", 1)
             refusal.headers["Connection"] = "close"
             raise refusal

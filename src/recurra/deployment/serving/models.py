@@ -268,8 +268,11 @@ class Batcher:
         """Texts that are accepted and not yet computed on."""
         return self._waiting_texts
 
-    def submit(self, texts: Sequence[str], extras: Extras | None = None) -> Future[Computed]:
-        """Accepts one text or more, or turns them away at once: 429 if too many wait, 503 if it is being stopped."""
+    def submit(self, texts: Sequence[str], extras: Extras | None = None, *, admitted: bool = False) -> Future[Computed]:
+        """Accepts one text or more, or turns them away at once: 429 if too many wait, 503 if it is being stopped.
+
+        More texts of a request that was ``admitted`` are never too many: what waits may be its own.
+        """
         now = time.monotonic()
         job = _Job(texts, extras or Extras(), now, now + self._limits.timeout_s)
         with self._changed:
@@ -279,7 +282,7 @@ class Batcher:
             expected_s = ahead * self._seconds_a_text / len(self._threads)
             full = self._waiting_texts + len(texts) > self._limits.max_waiting_texts
             # An empty queue takes any request: otherwise one slow batch could shut the door for good.
-            if self._jobs and (full or expected_s > self._limits.max_wait_s):
+            if not admitted and self._jobs and (full or expected_s > self._limits.max_wait_s):
                 raise try_again("overloaded", "too many texts are waiting", expected_s)
             self._jobs.append(job)
             self._waiting_texts += len(texts)

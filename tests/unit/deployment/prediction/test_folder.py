@@ -203,7 +203,9 @@ def test_mistakes_are_one_line(run: Path, inputs: Path, tmp_path: Path, refused:
     assert "was begun with --text-column text, not body" in wrong(*options, "--text-column", "body")
     assert "unknown format of parts 'parqet' (did you mean 'parquet'?)" in wrong("--part-format", "parqet")
     assert "leave precision out" in wrong("--precision", "bf16", target=tmp_path / "new")
-    assert "lie one inside the other" in wrong(target=inputs / "out")
+    for engine in ("local", "ray"):
+        assert "lie one inside the other" in wrong("--engine", engine, target=inputs / "out")
+        assert not (inputs / "out").exists()
     assert "lie one inside the other" in wrong(target=tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine", encoding="utf-8")
@@ -217,14 +219,22 @@ def test_mistakes_are_one_line(run: Path, inputs: Path, tmp_path: Path, refused:
         assert "choose another --output" in wrong(*options)
 
 
-@pytest.mark.parametrize(("precision", "said"), [("bf17", "unknown precision"), ("fp16", "needs an accelerator")])
+@pytest.mark.parametrize(
+    ("precision", "engine", "said"),
+    [
+        ("bf17", "local", "unknown precision"),
+        ("bf17", "ray", "unknown precision"),
+        ("fp16", "local", "needs an accelerator"),
+    ],
+)
 def test_a_precision_that_cannot_be_begins_no_folder(
-    precision: str, said: str, run: Path, inputs: Path, tmp_path: Path, refused: Callable[..., str]
+    precision: str, engine: str, said: str, run: Path, inputs: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "model" / LINEAR_NAME).unlink()  # as of a Transformer
     command = ("predict", tmp_path / "run", "--input", inputs, "--output", tmp_path / "out")
-    assert said in refused(*command, "--precision", precision)
+    assert said in refused(*command, "--precision", precision, "--engine", engine)
+    assert not (tmp_path / "out").exists()
 
 
 def test_predictions_of_another_model_are_left_alone(run: Path, inputs: Path, tmp_path: Path) -> None:

@@ -157,8 +157,10 @@ def test_the_queue_has_an_end(make) -> None:
     assert (caught.value.status, caught.value.headers) == (429, {"Retry-After": "1"})
     futures.append(bench.batcher.submit(["e"]))
     assert bench.batcher.waiting_texts == 5
+    # What belongs to a request that was let in is let in too.
+    futures.append(bench.batcher.submit(["f", "g"], admitted=True))
     bench.engine.open.set()
-    assert [len(future.result(20).answers.probabilities) for future in futures] == [2, 2, 1]
+    assert [len(future.result(20).answers.probabilities) for future in futures] == [2, 2, 1, 2]
     assert bench.batcher.submit(["c", "d"]).result(20).answers.probabilities.shape == (2, 2)
 
 

@@ -140,6 +140,13 @@ def test_a_body_is_its_parts_and_may_be_as_large_as_allowed() -> None:
         assert run(BodyReader(SMALL).read(request)) == body
 
 
+def test_a_limit_above_what_is_thrown_away_or_held_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "_DISCARDED_BYTES", 3 * K)
+    limits = ServerLimits(max_body_bytes=10 * K, max_held_bytes=2 * K)
+    assert run(BodyReader(limits).read(sent(b"01234" * K, b"56789" * K))) == b"01234" * K + b"56789" * K
+    assert run(refused(BodyReader(limits), sent(b"0" * 10 * K, b"1", None))).status == 413
+
+
 @pytest.mark.parametrize(
     "request_", [sent(b"0" * 5 * K, b"1" * 5 * K + b"2"), sent(b"0" * 11 * K, content_length=str(11 * K))]
 )

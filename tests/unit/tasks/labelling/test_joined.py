@@ -26,6 +26,7 @@ from recurra.models.controls import joined
 from recurra.models.controls.fitting import fit_tuned
 from recurra.models.controls.joined import fit_joined
 from recurra.models.controls.linear import features_of
+from recurra.models.exits.rules import FixedExit
 from recurra.tasks.labelling.controls import time_control
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
@@ -161,6 +162,11 @@ def test_a_run_from_a_file_to_exports_that_say_the_same(several: bool, tmp_path:
         assert "bag of n-grams" in (target / "README.md").read_text(encoding="utf-8")
         exported = Classifier.from_export(target)
         np.testing.assert_allclose(exported.logits(texts), expected, atol=tolerance * max(1, np.abs(expected).max()))
+    if not several:
+        # Words count too where a depth is named.
+        early = trained.classify(texts, rule=FixedExit(1))
+        np.testing.assert_allclose(early.probabilities, trained.predict_proba(texts), atol=1e-6)
+        assert early.exited_after is not None and (early.exited_after == 1).all()
 
 
 def test_its_time_is_estimated_and_nobody_teaches_it(tmp_path: Path) -> None:
