@@ -13,12 +13,14 @@ import torch
 from language_runs import PROTOCOL, TEXT_KEYS, TINY_KEYS, write_text
 from recurra.cli.main import main
 from recurra.core.exits_record import read_exits
-from recurra.core.record import read_language_record
+from recurra.core.record import read_language_record, read_record
 from recurra.data.cleaning import clean_text
 from recurra.deployment.classifier import Classifier
-from recurra.models.exits.rules import ConfidenceRule
+from recurra.models.exits.rules import ConfidenceRule, FixedExit
 from recurra.models.loading import load_classifier_model
 from recurra.report.summary import load_runs
+from recurra.tasks.labelling.evaluation import own_split
+from rendered import part_rows, summarise_folders
 from reviews import review_rows, train_linear, train_tiny
 
 pytestmark = pytest.mark.slow
@@ -97,13 +99,32 @@ def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.Capt
     assert "Every exit by itself, and the published schedule" in capsys.readouterr().out
 
 
+def test_a_classifier_keeps_every_exit_and_the_schedule(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = runs / "exits" / "tiny"
+    asked(capsys, run, "--agreement", 1.0, "--keep")
+    kept, record = read_exits(run), read_record(run)
+    assert kept is not None and (kept.run_id, kept.split, kept.full_loss) == (record.run_id, "test", None)
+    classifier, split = Classifier.from_run(run, precision="fp32"), own_split(record, "test", None)
+    first, last = (classifier.classify(split.texts, rule=FixedExit(depth)).probabilities for depth in (1, 2))
+    # The published schedule after recurrence 1: max(0.80, 0.92 * 0.98).
+    leave = first.max(axis=1) >= 0.9016
+    said = np.where(leave, first.argmax(axis=1), last.argmax(axis=1))
+    for one, labels, early in zip(kept.fixed, (first.argmax(axis=1), said), (len(said), leave.sum()), strict=True):
+        assert one.loss is None and one.accuracy == pytest.approx((labels == split.labels).mean())
+        assert one.agreement == pytest.approx((labels == last.argmax(axis=1)).mean())
+        assert one.taken == {1: early, 2: len(said) - early} and [timed.batch_size for timed in one.timed] == [1, 32]
+    headings, rows = part_rows("classification", summarise_folders([run]).tables[0], "leaving")
+    assert headings[2:5] == ["Accuracy", "Labels kept", "Recurrences a row"]
+    assert [row[1] for row in rows[:3]] == ["nowhere", "after loop 1", kept.fixed[-1].label]
+    assert rows[2][2:4] == [f"{kept.fixed[-1].accuracy:.4f}", f"{kept.fixed[-1].agreement:.2%}"]
+
+
 @pytest.mark.parametrize(
     ("folder", "extra", "line"),
     [
         ("plain/tiny", (), "this model was trained without; train one with exits"),
         ("linear", (), "is a linear model, which has no exits"),
         ("exits/tiny", ("--bound", 0.1), "'--bound' has no meaning here"),
-        ("exits/tiny", ("--keep",), "'--keep' is for language models, and"),
         ("text", ("--agreement", 0.9), "'--agreement' has no meaning here"),
         ("text", ("--bound", -1), "loss bound is -1; allowed: 0 or above"),
         ("exits/tiny", ("--agreement", 2), "agreement is 2; allowed: above 0, at most 1"),

@@ -30,7 +30,7 @@ def exits(
         bool,
         typer.Option(
             "--keep",
-            help="Language model: also every exit by itself; write all to RUN/exits.json, for its study's report.",
+            help="Also every exit by itself; write all to RUN/exits.json, for its study's report.",
         ),
     ] = False,
     threads: options.Threads = 0,

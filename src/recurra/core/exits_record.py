@@ -1,4 +1,4 @@
-"""What leaving early gave for a language model's run: kept beside its record, shown by the report of its study."""
+"""What leaving early gave for a run: kept beside its record, shown by the report of its study."""
 
 from __future__ import annotations
 
@@ -27,12 +27,26 @@ class TimedEarlyExit(HashedSettings):
 
 
 class EarlyExitRecord(HashedSettings):
-    """One way of leaving, on the reported split; ``loss`` is in nats a token as decoding has it."""
+    """One way of leaving, on the reported split.
+
+    Attributes:
+        loss: Of a language model, in nats a token as decoding has it.
+        accuracy: Of a classifier.
+        agreement: Of a classifier: share of rows that keep the full model's label.
+        taken: Tokens or rows by the recurrences that they took.
+    """
 
     label: str
-    loss: float
+    loss: float | None = None
+    accuracy: float | None = None
+    agreement: float | None = None
     taken: dict[int, int]
     timed: list[TimedEarlyExit]
+
+    @property
+    def mean_recurrences(self) -> float:
+        """Recurrences that a token or a row takes."""
+        return sum(number * count for number, count in self.taken.items()) / sum(self.taken.values())
 
 
 class ExitsRecord(Sealed):
@@ -48,7 +62,8 @@ class ExitsRecord(Sealed):
     split: str
     chosen_on: str
     asked: str
-    full_loss: float
+    full_loss: float | None = None
+    full_accuracy: float | None = None
     fixed: list[EarlyExitRecord]
     chosen: EarlyExitRecord | None
     environment: EnvironmentRecord

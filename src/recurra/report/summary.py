@@ -298,6 +298,7 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
         failed_groups=list(dict.fromkeys(group_of(name, runs[0].record.data.splits)[0] for name in failed)),
         barred=study.scored[table.key][label].barred,
         price=study.questions.prices.get(model.preset),
+        exits=[part.beside for part in parts if part.beside is not None],
     )
     return reporting.model(common, runs, headline)
 

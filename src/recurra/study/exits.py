@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from recurra.core.environment import environment_record
-from recurra.core.errors import ConfigurationError
 from recurra.core.exits_record import EXITS_NAME, ExitsRecord, TimedEarlyExit
 from recurra.core.record import read_any_record
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
@@ -84,8 +83,6 @@ def choose_exits(
     of_run = task(read_any_record(run).task)
     name = of_run.exit_option.removeprefix("--")
     asked = allowed_options(keep, [name], f"for '{run}' it is '{of_run.exit_option}'")
-    if each and not of_run.records_exits:
-        raise ConfigurationError(f"'--keep' is for language models, and '{run}' is no run of one; leave it out")
     share = float(asked.get(name, of_run.exit_default))
     with torch_threads(threads):
         subject = of_run.exit_subject(run, data_root)
@@ -119,14 +116,15 @@ def _time(subject: ExitSubject, rule: ExitRule, batch_size: int) -> TimedEarlyEx
 
 def keep_exits(run: Path, choice: ExitChoice) -> ExitsRecord:
     """Writes ``exits.json`` into a run's folder, every exit by itself among it; what stood there before is replaced."""
-    first = choice.fixed[0]
+    first = choice.published
     return ExitsRecord(
         run_id=choice.subject.run_id,
         num_recurrences=int(choice.subject.model.config.num_recurrences),
         split=first.split,
         chosen_on=choice.subject.chosen_on,
         asked=choice.asked,
-        full_loss=first.full,
+        full_loss=first.full if first.agreement is None else None,
+        full_accuracy=None if first.agreement is None else first.full,
         fixed=[measured.record() for measured in (*choice.fixed, choice.published)],
         chosen=None if choice.measured is None else choice.measured.record(),
         environment=environment_record(threads=choice.threads, precision="fp32", accelerator=accelerator_name()),

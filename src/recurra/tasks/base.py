@@ -299,7 +299,6 @@ class Task(ABC):
         controls: Models without a training protocol, such as ``linear``, and keys that each is configured with; they
             are cheap, deterministic and run once.
         takes_foreign_models: Whether models that are not ours can be audited as models of this task.
-        records_exits: Whether early exits are kept beside a run's record, for its study's report.
         usage: Command that uses a run and what follows its folder, for messages.
         timing_scope: What a timing covers: ``text`` (text to label) or ``model`` (tokens to logits).
     """
@@ -321,7 +320,6 @@ class Task(ABC):
     exit_default: ClassVar[float]
     architecture: ClassVar[str]
     takes_foreign_models: ClassVar[bool] = False
-    records_exits: ClassVar[bool] = False
     timing_scope: ClassVar[Literal["model", "text"]]
 
     @abstractmethod

@@ -43,7 +43,10 @@ class MeasuredExit:
 
     def record(self) -> EarlyExitRecord:
         """What is kept of it."""
-        return EarlyExitRecord(label=self.label, loss=self.exits, taken=self.taken, timed=list(self.timed))
+        common = {"label": self.label, "taken": self.taken, "timed": list(self.timed)}
+        if self.agreement is None:
+            return EarlyExitRecord(loss=self.exits, **common)
+        return EarlyExitRecord(accuracy=self.exits, agreement=self.agreement, **common)
 
 
 class ExitSubject(Protocol):

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recurra.core.errors import ConfigurationError, unknown
+from recurra.core.errors import CheckpointError, ConfigurationError, unknown
+from recurra.core.exits_record import ExitsRecord, read_exits
 from recurra.core.terminal import significant, words
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, MeasuredExports
 from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.summary import RECOMMENDED, Advice, Comparison, ModelSummary, TableSummary, unspoiled
-from recurra.tasks.tables import Table
+from recurra.tasks.tables import Table, leaving_lines
 
 Records = Mapping[str, LoadedRun]
 
@@ -90,13 +91,19 @@ class Reporting(ABC):
             raise ConfigurationError(unknown("measure", questions.measure, measures))
         return measures[questions.measure]
 
-    def beside(self, folder: Path, record: Any) -> Any:
-        """Reads what lies beside a record.
+    def beside(self, folder: Path, record: Any) -> ExitsRecord | None:
+        """What was kept of a run's exits, beside its record.
 
         Raises:
             CheckpointError: If it cannot be trusted.
         """
-        return None
+        exits = read_exits(folder)
+        if exits is not None and exits.run_id != record.run_id:
+            raise CheckpointError(
+                f"the exits kept in '{folder}' are of run '{exits.run_id}', and its record is of '{record.run_id}'; "
+                "measure them again: recurra exits RUN --keep"
+            )
+        return exits
 
     # How runs become tables.
 
@@ -212,7 +219,7 @@ class Reporting(ABC):
     def lines(self, table: Any) -> dict[str, Sequence[Any]]:
         """What a table has beside its results for other programs: lines, frozen dataclasses, by the name of a file."""
         names = ("contrasts", "tests", "audits", "exports", "published")
-        return {name: getattr(table, name) for name in names}
+        return {name: getattr(table, name) for name in names} | {"leaving": leaving_lines(table)}
 
     def facts(self, table: TableSummary) -> list[tuple[str, str]]:
         """What a table is about, beside what every table says: a name and a text each."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
+from recurra.core.exits_record import ExitsRecord
 from recurra.core.record import LatencyRecord, matrix_as_written
 from recurra.core.record_parts import ANSWERS
 from recurra.tasks.measures import Measure, Score
@@ -54,6 +55,7 @@ class ModelSummary:
         fronts: Costs (``latency 1``, ``size``) by which no model of the table is both cheaper and better; see
             `recurra.report.summary.pareto_front`.
         barred: Why its figures are held against nobody's; empty if they may be.
+        exits: What early exit gave, of the runs of which it was kept.
     """
 
     label: str
@@ -80,6 +82,7 @@ class ModelSummary:
     failed_groups: list[str]
     barred: str
     price: float | None = field(default=None, kw_only=True)
+    exits: list[ExitsRecord] = field(default_factory=list, kw_only=True)
 
     @property
     def single_ms(self) -> float | None:

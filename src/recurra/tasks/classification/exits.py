@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class ClassifierSubject:
 
     def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
         """Judges on the reported split."""
-        by_exit = self._logits(self._reported)
+        by_exit = self._reported_logits
         numbers = sorted(by_exit)
         depths = depths_under(rule, by_exit)
         labels = np.stack([by_exit[number].argmax(-1) for number in numbers])
@@ -101,6 +102,11 @@ class ClassifierSubject:
             (numbers, {name: part.to(device) for name, part in inputs.items()})
             for numbers, inputs in rows.padded(batch_size)
         ]
+
+    @cached_property
+    def _reported_logits(self) -> dict[int, npt.NDArray[np.float32]]:
+        """Several rules are judged by them."""
+        return self._logits(self._reported)
 
     @torch.inference_mode()
     def _logits(self, split: TextSplit) -> dict[int, npt.NDArray[np.float32]]:

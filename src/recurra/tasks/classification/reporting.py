@@ -48,7 +48,18 @@ from recurra.tasks.measures import Estimate, Measure, MeasuredExports, Score, es
 from recurra.tasks.questions import Limits, Questions, ordered_costs
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
-from recurra.tasks.tables import Cells, Table, advice, audits, by_length, contrasts, interval, results, tests
+from recurra.tasks.tables import (
+    Cells,
+    Table,
+    advice,
+    audits,
+    by_length,
+    contrasts,
+    early_exits,
+    interval,
+    results,
+    tests,
+)
 
 _EXPORTS = (
     "The same trained weights, stored in each precision, read back from disk and evaluated. MiB are file sizes. "
@@ -57,6 +68,11 @@ _EXPORTS = (
     "rows right by one alone say how many rows it rests on. "
     "Milliseconds a text: median / 90th / 99th percentile, all models and exports timed in turns; memory is the peak "
     "of a process that only opens the export and labels the same texts."
+)
+
+_EARLY_EXIT = (
+    "Kept by `recurra exits RUN --keep`: every head by itself, the published schedule, and the chosen rule. Wall-clock "
+    "from tokens to logits in FP32, batch by batch in turns with the full model."
 )
 
 
@@ -355,6 +371,7 @@ class ClassificationReporting(LabellingReporting):
             advice(table),
             splits_table(table),
             exits_table(table),
+            early_exits(table, _EARLY_EXIT),
             mistakes_table(table),
             confused_table(table),
             label_table(table),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from recurra.core import terminal as form
 from recurra.core.configuration import content_hash
-from recurra.core.errors import CheckpointError
-from recurra.core.exits_record import ExitsRecord, read_exits
+from recurra.core.exits_record import ExitsRecord
 from recurra.core.record import (
     FINAL_HEAD,
     LanguageEpochRecord,
@@ -28,7 +26,7 @@ from recurra.tasks.loaded_runs import LoadedRun, TableKey
 from recurra.tasks.measures import Measure, Score, estimate
 from recurra.tasks.reporting import Records, Reporting, beside_best
 from recurra.tasks.summary import ModelSummary, TableSummary
-from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, results, tests
+from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, early_exits, results, tests
 
 PUBLISHED_MODEL = "crt-deep (leaks)"
 PUBLISHED_TEXT = "WikiText-103 validation, epoch 10"
@@ -65,7 +63,6 @@ class LanguageModelSummary(ModelSummary):
         verdict: What the audits say, in a few words.
         feed_forward: What a cycle is made of; none of a model without cycles.
         history: Epochs of each seed.
-        exits: What early exit gave, of the seeds of which it was kept.
     """
 
     scores: dict[str, Score]
@@ -76,7 +73,6 @@ class LanguageModelSummary(ModelSummary):
     steps: int
     feed_forward: str | None
     history: list[list[LanguageEpochRecord]]
-    exits: list[ExitsRecord]
 
 
 def perplexity(value: float) -> str:
@@ -177,53 +173,6 @@ def heads_table(table: TableSummary) -> Table:
         }
         rows.append({"Model": published, "Head": head, **figures, "Audits": "leaks"})
     return Table("exits", "By head", rows, page_only=False)
-
-
-@dataclass(frozen=True)
-class EarlyExit:
-    """A way of early exit of one run; ``speed_up`` over the full model by batch size, empty where that is the way."""
-
-    model: str
-    seed: int
-    label: str
-    loss: float
-    loops: float
-    speed_up: dict[str, float]
-
-
-def early_exits(table: TableSummary) -> list[EarlyExit]:
-    """Every way of early exit that was kept of the runs of a table."""
-    rows = []
-    for model in table.models:
-        seeds = {run.run_id: run.seed for run in model.runs}
-        for kept in model.exits:
-            seed = seeds[kept.run_id]
-            rows.append(EarlyExit(model.label, seed, "nowhere", kept.full_loss, kept.num_recurrences, {}))
-            for one in [*kept.fixed, *([kept.chosen] if kept.chosen else [])]:
-                loops = sum(number * count for number, count in one.taken.items()) / sum(one.taken.values())
-                speed_up = {str(timed.batch_size): timed.speed_up for timed in one.timed}
-                rows.append(EarlyExit(model.label, seed, one.label, one.loss, loops, speed_up))
-    return rows
-
-
-def early_exit_table(table: TableSummary) -> Table:
-    """What leaving early costs and saves."""
-    lines = early_exits(table)
-    sizes = sorted({size for line in lines for size in line.speed_up}, key=int)
-    rows = [
-        {
-            "Model, seed": f"{line.model}, {line.seed}",
-            "Leaves": line.label,
-            "Loss": f"{line.loss:.4f}",
-            "Loops a token": f"{line.loops:.2f}",
-            **{
-                f"Times as fast, batch {size}": form.decimal(line.speed_up.get(size) if line.speed_up else 1.0, 2)
-                for size in sizes
-            },
-        }
-        for line in lines
-    ]
-    return Table("leaving", "Leaving early", rows, _EARLY_EXIT if rows else "")
 
 
 def published_table(table: TableSummary) -> Table:
@@ -429,26 +378,13 @@ class LanguageReporting(Reporting):
             contrasts(table),
             tests(table),
             heads_table(table),
-            early_exit_table(table),
+            early_exits(table, _EARLY_EXIT),
             published_table(table),
             *([shown] if shown.rows else []),
         )
 
     def splits(self, table: TableSummary) -> Table:
         return splits_table(table)
-
-    def lines(self, table: TableSummary) -> dict[str, Sequence[Any]]:
-        return {**super().lines(table), "leaving": early_exits(table)}
-
-    def beside(self, folder: Path, record: LanguageRunRecord) -> ExitsRecord | None:
-        """What was kept of the run's exits."""
-        exits = read_exits(folder)
-        if exits is not None and exits.run_id != record.run_id:
-            raise CheckpointError(
-                f"the exits kept in '{folder}' are of run '{exits.run_id}', and its record is of '{record.run_id}'; "
-                "measure them again: recurra exits RUN --keep"
-            )
-        return exits
 
     def key(self, run: LoadedRun) -> TableKey:
         """Runs share a table if text, part of it, way of reading it, training and precision are the same."""
@@ -504,7 +440,6 @@ class LanguageReporting(Reporting):
             steps=records[0].training.steps,
             feed_forward=cycle(records[0]),
             history=[record.training.history for record in records],
-            exits=[run.beside for run in runs if run.beside is not None],
         )
 
     def split_lines(self, run: LoadedRun) -> dict[str, dict[str, int]]:

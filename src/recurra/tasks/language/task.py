@@ -54,7 +54,6 @@ class LanguageTask(Task):
     exit_default = 0.01
     architecture = "RecurraForCausalLM"
     takes_foreign_models = True
-    records_exits = True
     timing_scope = "model"
 
     def claims(self, values: Mapping[str, Any]) -> bool:
