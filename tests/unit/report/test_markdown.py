@@ -186,7 +186,7 @@ def test_a_folder_that_is_no_study_is_refused(tmp_path: Path) -> None:
         (form.significant(0.04052), "0.0405"),
         (form.significant(98.853), "98.9"),
         (form.significant(1_234_567), "1,234,567"),
-        (form.significant(0.0000021), "0.000002"),
+        (form.significant(0.0000021), "0.0000021"),
         (form.duration(6.44), "6.4 s"),
         (form.duration(1648), "27 min"),
         (form.duration(9000), "2 h 30 min"),
