@@ -29,7 +29,7 @@ from recurra.study.plan import ROWS_NAME
 from recurra.study.run import preflight
 from recurra.study.spec import StudySpec, expand
 from recurra.study.status import within_minutes
-from recurra.tasks.base import ANSWERS_FILE, ENCODER, WORDS_AND_ENCODER, controls, task_of_values
+from recurra.tasks.base import ANSWERS_FILE, ENCODER, WORDS_AND_ENCODER, control_of, task_of_values
 from recurra.tasks.labelling.answers import PROBABILITIES, file_rows, id_column
 from recurra.tasks.runs import Entry, resolve_model
 from recurra.tasks.study_data import Machine, StudyData
@@ -95,14 +95,14 @@ class Asked:
         )
         readers = [resolve_model(model) for model in ladder.models]
         config, note = task.configure_data(self.values, data, models=readers)
-        trained = [overrides for reader, overrides in readers if reader not in controls()]
+        trained = [overrides for reader, overrides in readers if control_of(reader, overrides) is None]
         config, folded = cross_validated(config, data, trained=bool(trained))
         entries, training, why = ladder.for_rows(config, data)
         answers = {name: _answers_file(name, given, config, data, output) for name, given in self.predictions.items()}
         precision, faster = self.precision, ""
         if precision is None:
             # A frozen encoder is not trained, and reads as many texts.
-            reading = trained or [keys for reader, keys in readers if reader == WORDS_AND_ENCODER]
+            reading = trained or [keys for reader, keys in readers if control_of(reader, keys) == WORDS_AND_ENCODER]
             precision, faster = precision_here(reading)
         seeds = self.seeds
         spec = comparison(
@@ -110,7 +110,7 @@ class Asked:
             models=[*entries, *({"name": name, ANSWERS_FILE: path} for name, path in answers.items())],
             protocol=training,
             protocol_overrides=self.protocol_keys,
-            seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
+            seeds=list(seeds) if isinstance(seeds, Iterable) else range(ladder.seeds if seeds is None else seeds),
             precision=precision,
             title=self.title or ("" if output == Path(DEFAULT_OUTPUT) else output.name),
             max_mib=self.max_mib,

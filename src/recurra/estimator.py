@@ -46,7 +46,7 @@ from recurra.models.inference import check_precision, torch_threads
 from recurra.models.quiet import quiet_loading
 from recurra.study.assignments import sort_keywords
 from recurra.study.plan import CONFIG_NAME, claim_folder
-from recurra.tasks.base import PLAN, SMALL_AND_WORDS, RunConfig, control_of
+from recurra.tasks.base import PLAN, SMALL_AND_WORDS, TEACHER, RunConfig, control_of
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.labelling import labelled
 from recurra.tasks.run_folder import TRAINING_NAME, run_facts, shape_of
@@ -89,7 +89,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         protocol: Training protocol by name or file, or keys of one; none takes ``tuned``, or with an encoder
             that for the number of rows (`recurra.training.protocols.finetuning_for`).
         max_epochs: Passes over the texts at most; none takes the protocol's, and so the next two. Controls are fitted
-            whole and take none of these, nor ``early_stopping``.
+            whole and take none of these, nor ``early_stopping`` or ``protocol``.
         learning_rate: Peak learning rate.
         batch_size: Texts an optimiser step.
         early_stopping: Whether to stop after three epochs without improvement, or after how many; none as the protocol
@@ -251,8 +251,11 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
             keys["early_stopping_patience"] = _PATIENCE if self.early_stopping is True else int(self.early_stopping)
         given = {key: value for key, value in keys.items() if value is not None}
         model = str(self.model if self.encoder is None else self.encoder)
-        if given and control_of(*resolve_model(model)) is not None:
-            key = next(iter(given)).replace("_patience", "")
+        name, overrides = resolve_model(model)
+        # A control that is taught takes the weight of the teacher's answers from a protocol.
+        unused = [*given, *(["protocol"] if self.protocol is not None and not overrides.get(TEACHER) else [])]
+        if unused and control_of(name, overrides) is not None:
+            key = unused[0].replace("_patience", "")
             raise ConfigurationError(f"{key} is {getattr(self, key)!r}, and {model} has no epochs; leave it out")
         base, assigned = sort_keywords(given, self.protocol, task=TASK)
         default = DEFAULT_PROTOCOL if self.encoder is None else finetuning_for(len(dataset.splits["train"]))[0]

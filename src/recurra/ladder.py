@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
 from recurra.models.adaptation.source import SMALL_ENCODER, find_encoder
-from recurra.tasks.base import ENCODER, METHOD, PEERS, TEACHER, WORDS_AND_ENCODER, Task, check_method, controls
+from recurra.tasks.base import ENCODER, METHOD, PEERS, TEACHER, WORDS_AND_ENCODER, Task, check_method, control_of
 from recurra.tasks.runs import Entry, model_name, resolve_model
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
@@ -106,6 +106,11 @@ def choose_models(
     """
     if from_scratch and (encoder or plan):
         raise ConfigurationError(f"--from-scratch came with an encoder or a plan ('{encoder or plan}'); leave one out")
+    if models is not None and not models:
+        raise ConfigurationError("the list of models is empty; name one, or leave it out for those of the ladder")
+    pretrained = next((name for name, keys in map(resolve_model, models or ()) if ENCODER in keys), None)
+    if from_scratch and pretrained is not None:
+        raise ConfigurationError(f"--from-scratch came with '{pretrained}', which is pretrained; leave one out")
     named = models is not None and encoder is None
     if plan is not None and named:
         raise ConfigurationError(f"plan '{plan}' came without an encoder whose layers it chooses; add --from")
@@ -145,7 +150,7 @@ def _peer(encoder: str) -> Entry:
 def _as_named(models: Sequence[Entry], scratch: Ladder, protocol: str | None) -> Ladder:
     """Models of the user; where all that are trained start from an encoder, they are fine-tuned as it is."""
     resolved = [resolve_model(each) for each in models]
-    trained = {name: ENCODER in overrides for name, overrides in resolved if name not in controls()}
+    trained = {name: ENCODER in overrides for name, overrides in resolved if control_of(name, overrides) is None}
     if protocol is not None or not any(trained.values()):
         return scratch
     if all(trained.values()):

@@ -204,10 +204,11 @@ class StudyResult:
     def summary(self) -> dict[str, Any]:
         """Plain values behind every table, for ``--json``; folders of runs as a reader here may open them."""
         values = plain(self.shown)
+        folders = {outcome.config.run_id: outcome.folder for outcome in self.outcomes}
         for table in values["tables"]:
             for model in table["models"]:
                 for run in model["runs"]:
-                    run["folder"] = (self.output / run["folder"]).as_posix()
+                    run["folder"] = folders[run["run_id"]].as_posix()
         return values
 
     @property

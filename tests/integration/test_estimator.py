@@ -177,6 +177,7 @@ def test_input_that_means_nothing_is_refused_in_one_line(
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
         ({"model": "linear", "max_epochs": 3}, "max_epochs is 3, and linear has no epochs; leave it out"),
         ({"model": "linear", "early_stopping": True}, "early_stopping is True, and linear has no epochs"),
+        ({"model": "linear", "protocol": "finetune"}, "protocol is 'finetune', and linear has no epochs; leave it out"),
         ({"n_jobs": 0}, "n_jobs is 0; give a number of threads"),
         ({"random_state": -1}, "seed"),
         ({"validation_fraction": 0}, "validation_fraction is 0; give a share between 0 and 1"),

@@ -146,18 +146,20 @@ def test_texts_without_labels_are_learned_by_the_teachers_answers(root: Path, ta
     assert config.config_hash != student.config_hash
 
 
-@pytest.mark.parametrize("preset", ["linear-tuned", "static"])
+@pytest.mark.parametrize(("preset", "variant"), [("linear-tuned", True), ("linear-tuned", False), ("static", True)])
 def test_a_linear_model_learns_the_answers_to_texts_with_and_without_labels(
-    root: Path, taught_by: Path, tmp_path: Path, preset: str
+    root: Path, taught_by: Path, tmp_path: Path, preset: str, variant: bool
 ) -> None:
     more = tmp_path / "more.txt"
     more.write_text("\n".join(text for text, _ in review_rows(60, seed=9)), encoding="utf-8")
     model = tmp_path / "taught.yaml"
     own = {"encoder": str(root / "encoder")} if preset == "static" else {}
-    model.write_text(yaml.safe_dump({"preset": preset, "teacher": str(taught_by), **own}), encoding="utf-8")
+    own["teacher"] = str(taught_by)
+    model.write_text(yaml.safe_dump({"preset": preset, **own}), encoding="utf-8")
     data = DataConfig(name=str(root / "reviews.csv"), tokenizer="trained", max_length=24, unlabelled=str(more))
     protocol = PROTOCOLS["finetune"].model_copy(update={"distillation_weight": 0.8, "max_epochs": 7})
-    config = make_run(str(model), data, protocol, seed=3, precision="fp32")
+    named, overrides = (str(model), {}) if variant else (preset, own)
+    config = make_run(named, data, protocol, seed=3, precision="fp32", overrides=overrides)
     assert config.seed == 3 and config.is_control and config.protocol.max_epochs == 1
     record = execute(config, tmp_path / "run", root)
     taught = record.teacher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,15 @@ def test_models_of_the_user_or_from_scratch_are_taken_as_they_are() -> None:
 
 def test_named_encoders_are_fine_tuned_by_the_number_of_rows() -> None:
     student = {"name": "small", "encoder": "minilm", "plan": "0 (3 4)x2 5"}
-    for models in (["linear-tuned", "minilm"], [student], ["words-and-encoder", student, "minilm"]):
+    taught = {"name": "taught", "preset": "linear-tuned", "teacher": "minilm"}
+    for models in (["linear-tuned", "minilm"], [student], ["words-and-encoder", student, "minilm"], ["minilm", taught]):
         found = choose_models(TASK, models)
         assert (found.models, found.protocol, found.seeds, found.note) == (models, None, 1, "")
         assert choose_models(TASK, models, protocol="paper").protocol == "paper"
     mixed = choose_models(TASK, ["minilm", "baseline", "linear"])
     assert (mixed.protocol, mixed.seeds) == ("tuned", 3)
     assert "minilm is trained under 'tuned', which suits the models from scratch" in mixed.note
-    assert choose_models(TASK, ["minilm"], from_scratch=True).protocol == "tuned"
+    assert choose_models(TASK, ["recurra-small-and-words", "recurrent"]).note == ""
 
 
 def test_another_encoder_stands_in_its_place_and_a_plan_makes_its_student(tmp_path: Path) -> None:
@@ -101,6 +103,8 @@ def test_without_minilm_the_small_encoder_takes_its_place(monkeypatch: pytest.Mo
     [
         ({"models": ["linear"], "plan": "0 5"}, "plan '0 5' came without an encoder"),
         ({"from_scratch": True, "encoder": "minilm"}, "--from-scratch came with an encoder or a plan"),
+        ({"from_scratch": True, "models": ["linear", "minilm"]}, "--from-scratch came with 'minilm', which is pretr"),
+        ({"models": []}, "the list of models is empty"),
         ({"plan": "0 9"}, "9"),
         (
             {"models": ["minilm"], "teacher": "runs/x"},
@@ -199,3 +203,12 @@ def test_a_comparison_trains_in_the_precision_that_was_asked_for(
     spec, note = wanted.plan_study(StudyData(), tmp_path / "out", Reporter(quiet=True))
     assert spec.precision == (asked or "bf16")
     assert ("precision: bf16" in note) == (asked is None)
+
+
+def test_long_texts_of_models_that_are_fitted_whole_are_folded_and_no_seed_is_no_answer(tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "reviews.csv", review_rows(300))
+    asked = Asked({"name": str(file), "max_length": 512}, {}, models=["recurra-small-and-words"])
+    spec, _ = asked.plan_study(StudyData(), tmp_path / "out", Reporter(quiet=True))
+    assert isinstance(spec.data[0], DataConfig) and spec.data[0].folds == 5
+    with pytest.raises(ConfigurationError, match="seeds"):
+        replace(asked, seeds=0).plan_study(StudyData(), tmp_path / "out", Reporter(quiet=True))

@@ -43,8 +43,10 @@ def train(
 
     Example: recurra train --model recurrent --data reviews.csv --output runs/reviews max_epochs=5 data.max_length=64
     """
+    from recurra.core.errors import ConfigurationError
     from recurra.core.progress import Reporter
     from recurra.study.run import execute_run, is_finished, preflight, refuse_unheard_texts
+    from recurra.tasks.base import TEACHER, control_of
     from recurra.tasks.runs import make_run, resolve_model
     from recurra.tasks.study_data import Machine, StudyData
 
@@ -52,8 +54,12 @@ def train(
     task, values, assigned = options.read_keys(data, options.data_keys(context), assignments, model_keys=True)
     known = StudyData(Machine(data_root, cache_dir, threads, latency is not False))
     name, keys = resolve_model(model)
-    data_config, note = task.configure_data(values, known, models=[(name, {**keys, **assigned.model})])
+    own = {**keys, **assigned.model}
+    data_config, note = task.configure_data(values, known, models=[(name, own)])
     training = task.load_protocol(protocol, assigned.protocol)
+    if assigned.protocol and control_of(name, own) is not None and not own.get(TEACHER):
+        key, value = next(iter(assigned.protocol.items()))
+        raise ConfigurationError(f"{key} is {value!r}, and no training protocol trains {name}; leave it out")
     config = make_run(model, data_config, training, seed=seed, precision=precision, overrides=assigned.model)
     refuse_unheard_texts([config])
     notes: list[str] = []

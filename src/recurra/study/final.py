@@ -18,6 +18,7 @@ from recurra.core.files import FolderLock
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
 from recurra.data.configuration import DataConfig
+from recurra.data.corpora import CORPORA
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.study.executor import threads_of
 from recurra.study.plan import CONFIG_NAME, load_run_config
@@ -33,7 +34,7 @@ def gains_rows(judged: RunConfig) -> bool:
     """Whether there are rows that a run was judged on and may be trained on: test rows split off a user's file."""
     data = judged.data
     own = isinstance(data, DataConfig) and judged.data_hash is not None and data.test is None
-    return own and not judged.teachers and judged.answers is None
+    return own and data.name not in CORPORA and not judged.teachers and judged.answers is None
 
 
 def final_config(judged: RunConfig) -> RunConfig:

@@ -13,7 +13,6 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
 from recurra.deployment.export_record import ExportRequest
 from recurra.tasks.base import (
-    ANSWERS_FILE,
     TEACHER,
     DataEntry,
     RunConfig,
@@ -221,9 +220,7 @@ def _taught_run(
 ) -> tuple[RunConfig, list[RunConfig]]:
     """A run of the first seed, which knows the folders that it learns from, and the runs that it learns from."""
     model = known[name]
-    overrides = resolve_model(model)[1]
-    alone = name in controls() or ANSWERS_FILE in overrides
-    asked = [] if alone else asked_teachers(overrides, protocol)
+    asked = asked_teachers(*resolve_model(model), protocol)
     folders = [locate_teacher(teacher) for teacher in asked if teacher not in known]
     how: dict[str, Any] = {"seed": spec.seeds[0], "precision": precision}
     run = make_run(model, data, protocol, teachers=folders, **how)

@@ -266,4 +266,8 @@ def within_minutes(
     note = f"about {total} of training ({times})" if trained else f"training takes {times}"
     if not left_out:
         return spec, note
-    return spec.model_copy(update={"models": models}), f"{note}; left out for --minutes {minutes:g}: {words(left_out)}"
+    changes = {
+        "models": models,
+        "prices": {name: price for name, price in spec.prices.items() if name not in left_out},
+    }
+    return spec.model_copy(update=changes), f"{note}; left out for --minutes {minutes:g}: {words(left_out)}"

@@ -81,8 +81,13 @@ def _named(output: Path, names: dict[str, list[str]]) -> Iterator[Timed]:
         yield Timed(name, output / EXPORTS_NAME / name, records[run_id], (*_shape(records[run_id]), export))
 
 
+# Keys of the data that say how much of a text a model reads, and in which pieces.
+_READING = ("max_length", "windows", "tokenizer", "trained_vocab_size")
+
+
 def _shape(record: AnyRecord) -> tuple[Any, ...]:
-    return (record.model.preset, str(record.config.get("model_overrides")), record.environment.precision)
+    reading = (record.config["data"].get(key) for key in _READING)
+    return record.model.preset, str(record.config.get("model_overrides")), record.environment.precision, *reading
 
 
 def _representatives(members: list[Timed]) -> dict[tuple[Any, ...], Timed]:

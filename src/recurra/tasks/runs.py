@@ -191,9 +191,12 @@ def hash_of_files(paths: Sequence[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def asked_teachers(overrides: Mapping[str, Any], protocol: ProtocolConfig) -> list[str]:
-    """Names or folders of whom a model learns from: its own teachers, else those of the protocol."""
-    return names_in(str(overrides.get(TEACHER) or protocol.teacher))
+def asked_teachers(name: str, overrides: Mapping[str, Any], protocol: ProtocolConfig) -> list[str]:
+    """Names or folders of whom a model learns from: its own teachers, else those of the protocol that trains it."""
+    if METHOD in overrides:
+        return []
+    of_protocol = "" if control_of(name, overrides) is not None else protocol.teacher
+    return names_in(str(overrides.get(TEACHER) or of_protocol))
 
 
 def make_run(
@@ -227,10 +230,8 @@ def make_run(
     if method or (kind is not None and not control):
         # Not the protocol trains it: one record of a pass without epochs to choose from.
         protocol = protocol.model_copy(update={"max_epochs": 1, "teacher": ""})
-    asked = [] if control or method else asked_teachers(changed, protocol)
-    if control or method:
-        teachers = []
-    elif teachers is None:
+    asked = asked_teachers(name, changed, protocol)
+    if teachers is None:
         teachers = [locate_teacher(each) for each in asked]
     protocol = protocol.for_model(taught=bool(asked) and kind is None)
     return RunConfig.parse(

@@ -12,9 +12,11 @@ from recurra.core.best_run import find_run
 from recurra.core.record import SplitRecord, read_record
 from recurra.data.configuration import DataConfig
 from recurra.reported_study import QUICK_S, StudyResult, _own_texts
-from recurra.study.final import FINAL_NAME, final_config, with_test_rows
+from recurra.study.final import FINAL_NAME, final_config, gains_rows, with_test_rows
 from recurra.study.plan import load_run_config
+from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import StudyData
+from recurra.training.protocols import PROTOCOLS
 from reviews import review_rows, write_csv, write_reviews
 
 
@@ -89,6 +91,15 @@ def test_a_test_file_of_the_user_stays_for_testing(tmp_path: Path) -> None:
     path, test = write_reviews(tmp_path / "reviews.csv", 120), write_csv(tmp_path / "test.csv", review_rows(40, seed=9))
     result = _compared(path, tmp_path / "out", folds=1, test=str(test), final=True)
     assert not (tmp_path / "out" / FINAL_NAME).exists() and result.ships == ""
+
+
+def test_test_rows_of_a_corpus_stay_for_testing(tmp_path: Path) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("a text without a label\n", encoding="utf-8")
+    for name, own in (("demo", False), (str(write_reviews(tmp_path / "reviews.csv", 60)), True)):
+        data = DataConfig(name=name, unlabelled=str(more))
+        judged = make_run("linear", data, PROTOCOLS["tuned"], seed=0, precision="fp32")
+        assert judged.data_hash is not None and gains_rows(judged) == own
 
 
 def test_the_report_shows_texts_as_they_stand_in_the_files(tmp_path: Path) -> None:

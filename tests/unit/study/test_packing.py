@@ -19,6 +19,7 @@ from recurra.core.packed import RECORDS_NAME, in_study, packed_files, read_study
 from recurra.core.record import holds_any_record, holds_record, read_any_record, read_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.summary import read_latency_file, read_study
+from recurra.reported_study import report_records
 from recurra.study import packing
 from recurra.study.packing import pack_study
 from recurra.study.plan import plan_study
@@ -187,6 +188,8 @@ def test_the_commands_pack_and_report(study: Path, tmp_path: Path) -> None:
     assert reported.exit_code == 0, reported.output
     assert "baseline-tiny" in (page / "report.html").read_text(encoding="utf-8") and "next:" not in reported.stdout
     assert not (RESULTS / "demo" / "report.html").exists()
+    models = report_records(RESULTS / "demo", page, command="").summary["tables"][0]["models"]
+    assert {Path(run["folder"]).parent for model in models for run in model["runs"]} == {RESULTS / "demo" / "runs"}
     assert "recurra study pack runs/sst2" in run(make_app(), ["study", "pack", "--help"]).stdout
 
 

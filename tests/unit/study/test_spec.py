@@ -214,6 +214,15 @@ def test_a_control_that_is_taught_is_a_run_of_each_seed_and_protocol() -> None:
     assert static.model_overrides["encoder"] == "minilm" and static.model_overrides["encoder_sha256"]
 
 
+def test_a_teacher_of_a_protocol_teaches_none_that_the_protocol_does_not_train() -> None:
+    distil = {"name": "distil", "base": "finetune", "teacher": "minilm"}
+    models = ["recurra-small-and-words", "minilm", "setfit", "recurra-small"]
+    runs = expand(spec(models=models, protocols=["finetune", distil], seeds=[0]))
+    assert Counter(run.model for run in runs) == {"minilm": 1, models[0]: 1, "setfit": 2, "recurra-small": 2}
+    taught = [run for run in runs if run.teachers]
+    assert [(run.model, run.protocol.name) for run in taught] == [("recurra-small", "distil")]
+
+
 def test_folds_are_runs_of_their_own_whose_teachers_are_of_the_same_fold(tmp_path: Path) -> None:
     data = [{"name": str(write_reviews(tmp_path / "reviews.csv", rows=60)), "folds": 3}]
     taught = {"name": "words", "preset": "linear-tuned", "teacher": "baseline"}

@@ -136,7 +136,7 @@ def time_control(config: RunConfig, data: StudyData) -> float:
     more = len(dataset.unlabelled) if config.teachers and dataset.unlabelled is not None else 0
     if reads:
         more = sum(len(dataset.splits[name]) for name in {dataset.selection_split, *dataset.reported_splits})
-    shares = learning_shares(train) if config.model == LINEAR_TUNED else []
+    shares = learning_shares(train) if config.model == LINEAR_TUNED and not config.teachers else []
     sizes = [len(train) + more, *(share * len(train) for share in shares)]
     return loading + sum(seconds + per_row * (size - len(whole)) for size in sizes)
 
@@ -191,5 +191,6 @@ def train_control(
         return Trained(dataset, training, record, {}, lesson)
     words_of = model.telling_words(train.texts, train.labels, TELLING_WORDS)
     telling = dict(zip(dataset.label_names, words_of, strict=True))
-    smaller = fit_on_parts(config, dataset, machine) if weights is None else {}
-    return Trained(dataset, training, record, {}, smaller=smaller, telling_words=telling)
+    # The parts are fitted on labels, all of the same weight.
+    smaller = fit_on_parts(config, dataset, machine) if weights is None and lesson is None else {}
+    return Trained(dataset, training, record, {}, lesson, smaller=smaller, telling_words=telling)

@@ -56,12 +56,14 @@ def test_a_gain_that_may_be_none_is_not_promised(low: float, start: str) -> None
 
 
 def test_a_comparison_says_what_more_labels_bring_what_words_tell_and_how_far_probabilities_are_off(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reviews = write_reviews(tmp_path / "reviews.csv", rows=300)
     folders = {name: tmp_path / name for name in ("linear", "linear-tuned")}
     for name, folder in folders.items():
         arguments = ["train", "--model", name, "--data", str(reviews), "--output", str(folder)]
+        assert main([*arguments, "max_epochs=9"]) == 2
+        assert f"max_epochs is 9, and no training protocol trains {name}; leave it out" in capsys.readouterr().err
         assert main([*arguments, "--no-latency", "--quiet"]) == 0
     records = {name: read_record(folder) for name, folder in folders.items()}
     tuned, plain = records["linear-tuned"], records["linear"]
