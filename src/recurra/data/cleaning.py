@@ -88,13 +88,10 @@ def removed_by(text: str, cleaning: str) -> set[str]:
     if cleaning == NO_CLEANING or not ("<" in text or "://" in text or "www." in text.lower()):
         return set()
     careful, lowered = cleaning == CAREFUL, text.lower()
-    matches = {
-        "HTML tags": (_SURE_TAG if careful else _TAG).search(lowered),
-        "URLs": (_SURE_URL if careful else _URL).search(lowered),
-    }
-    if careful and "://" in clean_text(text, cleaning):
-        matches.pop("URLs")
-    return {name for name, match in matches.items() if match}
+    without_tags = (_SURE_TAG if careful else _TAG).sub(" ", lowered)
+    without = (_SURE_URL if careful else _URL).sub(" ", without_tags)
+    urls = without != without_tags and (without.strip() or not careful)
+    return {name for name, taken in (("HTML tags", without_tags != lowered), ("URLs", urls)) if taken}
 
 
 def browser_steps(cleaning: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -12,7 +13,7 @@ from recurra.core.configuration import HashedSettings, names_in
 from recurra.core.errors import unknown
 from recurra.data.cleaning import CLEANINGS, FIRST
 from recurra.data.formats import check_encoding
-from recurra.data.labels import LabelColumn, LabelColumns, SeveralLabels
+from recurra.data.labels import LabelColumn, LabelColumns, SeveralLabels, spellings
 from recurra.data.windows import MOST_WINDOWS
 
 MOST_FOLDS = 20
@@ -192,8 +193,11 @@ class DataConfig(RunData):
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> Self:
-        if self.text_column == self.label_column:
-            raise ValueError(f"text_column and label_column are both '{self.text_column}'; name two different columns")
+        # Columns match in any case and with blanks around them.
+        labels = {name.strip().casefold() for name in self.labels.columns or [self.label_column]}
+        for name in (self.text_column, *self.text_column.split(",")):
+            if name.strip().casefold() in labels:
+                raise ValueError(f"text and label are both '{name.strip()}'; name two different columns")
         if self.rows_per_label is not None and self.fraction != 1:
             raise ValueError(
                 f"rows_per_label is {self.rows_per_label} beside fraction {self.fraction:g}; leave one of the two out"
@@ -245,6 +249,8 @@ class MultiLabelData(DataConfig):
                 raise ValueError("label_columns stand beside label_separator; leave one of the two out")
             if len(set(self.label_columns)) < max(2, len(self.label_columns)):
                 raise ValueError("label_columns must be at least two different columns, one for each label")
+            if self.join_labels and spellings(Counter(self.label_columns)):
+                raise ValueError("join_labels would make one of label_columns that differ in spelling; leave it out")
         elif not (self.label_separator or "").strip(" \n"):
             raise ValueError("label_separator must not be empty; give ';' or what your file has, or json")
         return self

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -228,7 +229,8 @@ def _shorten(text: str, max_length: int) -> str:
     """Drops words far beyond ``max_length``: each gives a token, unless the normaliser removes its characters."""
     if len(text) <= 64 * max_length:
         return text
-    return " ".join(text.split(" ", 4 * max_length)[: 4 * max_length])
+    last = next(itertools.islice(re.finditer(r"\S+", text), 4 * max_length - 1, None), None)
+    return text if last is None else text[: last.end()]
 
 
 def encode_split(

@@ -175,8 +175,8 @@ class SeveralLabels(LabelColumn):
         return tuple(dict.fromkeys(filter(None, map(word, parts))))
 
     def _parts(self, cell: Any) -> Sequence[Any]:
-        if isinstance(cell, list):
-            raise ValueError(f"holds a list; read it with {_READ_LISTS}")
+        if isinstance(cell, list) or _parsed_list(cell) is not None:
+            raise ValueError(f"holds a list, {shown(cell)}; read it with {_READ_LISTS}")
         return cell.split(self.separator) if isinstance(cell, str) else [cell]
 
     def _list(self, cell: Any) -> Sequence[Any]:
@@ -322,8 +322,9 @@ def read_table(
     skip_unlabelled: bool | None = None,
     encoding: str | None = None,
     clean: str = FIRST,
+    as_written: bool = False,
 ) -> FileTable:
-    """Reads a labelled file, cleans its texts and drops those that are empty then.
+    """Reads a labelled file, and drops rows whose text is empty once cleaned; gives texts cleaned, or ``as_written``.
 
     Rows without a label are left out and noted if ``skip_unlabelled``, else refused; None proposes no leaving out.
     """
@@ -338,7 +339,7 @@ def read_table(
         **({group_column: "--group-column"} if group_column else {}),
         **({id_column: "--id-column"} if id_column else {}),
     }
-    rows = _Rows(file, text_columns, label_columns, group_column, id_column, clean, reader)
+    rows = _Rows(file, text_columns, label_columns, group_column, id_column, clean, reader, as_written)
     with naming_options(options):
         for place, values in file.rows([*text_columns, *others], [] if id_column else [DEFAULT_ID_COLUMN], whole=True):
             rows.add(place, values)
@@ -354,6 +355,7 @@ class _Rows:
     id_column: str | None
     clean: str
     reader: LabelColumn
+    as_written: bool
     headers: list[int] = field(default_factory=list)
     removed: Counter[str] = field(default_factory=Counter)
     # Fields at both ends of the further lines of a cell, by the place of the row.
@@ -381,7 +383,7 @@ class _Rows:
         if self.file.delimiter and "\n" in raw:
             lines = [line.split(self.file.delimiter) for line in raw.splitlines() if self.file.delimiter in line]
             self.inner[place] = {end.strip() for fields in lines for end in (fields[0], fields[-1])}
-        self.made.texts.append(text)
+        self.made.texts.append(raw if self.as_written else text)
         self.made.labels.append(label)
         self.made.places.append(place)
         identity = as_identity(values[-1], source, unit, place, self.id_column or DEFAULT_ID_COLUMN)

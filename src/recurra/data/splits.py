@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError
-from recurra.data.cleaning import NO_CLEANING
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import Group, TextDataset, TextSplit
 from recurra.data.labels import FileTable, join_spellings, label_notes, read_table
@@ -64,10 +63,10 @@ def split_key(seed: int, texts: Sequence[str], rows: Sequence[int]) -> bytes:
 
 
 def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSplit:
-    """Returns a random share of the rows with every label in its proportion, at least a row of each, in their order.
+    """Returns a random share of the rows with every label in its proportion, in their order.
 
-    With one seed a smaller fraction is a subset of a larger one up to one row a label (rounding), so 10 % and 50 %
-    differ by what is added, not by luck.
+    Of one label a row at least a row of each is there, and with one seed a smaller fraction is a subset of a larger one
+    up to one row a label (rounding), so 10 % and 50 % differ by what is added, not by luck. Of several labels neither.
     """
     if fraction == 1:
         return split
@@ -186,7 +185,7 @@ def load_split(path: Path | str, config: DataConfig, names: Sequence[str], *, na
     return _as_split(name, _read(path, config, skip=None), names, config)
 
 
-def _read(path: Path | str, config: DataConfig, *, skip: bool | None = False) -> FileTable:
+def _read(path: Path | str, config: DataConfig, *, skip: bool | None = False, as_written: bool = False) -> FileTable:
     return read_table(
         path,
         config.text_column,
@@ -197,6 +196,7 @@ def _read(path: Path | str, config: DataConfig, *, skip: bool | None = False) ->
         skip_unlabelled=None if skip is None else config.skip_unlabelled,
         encoding=config.encoding,
         clean=config.clean,
+        as_written=as_written,
     )
 
 
@@ -208,7 +208,7 @@ def read_rows(path: Path | str, config: DataConfig) -> tuple[FileTable, list[str
 
 def texts_as_written(path: Path | str, config: DataConfig) -> dict[str, str]:
     """The texts of a user's file as they stand in it, by the identity of their row."""
-    table = _read(path, config.model_copy(update={"clean": NO_CLEANING}))
+    table = _read(path, config, as_written=True)
     return dict(zip(table.ids, table.texts, strict=True))
 
 

@@ -134,7 +134,7 @@ def _real_lengths(data: str, first: str, data_root: Path | None) -> tuple[list[i
         tokenizer = read_tokenizer(str(_model_folder(first)))
     name = dataset.reported_splits[-1]
     texts = dataset.splits[name].texts
-    texts = texts[:: max(1, len(texts) // MOST_ROWS)]
+    texts = texts[:: -(-len(texts) // MOST_ROWS)]
     _, offsets = encode_texts(texts, tokenizer, config.max_length)
     return np.diff(offsets).tolist(), f"{len(texts):,} rows of {dataset.name} ({name})"
 

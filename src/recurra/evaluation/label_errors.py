@@ -150,7 +150,13 @@ def find_label_errors(
         table.texts, labels, num_labels=len(names), states=states, seed=seed
     )
     own = probabilities[np.arange(len(labels)), labels]
-    wrong, share = wrong_labels(probabilities, labels)
+    # Who judges the only row with a label has never seen that label.
+    seen = np.bincount(labels)[labels] > 1
+    if alone := int((~seen).sum()):
+        notes = [*notes, f"{alone:,} rows have a label that no other row has, so nothing says whether it is wrong"]
+    judged, share = wrong_labels(probabilities[seen], labels[seen])
+    wrong = np.full(len(labels), share)
+    wrong[seen] = judged
     written = texts_as_written(config.name, config)
     texts = [written.get(row, text) for row, text in zip(table.ids, table.texts, strict=True)]
     order = np.argsort(own, kind="stable")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.data.cleaning import CAREFUL, NO_CLEANING, clean_text, removed_by
+from recurra.data.cleaning import CAREFUL, FIRST, NO_CLEANING, clean_text, removed_by
 
 
 def reference(text: str) -> str:
@@ -72,3 +72,5 @@ def test_composed_and_decomposed_texts_are_one(text: str) -> None:
 def test_what_is_taken_out_is_known() -> None:
     assert removed_by("a <br> https://x.y", CAREFUL) == {"HTML tags", "URLs"}
     assert removed_by("https://x.y", CAREFUL) == removed_by("a <br>", NO_CLEANING) == set()
+    assert removed_by("www.x.y", CAREFUL) == set() and removed_by("<br> www.x.y", CAREFUL) == {"HTML tags"}
+    assert removed_by("see ftp://x.y and http://a.b", CAREFUL) == removed_by("https://x.y", FIRST) == {"URLs"}

@@ -23,7 +23,7 @@ from recurra.data.windows import pool_windows, recorded_reading, share_weights, 
 from reviews import review_rows
 
 WORDS = ["good", "bad", "film", "un", "##friend", "##ly", "!"]
-TEXTS = ["good film !", "unfriendly", "bad", "nothing known", "film " * 40, "!"]
+TEXTS = ["good film !", "unfriendly", "bad", "nothing known", "film " * 40, "!", f"good{' ' * 60}" * 40]
 
 
 @pytest.fixture

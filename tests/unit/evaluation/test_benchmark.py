@@ -76,7 +76,7 @@ def test_rows_of_a_file_are_timed_at_their_lengths(tmp_path: Path, monkeypatch: 
         return time_models(models, [1], **{**options, "batch_size": 1})
 
     monkeypatch.setattr("recurra.evaluation.benchmark.time_models", timed)
-    monkeypatch.setattr("recurra.evaluation.benchmark.MOST_ROWS", 5)
+    monkeypatch.setattr("recurra.evaluation.benchmark.MOST_ROWS", 6)
     found = benchmark(["recurrent-tiny"], data=str(path), data_root=tmp_path, batch_sizes=(2,), threads=1)
     ((lengths, batch_size),) = asked
     # 20 test rows, every fourth of them; [CLS] and [SEP], two tokens at least.

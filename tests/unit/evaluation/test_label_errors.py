@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, BertModel
 from recurra.cli.main import main
 from recurra.core.errors import UnavailableError
 from recurra.core.progress import Reporter
+from recurra.data.cleaning import CAREFUL
 from recurra.data.configuration import DataConfig
 from recurra.data.parquet import read_parquet_table
 from recurra.evaluation import label_errors
@@ -174,6 +175,18 @@ def test_an_encoder_is_asked_if_it_is_there_and_the_file_is_no_burden(
     assert without.notes[-1] == "without a pretrained encoder, which finds more: no minilm here"
     assert main(["label-errors", str(path), "--from", "minilm"]) == 2
     assert capsys.readouterr().err.endswith("no minilm here\n")
+
+
+def test_texts_are_as_written_whatever_cleaning_leaves_out_and_no_lone_label_is_called_wrong(tmp_path: Path) -> None:
+    path, bad = _planted(tmp_path / "topics.csv")
+    lines = [line.replace(" ", "  ", 1) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    rows = [f"i{number},{line}" for number, line in enumerate(lines)]
+    path.write_text("\n".join(["id,text,label", *rows, "i0,<br/>,", "own,An odd thing,other", ""]), encoding="utf-8")
+    found = find_label_errors(DataConfig(name=str(path), clean=CAREFUL, id_column="id"), encoder=NO_ENCODER)
+    by_place = {row.place: row for row in found}
+    assert [by_place[place].text for place in (2, 243)] == [lines[0].split(",")[0], "An odd thing"]
+    assert bad <= {row.place for row in found if row.suspect} and not by_place[243].suspect
+    assert any(note.startswith("1 rows have a label that no other row has") for note in found.notes)
 
 
 def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

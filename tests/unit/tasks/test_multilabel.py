@@ -136,6 +136,8 @@ def test_cells_are_read_as_a_user_writes_them(tmp_path: Path) -> None:
         ('{"a": 1}', "json", "line 3: column 'label' holds '{\"a\": 1}', which is no JSON list"),
         ("a, b", "json", "which is no JSON list; write"),
         ("x", ";", "has 1 different labels in column 'label' with the separator ';'"),
+        ("['late', 'rude']", ",", "line 3: column 'label' holds a list, \"['late', 'rude']\"; read it with"),
+        ("[]", ";", "holds a list"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(cell: str, separator: str, message: str, tmp_path: Path) -> None:
@@ -163,6 +165,8 @@ def test_more_labels_than_half_the_rows_are_no_labels(rows: int, labels: int, ri
 def test_impossible_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="label_separator"):
         config_of(tmp_path / "a.csv", label_separator=" ")
+    with pytest.raises(ConfigurationError, match="differ in spelling; leave it out"):
+        config_of(tmp_path / "a.csv", label_separator=None, label_columns="Late,late", join_labels=True)
     with pytest.raises(ConfigurationError, match="'label_separator' is for your own files"):
         load_dataset(MultiLabelData(name="demo", label_separator=";"))
 

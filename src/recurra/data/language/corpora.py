@@ -189,7 +189,11 @@ HELD_OUT_SHARE = 0.1
 
 def read_text_file(path: Path | str) -> list[str]:
     """Reads the lines of a text file, without their ends and without empty lines at the end of the file."""
-    lines = [text for _, (text,) in TableFile(path, allowed=TEXT_FORMATS).rows(["text"])]
+    try:
+        lines = [text for _, (text,) in TableFile(path, allowed=TEXT_FORMATS).rows(["text"])]
+    except DataError as error:
+        # Running text has no option for its encoding.
+        raise DataError(str(error).partition(", or name its encoding")[0]) from error
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

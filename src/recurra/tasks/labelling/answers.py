@@ -20,7 +20,8 @@ from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
 from recurra.data.formats import check_text, join_cells, split_names
-from recurra.data.labels import DEFAULT_ID_COLUMN, as_word, listed_places, spelling_key
+from recurra.data.labels import DEFAULT_ID_COLUMN, as_identity, as_word, listed_places, spelling_key
+from recurra.data.splits import read_rows
 from recurra.data.tables import TableFile
 from recurra.deployment.decision import OneLabel
 from recurra.evaluation.audits.grading import grade
@@ -69,10 +70,17 @@ def read_answers(config: RunConfig, data: StudyData) -> Answers:
 
 def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) -> Answers:
     dataset = data.rows(config)
-    table, rows, labels_only = _rows_of(path, config, dataset)
+    try:
+        table, rows, labels_only = _rows_of(path, config, dataset, None)
+    except DataError as error:
+        # Programs answer in UTF-8, whatever the encoding of the data.
+        if config.encoding is None or not isinstance(error.__cause__, UnicodeDecodeError):
+            raise
+        table, rows, labels_only = _rows_of(path, config, dataset, config.encoding)
     if planned is not None and hash_of_files([path]) != planned:
         raise ConfigurationError(f"{table.source} was changed after the comparison was planned; start it again")
-    known = [row for file in config.files if Path(file).is_file() for row in file_rows(Path(file), config)]
+    files = [Path(file) for file in (config.name, config.validation, config.test) if file and Path(file).is_file()]
+    known = [row for file in files for row in file_rows(file, config)]
     known = known or [row for split in dataset.splits.values() for row in zip(split.ids, split.texts, strict=True)]
     of_ids = bool({row.id for row in rows} & {row for row, _ in known})
     key: Callable[[_Row], str] = (lambda row: row.id) if of_ids else (lambda row: row.text)
@@ -121,15 +129,22 @@ def id_column(config: DataConfig) -> str:
 
 
 def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
-    """Identity and cleaned text of all rows of a user's file, also of those that are left out for want of either."""
+    """Identity and cleaned text of all rows of a user's file, also of those that are left out for want of a label.
+
+    Where rows that are left out repeat an identity they are called by their place.
+    """
+    judged, _ = read_rows(path, config)
+    ids = dict(zip(judged.places, judged.ids, strict=True))
+    named = judged.ids != [f"{judged.unit}-{place}" for place in judged.places]
     table = TableFile(path, config.text_column.split(","), encoding=config.encoding)
     columns, column = split_names(config.text_column, table.header), id_column(config)
-    ids, places, texts = [], [], []
+    taken, rows = set(judged.ids), []
     for place, cells in table.rows(columns, [column]):
-        ids.append(as_word(cells[-1], table.source, table.unit, place, column) or f"{table.unit}-{place}")
-        places.append(f"{table.unit}-{place}")
-        texts.append(_text(cells[:-1], table, place, config))
-    return list(zip(ids if len(set(ids)) == len(ids) else places, texts, strict=True))
+        own = as_identity(cells[-1], table.source, table.unit, place, column)
+        name = ids.get(place) or (own if named and own not in taken else "") or f"{table.unit}-{place}"
+        taken.add(name)
+        rows.append((name, _text(cells[:-1], table, place, config)))
+    return rows
 
 
 def _text(cells: Sequence[Any], table: TableFile, place: int, config: DataConfig) -> str:
@@ -137,10 +152,13 @@ def _text(cells: Sequence[Any], table: TableFile, place: int, config: DataConfig
     return clean_text(join_cells(parts, len(parts)), config.clean)
 
 
-def _rows_of(path: Path, config: DataConfig, dataset: TextDataset) -> tuple[TableFile, list[_Row], bool]:
+def _rows_of(
+    path: Path, config: DataConfig, dataset: TextDataset, encoding: str | None
+) -> tuple[TableFile, list[_Row], bool]:
     """The rows of a file of answers, and whether these are labels without probabilities."""
     names = dataset.label_names
-    table = TableFile(path, [id_column(config), *config.text_column.split(","), "label", config.label_column])
+    wanted = [id_column(config), *config.text_column.split(","), "label", config.label_column]
+    table = TableFile(path, wanted, encoding=encoding)
     present = table.columns()
     texts = split_names(config.text_column, present)
     texts = texts if set(texts) <= set(present) else []
@@ -186,7 +204,7 @@ def _rows_of(path: Path, config: DataConfig, dataset: TextDataset) -> tuple[Tabl
     for place, cells in table.rows([*columns, *texts, *ids]):
         scores = read(cells[: len(columns)], f"{table.source} {table.unit} {place}", place)
         own = cells[len(columns) :]
-        row_id = as_word(own[-1], table.source, table.unit, place, ids[0]) if ids else ""
+        row_id = as_identity(own[-1], table.source, table.unit, place, ids[0]) if ids else ""
         text = _text(own[: len(texts)], table, place, config) if texts else ""
         rows.append(_Row(place, row_id, text, scores))
     return table, rows, labels_only

@@ -203,7 +203,10 @@ def test_own_validation_and_test(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b"\n  \n\n", "is empty"),
-        (b"fine\nalso fine\nnot \xff here\n", r"line 3, byte 5 \(byte 20 of the file\) is 0xff, which is not UTF-8"),
+        (
+            b"fine\nalso fine\nnot \xff here\n",
+            r"line 3, byte 5 \(byte 20 of the file\) is 0xff, which is not UTF-8; save the file as UTF-8$",
+        ),
         (b"fine\nbr\0ken\n", "line 2, byte 3 is a NUL byte"),
         (b"\x89PNG\r\n\x1a\n\0\0", r"line 1, byte 1 .* is 0x89, which is not UTF-8"),
     ],

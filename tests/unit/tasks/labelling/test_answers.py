@@ -181,3 +181,22 @@ def test_rows_are_found_by_their_texts_where_the_data_have_no_ids(frame: Frame, 
     )
     score = next(model for model in found.shown.tables[0].models if model.label == "gpt").scores["test"]
     assert score.figures["accuracy"].mean == 1.0 and math.isclose(score.figures["loss"].mean, 0.0, abs_tol=1e-5)
+
+
+def test_an_id_that_a_left_out_row_repeats_and_another_encoding_are_no_matter(frame: Frame, tmp_path: Path) -> None:
+    rows = pd.concat([frame, pd.DataFrame([{"text": "", "label": "positive", "id": "r1"}])], ignore_index=True)
+    rows.loc[0, "text"] = "a café of note"
+    rows.to_csv(tmp_path / "reviews.csv", index=False, encoding="cp1252")
+    rows[:-1].to_csv(tmp_path / "file.csv", index=False, encoding="cp1252")
+    rows[["text", "label"]][:-1].to_csv(tmp_path / "texts.csv", index=False, encoding="utf-8")
+    found = recurra.compare(
+        tmp_path / "reviews.csv",
+        models="linear",
+        predictions={"listed": list(rows.label), "file": tmp_path / "file.csv", "texts": tmp_path / "texts.csv"},
+        encoding="cp1252",
+        folds=1,
+        output=tmp_path / "o",
+        quiet=True,
+    )
+    scores = {model.label: model.scores["test"].figures["accuracy"].mean for model in found.shown.tables[0].models}
+    assert scores["listed"] == scores["file"] == scores["texts"] == 1.0
