@@ -267,6 +267,11 @@ class Classifier:
             )
         if self.engine.depth is not None:
             self.engine.depth.check_one_window()
+            if self.engine.depth.counted:
+                raise ConfigurationError(
+                    "an exit rule is not for a model with tokens_without_recurrence, which gives each text recurrences "
+                    "of its own; leave the rule out"
+                )
 
     def _calibrated(self) -> ExitRule:
         rule = self.calibrated_rule

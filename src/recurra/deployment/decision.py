@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.record_parts import AnyDecisionRecord, DecisionRecord, OneLabelRecord
 from recurra.deployment.engines.computation import softmax
 
@@ -225,6 +225,12 @@ def read_decision(label_names: Sequence[str], record: AnyDecisionRecord | None) 
     """The decision that a record or manifest keeps; none is a temperature of 1."""
     if record is None:
         return OneLabel(label_names)
+    bounds = record.abstain_below if isinstance(record, OneLabelRecord) else record.thresholds
+    if bounds is not None and len(bounds) != len(label_names):
+        raise CheckpointError(
+            f"the model has {len(label_names)} labels and {len(bounds)} thresholds: they are not of one model; "
+            "copy or train it again"
+        )
     if isinstance(record, OneLabelRecord):
         return OneLabel(label_names, record.temperature, record.abstain_below)
     return AnyLabels(label_names, record.thresholds, record.separator, record.temperature)

@@ -114,6 +114,14 @@ def test_a_column_of_our_name_stays_and_ours_is_called_predicted(
     assert main(["predict", model, "-i", str(both), "-o", str(tmp_path / "o.csv"), "-q", "--no-keep-columns"]) == 0
 
 
+def test_no_number_in_json_lines_is_infinite(model: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"text": "fine", "tags": [1e999, {"a": -1e999}, 2]}\n', encoding="utf-8")
+    assert main(["predict", model, "--input", str(source), "--output", str(target)]) == 0
+    row = json.loads(target.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert row["tags"] == [None, {"a": None}, 2]
+
+
 def test_values_keep_their_types_where_the_format_has_them(model: str, tmp_path: Path) -> None:
     day, moment = datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
     given = pa.table(

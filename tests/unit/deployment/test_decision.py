@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, softmax
 
+from recurra.core.errors import CheckpointError
 from recurra.core.record import DecisionRecord, OneLabelRecord
 from recurra.deployment.decision import OneLabel, read_decision, sigmoid
 
@@ -35,6 +36,15 @@ def test_a_temperature_changes_no_label(temperature: float, seed: int, scale: fl
     np.testing.assert_allclose(found, softmax(logits.astype(np.float64) / temperature, axis=1), atol=1e-12)
     record = calibrated.record()
     assert record is None if temperature == 1 else record == OneLabelRecord(temperature=temperature)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [OneLabelRecord(temperature=1, abstain_below=[0.5, 0.5]), DecisionRecord(thresholds=[0.5, 0.5], separator=";")],
+)
+def test_a_threshold_too_few_is_one_clear_line(record: OneLabelRecord | DecisionRecord) -> None:
+    with pytest.raises(CheckpointError, match="3 labels and 2 thresholds"):
+        read_decision(["a", "b", "c"], record)
 
 
 def test_no_temperature_and_no_score_is_too_extreme() -> None:

@@ -96,12 +96,16 @@ NO_RECURRENCES = "{} needs a Transformer; this model has no recurrences to stop 
 
 @dataclass(frozen=True)
 class Depth:
-    """Where a model has outputs; after each of ``exits`` recurrences a head of its own stands."""
+    """Where a model has outputs; after each of ``exits`` recurrences a head of its own stands.
+
+    With ``counted`` it gives each text a number of recurrences itself.
+    """
 
     exits: tuple[int, ...]
     num_recurrences: int
     labels: int
     windows: int = 1
+    counted: bool = False
 
     @property
     def output_after(self) -> tuple[int, ...]:

@@ -187,7 +187,10 @@ class TransformerEngine(Engine):
         self.max_length = min(max_length, int(model.config.max_position_embeddings))
         self.windows = windows
         config = model.config
-        self.depth: Depth = Depth(tuple(config.exits), int(config.num_recurrences), int(config.num_labels), windows)
+        counted = getattr(config, "tokens_without_recurrence", None) is not None
+        self.depth: Depth = Depth(
+            tuple(config.exits), int(config.num_recurrences), int(config.num_labels), windows, counted
+        )
 
     @classmethod
     def load(

@@ -244,15 +244,19 @@ def compare_logits(
 _CHANCE = 0.05
 
 
-def judge_check(check: CheckRecord, precision: StoredPrecision) -> str:
+def judge_check(check: CheckRecord, precision: StoredPrecision, decisions: int = 1) -> str:
     """Refuses an export that is not the run's model any more; returns what is to be said of one that may not be.
+
+    Args:
+        decisions: Labels that are decided for each row: several where each is decided for itself.
 
     Raises:
         AuditError: If labels differ too often, logits differ where they must not, or too much accuracy is lost: more
             than is allowed, and more than chance among so few rows explains.
     """
+    decided = check.rows * decisions
     measured = (
-        f"{check.label_agreement:.2%} of {check.rows:,} labels agree, "
+        f"{check.label_agreement:.2%} of {decided:,} labels agree, "
         f"largest logit difference {check.largest_logit_difference:.2g}, on {check.source}"
     )
     name, tolerance, most = precision.name, precision.logit_tolerance, precision.most_lost_points
@@ -260,9 +264,9 @@ def judge_check(check: CheckRecord, precision: StoredPrecision) -> str:
     if check.label_agreement < precision.least_agreement:
         disagrees = f"the {name} export disagrees with the run's model: {measured}"
         least = f"at least {precision.least_agreement:.1%} of labels must agree"
-        differing = round((1 - check.label_agreement) * check.rows)
+        differing = round((1 - check.label_agreement) * decided)
         # Rounding to int8 moves rows that lie between labels; others leave no such rows to chance.
-        if most is None or bdtrc(differing - 1, check.rows, 1 - precision.least_agreement) <= _CHANCE:
+        if most is None or bdtrc(differing - 1, decided, 1 - precision.least_agreement) <= _CHANCE:
             raise AuditError(f"{disagrees}; {least}; nothing was written; export in a wider precision")
         note = f"{disagrees}; {least}, but chance among so few rows may do that; check on more rows"
     if tolerance is not None and check.largest_logit_difference > tolerance * max(1.0, check.largest_logit):
@@ -419,7 +423,7 @@ def export_run(
             reference_by=engine.computation,
             decision=decision,
         )
-        if note := judge_check(check, precision):
+        if note := judge_check(check, precision, 1 if decision.exclusive else len(decision.label_names)):
             reporter.say(note)
         exits = None
         if agreement is not None:

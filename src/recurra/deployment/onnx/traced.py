@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ def write_traced(model: Any, precision: str, folder: Path, metadata: dict[str, s
     try:
         with _quiet():
             torch.onnx.export(
-                _Logits(model).eval(),
+                _Logits(copy.deepcopy(model).cpu()).eval(),
                 (ids, mask),
                 whole,
                 input_names=[INPUT_IDS, MASK],

@@ -173,6 +173,15 @@ def _as_json(value: Any) -> Any:
     return value.plain() if isinstance(value, Explanation) else as_text(value)
 
 
+def _finite(value: Any) -> Any:
+    """The value with null for each number that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
+
+
 class JsonLinesWriter:
     """Writes one JSON object a line; the probabilities of the classes are an object of their own.
 
@@ -189,10 +198,7 @@ class JsonLinesWriter:
         """Writes some rows; what is no number in JSON is null."""
         names = self._layout.row_columns
         for values in zip(*self._layout.values(rows), strict=True):
-            row = {
-                name: None if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in zip(names, values, strict=False)
-            }
+            row = {name: _finite(value) for name, value in zip(names, values, strict=False)}
             classes = zip(self._layout.label_names, values[len(names) :], strict=True)
             row[self._layout.name(PROBABILITIES)] = dict(classes)
             line = json.dumps(row, ensure_ascii=False, default=_as_json)

@@ -404,7 +404,7 @@ def answer(classifier: Classifier, texts: list[str], extras: Extras) -> Classifi
         rule = FixedExit(extras.exit_after)
     if depth is None or extras == Extras():
         return Classified(classifier.predict_proba(texts))
-    all_the_way = np.full(len(texts), depth.num_recurrences)
+    all_the_way = None if depth.counted else np.full(len(texts), depth.num_recurrences)
     if rule is None and not extras.recurrences:
         return Classified(classifier.predict_proba(texts), all_the_way)
     classified = classifier.classify(texts, rule=rule, trace=extras.recurrences)

@@ -325,6 +325,12 @@ class FixedExit(ExitRule):
 
     after: int
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.after, int) or self.after < 1:
+            raise ConfigurationError(
+                f"after is {self.after!r}; allowed for rule '{self.name}': a whole number of recurrences from 1"
+            )
+
     @classmethod
     def make(cls, **options: Any) -> Self:
         if not options:

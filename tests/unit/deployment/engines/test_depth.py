@@ -36,6 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "coda": {"num_recurrences": 3, "num_coda_layers": 1, "pooling": "last", "final_norm": True},
     "stacked": {"num_recurrences": 1, "residual_scale": 0.0},
 }
+COUNTED = {"num_recurrences": 4, "tokens_without_recurrence": 2}
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +154,9 @@ def test_no_texts_give_nothing(folders: dict[str, Path]) -> None:
         assert (len(early.exited_after), early.exited_after.dtype) == (0, np.int64)
 
 
-def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path]) -> None:
+def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path], tmp_path: Path) -> None:
+    write_classifier(tmp_path, TEXTS, **COUNTED)
+
     class Flat(Engine):
         def logits(self, texts: Any, batch_size: int) -> np.ndarray:
             return np.zeros((len(texts), 2), dtype=np.float32)
@@ -171,6 +174,7 @@ def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path]) -> None:
             (made(folders["exits"]), EntropyRule(0.7), "threshold is 0.7; allowed for rule 'entropy' of this model"),
             (made(folders["plain"]), ConfidenceRule(), "this model was trained without; train one with exits"),
             (Classifier(Flat(), LABELS), ConfidenceRule(), "an exit rule needs a Transformer"),
+            (on_torch(tmp_path), FixedExit(4), "gives each text recurrences of its own"),
         ]
         for classifier, rule, line in cases:
             with pytest.raises(ConfigurationError, match=line) as caught:

@@ -96,6 +96,9 @@ def test_what_few_rows_lose_by_chance_is_said_and_not_refused() -> None:
     assert "93.33% of 30 labels agree" in said and said.endswith(
         "chance among so few rows may do that; check on more rows"
     )
+    # Where each label is decided for itself, 20 decisions a row are many.
+    with pytest.raises(AuditError, match=r"93.33% of 600 labels agree"):
+        judge_check(flipped(30, 2), INT8, 20)
     for rows, flips, precision in ((30, 5, INT8), (1000, 70, INT8), (30, 2, BF16)):
         with pytest.raises(AuditError, match=r"at least 95.0% of labels must agree; nothing was written"):
             judge_check(flipped(rows, flips), precision)

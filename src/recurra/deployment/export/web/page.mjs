@@ -2,7 +2,7 @@
 const element = (id) => document.getElementById(id);
 const status = (text) => { element("status").textContent = text; };
 const SHOWN = 200;
-let asked = [], texts = [], answers = [], labels = [], job = 0;
+let asked = [], texts = [], answers = [], labels = [], separator, job = 0;
 
 function problem(text) {
   element("problem").textContent = text;
@@ -17,7 +17,7 @@ worker.onmessage = ({ data }) => {
     problem(data.error);
     element("classify").disabled = !labels.length;
   } else if (data.ready) {
-    ({ labels } = data.ready);
+    ({ labels, separator } = data.ready);
     status(`Ready. Labels: ${labels.slice(0, 12).join(", ")}${labels.length > 12 ? ` and ${labels.length - 12} more` : ""}.`);
     element("classify").disabled = false;
   } else if (data.read) {
@@ -64,7 +64,8 @@ function show(ms) {
 function save() {
   const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
   const lines = answers.map((answer, index) => {
-    const own = answer.label === null ? "" : Array.isArray(answer.label) ? answer.label.join("|") : answer.label;
+    const several = Array.isArray(answer.label);
+    const own = several && separator === "json" ? JSON.stringify(answer.label) : several ? answer.label.join(separator) : answer.label ?? "";
     return [texts[index], own, ...labels.map((name) => String(answer.probabilities[name]))].map(cell).join(",");
   });
   const head = ["text", "label", ...labels.map((name) => `probability_${name}`)].map(cell).join(",");

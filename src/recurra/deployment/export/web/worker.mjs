@@ -9,7 +9,7 @@ async function load() {
     read += bytes;
     postMessage({ read });
   });
-  postMessage({ ready: { labels: classifier.labels } });
+  postMessage({ ready: { labels: classifier.labels, separator: classifier.decision.separator } });
 }
 
 onmessage = async ({ data: { id, texts } }) => {
