@@ -45,7 +45,7 @@ from recurra.report.summary import (
     word_counts,
 )
 from recurra.study.estimate import Expectation, expect
-from recurra.study.executor import Executor, LocalExecutor, Outcome, rough_weight, threads_of, workers_for
+from recurra.study.executor import Executor, LocalExecutor, Outcome, threads_of, waves, workers_for
 from recurra.study.export_plan import PlannedExport, make_exports, plan_exports
 from recurra.study.final import final_run, gains_rows, train_again
 from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, PlannedRun, plan_study, refuse_untrusted
@@ -91,17 +91,6 @@ def say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequen
     )
     for line in filter(None, notes):
         reporter.say(line)
-
-
-def waves(spec: StudySpec, pending: Sequence[RunConfig]) -> list[list[RunConfig]]:
-    """Runs in the order in which they begin: who teaches is trained before who learns."""
-    taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
-    first = [run for run in pending if run.run_id in taught_by or (taught_by and not run.is_repeated)]
-    ordered = [
-        sorted(wave, key=lambda run: (0 if run.is_control else spec.seeds.index(run.seed), rough_weight(run)))
-        for wave in (first, [run for run in pending if run not in first])
-    ]
-    return [wave for wave in ordered if wave]
 
 
 def time_side_by_side(

@@ -274,6 +274,8 @@ def test_models_are_described(server: Running, folders: dict[str, Path]) -> None
     assert tiny == answer["models"][0]
     size = sum(path.stat().st_size for path in (folders["tiny"] / "model").iterdir())
     assert (tiny["labels"], tiny["size_bytes"], tiny["max_length_tokens"]) == (["negative", "positive"], size, 24)
+    # A linear model reads a text whole, whatever its data say.
+    assert answer["models"][1]["max_length_tokens"] is None
     metrics = read_record(folders["tiny"]).metrics["test"]
     assert tiny["quality"] == {"split": "test", "rows": metrics.rows, "figures": metrics.figures()}
     assert answer["max_texts"] == 256

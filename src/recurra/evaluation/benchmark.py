@@ -84,9 +84,7 @@ def benchmark(
             counts, source = _real_lengths(data, names[0], data_root)
         longest = min(int(model.config.max_position_embeddings) for model in models.values())
         if max(counts) > longest:
-            raise ConfigurationError(
-                f"rows of {max(counts)} tokens; these models take at most {longest}; give shorter ones"
-            )
+            raise ConfigurationError(f"rows of {max(counts)} tokens; these models take at most {longest}")
         entries = []
         for batch_size in batch_sizes:
             timed = time_models(
@@ -141,6 +139,8 @@ def _real_lengths(data: str, first: str, data_root: Path | None) -> tuple[list[i
 
 def bert_of_equal_shape(config: RecurraConfig) -> BertConfig:
     """A BERT of the same width, heads and inner width, with a layer for each application; the rest as BERT has it."""
+    if not isinstance(config, RecurraConfig):
+        raise ConfigurationError("no BERT of equal shape is known for layers of another library; name --against MODEL")
     return BertConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,

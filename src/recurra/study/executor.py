@@ -17,6 +17,7 @@ from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, read_reason, run_folder
+from recurra.study.spec import StudySpec
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import RunConfig, task_of_data
 from recurra.tasks.study_data import Machine
@@ -114,6 +115,17 @@ class Executor(ABC):
                 self.stop()
                 raise
         return outcomes
+
+
+def waves(spec: StudySpec, pending: Sequence[RunConfig]) -> list[list[RunConfig]]:
+    """Runs in the order in which they begin: who teaches is trained before who learns."""
+    taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
+    first = [run for run in pending if run.run_id in taught_by or (taught_by and not run.is_repeated)]
+    ordered = [
+        sorted(wave, key=lambda run: (0 if run.is_control else spec.seeds.index(run.seed), rough_weight(run)))
+        for wave in (first, [run for run in pending if run not in first])
+    ]
+    return [wave for wave in ordered if wave]
 
 
 class LocalExecutor(Executor):

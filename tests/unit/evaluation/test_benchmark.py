@@ -17,6 +17,7 @@ from recurra.evaluation.benchmark import (
     bert_of_equal_shape,
     time_models,
 )
+from recurra.models.foreign import ForeignConfig
 from tiny import tiny_config, tiny_model
 
 
@@ -31,6 +32,8 @@ def test_bert_has_a_layer_for_each_application() -> None:
     assert bert_of_equal_shape(tiny_config(num_labels=7)).num_labels == 7
     assert bert_of_equal_shape(tiny_config(pad_token_id=3)).pad_token_id == 3
     assert bert_of_equal_shape(tiny_config(pad_token_id=None)).pad_token_id == 0
+    with pytest.raises(ConfigurationError, match="layers of another library; name --against"):
+        bert_of_equal_shape(ForeignConfig(encoder={"model_type": "albert"}, num_labels=2))
 
 
 def test_models_are_timed_on_the_same_rows() -> None:

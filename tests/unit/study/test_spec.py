@@ -11,7 +11,7 @@ import pytest
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.deployment.export_record import ExportRequest
-from recurra.reported_study import waves
+from recurra.study.executor import waves
 from recurra.study.spec import StudySpec, expand, load_study
 from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.questions import Contrast, PublishedReference

@@ -67,7 +67,7 @@ from recurra.models.exits.rules import FixedExit
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MODEL_PATH = "/v1/models/{name}"
 # Texts that the page offers, the most of each, and of the file.
-_EXAMPLES, _EXAMPLE_CHARACTERS, _EXAMPLES_READ = 6, 1000, 2**16
+_EXAMPLES, _EXAMPLE_CHARACTERS, _EXAMPLES_READ = 6, 1000, 2**20
 _JSON = "application/json"
 _TEXT = "The opening is slow, but the last act is worth the wait."
 _REASONS = {
@@ -369,7 +369,7 @@ def read_examples(path: Path) -> list[str]:
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
-            lines = file.read(_EXAMPLES_READ).splitlines()
+            lines = file.read(_EXAMPLES_READ).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read the examples from '{path}': {error}") from error
     texts = (line.strip()[:_EXAMPLE_CHARACTERS] for line in lines)

@@ -197,7 +197,7 @@ class ModelDescription(LoadedModel, kw_only=True):
         kind: ``run``, or the format of an export.
         size_bytes: Of the files that it is read from.
         computation: Engine, precisions and device.
-        max_length_tokens: A text is cut there, or a window of it.
+        max_length_tokens: A text is cut there, or a window of it; none reads it whole.
         windows: Most windows that a text is read in; their scores are averaged.
         num_recurrences: How often the core is applied; null for a model without recurrences.
         own_heads: Whether 'recurrences' come from heads trained there, not from the final head, applied early.
@@ -210,7 +210,7 @@ class ModelDescription(LoadedModel, kw_only=True):
     size_bytes: int
     run_id: str
     computation: dict[str, str]
-    max_length_tokens: int = 512
+    max_length_tokens: int | None = 512
     windows: int = 1
     num_recurrences: int | None = None
     own_heads: bool = False

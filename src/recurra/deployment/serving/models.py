@@ -23,7 +23,6 @@ from recurra.core.environment import limit_fragmentation, return_freed_memory
 from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.core.sealed import MODEL_NAME, hash_model_files
-from recurra.data.windows import recorded_reading
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.engines.computation import Classified
 from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, read_source_record
@@ -139,11 +138,9 @@ def _describe(name: str, folder: Path, classifier: Classifier, hashed: str) -> M
     record = read_source_record(folder)
     if is_export(folder):
         manifest = read_manifest(folder)
-        kind, size, longest, windows = manifest.format, manifest.size_bytes, manifest.max_length, manifest.windows
+        kind, size = manifest.format, manifest.size_bytes
     else:
         kind, size = "run", sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
-        reading = recorded_reading(record.config)
-        longest, windows = reading["max_length"], reading["windows"]
     split = record.data.reported_splits[-1]
     metrics = record.metrics[split]
     return describe_model(
@@ -153,8 +150,9 @@ def _describe(name: str, folder: Path, classifier: Classifier, hashed: str) -> M
         kind=kind,
         size_bytes=size,
         run_id=record.run_id,
-        max_length_tokens=longest,
-        windows=windows,
+        # What is recorded of the data is not how a linear model, or one with words beside it, reads a text.
+        max_length_tokens=getattr(classifier.engine, "max_length", None),
+        windows=getattr(classifier.engine, "windows", 1),
         quality=Quality(split, metrics.rows, metrics.figures()),
     )
 

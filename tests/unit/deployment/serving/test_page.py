@@ -34,5 +34,8 @@ def test_six_texts_of_a_file_are_offered_and_empty_lines_are_none(tmp_path: Path
 
 def test_no_more_of_a_huge_file_is_read_than_can_be_offered(tmp_path: Path) -> None:
     path = tmp_path / "examples.txt"
-    path.write_bytes(b"y" * 2**20 + b"\nlate\n\xff")
+    path.write_bytes(b"y" * 2**21 + b"\nlate\n\xff")
     assert read_examples(path) == ["y" * 1000]
+    lines = [f"{number}\u2028{'y' * 20_000}" for number in range(7)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert read_examples(path) == [line[:1000] for line in lines[:6]]
