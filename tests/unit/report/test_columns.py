@@ -11,13 +11,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from exported import export_record
 from factories import RunFactory, leakage, study_latency
 from language_records import exits_record, language_record
-from recurra.core.exits_record import EXITS_NAME
-from recurra.core.record import read_record, write_record
+from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, ExitsRecord, TimedEarlyExit
+from recurra.core.record import RunRecord, read_record, write_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.figures import draw
 from recurra.report.render import long_table, render_report, results_frame, terminal_tables, write_files
@@ -41,6 +42,22 @@ class Study:
     runs: list[LoadedRun]
 
 
+def kept_exits(record: RunRecord) -> ExitsRecord:
+    timed = [TimedEarlyExit(batch_size=1, full_ms=2.0, exits_ms=1.0)]
+    fixed = EarlyExitRecord(label=HOSTILE, accuracy=0.6, agreement=0.9, taken={1: 60, 3: 20}, timed=timed)
+    return ExitsRecord(
+        run_id=record.run_id,
+        num_recurrences=3,
+        split="test",
+        chosen_on="validation",
+        asked="99 % of the labels kept",
+        full_accuracy=0.7,
+        fixed=[fixed],
+        chosen=None,
+        environment=record.environment,
+    )
+
+
 def classifiers(root: Path) -> Study:
     labels = (HOSTILE, "ok", "fine")
     factory = RunFactory(root, rows=SMALL, data=HOSTILE, label_names=labels, protocol="pooled", temperature=2.0)
@@ -57,18 +74,23 @@ def classifiers(root: Path) -> Study:
         for name in ("linear", "recurrent", "baseline")
         for seed in (0, 1)
     ]
+    for path in folders:
+        if path.name.startswith("recurrent"):
+            kept_exits(read_record(path)).write(path / EXITS_NAME)
     made = [
         export_record(path.name, "fp16", rows=80, right=60, record_hash=str(read_record(path).content_hash))
         for path in folders
         if path.name.startswith("recurrent")
     ]
     runs, _ = load_runs(folders)
-    texts = {"test": dict.fromkeys(read_predictions(folders[0], "test").ids, HOSTILE)}
+    rows = read_predictions(folders[0], "test")
+    texts = {"test": dict.fromkeys(rows.ids, HOSTILE)}
     questions = Questions(
         [Contrast(name=HOSTILE[:100], a="recurrent", b="baseline")],
         [PublishedReference(table="6")],
         texts=texts,
         fingerprint=runs[0].record.data.fingerprint,
+        words={rows.key: np.arange(len(rows.ids))},
     )
     return Study(summarise(runs, study_latency(folders), questions=questions, exports=made), runs)
 
