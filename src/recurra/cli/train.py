@@ -59,7 +59,8 @@ def train(
     training = task.load_protocol(protocol, assigned.protocol)
     if assigned.protocol and control_of(name, own) is not None and not own.get(TEACHER):
         key, value = next(iter(assigned.protocol.items()))
-        raise ConfigurationError(f"{key} is {value!r}, and no training protocol trains {name}; leave it out")
+        cure = f"write model.{key}={value}" if key == TEACHER else "leave it out"
+        raise ConfigurationError(f"{key} is {value!r}, and no training protocol trains {name}; {cure}")
     config = make_run(model, data_config, training, seed=seed, precision=precision, overrides=assigned.model)
     refuse_unheard_texts([config])
     notes: list[str] = []

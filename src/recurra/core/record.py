@@ -104,12 +104,15 @@ def _matrix_of(written: Any) -> Any:
     if not isinstance(written, dict):
         return written
     labels, cells = written.get("labels"), written.get("cells")
-    if not isinstance(labels, int) or not isinstance(cells, list):
+    if type(labels) is not int or not isinstance(cells, list):
         raise ValueError("a matrix needs the number of its 'labels' and a list of 'cells'")
     if not 0 <= labels <= _MOST_LABELS:
         raise ValueError(f"a matrix of {labels:,} labels; at most {_MOST_LABELS:,} can be read")
     matrix = [[0] * labels for _ in range(labels)]
-    for true, said, count in cells:
+    for cell in cells:
+        if not (isinstance(cell, list) and len(cell) == 3 and all(type(value) is int for value in cell)):
+            raise ValueError(f"{cell!r} is no cell of a matrix; it lacks the numbers [true, predicted, rows]")
+        true, said, count = cell
         if not (0 <= true < labels and 0 <= said < labels):
             raise ValueError(f"cell {true}, {said} lies outside a matrix of {labels:,} labels")
         matrix[true][said] = count

@@ -50,7 +50,7 @@ def significant(value: float | None) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     text = f"{value:.3g}"
-    return f"{Decimal(text):f}" if "e" in text else text
+    return f"{Decimal(text):,f}" if "e" in text else text
 
 
 def interval(low: float | None, high: float | None) -> str:

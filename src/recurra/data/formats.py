@@ -178,7 +178,7 @@ def csv_fields(
             return
         except csv.Error as error:
             raise _broken_csv(source, place, error) from error
-        if len(fields) > 1 or (fields and (width == 1 or fields[0].strip())):
+        if len(fields) > 1 or (fields and (width == 1 or not fields[0] or fields[0].strip())):
             width = width or len(fields)
             yield place, fields
 
@@ -313,7 +313,8 @@ def _rows_of_object(value: Any, source: str, wanted: Sequence[str]) -> list[Any]
             return [{name: column[key] for name, column in value.items()} for key in cells[0]]
     columns = [cell for cell in cells if isinstance(cell, list)]
     lists = [column for column in columns if column and isinstance(column[0], dict)]
-    if len(lists) == 1 and [len(column) for column in columns].count(len(lists[0])) == 1:
+    alone = [len(column) for column in columns].count(len(lists[0])) == 1 if lists else False
+    if len(lists) == 1 and (alone or (wanted and not any(name in value for name in wanted))):
         return lists[0]
     if len(columns) < len(cells) or len({*map(len, columns)}) > 1:
         raise DataError(

@@ -273,7 +273,9 @@ class TableFile:
             yield from self._objects()
             return
         for place, (own, answers, _) in self._tool_rows(self._row_of):
-            row = {**own, **self._questions, **answers}
+            # A field keeps its text beside a question of its name; an old label is none of the annotators'.
+            unlabelled = {"label": None} if "label" in self._questions else {}
+            row = {**self._questions, **own, **unlabelled, **answers}
             if self._answers_are_labels:
                 row["label"] = row[next(iter(self._questions))]
             yield place, row

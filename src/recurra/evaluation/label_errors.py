@@ -159,7 +159,7 @@ def find_label_errors(
     wrong[seen] = judged
     written = texts_as_written(config.name, config)
     texts = [written.get(row, text) for row, text in zip(table.ids, table.texts, strict=True)]
-    order = np.argsort(own, kind="stable")
+    order = np.lexsort((own, ~seen))
     return LabelErrors(table, texts, names, labels, probabilities, order, wrong, share, model, notes)
 
 

@@ -191,8 +191,9 @@ def test_a_matrix_of_many_labels_is_written_as_its_cells(tmp_path: Path) -> None
     few = record.metrics["test"]
     assert few.model_dump(mode="json")["confusion_matrix"] == few.confusion_matrix
     outside, many, halves = {"labels": 2, "cells": [[0, 2, 1]]}, {"labels": 10**9, "cells": []}, {"cells": []}
-    for wrong in (outside, many, halves, {"labels": 2, "cells": None}):
-        with pytest.raises(ValueError, match=r"lies outside|at most|needs the number"):
+    odd = [{"labels": 2, "cells": [cell]} for cell in (1, None, [0], ["a", 0, 1], [0.5, 0, 1])]
+    for wrong in (outside, many, halves, {"labels": 2, "cells": None}, *odd):
+        with pytest.raises(ValueError, match=r"lies outside|at most|needs the number|no cell of a matrix"):
             type(metrics).model_validate(written | {"confusion_matrix": wrong})
 
 

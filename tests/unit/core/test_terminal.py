@@ -38,7 +38,7 @@ def test_words_of_every_script_stay_as_they_are(text: str) -> None:
 def test_three_digits_are_significant_whatever_the_size(value: float) -> None:
     shown = significant(value)
     assert "e" not in shown and float(shown.replace(",", "")) == pytest.approx(value, rel=5.1e-3)
-    assert (significant(1e-7), significant(1.234e-5), significant(1234.5)) == ("0.0000001", "0.0000123", "1,234")
+    assert [*map(significant, (1e-7, 1.234e-5, 999.6, 1234.5))] == ["0.0000001", "0.0000123", "1,000", "1,234"]
 
 
 def test_what_is_written_out_and_what_is_cut() -> None:

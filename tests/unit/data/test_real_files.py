@@ -212,12 +212,23 @@ def test_a_column_called_answer_is_no_sign_of_a_tool(tmp_path: Path) -> None:
         {"5": {"text": "a b", "label": "x"}, "3": {"label": "z", "text": "c d"}},
         {"text": ["a b", "c d"], "label": ["x", "z"], "meta": [{"a": 1}, {"a": 2}]},
         {"data": [{"text": "a b", "label": "x"}, {"text": "c d", "label": "z"}], "errors": []},
+        {"labels": ["x", "z"], "data": [{"text": "a b", "label": "x"}, {"text": "c d", "label": "z"}], "v": 1},
     ],
 )
 def test_columns_of_json_are_paired_by_key_and_told_from_rows(written: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(json.dumps(written))
     read = read_table(tmp_path / "rows.json", "text", "label")
     assert (read.texts, read.labels) == (["a b", "c d"], ["x", "z"])
+
+
+def test_a_field_keeps_its_text_beside_a_question_of_its_name(tmp_path: Path) -> None:
+    rows = [
+        {"fields": {"text": "a b"}, "responses": {"label": [{"value": "x"}], "text": [{"value": "better"}]}},
+        {"fields": {"text": "c d"}, "responses": {"label": [{"value": "z"}]}},
+    ]
+    (tmp_path / "argilla.json").write_text(json.dumps([{"id": n, **row} for n, row in enumerate(rows)]))
+    read = read_table(tmp_path / "argilla.json", "text", "label")
+    assert (read.texts, read.labels) == (["better", "c d"], ["x", "z"])
 
 
 def test_a_cell_that_a_spreadsheet_took_for_a_number_is_a_text_and_other_sheets_are_noted(tmp_path: Path) -> None:

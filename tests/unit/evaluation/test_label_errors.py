@@ -186,6 +186,7 @@ def test_texts_are_as_written_whatever_cleaning_leaves_out_and_no_lone_label_is_
     by_place = {row.place: row for row in found}
     assert [by_place[place].text for place in (2, 243)] == [lines[0].split(",")[0], "An odd thing"]
     assert bad <= {row.place for row in found if row.suspect} and not by_place[243].suspect
+    assert list(found)[-1].place == 243
     assert any(note.startswith("1 rows have a label that no other row has") for note in found.notes)
 
 

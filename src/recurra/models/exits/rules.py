@@ -7,6 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from recurra.core.errors import ConfigurationError, unknown
@@ -326,7 +327,8 @@ class FixedExit(ExitRule):
     after: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.after, int) or self.after < 1:
+        after: object = self.after
+        if isinstance(after, bool) or not isinstance(after, Integral) or int(after) < 1:
             raise ConfigurationError(
                 f"after is {self.after!r}; allowed for rule '{self.name}': a whole number of recurrences from 1"
             )

@@ -94,6 +94,7 @@ def test_a_rule_is_for_inference() -> None:
         ({"rule": "entropy"}, "exit rule 'entropy' cannot be read"),
         ({"rule": "confidence", "start": 2.0}, "threshold is 2; allowed"),
         ({"rule": "fixed", "after": None}, "after is None; allowed"),
+        ({"rule": "fixed", "after": True}, "after is True; allowed"),
     ],
 )
 def test_a_rule_that_is_none_is_refused(values: dict[str, Any], said: str) -> None:

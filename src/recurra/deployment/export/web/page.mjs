@@ -65,7 +65,7 @@ function save() {
   const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
   const lines = answers.map((answer, index) => {
     const several = Array.isArray(answer.label);
-    const own = several && separator === "json" ? JSON.stringify(answer.label) : several ? answer.label.join(separator) : answer.label ?? "";
+    const own = several && separator === "json" ? `[${answer.label.map((name) => JSON.stringify(name)).join(", ")}]` : several ? answer.label.join(separator) : answer.label ?? "";
     return [texts[index], own, ...labels.map((name) => String(answer.probabilities[name]))].map(cell).join(",");
   });
   const head = ["text", "label", ...labels.map((name) => `probability_${name}`)].map(cell).join(",");
