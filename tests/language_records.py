@@ -7,6 +7,7 @@ from typing import Any
 
 from recurra.core.exits_record import EarlyExitRecord, ExitsRecord, TimedEarlyExit
 from recurra.core.record import (
+    AnyRecord,
     AuditResult,
     CodeRecord,
     EnvironmentRecord,
@@ -110,17 +111,23 @@ def exits_record(record: LanguageRunRecord, *, chosen: bool = True) -> ExitsReco
         timed = [TimedEarlyExit(batch_size=size, full_ms=speed * 10.0, exits_ms=10.0) for size in (1, 32)]
         return EarlyExitRecord(label=label, loss=loss, taken=taken, timed=timed)
 
+    fixed = [leaving("after loop 1", full + 0.2, {1: 100}, 2.0), leaving("after loop 2", full + 0.1, {2: 100}, 1.5)]
+    best = leaving("confidence 0.8", full + 0.15, {1: 60, 3: 40}, 1.75) if chosen else None
+    return kept_exits(record, fixed, best, full_loss=full)
+
+
+def kept_exits(
+    record: AnyRecord, fixed: list[EarlyExitRecord], chosen: EarlyExitRecord | None = None, **full: float
+) -> ExitsRecord:
+    """The exits of a run of either task."""
     return ExitsRecord(
         run_id=record.run_id,
         num_recurrences=3,
         split="test",
         chosen_on="validation",
-        asked="loss at most 1 % above the full model's",
-        full_loss=full,
-        fixed=[
-            leaving("after loop 1", full + 0.2, {1: 100}, 2.0),
-            leaving("after loop 2", full + 0.1, {2: 100}, 1.5),
-        ],
-        chosen=leaving("confidence 0.8", full + 0.15, {1: 60, 3: 40}, 1.75) if chosen else None,
+        asked="what was asked",
+        fixed=fixed,
+        chosen=chosen,
         environment=record.environment,
+        **full,
     )

@@ -554,7 +554,7 @@ def _summarise(
     texts, fingerprint = _own_texts(spec, data)
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
-        words = word_counts(runs, data.machine.data_root) if by_length else {}
+        words = word_counts(runs, reporting_of(spec.task.name), data.machine.data_root) if by_length else {}
         questions = replace(spec.questions, texts=texts, fingerprint=fingerprint, words=words)
         exports = load_export_records(folder) if spec.exports else []
         summary = summarise(runs, read_latency_file(folder), failed, base=folder, questions=questions, exports=exports)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import functools
 import http.server
 import itertools
@@ -20,7 +22,7 @@ from recurra import Classifier
 from recurra.cli.main import main
 from recurra.data.cleaning import CAREFUL, browser_steps, clean_text
 from recurra.data.encoding import encode_windows
-from reviews import review_rows, train_linear, train_tiny
+from reviews import TINY_DATA, review_rows, train_linear, train_tiny, write_csv, write_tiny_model
 
 # What two languages may read in two ways: white space, case, words, tags, accents, special tokens.
 AWKWARD = [
@@ -67,6 +69,12 @@ def folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(browser: Any, folder: Path) -> Iterator[Any]:
+    with served(browser, folder) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def served(browser: Any, folder: Path) -> Iterator[Any]:
     handler = functools.partial(_Silent, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -112,6 +120,29 @@ def test_nothing_leaves_the_page(page: Any) -> None:
     lines = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("text,label,probability_") and len(lines) == 3
     assert all(url.startswith(("http://127.0.0.1:", "data:", "blob:http://127.0.0.1:")) for url in page.requested)
+
+
+@pytest.mark.parametrize("separator", [";", "json"])
+def test_the_page_writes_several_labels_as_the_model_does(separator: str, browser: Any, tmp_path: Path) -> None:
+    rows = [(text, [label, *(["a ﬁlm"] if "film" in text else [])]) for text, label in review_rows(240)]
+    cells = [(text, json.dumps(labels) if separator == "json" else ";".join(labels)) for text, labels in rows]
+    data = ["--data", str(write_csv(tmp_path / "several.csv", cells)), f"data.label_separator={separator}"]
+    training = ["max_epochs=2", "learning_rate=5e-3", "batch_size=8", "data.max_length=24", "--tokenizer", "trained"]
+    model = ["--model", str(write_tiny_model(tmp_path / "tiny.yaml")), "--threads", "1", "--no-latency", "--quiet"]
+    assert main(["train", *model, *data, "--output", str(tmp_path / "run"), *TINY_DATA, *training]) == 0
+    exported = ["--format", "web", "--precision", "fp32", "--output", str(tmp_path / "web"), "--quiet"]
+    assert main(["export", str(tmp_path / "run"), *exported]) == 0
+    texts = list(dict.fromkeys(text for text, _ in rows))[:20]
+    classifier = Classifier.from_export(tmp_path / "web")
+    with served(browser, tmp_path / "web") as page:
+        page.fill("#texts", "\n".join(texts))
+        page.click("#classify")
+        page.wait_for_selector(f"#results tbody tr:nth-child({len(texts)})")
+        with page.expect_download() as download:
+            page.click("#save")
+        with Path(download.value.path()).open(encoding="utf-8-sig", newline="") as stream:
+            written = [row["label"] for row in csv.DictReader(stream)]
+    assert written == classifier.decision.texts(classifier.predict_proba(texts))
 
 
 def test_the_careful_cleaning_is_the_same(page: Any) -> None:

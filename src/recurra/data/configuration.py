@@ -193,10 +193,9 @@ class DataConfig(RunData):
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> Self:
-        # Columns match in any case and with blanks around them.
-        labels = {name.strip().casefold() for name in self.labels.columns or [self.label_column]}
+        labels = {name.strip() for name in self.labels.columns or [self.label_column]}
         for name in (self.text_column, *self.text_column.split(",")):
-            if name.strip().casefold() in labels:
+            if name.strip() in labels:
                 raise ValueError(f"text and label are both '{name.strip()}'; name two different columns")
         if self.rows_per_label is not None and self.fraction != 1:
             raise ValueError(

@@ -10,6 +10,7 @@ are one label. Labels that look like missing values are told and never joined.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import math
 import re
@@ -333,6 +334,10 @@ def read_table(
     others = [*label_columns, *filter(None, (group_column, id_column))]
     file = TableFile(path, [*text_column.split(","), *others], encoding=encoding)
     text_columns = split_names(text_column, file.header)
+    for text, label in itertools.product(text_columns, label_columns):
+        # Names match in any case, unless the file has both as they stand.
+        if _folded(text) == _folded(label) and not {text, label} <= {*file.header}:
+            raise DataError(f"text and label are both '{text}'; name two different columns")
     options = {
         **dict.fromkeys(text_columns, "--text-column"),
         **dict.fromkeys(label_columns, "--label-columns" if reader.columns else LABEL_OPTIONS),

@@ -33,7 +33,7 @@ from recurra.report.statistics import (
 )
 from recurra.tasks import part_of
 from recurra.tasks.audits import audit_lines, group_of
-from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
+from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns, in_order
 from recurra.tasks.measures import MOST_WAITED, WAITED, Measure, MeasuredExports
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
@@ -147,18 +147,31 @@ def read_latency(
     return measured, MeasuredExports(latency=exports, memory_mib=sizes), warnings
 
 
-def word_counts(runs: Sequence[LoadedRun], data_root: Path | None) -> dict[bytes, NDArray[np.int64]]:
-    """Words of each row that classifiers are reported on, from their data, which are read again.
+def word_counts(
+    runs: Sequence[LoadedRun], reporting: Reporting, data_root: Path | None
+) -> dict[bytes, NDArray[np.int64]]:
+    """Words of each row that classifiers are reported on, of folds those of all, from their data, read again.
 
     Raises:
         ConfigurationError: If there is no such run.
         RecurraError: If the data cannot be had, or have changed.
     """
-    records = {run.record.data.fingerprint: run.record for run in runs if isinstance(run.record, RunRecord)}
-    if not records:
+    tables = {}
+    for run in reporting.pooled(runs):
+        records = [part.record for part in run.folds or (run,) if isinstance(part.record, RunRecord)]
+        tables[tuple(record.data.fingerprint for record in records)] = records
+    tables.pop((), None)
+    if not tables:
         raise ConfigurationError("'--by-length' is for classifiers, and no run here is one; leave it out")
-    splits = [recorded_split(of, of.data.reported_splits[-1], data_root) for of in records.values()]
-    return {row_key(split.ids, split.labels): split.word_counts for split in splits}
+    words = {}
+    for records in tables.values():
+        splits = [recorded_split(record, record.data.reported_splits[-1], data_root) for record in records]
+        ids = [name for split in splits for name in split.ids]
+        labels = np.concatenate([split.labels for split in splits])
+        counts = np.concatenate([split.word_counts for split in splits])
+        order = in_order(ids) if len(splits) > 1 else list(range(len(ids)))
+        words[row_key([ids[row] for row in order], labels[order])] = counts[order]
+    return words
 
 
 def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableRuns]:

@@ -221,6 +221,13 @@ def test_columns_of_json_are_paired_by_key_and_told_from_rows(written: dict[str,
     assert (read.texts, read.labels) == (["a b", "c d"], ["x", "z"])
 
 
+def test_columns_that_differ_in_case_alone_are_two(tmp_path: Path) -> None:
+    (tmp_path / "cases.csv").write_text("Label,label\na b,x\nc d,z\n", encoding="utf-8")
+    read = read_table(tmp_path / "cases.csv", "Label", "label")
+    assert (read.texts, read.labels) == (["a b", "c d"], ["x", "z"])
+    DataConfig(name=str(tmp_path / "cases.csv"), text_column="Label", label_column="label")
+
+
 def test_a_field_keeps_its_text_beside_a_question_of_its_name(tmp_path: Path) -> None:
     rows = [
         {"fields": {"text": "a b"}, "responses": {"label": [{"value": "x"}], "text": [{"value": "better"}]}},

@@ -14,9 +14,11 @@ from scipy import stats
 from committed import RESULTS
 from factories import RunFactory
 from recurra.cli.main import main
+from recurra.comparison import compare
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.evaluation.predictions import read_predictions, row_key, write_predictions
+from recurra.reported_study import report_records
 from recurra.tasks.questions import Contrast, Questions
 from rendered import part_rows, summarise_folders
 
@@ -77,6 +79,26 @@ def test_the_command_reads_the_data_again(tmp_path: Path, capsys: pytest.Capture
         assert line["values"][str(high)] == pytest.approx(right[(lengths > low) & (lengths <= high)].mean())
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["tables"][0]["by_length"] == []
+
+
+def test_the_folds_of_a_file_are_one_table(tmp_path: Path) -> None:
+    rows = [f"{'word ' * (number % 7 + 1)}{'good' if number % 2 else 'bad'},{number % 2}" for number in range(90)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows, ""]), encoding="utf-8")
+    output = tmp_path / "out"
+    compare(tmp_path / "rows.csv", models=["linear"], folds=3, output=output, final=False, quiet=True, estimate=False)
+    (table,) = report_records(output, command="", by_length=True).shown.tables
+    (line,) = table.by_length
+    right: dict[int, list[bool]] = {}
+    for run in (output / "runs").iterdir():
+        said = read_predictions(run, "test")
+        for row, correct in zip(said.ids, said.correct, strict=True):
+            # Identities are lines of the file, behind its header.
+            right.setdefault((int(row.rpartition("-")[2]) - 2) % 7 + 2, []).append(bool(correct))
+    assert sum(map(len, right.values())) == 90
+    edges = [-1, *line.values]
+    for low, high in itertools.pairwise(edges):
+        own = [one for words, several in right.items() if low < words <= high for one in several]
+        assert line.values[high] == pytest.approx(np.mean(own))
 
 
 def test_a_study_of_language_models_has_no_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,9 +16,9 @@ import pytest
 
 from exported import export_record
 from factories import RunFactory, leakage, study_latency
-from language_records import exits_record, language_record
-from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, ExitsRecord, TimedEarlyExit
-from recurra.core.record import RunRecord, read_record, write_record
+from language_records import exits_record, kept_exits, language_record
+from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, TimedEarlyExit
+from recurra.core.record import read_record, write_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.figures import draw
 from recurra.report.render import long_table, render_report, results_frame, terminal_tables, write_files
@@ -42,22 +42,6 @@ class Study:
     runs: list[LoadedRun]
 
 
-def kept_exits(record: RunRecord) -> ExitsRecord:
-    timed = [TimedEarlyExit(batch_size=1, full_ms=2.0, exits_ms=1.0)]
-    fixed = EarlyExitRecord(label=HOSTILE, accuracy=0.6, agreement=0.9, taken={1: 60, 3: 20}, timed=timed)
-    return ExitsRecord(
-        run_id=record.run_id,
-        num_recurrences=3,
-        split="test",
-        chosen_on="validation",
-        asked="99 % of the labels kept",
-        full_accuracy=0.7,
-        fixed=[fixed],
-        chosen=None,
-        environment=record.environment,
-    )
-
-
 def classifiers(root: Path) -> Study:
     labels = (HOSTILE, "ok", "fine")
     factory = RunFactory(root, rows=SMALL, data=HOSTILE, label_names=labels, protocol="pooled", temperature=2.0)
@@ -74,9 +58,11 @@ def classifiers(root: Path) -> Study:
         for name in ("linear", "recurrent", "baseline")
         for seed in (0, 1)
     ]
+    timed = [TimedEarlyExit(batch_size=1, full_ms=2.0, exits_ms=1.0)]
+    left = EarlyExitRecord(label=HOSTILE, accuracy=0.6, agreement=0.9, taken={1: 60, 3: 20}, timed=timed)
     for path in folders:
         if path.name.startswith("recurrent"):
-            kept_exits(read_record(path)).write(path / EXITS_NAME)
+            kept_exits(read_record(path), [left], full_accuracy=0.7).write(path / EXITS_NAME)
     made = [
         export_record(path.name, "fp16", rows=80, right=60, record_hash=str(read_record(path).content_hash))
         for path in folders

@@ -140,11 +140,14 @@ class Engine(ABC):
     """What computes logits from cleaned texts; one without recurrences, such as a linear model, has no depth.
 
     ``concurrency`` is how many threads may ask it at once and gain by it; from more, or with torch, ask in turns.
+    ``max_length`` is how many tokens it reads of a text, or of one of its ``windows``; none is all of them.
     """
 
     computation: Computation
     depth: Depth | None = None
     concurrency: int = 1
+    max_length: int | None = None
+    windows: int = 1
 
     @abstractmethod
     def logits(self, texts: Sequence[str], batch_size: int) -> Logits:

@@ -168,6 +168,8 @@ class ForeignClassifier:
 class TransformerEngine(Engine):
     """Runs a classifier of ours on torch; it is converted in place, so that no weight is cast again a batch."""
 
+    max_length: int
+
     def __init__(
         self,
         model: PreTrainedModel,

@@ -44,6 +44,8 @@ _NOBODY = 2.0
 class OnnxEngine(Engine):
     """Runs an exported classifier on ONNX Runtime."""
 
+    max_length: int
+
     def __init__(
         self,
         folder: Path,

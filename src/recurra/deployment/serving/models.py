@@ -151,8 +151,8 @@ def _describe(name: str, folder: Path, classifier: Classifier, hashed: str) -> M
         size_bytes=size,
         run_id=record.run_id,
         # What is recorded of the data is not how a linear model, or one with words beside it, reads a text.
-        max_length_tokens=getattr(classifier.engine, "max_length", None),
-        windows=getattr(classifier.engine, "windows", 1),
+        max_length_tokens=classifier.engine.max_length,
+        windows=classifier.engine.windows,
         quality=Quality(split, metrics.rows, metrics.figures()),
     )
 
