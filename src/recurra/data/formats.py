@@ -66,8 +66,8 @@ def _encoding_of(head: bytes, given: str | None, source: str) -> tuple[str, bool
     nul = {"le": head[1::2].count(0), "be": head[::2].count(0)}
     if name == "utf-8" and marked is None and max(nul.values()) > len(head) // 3:
         raise DataError(
-            f"{source} looks like UTF-16 without its mark; name the encoding with --encoding "
-            f"utf-16-{max(nul, key=nul.__getitem__)}, or save it as UTF-8"
+            f"{source} looks like UTF-16 without its mark; save it as UTF-8, or name its encoding, for example "
+            f"--encoding utf-16-{max(nul, key=nul.__getitem__)}"
         )
     if name in ("utf-16", "utf-32") and marked is None and head:
         raise DataError(

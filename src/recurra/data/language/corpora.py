@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -194,8 +193,7 @@ def read_text_file(path: Path | str) -> list[str]:
         lines = [text for _, (text,) in TableFile(path, allowed=TEXT_FORMATS).rows(["text"])]
     except DataError as error:
         # Running text has no option for its encoding.
-        message = re.sub(r"name the encoding with --encoding \S+, or ", "", str(error))
-        raise DataError(message.partition(", or name its encoding")[0]) from error
+        raise DataError(str(error).partition(", or name its encoding")[0]) from error
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
