@@ -72,6 +72,7 @@ class DataConfig(RunData):
         fraction: Share of the training split that is used, stratified by label. Other splits stay whole.
         rows_per_label: Rows of each label in training and in the split that chooses the weights, at most.
         length_tail: Keeps the longest or shortest texts of **every** split, as the papers do; before ``fraction``.
+        whole_test: ``length_tail`` leaves the test split whole: trained on texts of one length, tested on any.
         max_length: Longest input in tokens, ``[CLS]`` and ``[SEP]`` included.
         tokenizer: ``bert-base-uncased``, ``trained`` (WordPiece of the training split), or a path.
         auxiliary: ``treebank`` adds five-class labels of phrases, for protocols with ``auxiliary_epochs``.
@@ -101,6 +102,7 @@ class DataConfig(RunData):
     rows_per_label: int | None = Field(default=None, ge=1, le=1_000_000)
     length_tail: Literal["longest", "shortest"] | None = None
     tail_fraction: float = Field(default=0.3, gt=0, le=1)
+    whole_test: bool = False
     max_length: int = Field(default=128, ge=3, le=512)
     tokenizer: str = "bert-base-uncased"
     trained_vocab_size: int = Field(default=4000, ge=64, le=100_000)
@@ -147,6 +149,7 @@ class DataConfig(RunData):
         """For example ``train-10pct``. The tokenizer is left out: it is named where figures stand."""
         parts = {
             f"{self.length_tail}-{percent(self.tail_fraction)}": self.length_tail is not None,
+            "whole-test": self.whole_test,
             f"train-{percent(self.fraction)}": self.fraction != 1,
             f"{self.rows_per_label}-a-label": self.rows_per_label is not None,
             f"split-{self.split_seed}": self.split_seed,
@@ -201,6 +204,8 @@ class DataConfig(RunData):
             raise ValueError(
                 f"rows_per_label is {self.rows_per_label} beside fraction {self.fraction:g}; leave one of the two out"
             )
+        if self.whole_test and self.length_tail is None:
+            raise ValueError("whole_test is given without length_tail; give length_tail or leave it out")
         if self.fold and self.fold >= (self.folds or 1):
             raise ValueError(f"fold is {self.fold} of {self.folds or 1}; allowed: 0 to {(self.folds or 1) - 1}")
         if self.cross_validated and (self.validation or self.test):

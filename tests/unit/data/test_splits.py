@@ -229,6 +229,10 @@ def test_subsets_of_a_dataset(tmp_path: Path) -> None:
     tail = load_dataset(DataConfig(name=path, length_tail="longest", fraction=0.5))
     assert {name: len(split) for name, split in tail.splits.items()} == {"train": 24, "validation": 6, "test": 6}
     assert len(tail.notes) == 2
+    short = load_dataset(DataConfig(name=path, length_tail="shortest", whole_test=True))
+    assert short.splits["test"].fingerprint == whole.splits["test"].fingerprint
+    longest = [max(len(text.split()) for text in short.splits[name].texts) for name in ("train", "validation", "test")]
+    assert max(longest[:2]) < longest[2]
     with pytest.raises(DataError, match="one class only in train"):
         load_dataset(DataConfig(name=path, length_tail="longest", tail_fraction=0.001))
     with pytest.raises(DataError, match=r"fraction 0.001 of the 160 train rows .* fewer rows than the 2 classes"):
@@ -246,6 +250,7 @@ def test_subsets_of_a_dataset(tmp_path: Path) -> None:
         ({"name": "sst2", "trained_vocab_size": 100_001}, "trained_vocab_size"),
         ({"name": "sst2", "split_seed": -1}, "split_seed"),
         ({"name": "sst2", "length_tail": "longer"}, "'longest' or 'shortest'"),
+        ({"name": "sst2", "whole_test": True}, "whole_test is given without length_tail"),
         ({"name": " "}, "must not be empty"),
         ({"name": "a.csv", "text_column": "label"}, "both 'label'"),
         ({"name": "a.csv", "folds": 0}, "greater than or equal to 1"),
@@ -266,6 +271,7 @@ def test_impossible_configurations(values: dict, message: str) -> None:
     [
         ({}, ""),
         ({"length_tail": "longest", "tail_fraction": 0.3}, "longest-30pct"),
+        ({"length_tail": "shortest", "whole_test": True}, "shortest-30pct-whole-test"),
         ({"fraction": 0.125}, "train-12.5pct"),
         ({"split_seed": 2}, "split-2"),
         ({"name": "sst2", "auxiliary": "treebank"}, "treebank"),

@@ -29,6 +29,7 @@ SMALL = {"train": 900, "validation": 300, "test": 400}
 PARTS: list[dict[str, Any]] = [
     {"length_tail": "longest", "tail_fraction": 0.3},
     {"length_tail": "longest", "tail_fraction": 0.1},
+    {"length_tail": "longest", "tail_fraction": 0.1, "whole_test": True},
     {"split_seed": 2},
 ]
 

@@ -338,6 +338,8 @@ class LabellingReporting(Reporting):
             parts.append(f"{data['folds']}-fold cross-validation")
         if data.get("length_tail"):
             parts.append(f"{data['length_tail']} {data.get('tail_fraction', '')} by words".replace("  ", " "))
+        if data.get("whole_test"):
+            parts.append("tested on any length")
         return ", ".join(parts)
 
     def title(self, key: TableKey, variant: str) -> str:
