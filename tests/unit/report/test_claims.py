@@ -98,7 +98,10 @@ def test_every_draft_that_contradicts_another_says_what_fits() -> None:
         ({"table": "natural protocol · 0.2", "contrast": "sharing"}, "unknown contrast of a claim 'sharing'"),
         ({"table": "natural protocol · 0.2", "model": "recurent", "measure": "accuracy"}, "did you mean 'recurrent'"),
         ({"table": "natural protocol · 0.2", "model": "recurrent", "measure": "acuracy"}, "did you mean 'accuracy'"),
-        ({"table": "natural protocol · 0.2", "model": "recurrent", "export": "fp16"}, "unknown export of a claim 'fp16'"),
+        (
+            {"table": "natural protocol · 0.2", "model": "recurrent", "export": "fp16"},
+            "unknown export of a claim 'fp16'",
+        ),
     ],
 )
 def test_a_figure_that_no_record_has_is_named(values: dict[str, str], message: str) -> None:
