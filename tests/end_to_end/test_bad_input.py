@@ -17,7 +17,7 @@ import pytest
 from interrupted import execute, in_a_process
 from language_folders import write_tokenizer
 from language_runs import language_run
-from reviews import TINY_DATA, review_rows, train_linear, train_tiny, write_csv
+from reviews import review_rows, train_linear, train_tiny, write_csv
 
 REVIEWS = review_rows(30)
 
@@ -76,16 +76,11 @@ def test_a_bad_file_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--model", "recurent"], "unknown model 'recurent' (did you mean 'recurrent'?); allowed: linear"),
-        (["--protocol", "papr"], "unknown protocol 'papr' (did you mean 'paper'?)"),
-        (["data.max_lenght=3"], "unknown key 'data.max_lenght' (did you mean 'data.max_length'?)"),
         (["model.hiden_size=8"], "'hiden_size' (did you mean 'hidden_size'?)"),
         (["model.hidden_size=7"], "'num_attention_heads' is 4"),
         (["--precision", "fp8"], "'precision' is \"fp8\""),
         (["--tokenizer", "bert-base-cased"], "unknown tokenizer 'bert-base-cased' (did you mean 'bert-base-uncased'?)"),
         (["--data-protocol", "pooled"], "unknown protocol of"),
-        (["--data-root", "nowhere"], "the data root 'nowhere' is not a folder"),
-        (["--model", "missing.yaml"], "cannot read 'missing.yaml': No such file or directory"),
     ],
 )
 def test_unknown_names_and_impossible_values_are_refused(
@@ -125,13 +120,6 @@ def test_yaml_beyond_all_bounds_is_refused(name: str, tmp_path: Path, refused: C
     if name != "laughs":
         assert said in refused("train", "--model", "linear", "--data", data, "--output", output, f"max_epochs={value}")
         assert said in refused("data", "describe", data, f"fraction={value}")
-
-
-def test_an_unknown_corpus_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
-    said = "unknown corpus 'sts2' (did you mean 'sst2'?); allowed: sst2, yelp_polarity, "
-    assert said in refused("train", "--model", "linear", "--data", "sts2", "--output", tmp_path / "out")
-    assert said in refused("compare", "sts2", "--output", tmp_path / "out")
-    assert said in refused("data", "prepare", "sts2")
 
 
 def test_without_a_network_the_message_names_what_would_do(tmp_path: Path, refused: Callable[..., str]) -> None:
@@ -174,38 +162,14 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def _pickle_instead(run: Path) -> None:
-    (run / "model" / "model.safetensors").rename(run / "model" / "pytorch_model.bin")
-
-
-def _pickle_under_our_name(run: Path) -> None:
-    (run / "model" / "model.safetensors").write_bytes(b"\x80\x04\x95 a pickle")
-
-
-def _of_another_model(run: Path) -> None:
-    path = run / "model" / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "bert"}))
-
-
-def _another_shape(run: Path) -> None:
-    path = run / "model" / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "intermediate_size": 48}))
-
-
+# Of the model's own files and those of an export: the tests of what reads them, and `faults`.
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated weights": (
         lambda run: _cut(run / "model" / "model.safetensors"),
         "incomplete or damaged safetensors file",
     ),
-    "truncated configuration": (lambda run: _cut(run / "model" / "config.json"), "is not valid JSON"),
     "truncated record": (lambda run: _cut(run / "record.json"), "cannot be read as a record"),
     "no record": (lambda run: (run / "record.json").unlink(), "not a finished run"),
-    "no weights": (lambda run: (run / "model" / "model.safetensors").unlink(), "is missing; the model folder is"),
-    "no model": (lambda run: shutil.rmtree(run / "model"), "is not a model folder"),
-    "a pickle": (_pickle_instead, "'pytorch_model.bin', a pickle, which can run code when it is read and is refused"),
-    "a pickle under our name": (_pickle_under_our_name, "truncated, or a pickle under that name"),
-    "not ours": (_of_another_model, "is of model type 'bert'; a model of ours has type 'recurra'"),
-    "of another shape": (_another_shape, "not a checkpoint of this configuration"),
     "a record of something else": (lambda run: (run / "record.json").write_text('{"a": 1}'), "not a record of ours"),
     "a broken tokenizer": (lambda run: _cut(run / "model" / "tokenizer.json"), "tokenizer"),
 }
@@ -219,15 +183,6 @@ def test_a_damaged_run_is_refused(name: str, tiny: Path, refused: Callable[..., 
     (tiny / "model-files.json").unlink(missing_ok=True)
     assert said in refused("predict", tiny, "a text")
     assert said in refused("evaluate", tiny)
-
-
-def test_a_linear_model_that_is_cut_is_refused(runs: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    run = tmp_path / "linear"
-    shutil.copytree(runs / "linear", run)
-    _cut(run / "model" / "linear.safetensors")
-    assert "truncated or changed" in refused("predict", run, "a text")
-    (run / "model-files.json").unlink()
-    assert "train the model again" in refused("predict", run, "a text")
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
@@ -308,18 +263,6 @@ def test_folders_of_something_else_are_left_alone(tmp_path: Path, refused: Calla
     assert said in refused("compare", path, "--models", "linear", "--output", folder)
 
 
-def test_a_run_folder_is_not_given_to_another_run(runs: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    run = tmp_path / "linear"
-    shutil.copytree(runs / "linear", run)
-    path = write_csv(tmp_path / "r.csv", REVIEWS)
-    said = refused("train", "--model", "linear", "--data", path, "--output", run)
-    assert "holds another run" in said and "choose another --output" in said
-    said = refused(
-        "train", "--model", "recurrent", "--data", path, "--output", run, "--tokenizer", "trained", *TINY_DATA
-    )
-    assert "holds another run" in said
-
-
 # What is wrong with a language model's run.
 
 
@@ -344,8 +287,7 @@ def change(run: Path, **values: Any) -> None:
 
 
 EVALUATION: dict[str, tuple[list[str], str]] = {
-    "stride 0": (["--stride", "0"], "stride 0 is impossible; allowed: 1 to the context, 16"),
-    "stride beyond the context": (["--stride", "17"], "stride 17 is impossible; allowed: 1 to the context, 16"),
+    "stride": (["--stride", "17"], "stride 17 is impossible; allowed: 1 to the context, 16"),
     "split": (["--split", "tset"], "'tset' (did you mean 'test'?)"),
     "split and file": (["--split", "test", "--data", "x.txt"], "give one of the two"),
     "precision": (["--precision", "fp8"], "unknown precision 'fp8'"),
@@ -361,38 +303,22 @@ def test_a_language_model_is_not_evaluated_so(mistake: str, good: Path, refused:
     assert said in refused("evaluate", good, *options)
 
 
-def _no_tokenizer(run: Path) -> None:
-    for path in (run / "model").glob("tokenizer*"):
-        path.unlink()
-
-
 # What is done to a run, what is said, and which commands read that part of it.
 LANGUAGE_DAMAGE: dict[str, tuple[Callable[[Path], object], str, tuple[str, ...]]] = {
     "tokenizer of another model": (
         lambda run: write_tokenizer(run / "model", 340), "tokenizer", ("evaluate", "generate", "exits"),
     ),
-    "no tokenizer": (_no_tokenizer, "tokenizer", ("evaluate", "generate", "exits")),
     "truncated weights": (
         lambda run: _cut(run / "model" / "model.safetensors"), "no causal language model that can be loaded",
-        ("evaluate", "generate", "exits", "audit"),
-    ),
-    "a pickle": (_pickle_instead, "pickled weights can run code", ("evaluate", "generate", "exits", "audit")),
-    "truncated configuration": (
-        lambda run: _cut(run / "model" / "config.json"), "valid JSON",
         ("evaluate", "generate", "exits", "audit"),
     ),
     "impossible configuration": (
         lambda run: change(run, num_recurrences=0), "'num_recurrences'", ("evaluate", "generate", "exits", "audit"),
     ),
-    "configuration of another shape": (
-        lambda run: change(run, num_cycles=3), "lacks weight 'model.core.block.layers.0.feed_forward.cycles.2",
-        ("evaluate", "generate", "exits", "audit"),
-    ),
     "no model": (lambda run: shutil.rmtree(run / "model"), "run", ("evaluate", "generate", "exits", "audit")),
     "truncated record": (lambda run: _cut(run / "record.json"), "record", ("evaluate", "exits", "audit")),
     "made to leak": (
-        lambda run: change(run, causal_convolution=False), "this model cannot generate: it leaks",
-        ("generate", "exits"),
+        lambda run: change(run, causal_convolution=False), "this model cannot generate: it leaks", ("exits",),
     ),
 }  # fmt: skip
 COMMANDS: dict[str, tuple[list[str], list[str]]] = {
@@ -412,15 +338,3 @@ def test_a_damaged_language_run(name: str, language: Path, refused: Callable[...
     for command in commands:
         before, after = COMMANDS[command]
         assert said in refused(*before, language, *after), command
-
-
-def test_what_a_good_run_cannot_do(language: Path, refused: Callable[..., str]) -> None:
-    assert "there is no head after recurrence 9; allowed for this model: 1, 2" in refused(
-        "generate", language, "a", "--exit", 9
-    )
-    assert "threshold is 1.5; allowed" in refused(
-        "generate", language, "a", "--exit-rule", "confidence", "--threshold", 1.5
-    )
-    assert "loss bound is -1" in refused("exits", language, "--bound", -1)
-    assert "the prompt is empty" in refused("generate", language, "")
-    assert "allowed for this model: 1 to 31" in refused("generate", language, "number of the mill " * 30)

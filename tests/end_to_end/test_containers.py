@@ -14,10 +14,6 @@ import pytest
 import typer.main
 import yaml
 
-pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-
 import recurra
 from containerfile import Stage, reaches_the_builder, read_stages
 from recurra.cli.main import make_app

@@ -73,7 +73,6 @@ def parse(arguments: list[str]) -> object:
 
 def parse_harness(words: list[str]) -> None:
     """Holds a command of lm-evaluation-harness against its parser, and the model's arguments against ours."""
-    pytest.importorskip("lm_eval", reason="pip install 'recurra[harness]'")
     from lm_eval._cli import HarnessCLI
 
     from recurra.study.harness import RecurraLM

@@ -121,7 +121,6 @@ def test_killed_at_any_moment_there_is_the_old_export_or_none(
         shutil.copytree(exported, output)
     options = {"precision": "bf16", "overwrite": replacing}
     if moment in ONNX_MOMENTS:
-        pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
         options |= {"format": "onnx", "precision": "int8"}
     assert in_a_process(export, run, output, options, moment) == -9
     if replacing:

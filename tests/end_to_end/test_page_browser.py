@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
 from recurra.deployment.serving.limits import ServerLimits

@@ -17,12 +17,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
-pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
 import recurra
 from installation import Environment, closure, make_environment
@@ -213,10 +211,8 @@ def test_an_onnx_export_needs_the_short_list_alone(without_torch: Environment, e
 
 def packages_of(path: Path) -> dict[str, str]:
     """The components of a bill of materials that fits its schema, by name, with their versions."""
-    validation = pytest.importorskip("cyclonedx.validation.json", reason="pip install cyclonedx-bom")
-    schema = pytest.importorskip("cyclonedx.schema").SchemaVersion.V1_6
     text = path.read_text(encoding="utf-8")
-    assert validation.JsonStrictValidator(schema).validate_str(text) is None
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     document = json.loads(text)
     about = document["metadata"]["component"]
     assert (document["bomFormat"], about["name"], about["version"]) == ("CycloneDX", "recurra", recurra.__version__)
@@ -229,7 +225,6 @@ def packages_of(path: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_bills_of_materials_name_all_that_is_installed(source: Path, without_torch: Environment) -> None:
     """As `make sbom` writes them; what the image installs stands here without asking an index for it."""
-    pytest.importorskip("cyclonedx_py", reason="pip install cyclonedx-bom")
     make(source, "sbom", IMAGE=without_torch.folder, but=("wheel", "installed-image"))
     of_wheel = source / "dist" / f"recurra-{recurra.__version__}-py3-none-any.cdx.json"
     of_image = source / "dist" / f"recurra-{recurra.__version__}-image.cdx.json"

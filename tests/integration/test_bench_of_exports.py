@@ -5,10 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-
 from benchmarks import deployment, exiting_export
 from benchmarks.lockstep import Job
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-for module in ("onnx", "onnxruntime", "starlette", "uvicorn"):
-    pytest.importorskip(module)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
 from recurra import Classifier
 from recurra.core.errors import ConfigurationError
-from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord
 from recurra.data.configuration import DataConfig
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
+from recurra.deployment.onnx.traced import write_traced
 from recurra.ladder import choose_models
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.foreign import ForeignForSequenceClassification, foreign_configuration
@@ -25,8 +26,6 @@ from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_reviews
 from tiny_encoder import FOREIGN, write_foreign_encoder
-
-QUIET = Reporter(quiet=True)
 
 
 def test_it_is_trained_measured_and_exported_and_only_sharing_is_refused(tmp_path: Path) -> None:
@@ -76,14 +75,11 @@ def test_it_is_trained_measured_and_exported_and_only_sharing_is_refused(tmp_pat
 
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_torch_writes_every_family_as_onnx(kind: str, tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-    from recurra.deployment.onnx.traced import write_traced
-
     source = find_encoder(str(write_foreign_encoder(tmp_path / "encoder", kind)), any_family=True)
     names = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
     model = ForeignForSequenceClassification(foreign_configuration(source, **names)).eval()
     write_traced(model, "fp32", tmp_path, {"labels": "[]"})
-    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     for rows, tokens in ((1, 3), (4, 17), (2, 40)):
         ids = torch.randint(5, source.values["vocab_size"], (rows, tokens))
         mask = torch.ones_like(ids)

@@ -14,9 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("lm_eval", reason="pip install 'recurra[harness]'")
-
 from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager

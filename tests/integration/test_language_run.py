@@ -183,7 +183,6 @@ def test_the_loss_by_position_is_that_of_the_model_called_block_by_block(
 def test_the_harness_reads_a_run_as_our_evaluation_does(
     trained: TrainedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("lm_eval", reason="pip install 'recurra[harness]'")
     from recurra.study.harness import RecurraLM
 
     # It fits one window, which both cut alike.

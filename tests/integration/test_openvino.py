@@ -9,26 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import openvino
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-onnx = pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-openvino = pytest.importorskip("openvino", reason="pip install openvino")
-
-from onnx_graphs import FEED_FORWARDS, SHAPES, rows, session_of  # noqa: E402
-from recurra.cli.main import main  # noqa: E402
-from recurra.data.sst2 import load_sst2  # noqa: E402
-from recurra.deployment.export.build import export_run  # noqa: E402
-from recurra.deployment.export.manifest import ExportOptions  # noqa: E402
-from recurra.deployment.onnx.graph import Int8Linear, Linear  # noqa: E402
-from recurra.deployment.onnx.model import build_classifier  # noqa: E402
-from reviews import review_rows, train_tiny, write_reviews  # noqa: E402
-from tiny import stir, tiny_model  # noqa: E402
-from tiny_encoder import write_tiny_encoder  # noqa: E402
+from onnx_graphs import FEED_FORWARDS, SHAPES, rows, session_of
+from recurra.cli.main import main
+from recurra.data.sst2 import load_sst2
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions
+from recurra.deployment.onnx.graph import Int8Linear, Linear
+from recurra.deployment.onnx.model import build_classifier
+from reviews import review_rows, train_tiny, write_reviews
+from tiny import stir, tiny_model
+from tiny_encoder import write_tiny_encoder
 
 # Half of them are cut anywhere, most before the word that tells the label: of those a head is less sure.
 WHOLE = [text for text, _ in review_rows(60, seed=9)]

@@ -13,7 +13,6 @@ from recurra.core.record import read_record
 from recurra.study.plan import PlannedRun
 from small_study import PATIENCE_S, begun, wait_for_another_start, wait_for_victim, write_small_study
 
-pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
 
 

@@ -14,10 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("ray")
-pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-
 from recurra import Classifier
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions

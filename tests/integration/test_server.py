@@ -15,10 +15,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 
 from recurra import Classifier
 from recurra.core.record import read_record
@@ -31,19 +29,6 @@ from reviews import review_rows, train_linear, train_tiny
 from served import HEAD, Answer, Running, prompt_server, running, slow_model
 
 TEXTS = [text for text, _ in review_rows(40, seed=3)]
-LEGITIMATE = {
-    "empty": "",
-    "blank": " \t\n ",
-    "nul": "a \x00 b",
-    "control": "\x01\x1b[31m\x7f",
-    "right to left": "\u05e4\u05d9\u05dc\u05dd \u05de\u05e6\u05d5\u05d9\u05df \u202e reversed \u202c",
-    "emoji": "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f3f3\ufe0f\u200d\U0001f308 \U0001f44d\U0001f3fd great",
-    "combining": "e" + "\u0301" * 300,
-    "markup": "<script>alert(1)</script> & 'quotes' \"double\"",
-    "no space": "x" * 90_000,
-    "one script": "漢" * 3000,
-    "separators": "a\u2028b\u2029c\ufeff",
-}
 
 
 @pytest.fixture(scope="module")
@@ -164,15 +149,6 @@ def test_each_label_of_a_text_is_told_by_its_own_words_within_the_same_limits(se
     assert all(each["words"] == [] for each in nothing["words_by_label"])
 
 
-@pytest.mark.parametrize("text", LEGITIMATE.values(), ids=LEGITIMATE)
-def test_any_text_is_a_text(server: Running, folders: dict[str, Path], text: str) -> None:
-    for name in ("tiny", "linear"):
-        answer = server.post({"text": [text], "model": {"tiny": "tiny", "linear": "other"}[name]})
-        np.testing.assert_allclose(
-            probabilities(answer), Classifier.open(folders[name]).predict_proba([text]), atol=1e-6
-        )
-
-
 # More mistakes within JSON: `tests/unit/deployment/serving/test_bodies.py`.
 HOSTILE = {
     "empty body": (b"", 400, "malformed"),
@@ -183,20 +159,13 @@ HOSTILE = {
     "surrogate in UTF-8": (b'{"text": "\xed\xa0\x80"}', 400, "malformed"),
     "two documents": (b'{"text": "a"}{"text": "b"}', 400, "malformed"),
     "deep": (b"[" * 100_000, 422, "invalid"),
-    "deep text": (b'{"text": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 422, "invalid"),
     "huge number": (b'{"text": ' + b"9" * 100_000 + b"}", 422, "invalid"),
     "not a number": (b'{"text": NaN}', 400, "malformed"),
-    "string": (b'"a"', 422, "invalid"),
-    "nested list": (b'{"text": [["a"]]}', 422, "invalid"),
-    "model of a wrong type": (b'{"text": "a", "model": 1}', 422, "invalid"),
-    "no models": (b'{"text": "a", "model": []}', 422, "invalid"),
     "model twice": (b'{"text": "a", "model": ["tiny", "tiny"]}', 422, "invalid"),
     "unknown model": (b'{"text": "a", "model": "tony"}', 404, "unknown_model"),
     "path": (b'{"text": "a", "model": "../tiny"}', 404, "unknown_model"),
-    "absolute path": (b'{"text": "a", "model": "/etc/passwd"}', 404, "unknown_model"),
     "NUL in the model": (b'{"text": "a", "model": "tiny\\u0000"}', 404, "unknown_model"),
     "long model": (json.dumps({"text": "a", "model": "x" * 10**6}).encode(), 404, "unknown_model"),
-    "100,000 texts": (json.dumps({"text": ["a"] * 100_000}).encode(), 422, "too_many_texts"),
     "1e6 characters": (json.dumps({"text": "x" * 10**6}).encode(), 422, "text_too_long"),
     "10 MB": (json.dumps({"text": "x" * 10**7}).encode(), 413, "body_too_large"),
 }
@@ -224,11 +193,15 @@ BODIES = st.one_of(
 
 @settings(max_examples=60)
 @given(body=BODIES)
-def test_whatever_comes_is_answered(server: Running, body: object) -> None:
+@example(
+    body={"text": ["a \x00 b", "\x01\x1b[31m", "\u202e\u05e4", "e" + "\u0301" * 300, "x" * 90_000, "a\u2028b\ufeff"]}
+)
+def test_whatever_comes_is_answered(server: Running, folders: dict[str, Path], body: object) -> None:
     answer = server.post(body)
     if answer.status == 200:
         texts = [body["text"]] if isinstance(body["text"], str) else body["text"]
-        np.testing.assert_allclose(probabilities(answer).sum(axis=1), np.ones(len(texts)))
+        expected = Classifier.open(folders["tiny"]).predict_proba(texts)
+        np.testing.assert_allclose(probabilities(answer), expected, atol=1e-5)
     else:
         assert answer.refusal[0] in {400, 404, 422}
 
@@ -285,8 +258,8 @@ def test_the_schema_says_what_is_true(server: Running) -> None:
     document = server.get("/openapi.json").json
     request = document["components"]["schemas"]["ClassifyRequest"]
     assert len(request["examples"]) == 5
-    for example in request["examples"]:
-        assert server.post(example).status == 200
+    for body in request["examples"]:
+        assert server.post(body).status == 200
     operation = document["paths"]["/v1/classify"]["post"]
     assert {"200", "400", "404", "408", "413", "415", "422", "429", "503"} <= set(operation["responses"])
     assert request["properties"]["text"]["anyOf"][1]["maxItems"] == 256

@@ -9,10 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
-pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-
 from recurra import Classifier
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions

@@ -18,12 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-
-pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
-
-import msgspec
 import uvicorn
 
 from recurra import Classifier

@@ -6,14 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-
-pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
-pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra: dev)")
-
 import schemathesis
+from hypothesis import HealthCheck, given, settings
 
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
-
 from recurra.deployment.serving.limits import ServerLimits
 from served import HEAD, Running, deep_model, prompt_server, running, slow_model
 

@@ -19,7 +19,6 @@ import recurra.training.setfit as method
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, UnavailableError
-from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord
 from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.study.run import execute_run
@@ -30,7 +29,6 @@ from recurra.training.protocols import PROTOCOLS, ProtocolConfig
 from reviews import review_rows, write_reviews
 from tiny_encoder import write_tiny_encoder
 
-QUIET = Reporter(quiet=True)
 ROWS = 8
 
 

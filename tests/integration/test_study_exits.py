@@ -21,8 +21,6 @@ from recurra.study.spec import StudySpec
 from recurra.tasks.study_data import Machine, StudyData
 from reviews import write_reviews, write_tiny_model
 
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytestmark = pytest.mark.slow
 REQUESTS = ("safetensors-fp32", "onnx-int8")
 

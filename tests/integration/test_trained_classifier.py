@@ -25,14 +25,6 @@ from tiny_runs import TrainedRun
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
 
 
-def test_a_run_is_read_with_its_own_labels_and_limits(trained: TrainedRun) -> None:
-    classifier = Classifier.from_run(trained.folder)
-    assert classifier.classes_.tolist() == read_record(trained.folder).data.label_names == ["negative", "positive"]
-    rows = review_rows(60, seed=9)
-    right = np.mean(classifier.predict([text for text, _ in rows]) == np.array([label for _, label in rows]))
-    assert right > 0.8
-
-
 def test_the_classifier_gives_the_recorded_predictions_again(trained: TrainedRun) -> None:
     dataset = load_dataset(trained.config.data, None)
     for split in dataset.reported_splits:

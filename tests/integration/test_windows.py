@@ -45,15 +45,6 @@ def test_the_run_says_how_it_reads_and_is_measured_by_whole_texts(run: Path) -> 
     assert record.training.steps == 2 * -(-int(counts.sum()) // record.config["protocol"]["batch_size"])
 
 
-def test_words_behind_the_first_window_count(run: Path) -> None:
-    text = review_rows(1)[0][0]
-    cut = Classifier.open(run)
-    cut.engine.windows = 1  # type: ignore[attr-defined]
-    late = f"{text} and boring"
-    assert np.array_equal(cut.logits([text]), cut.logits([late]))
-    assert not np.allclose(Classifier.open(run).logits([text]), Classifier.open(run).logits([late]), atol=1e-6)
-
-
 def test_exports_read_as_the_run_does(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [text for text, _ in review_rows(9, seed=4)] + ["great " * 50, ""]
     wanted = Classifier.open(run).logits(texts)

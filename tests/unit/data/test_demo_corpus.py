@@ -31,7 +31,6 @@ POLARITY = {
     for key in ("good", "bad", "reserved_good", "reserved_bad")
     for word in lists[key].split()
 }
-RESERVED = {word for lists in LISTS for key in ("reserved_good", "reserved_bad") for word in lists[key].split()}
 WEAK = r"(?:slightly|somewhat|fairly|mildly|a little|a bit)"
 STRONG = r"(?:extremely|truly|incredibly|remarkably|exceptionally|thoroughly)"
 

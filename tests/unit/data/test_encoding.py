@@ -74,13 +74,6 @@ def test_encoding_leaves_no_truncation_behind(tokenizer) -> None:
     assert len(tokenizer("film " * 40)["input_ids"]) == 42
 
 
-def test_only_a_text_longer_than_a_window_makes_windows(tokenizer) -> None:
-    ids, offsets, counts = encode_windows(["film " * 4, "bad"], tokenizer, 6, 3)
-    assert (offsets.tolist(), counts) == ([0, 6, 9], None) and ids.dtype == np.int32
-    ids, offsets, counts = encode_windows(["bad", "film " * 5], tokenizer, 6, 3)
-    assert (np.diff(offsets).tolist(), counts.tolist()) == ([3, 4, 5], [1, 2])
-
-
 def test_a_huge_text_gives_the_same_ids(tokenizer) -> None:
     flat, offsets = encode_texts(["good film ! " * 40_000], tokenizer, 16)
     assert flat.tolist() == tokenizer("good film ! " * 50, truncation=True, max_length=16)["input_ids"]

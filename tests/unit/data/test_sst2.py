@@ -160,8 +160,6 @@ def test_real_official_does_not_leak(data_root: Path, seed: int) -> None:
         assert not [text for text in texts if len(text.split()) >= 4 and f" {text} " in train_texts]
 
 
-TREE = "(3 (2 (2 It) (2 's)) (4 (2 -LRB-) (4 (3 very) (4 lovely\\/fine))))"
-
 Nested = tuple[int, "str | list[Nested]"]
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from recurra.core.errors import DataError
 from recurra.data import formats, tables
@@ -58,16 +56,6 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
     assert table.labels == ["pos", "neg", "pos"]
     assert len(set(table.ids)) == 3
     assert [text for chunk in stream_texts(path, chunk_rows=2) for text in chunk] == [text for text, _ in ROWS]
-
-
-CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=20)
-
-
-@settings(max_examples=40)
-@given(st.lists(CELL, min_size=1, max_size=8), st.sampled_from([".csv", ".tsv", ".jsonl", ".parquet"]))
-def test_any_text_survives_any_format(tmp_path_factory, texts: list[str], suffix: str) -> None:
-    path = write(tmp_path_factory.mktemp("any"), suffix, [(text, "x") for text in texts])
-    assert [text for chunk in stream_texts(path) for text in chunk] == texts
 
 
 def test_extension_in_capitals_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:

@@ -19,9 +19,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from transformers import PreTrainedTokenizerFast
 
-pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-
 from extreme import EDGES, EDITS, LARGEST, SMALLEST, Edit, edited
 from recurra import Classifier, RecurraForSequenceClassification
 from recurra.core.errors import AuditError, RunError

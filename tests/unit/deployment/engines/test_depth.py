@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-
 from recurra import Classifier
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.cleaning import clean_texts

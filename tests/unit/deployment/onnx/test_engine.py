@@ -14,9 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-
 from recurra import Classifier
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, UnavailableError
 from recurra.core.sealed import describe_file

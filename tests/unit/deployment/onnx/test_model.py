@@ -12,27 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime as runtime
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-onnx = pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
-runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
-
-from onnx_graphs import FEED_FORWARDS, SHAPES, rows, session_of  # noqa: E402
-from recurra import RecurraForSequenceClassification, preset  # noqa: E402
-from recurra.core.errors import ConfigurationError  # noqa: E402
-from recurra.deployment.export.formats import OnnxFormat  # noqa: E402
-from recurra.deployment.onnx.graph import (  # noqa: E402
+from onnx_graphs import FEED_FORWARDS, SHAPES, rows, session_of
+from recurra import RecurraForSequenceClassification, preset
+from recurra.core.errors import ConfigurationError
+from recurra.deployment.export.formats import OnnxFormat
+from recurra.deployment.onnx.graph import (
     Graph,
     Int8Linear,
     Linear,
 )
-from recurra.deployment.onnx.model import build_classifier, write_onnx  # noqa: E402
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit  # noqa: E402
-from relaxed import RELAXED, relaxed_shapes  # noqa: E402
-from tiny import stir, tiny_model  # noqa: E402
+from recurra.deployment.onnx.model import build_classifier, write_onnx
+from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit
+from relaxed import RELAXED, relaxed_shapes
+from tiny import stir, tiny_model
 
 LONGEST = 20
 

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
-
 from recurra.deployment.engines.computation import Classified, softmax
 from recurra.deployment.serving.bodies import Extras, answer
 from recurra.deployment.serving.limits import Refusal, ServerLimits

@@ -11,10 +11,6 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
-pytest.importorskip("msgspec", reason="pip install 'recurra[serve]'")
-
 from starlette.requests import ClientDisconnect, Request
 
 from recurra.deployment.serving import bodies

@@ -18,12 +18,18 @@ from recurra.deployment.serving.application import read_examples, read_page
 def test_no_example_leaves_its_string_and_the_policy_names_the_script(examples: list[str]) -> None:
     examples = [text.encode("utf-8", "ignore").decode("utf-8") for text in examples]
     content, headers = read_page(examples)
-    scripts = re.findall(r"<script>(.*?)</script>", content.decode("utf-8"), re.DOTALL)
+    page = content.decode("utf-8")
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     assert len(scripts) == 1 and "addEventListener" in scripts[0]
     stated = re.search(r"^const EXAMPLES = (.*);$", scripts[0], re.MULTILINE)
     assert stated is not None and json.loads(stated[1]) == examples
-    digest = base64.b64encode(hashlib.sha256(scripts[0].encode("utf-8")).digest()).decode("ascii")
-    assert f"script-src 'sha256-{digest}'" in headers["Content-Security-Policy"]
+    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+    for tag, blocks in (("script", scripts), ("style", re.findall(r"<style>(.*?)</style>", page, re.DOTALL))):
+        digests = [base64.b64encode(hashlib.sha256(block.encode("utf-8")).digest()).decode("ascii") for block in blocks]
+        assert digests and policy.pop(f"{tag}-src") == " ".join(f"'sha256-{digest}'" for digest in digests)
+    nothing = dict.fromkeys(("default-src", "base-uri", "form-action", "frame-ancestors"), "'none'")
+    assert policy == {**nothing, "connect-src": "'self'", "img-src": "data:"}
+    assert headers["Cache-Control"] == "no-cache"
 
 
 def test_six_texts_of_a_file_are_offered_and_empty_lines_are_none(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ def change(folder: Path, **values: Any) -> None:
 
 
 def test_the_packaged_encoder_is_what_was_released() -> None:
-    pytest.importorskip("tokenizers")
     found = find_encoder("minilm")
     assert found.sha256 == PACKAGED["minilm"].sha256 and found.num_layers == 6
     assert (found.licence, found.shape("0 (3 4)x2 5")["num_recurrences"]) == ("Apache-2.0", 2)
