@@ -75,9 +75,9 @@ def quality_against_cost(
     split, measure = table.headline_split, table.judged_by
     quality = measure.heading.lower()
     points = [
-        (model, estimate, max(costs[model.label], 1e-6))
+        (model, estimate, costs[model.label])
         for model in table.models
-        if costs.get(model.label, 0.0) > 0 and not model.barred and (estimate := measure.of(model, split)) is not None
+        if model.label in costs and not model.barred and (estimate := measure.of(model, split)) is not None
     ]
     if not points:
         return None
@@ -86,7 +86,7 @@ def quality_against_cost(
     floor, ceiling = measure.limits
     y = drawing.linear_scale([min(values) - pad, max(values) + pad], BOTTOM, TOP, floor=floor, ceiling=ceiling)
     spent = [value for *_, value in points]
-    if max(spent) / min(spent) > 8:
+    if min(spent) > 0 and max(spent) / min(spent) > 8:
         x, logarithmic = drawing.logarithmic_scale(spent, LEFT, RIGHT), " (logarithmic)"
     else:
         x, logarithmic = drawing.linear_scale([0.0, max(spent) * 1.15], LEFT, RIGHT, ticks=4), ""

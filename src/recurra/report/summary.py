@@ -156,16 +156,16 @@ def word_counts(
         ConfigurationError: If there is no such run.
         RecurraError: If the data cannot be had, or have changed.
     """
-    tables = {}
-    for run in reporting.pooled(runs):
-        records = [part.record for part in run.folds or (run,) if isinstance(part.record, RunRecord)]
-        tables[tuple(record.data.fingerprint for record in records)] = records
-    tables.pop((), None)
-    if not tables:
+    reported: dict[tuple[str, ...], list[RunRecord]] = {}
+    for table in group_tables(reporting.pooled(runs), reporting):
+        for run in table.runs:
+            if records := [part.record for part in run.parts if isinstance(part.record, RunRecord)]:
+                reported[table.headline, *(record.data.fingerprint for record in records)] = records
+    if not reported:
         raise ConfigurationError("'--by-length' is for classifiers, and no run here is one; leave it out")
     words = {}
-    for records in tables.values():
-        splits = [recorded_split(record, record.data.reported_splits[-1], data_root) for record in records]
+    for (headline, *_), records in reported.items():
+        splits = [recorded_split(record, headline, data_root) for record in records]
         ids = [name for split in splits for name in split.ids]
         labels = np.concatenate([split.labels for split in splits])
         counts = np.concatenate([split.word_counts for split in splits])
@@ -443,19 +443,21 @@ def mark_fronts(
 
 
 def mark_failed(
-    models: Sequence[ModelSummary], before: Sequence[AuditLine], after: Sequence[AuditLine]
+    models: Sequence[ModelSummary], table: TableRuns, before: Sequence[AuditLine], after: Sequence[AuditLine]
 ) -> list[ModelSummary]:
-    """The models, which carry what failed in their names' rows, with the lines that `judge_leaks` made fail."""
-    new = [line for old, line in zip(before, after, strict=True) if old.status != line.status]
-    names, groups = [line.name for line in new], [line.group for line in new]
-    return [
-        replace(
-            model,
-            failed_audits=list(dict.fromkeys([*model.failed_audits, *names])),
-            failed_groups=list(dict.fromkeys([*model.failed_groups, *groups])),
-        )
-        for model in models
-    ]
+    """The models, which carry what failed in their names' rows, with the lines that `judge_leaks` made fail.
+
+    What an audit of the data found concerns all, what one of a model found those that it looked at.
+    """
+    failed = [line for old, line in zip(before, after, strict=True) if old.status != line.status]
+    marked = []
+    for model in models:
+        looked_at = {audit.name for run in table.groups[model.label] for audit in run.record.audits}
+        own = [line for line in failed if line.scope == "data" or line.name in looked_at]
+        names = dict.fromkeys([*model.failed_audits, *(line.name for line in own)])
+        groups = dict.fromkeys([*model.failed_groups, *(line.group for line in own)])
+        marked.append(replace(model, failed_audits=list(names), failed_groups=list(groups)))
+    return marked
 
 
 def reporting_of(task: str) -> Reporting:
@@ -524,7 +526,7 @@ def _table(study: _Study, table: TableRuns) -> TableSummary:
     tests = compare_models(scored[key], measure)
     lines = audit_lines(table.groups)
     audits = judge_leaks(lines, runs, scored[key], tests, measure)
-    models = mark_failed(models, lines, audits)
+    models = mark_failed(models, table, lines, audits)
     asked = answer_contrasts(questions.contrasts, key, scored, measure, tests)
     tokenizer = next((run.record.data.tokenizer for run in runs if run.record.data.tokenizer), {})
     common = TableSummary(

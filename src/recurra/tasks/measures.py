@@ -222,7 +222,7 @@ def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
     if len(values) < len(metrics):
         return None
     if measure.average is not None:
-        return Estimate(measure.average(values), None, None, None, (), "none")
+        return Estimate(measure.average(values), None, None, None, values, "none")
     if (of_seeds := over_seeds(values, measure.limits)) is not None:
         return of_seeds
     low, high = (measure.over_rows(metrics[0]) if measure.over_rows else None) or (None, None)

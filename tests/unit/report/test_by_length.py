@@ -81,6 +81,12 @@ def test_the_command_reads_the_data_again(tmp_path: Path, capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["tables"][0]["by_length"] == []
 
 
+def test_the_rows_are_those_of_the_split_that_is_judged(tmp_path: Path) -> None:
+    (table,) = report_records(RESULTS / "hops", tmp_path, command="", by_length=True).shown.tables
+    assert table.headline_split == "test" != table.reported_splits[-1]
+    assert {model.label for model in table.models} < {line.name for line in table.by_length}
+
+
 def test_the_folds_of_a_file_are_one_table(tmp_path: Path) -> None:
     rows = [f"{'word ' * (number % 7 + 1)}{'good' if number % 2 else 'bad'},{number % 2}" for number in range(90)]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows, ""]), encoding="utf-8")

@@ -184,7 +184,7 @@ def test_the_long_table_has_every_figure_of_every_seed_in_full(study: Study, tmp
                 value = measure.of(model, split)
                 if value is not None:
                     assert float(rows[model.label, split, measure.key, ""]) == value.mean
-                    for seed, of_seed in zip(model.seeds, value.values, strict=False):
+                    for seed, of_seed in zip(model.seeds, value.values, strict=True):
                         assert float(rows[model.label, split, measure.key, str(seed)]) == of_seed
     assert [float(row["gap"]) for row in found["contrasts"]] == [line.gap for line in table.contrasts]
     odds = [pair.odds_ratio for pair in table.tests]

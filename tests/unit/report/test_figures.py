@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,13 +19,16 @@ from recurra.report.summary import load_runs, reporting_of, summarise
 from recurra.tasks import drawing
 from recurra.tasks.classification.figures import MOST_LABELS
 from recurra.tasks.drawing import Chart
+from recurra.tasks.questions import Questions
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 
 
-def draw(folders: list[Path]) -> list[Chart]:
+def draw(folders: list[Path], lost: str = "", **asked: Any) -> list[Chart]:
+    """Charts of run folders; the first was not evaluated on the split that is lost."""
     runs, _ = load_runs(folders)
-    (table,) = summarise(runs).tables
+    runs[0].record.metrics.pop(lost, None)
+    (table,) = summarise(runs, **asked).tables
     return charts_of(table, {run.record.run_id: run for run in runs}, "t0", reporting_of("classification"))
 
 
@@ -73,6 +77,14 @@ def test_bubble_area_is_the_size_on_disk_and_places_are_ordered(tmp_path: Path) 
     assert float(baseline.get("cy")) < float(recurrent.get("cy"))
 
 
+def test_what_costs_nothing_is_drawn_too(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    asked = Questions(prices={"linear": 0.0, "recurrent": 0.1})
+    charts = draw([factory.run("linear", 0.7), factory.run("recurrent", 0.9)], questions=asked)
+    chart = next(chart for chart in charts if chart.heading == "Accuracy against price")
+    assert len(bubbles(chart)) == 2 and "linear and recurrent" in chart.caption
+
+
 def test_loss_lines_go_through_the_history(tmp_path: Path) -> None:
     folder = RunFactory(tmp_path, rows=SMALL).run("recurrent", epochs=5)
     chart = next(chart for chart in draw([folder]) if chart.kind == "loss")
@@ -90,10 +102,17 @@ def test_loss_lines_go_through_the_history(tmp_path: Path) -> None:
 
 def test_splits_of_rising_difficulty_are_drawn_in_their_order(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows={**SMALL, "hops-1": 200, "hops-2": 210, "hops-3": 220})
-    folder = factory.run("recurrent", 0.7)
-    chart = next(chart for chart in draw([folder]) if chart.kind == "difficulty")
-    line = next(item for item in parse(chart).iter("polyline") if "solid" in str(item.get("class")))
-    points = [tuple(map(float, point.split(","))) for point in str(line.get("points")).split()]
+    folder = factory.run("baseline", 0.7)
+    chart = next(
+        chart
+        for chart in draw([factory.run("stacked-narrow", 0.6), folder], lost="hops-2")
+        if chart.kind == "difficulty"
+    )
+    points, lost = (
+        [tuple(map(float, point.split(","))) for point in str(item.get("points")).split()]
+        for item in parse(chart).iter("polyline")
+    )
+    assert [x for x, _ in lost] == [points[0][0], points[2][0]]
     metrics = read_record(folder).metrics
     expected = [metrics[f"hops-{hops}"].accuracy for hops in (1, 2, 3)]
     assert [x for x, _ in points] == sorted(x for x, _ in points)

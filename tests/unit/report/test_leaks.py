@@ -90,6 +90,20 @@ def test_copies_that_make_the_difference_fail_for_every_model(
     assert [(each["status"], each["concerns"]) for each in audits] == [("failed", "every run")]
 
 
+def test_rows_that_a_teacher_knew_fail_for_its_student_alone(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS)
+    folders = [run(factory, "linear", 0.8, 0.55), run(factory, "recurrent", 0.8, 1.0)]
+    for folder, audits in zip(folders, ([], [{"name": "teacher.exact.test"}]), strict=True):
+        record = read_record(folder)
+        own = [record.audits[0].model_copy(update=audit) for audit in audits]
+        write_record(folder, record.model_copy(update={"audits": own}))
+    (table,) = summarise_folders(folders).tables
+    assert {model.label: model.failed_audits for model in table.models} == {
+        "linear": [], "recurrent": ["teacher.exact.test"],
+    }  # fmt: skip
+    assert table.recommended is not None and table.recommended.choice == "linear"
+
+
 def test_a_leak_is_judged_by_what_the_study_is_judged_by(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path / "runs", rows=ROWS)
     # Ahead on the copies alone, in rows whose mistakes cost nothing.

@@ -409,6 +409,9 @@ def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_pa
     assert "judged by macro F1 and not by accuracy" in table["conclusion"]
     assert "baseline" not in {item["choice"] for item in table["advice"]}
     assert [{test["a"], test["b"]} for test in table["tests"]] == [{"linear", "recurrent"}]
+    assert dict(table["advice"][0]["details"])["What you give up"] == "No macro F1."
+    results, *_ = reporting_of("classification").tables(summarise_folders(folders).tables[0])
+    assert "both cheaper and better by macro F1" in results.note
     expected = []
     for folder in folders[:2]:
         found = read_predictions(folder, "test")
@@ -470,6 +473,42 @@ def test_a_handful_of_test_rows_is_called_that(tmp_path: Path, rows: int, said: 
     factory = RunFactory(tmp_path, rows={"train": 400, "validation": 300, "test": rows})
     (table,) = summarise_runs([factory.run("linear", 0.7), factory.run("recurrent", 0.95)])["tables"]
     assert ("too few to choose by" in table["conclusion"]) == bool(said) and said in table["conclusion"]
+
+
+def test_a_class_is_ignored_by_the_rows_of_all_folds_together(tmp_path: Path) -> None:
+    folds = [
+        RunFactory(
+            tmp_path / str(fold), rows={"train": 90, "test": 12}, seed=fold, label_names=("a", "b", "c"),
+            data_config={"folds": 3, "fold": fold},
+        )
+        for fold in range(3)
+    ]  # fmt: skip
+    folders = [
+        fold.run(name, 0.9, only_says=says)
+        for fold in folds
+        for name, says in (("linear", None), ("recurrent", [0, 1]))
+    ]
+    (table,) = summarise_runs(folders)["tables"]
+    assert 5 <= sum(model(table, "recurrent")["scores"]["test"]["confusion_matrix"][2]) < 15
+    assert "recurrent is no classifier: it never says 'c'." in table["conclusion"]
+
+
+def test_one_model_that_was_not_tested_hides_no_difference(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [factory.run("linear", 0.7), factory.run("recurrent", 0.95), factory.run("baseline", 0.8, predictions=[])]
+    needed = summarise_runs(folders)["tables"][0]["advice"][1]
+    assert needed["choice"] == "yes, for accuracy" and "Better than linear: recurrent by" in needed["why"]
+    folders[1] = factory.run("recurrent", 0.7, seed=1)
+    needed = summarise_runs(folders)["tables"][0]["advice"][1]
+    assert needed["choice"] == "untested" and needed["why"].endswith("; not tested: baseline.")
+
+
+def test_answers_that_were_not_tested_are_called_so(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    (table,) = summarise_folders([factory.run("linear", 0.7), factory.run("recurrent", 0.95, predictions=[])]).tables
+    linear, other = table.models
+    answers = replace(table, models=[linear, replace(other, kind="answers")])
+    assert "the best that was trained here, untested." in reporting_of("classification").conclude(answers)
 
 
 def test_of_many_labels_a_few_that_are_never_said_bar_nobody(tmp_path: Path) -> None:

@@ -113,7 +113,10 @@ def _of_answers(table: LabellingTable, models: Sequence[ModelSummary]) -> list[s
         test = find_test(table.tests, model, best)
         interval = None if test is None else test.ahead(model.label)
         within = f" (95 % {measure.range(*interval)})" if interval else ""
-        chance = "" if test is None else f", {'beyond' if test.supported else 'not beyond'} chance"
+        tested = test is not None and test.verdict != "untested"
+        chance = (
+            f", {'beyond' if test.supported else 'not beyond'} chance" if test is not None and tested else ", untested"
+        )
         gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
         sentences.append(f"{model.label}: {gap} against {best.label}, the best that was trained here{within}{chance}.")
     if given:
@@ -189,7 +192,7 @@ def _never_said(table: LabellingTable, model: ModelSummary) -> tuple[str, float]
     """Classes that a model ignores, in words, and their share of the rows; nothing if there are none."""
     matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
     rows = matrix.sum(axis=1)
-    ignored = np.flatnonzero((matrix.sum(axis=0) == 0) & (rows >= FEWEST * len(model.runs)))
+    ignored = np.flatnonzero((matrix.sum(axis=0) == 0) & (rows >= FEWEST * len(model.seeds)))
     names = words([f"'{table.label_names[index]}'" for index in ignored[:3]])
     more = f" and {ignored.size - 3} more classes" if ignored.size > 3 else ""
     return f"{names}{more}" if ignored.size else "", float(rows[ignored].sum() / rows.sum())
@@ -310,7 +313,7 @@ class _Choice:
         costs = f"{_size(chosen)}{alone}, trained in {duration(chosen.training_wall_s)}."
         lost = self.measure.size(self.gap(chosen, best))
         loses = lost != self.measure.size(0)
-        given_up = "No accuracy." if self.measure.higher_is_better else "Nothing."
+        given_up = f"No {self.measure.in_text}." if self.measure.higher_is_better else "Nothing."
         if loses:
             given_up = f"{lost}, which {best.label} {'has more' if self.measure.higher_is_better else 'costs less'}."
         details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
@@ -355,14 +358,16 @@ class _Choice:
         control, rival = (self.best_of(kind) for kind in (linear, deep))
         tests = [(model, find_test(self.table.tests, control, model)) for model in deep]
         gap = self.measure.gap(self.gap(rival, control))
-        if any(test is None or test.p_holm is None for _, test in tests):
-            return Advice(NEEDED, "untested", f"{rival.label} differs from {control.label} by {gap}, untested.")
+        untested = [model.label for model, test in tests if test is None or test.p_holm is None]
         supported = [model for model, test in tests if test is not None and test.supported]
         better = [model for model in supported if self.measure.merit(self.gap(model, control)) > 0]
         cost = _cost_ratio(control, rival)
         if better:
             gains = words([f"{model.label} by {self.measure.size(abs(self.gap(model, control)))}" for model in better])
             return Advice(NEEDED, f"yes, for {self.measure.in_text}", f"Better than {control.label}: {gains}{cost}.")
+        if untested:
+            why = f"{rival.label} differs from {control.label} by {gap}; not tested: {words(untested)}."
+            return Advice(NEEDED, "untested", why)
         if len(supported) == len(deep):
             behind = self.measure.size(abs(self.gap(rival, control)))
             why = f"{control.label} is simply better: every Transformer is at least {behind} behind it"

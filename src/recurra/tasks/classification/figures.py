@@ -61,8 +61,11 @@ def _accuracy_by_difficulty(table: LabellingTable, key: str) -> Chart | None:
         return None
     lines = []
     for model in table.models:
-        figures = [value for name in splits if (value := ACCURACY.of(model, name)) is not None]
-        points = [Point(place, value.mean, value.low, value.high) for place, value in enumerate(figures, start=1)]
+        points = [
+            Point(place, value.mean, value.low, value.high)
+            for place, name in enumerate(splits, start=1)
+            if (value := ACCURACY.of(model, name)) is not None
+        ]
         lines.append(Line(model.label, model.color, points))
     ends = [end for line in lines for point in line.points for end in point[1:] if end is not None]
     y = drawing.linear_scale(ends, BOTTOM, TOP, floor=0.0, ceiling=1.0)

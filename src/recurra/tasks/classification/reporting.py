@@ -191,7 +191,7 @@ def results_table(table: LabellingTable, figures: Sequence[Measure]) -> Table:
         "changes nothing, and says how another sample of texts would differ. F1 is of label "
         f"{labels[1] if len(labels) == 2 else 'by label, averaged'}; loss is mean cross-entropy in nats."
         f"{f' {CALIBRATION_NOTE}' if calibrated else ''} {latency} On a Pareto front no other model is both cheaper "
-        "and more accurate; fronts are of means, whether or not a gap is supported."
+        f"and {table.judged_by.better}; fronts are of means, whether or not a gap is supported."
     )
     return results(table, figures, note=note)
 
@@ -205,7 +205,7 @@ def splits_table(table: LabellingTable) -> Table:
             value = ACCURACY.of(model, split)
             cells[split] = NONE if value is None else f"{ACCURACY.text(value)}, {interval(value)}"
         rows.append(cells)
-    chosen = [split.name for split in table.splits if "chose" in split.role]
+    chosen = [split.name for split in table.splits if "chose" in split.role and split.name in table.reported_splits]
     note = " ".join(f"The checkpoint was chosen on {name}: figures there are a little too good." for name in chosen)
     return Table("splits", "Accuracy on every reported split", rows, note if rows else "", folded=True)
 

@@ -231,8 +231,8 @@ def language_charts(table: TableSummary, key: str) -> list[Chart]:
     """All charts of a table; those for which there is nothing to draw are left out."""
     charts = []
     trained = [
-        (model.label, color, model.history)
-        for color, model in enumerate(table.models)
+        (model.label, model.color, model.history)
+        for model in table.models
         if max(map(len, model.history), default=0) > 1
     ]
     if trained:
@@ -277,11 +277,11 @@ def loops_taken(models: Sequence[LanguageModelSummary], key: str) -> Chart:
         for number, share in shares.items():
             left, right = (x(number - 0.4 + width * (index + side)) for side in (0, 1))
             box = {"x": left, "y": y(share), "width": right - left, "height": y(0.0) - y(share)}
-            parts.append(drawing.element("rect", class_=f"area {drawing.series(index)}", **box))
+            parts.append(drawing.element("rect", class_=f"area {drawing.series(model.color)}", **box))
         facts.append(f"{model.label}: {', '.join(f'{number} {100 * share:.0f} %' for number, share in shares.items())}")
         rules = {exits.chosen.label for exits in model.exits if exits.chosen is not None}
         rule = rules.pop() if len(rules) == 1 else "a rule chosen for each seed"
-        legend.append(LegendEntry(f"{model.label}: {rule}", index, "area"))
+        legend.append(LegendEntry(f"{model.label}: {rule}", model.color, "area"))
     heading = f"Loops taken on {models[0].exits[0].split}"
     caption = "Under the rule that was chosen on validation; mean over seeds."
     return drawing.chart("exits", heading, f"{'; '.join(facts)}.", key, *parts, legend=legend, caption=caption)
@@ -297,10 +297,10 @@ def loss_by_loop(models: Sequence[LanguageModelSummary], split: str, key: str) -
     lines = [
         Line(
             model.label,
-            color,
+            model.color,
             [Point(loop(head), of_head(LOSS, head).mean(model, split)) for head in heads_of(model, split)],
         )
-        for color, model in enumerate(models)
+        for model in models
     ]
     ticks = tuple(map(float, range(len(names))))
     x_scale = Scale(-0.4, len(names) - 0.6, LEFT, RIGHT, ticks)

@@ -184,6 +184,7 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
     assert taken.heading == "Loops taken on test"
     root = ElementTree.fromstring(str(taken.drawing))
     bars = [element for element in root.iter() if element.get("class", "").startswith("area")]
+    assert {bar.get("class") for bar in bars} == {f"area s{kept.color}"} != {"area s0"}
     heights = [float(bar.get("height", "0")) for bar in bars]
     assert len(bars) == 2 and heights[0] / heights[1] == pytest.approx(1.5, rel=1e-3)
     headings, rows = part_rows(LANGUAGE, summary.tables[0], "leaving")
