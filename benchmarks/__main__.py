@@ -39,9 +39,10 @@ PARTS = {
     "language": "benchmarks.language",
     "study": "benchmarks.study",
     "report": "benchmarks.report",
+    "usage": "benchmarks.usage",
 }
 # Parts that make up their own tokens.
-WITHOUT_ROWS = {"convolution", "layers", "generation", "exits", "language"}
+WITHOUT_ROWS = {"convolution", "layers", "generation", "exits", "language", "usage"}
 PRESETS = ("baseline", "recurrent")
 
 

@@ -1,0 +1,168 @@
+"""What a user waits for, by shipped commands: a text from the command line, a linear run, the server, the browser.
+
+The model is MiniLM, fine-tuned for one pass on generated reviews and exported as int8, so figures are about time alone.
+Commands are timed from start to end and take turns with a script of a few lines that opens the same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import functools
+import http.server
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.load import beside_peer
+from benchmarks.measures import Measure, Setting
+from benchmarks.turns import median_ms
+from recurra import Classifier
+from recurra.data.demo_corpus import demo_rows
+
+ENCODER = "minilm"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+COMMON: dict[str, Any] = {"part": "usage", "preset": ENCODER, "ours_name": "recurra"}
+SERVER_TARGETS = {"1": 1.2, "16": 1.3, "64": 1.5}
+SCRIPT = """
+import json, sys
+import numpy as np
+from onnxruntime import InferenceSession
+from tokenizers import Tokenizer
+row = Tokenizer.from_file(sys.argv[1] + "/tokenizer.json").encode(sys.argv[2])
+ids = np.array([row.ids], dtype=np.int64)
+session = InferenceSession(sys.argv[1] + "/model.onnx")
+(logits,) = session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})
+print(json.load(open(sys.argv[1] + "/export.json"))["label_names"][logits[0].argmax()])
+"""
+CLASSIFY = """async (texts) => {
+  const started = performance.now();
+  await window.model.classify(texts);
+  return performance.now() - started;
+}"""
+LOAD = """async () => {
+  const { Classifier } = await import("./recurra.mjs");
+  window.model = await Classifier.load(new URL("./", location));
+}"""
+
+
+def measure(setting: Setting) -> list[Measure]:
+    """Measures all four; without a browser on the machine, three."""
+    with tempfile.TemporaryDirectory(prefix="recurra-usage-") as name:
+        folder = Path(name)
+        rows = demo_rows(train_rows=setting.sized(1000, 200), validation_rows=100, test_rows=512)
+        file = folder / "reviews.csv"
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream).writerows([("text", "label"), *((row.text, row.label) for row in rows["train"])])
+        texts = [row.text for row in rows["test"]]
+        _recurra("train", "--model", ENCODER, "--data", file, "-o", folder / "run", "max_epochs=1")
+        for kind in ("onnx", "web"):
+            path = folder / kind
+            _recurra("export", folder / "run", "--format", kind, "--precision", "int8", "-o", path)
+        return [
+            *_commands(folder, file, texts[0], setting),
+            *_server(folder / "onnx", setting),
+            *_browser(folder, texts, setting),
+        ]
+
+
+def _recurra(*words: object) -> None:
+    # An audit that fails (3) is no failure of the command.
+    done = subprocess.run(
+        [sys.executable, "-m", "recurra", *map(str, words), "--quiet"], check=False, capture_output=True, text=True
+    )
+    if done.returncode not in (0, 3):
+        raise RuntimeError(done.stderr)
+
+
+def _commands(folder: Path, file: Path, text: str, setting: Setting) -> list[Measure]:
+    export, runs = str(folder / "onnx"), iter(range(1_000))
+    script = [sys.executable, "-c", SCRIPT, export, text]
+    calls: dict[str, Callable[[], object]] = {
+        "predict": lambda: _recurra("predict", export, text),
+        "script": lambda: subprocess.run(script, check=True, capture_output=True),
+    }
+    one = median_ms(calls, setting.sized(7, 1))
+    linear: Callable[[], object] = lambda: _recurra(  # noqa: E731
+        "train", "--model", "linear", "--data", file, "-o", folder / f"linear-{next(runs)}"
+    )
+    fit = median_ms({"linear": linear}, setting.sized(3, 1))["linear"]
+    return [
+        Measure(
+            title="one text from the command line, int8, of the 0.30 s allowed", ours=one["predict"],
+            other_name="a bare script", other=one["script"], unit="ms", result=100 * one["predict"] / 300,
+            result_unit="%", target=100, at_most=True, **COMMON,
+        ),
+        Measure(
+            title="a linear run of 1,000 rows from the command line, of 3 s allowed", ours=fit, other_name="allowed",
+            other=3000, unit="ms", result=100 * fit / 3000, result_unit="%", target=100, at_most=True, **COMMON,
+        ),
+    ]  # fmt: skip
+
+
+def _server(export: Path, setting: Setting) -> list[Measure]:
+    options = argparse.Namespace(
+        folder=export, threads=setting.threads, serve=[], data=None, text_column="text", texts=1,
+        seconds=setting.sized(3, 1),
+    )  # fmt: skip
+    rows = beside_peer(options)["clients"]
+    return [
+        Measure(
+            title=f"server, {clients} clients, against thirty lines of FastAPI", ours=row["ours_texts_s"],
+            other_name="FastAPI", other=row["peer_texts_s"], unit="texts/s", result=row["ratio_texts_s"],
+            result_unit="x", target=SERVER_TARGETS[clients], **COMMON,
+        )
+        for clients, row in rows.items()
+    ]  # fmt: skip
+
+
+def _browser(folder: Path, texts: list[str], setting: Setting) -> list[Measure]:
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        sys.stderr.write(f"usage: no browser on PATH (looked for {', '.join(BROWSERS)}); its figure is left out\n")
+        return []
+    from playwright.sync_api import sync_playwright
+
+    engine = Classifier.from_export(folder / "onnx", threads=setting.threads)
+    rates: dict[str, list[float]] = {"engine": [], "page": []}
+    with sync_playwright() as driver, _served(folder / "web") as address:
+        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        page = started.new_page()
+        page.goto(address)
+        page.evaluate(LOAD)
+        for round_ in range(setting.sized(6, 1)):
+            seconds = page.evaluate(CLASSIFY, texts) / 1000
+            begun = time.perf_counter()
+            engine.predict_proba(texts)
+            if round_ or setting.quick:  # the first warms both up
+                rates["engine"].append(len(texts) / (time.perf_counter() - begun))
+                rates["page"].append(len(texts) / seconds)
+        started.close()
+    page_rate, engine_rate = (float(np.median(rates[name])) for name in ("page", "engine"))
+    return [
+        Measure(
+            title="a web export in Chromium, of the engine's rate", ours=page_rate, other_name="recurra's engine",
+            other=engine_rate, unit="texts/s", result=page_rate / engine_rate, result_unit="x", target=1 / 3, **COMMON,
+        )
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    class Silent(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Silent, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
