@@ -56,7 +56,7 @@ from recurra.study.workers import Workers
 from recurra.tasks.base import ENCODER, RunConfig, task, task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.study_data import Machine, StudyData
-from recurra.tasks.summary import Summary, plain, uncollected
+from recurra.tasks.summary import Summary, plain
 
 _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME, RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME}
 
@@ -552,12 +552,11 @@ def _summarise(
     """The finished runs of a study, and what a report of them shows."""
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     texts, fingerprint = _own_texts(spec, data)
-    with uncollected():
-        runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
-        words = word_counts(runs, reporting_of(spec.task.name), data.machine.data_root) if by_length else {}
-        questions = replace(spec.questions, texts=texts, fingerprint=fingerprint, words=words)
-        exports = load_export_records(folder) if spec.exports else []
-        summary = summarise(runs, read_latency_file(folder), failed, base=folder, questions=questions, exports=exports)
+    runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
+    words = word_counts(runs, reporting_of(spec.task.name), data.machine.data_root) if by_length else {}
+    questions = replace(spec.questions, texts=texts, fingerprint=fingerprint, words=words)
+    exports = load_export_records(folder) if spec.exports else []
+    summary = summarise(runs, read_latency_file(folder), failed, base=folder, questions=questions, exports=exports)
     return runs, summary
 
 

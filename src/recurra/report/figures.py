@@ -13,7 +13,7 @@ from markupsafe import Markup
 from recurra.core.terminal import significant, words
 from recurra.report.summary import PRICE, SIZE, costs_of, latency_cost, reporting_of
 from recurra.tasks import drawing
-from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry
+from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Chart, LegendEntry, Line, Point
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.reporting import Records, Reporting
 from recurra.tasks.summary import Comparison, Summary, TableSummary
@@ -57,10 +57,6 @@ def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting
     return [*(chart for chart in charts if chart is not None), *reporting.charts(table, runs, key)]
 
 
-# Half of the width that an interval's bar keeps free of names.
-_BAR = 3.0
-
-
 def quality_against_cost(
     table: TableSummary, costs: Mapping[str, float], cost: str, *, name: str, unit: str, key: str
 ) -> Chart | None:
@@ -74,91 +70,79 @@ def quality_against_cost(
     """
     split, measure = table.headline_split, table.judged_by
     quality = measure.heading.lower()
-    points = [
-        (model, estimate, costs[model.label])
+    models = [
+        (model, Point(costs[model.label], estimate.mean, estimate.low, estimate.high))
         for model in table.models
         if model.label in costs and not model.barred and (estimate := measure.of(model, split)) is not None
     ]
-    if not points:
+    if not models:
         return None
-    values = [value for _, item, _ in points for value in (item.low, item.high, item.mean) if value is not None]
+    values = [value for _, point in models for value in point[1:] if value is not None]
     pad = max(max(values) - min(values), 0.01) * 0.15
-    floor, ceiling = measure.limits
-    y = drawing.linear_scale([min(values) - pad, max(values) + pad], BOTTOM, TOP, floor=floor, ceiling=ceiling)
-    spent = [value for *_, value in points]
+    y = drawing.linear_axis(
+        [min(values) - pad, max(values) + pad], f"{quality} on {split}", "{:.3f}".format, limits=measure.limits
+    )
+    title = {SIZE: "MiB on disk", PRICE: "price a text"}.get(cost, f"median {unit} a text, {name.partition(', ')[2]}")
+    spent = [point.x for _, point in models]
     if min(spent) > 0 and max(spent) / min(spent) > 8:
-        x, logarithmic = drawing.logarithmic_scale(spent, LEFT, RIGHT), " (logarithmic)"
+        x = drawing.logarithmic_axis(spent, title)
     else:
-        x, logarithmic = drawing.linear_scale([0.0, max(spent) * 1.15], LEFT, RIGHT, ticks=4), ""
-    title = f"median {unit} a text, {name.partition(', ')[2]}"
-    if cost in (SIZE, PRICE):
-        title = "MiB on disk" if cost == SIZE else "price a text"
-    largest = max(model.file_size_mib for model, *_ in points) or 1.0
-    circles = [
-        (x(value), y(item.mean), max(LARGEST_BUBBLE * math.sqrt(model.file_size_mib / largest), SMALLEST_BUBBLE))
-        for model, item, value in points
-    ]
-    parts = [
-        drawing.axes(
-            Axis(x, f"{title}{logarithmic}", significant), Axis(y, f"{quality} on {split}", lambda v: f"{v:.3f}")
-        )
-    ]
-    front = [(cx, cy) for (model, *_), (cx, cy, _) in zip(points, circles, strict=True) if cost in model.fronts]
-    if len(front) > 1:
-        parts.append(drawing.polyline(sorted(front), "front"))
-    facts = []
-    legend = []
-    for (model, item, value), (cx, cy, radius) in zip(points, circles, strict=True):
-        sizes = dict.fromkeys((f"{significant(value)} {unit}", f"{significant(model.file_size_mib)} MiB"))
-        facts.append(f"{model.label}: {quality} {measure.value(item.mean)}, {', '.join(sizes)}")
-        color = drawing.series(model.color)
+        x = drawing.linear_axis([0.0, max(spent) * 1.15], title, ends=(LEFT, RIGHT), ticks=4)
+    largest = max(model.file_size_mib for model, _ in models) or 1.0
+    lines, bubbles, circles, bars, facts = [], [], [], [], []
+    for model, point in models:
+        cx, cy = x(point.x), y(point.y)
+        radius = max(LARGEST_BUBBLE * math.sqrt(model.file_size_mib / largest), SMALLEST_BUBBLE)
+        circles.append((cx, cy, radius))
+        size = f"{significant(model.file_size_mib)} MiB"
+        sizes = dict.fromkeys((f"{significant(point.x)} {unit}", size))
+        facts.append(f"{model.label}: {quality} {measure.value(point.y)}, {', '.join(sizes)}")
         hint = drawing.element("title", facts[-1])
-        parts.append(drawing.element("circle", hint, cx=cx, cy=cy, r=radius, class_=f"bubble {color}"))
-        if item.low is not None and item.high is not None:
-            parts.append(drawing.segment(cx, y(item.low), cx, y(item.high), f"error {color}"))
-        parts.append(drawing.marker(model.color, cx, cy, 2.6, hint=facts[-1]))
-        legend.append(LegendEntry(f"{model.label}: {significant(model.file_size_mib)} MiB", model.color, "mark"))
-    bars = [
-        (cx - _BAR, y(item.high), cx + _BAR, y(item.low))
-        for (_, item, _), (cx, _, _) in zip(points, circles, strict=True)
-        if item.low is not None and item.high is not None
+        class_ = f"bubble {drawing.series(model.color)}"
+        bubbles.append(drawing.element("circle", hint, cx=cx, cy=cy, r=radius, class_=class_))
+        if point.low is not None and point.high is not None:
+            bars.append((cx - _BAR, y(point.high), cx + _BAR, y(point.low)))
+        lines.append(Line(f"{model.label}: {size}", model.color, [point]))
+    ahead = [
+        (model.label, circle[:2]) for (model, _), circle in zip(models, circles, strict=True) if cost in model.fronts
     ]
-    parts += _bubble_labels([model.label for model, *_ in points], circles, bars)
+    front = drawing.polyline(sorted(place for _, place in ahead), "front")
     power = 10.0 ** math.floor(math.log10(largest))
     reference = next(factor * power for factor in (5, 2, 1) if factor * power <= largest * 1.0001)
-    radius = LARGEST_BUBBLE * math.sqrt(reference / largest)
-    legend.append(LegendEntry(f"area = size on disk; this is {significant(reference)} MiB", None, "size", radius))
-    return drawing.chart(
+    area = f"area = size on disk; this is {significant(reference)} MiB"
+    return drawing.line_chart(
         "trade-off",
         f"{measure.heading} against {name}",
-        f"Bubble area is the size on disk. {'; '.join(facts)}.",
-        key,
-        *parts,
-        legend=legend,
+        lines,
+        x,
+        y,
+        key=key,
+        description=f"Bubble area is the size on disk. {'; '.join(facts)}.",
+        under=[*([front] if len(ahead) > 1 else []), *bubbles],
+        over=_bubble_labels([model.label for model, _ in models], circles, bars),
+        legend=[LegendEntry(area, None, "size", LARGEST_BUBBLE * math.sqrt(reference / largest))],
         caption=f"{'Up' if measure.higher_is_better else 'Down'} and left is better. Upright lines are the 95 % "
         f"intervals of {quality}. Pareto front (dotted; nothing is both cheaper and {measure.better}): "
-        f"{words([model.label for model, *_ in points if cost in model.fronts])}.",
+        f"{words([label for label, _ in ahead])}.",
     )
+
+
+# Half of the width that an interval's bar keeps free of names.
+_BAR = 3.0
 
 
 def _bubble_labels(
     names: Sequence[str], circles: Sequence[tuple[float, float, float]], bars: Sequence[Box]
 ) -> list[Markup]:
     """Names beside the bubbles, where there is room for one that no interval crosses: the legend has them all."""
-    taken = [*bars]
-    labels = []
-    for full, (cx, cy, r) in zip(names, circles, strict=True):
+    taken, labels = [*bars], []
+    for full, (cx, cy, radius) in zip(names, circles, strict=True):
         name = drawing.short(full, 22)
         # Names are bold.
         width = len(name) * drawing.CHARACTER_WIDTH * 1.12
         middle = min(max(cx - width / 2, LEFT + 2), RIGHT - width)
-        starts = [
-            (middle, cy - r - 5),
-            (middle, cy + r + drawing.TEXT_HEIGHT + 1),
-            (cx + r + 4, cy + 4),
-            (cx - r - 4 - width, cy + 4),
-        ]
-        for left, base in starts:
+        above, below = (middle, cy - radius - 5), (middle, cy + radius + drawing.TEXT_HEIGHT + 1)
+        for left, base in (above, below, (cx + radius + 4, cy + 4), (cx - radius - 4 - width, cy + 4)):
             box = (left, base - drawing.TEXT_HEIGHT, left + width, base + 2)
             inside = box[0] >= LEFT and box[2] <= RIGHT + 8 and box[1] >= 0 and box[3] <= BOTTOM - 2
             if inside and not any(_overlap(box, other) for other in taken):
@@ -180,7 +164,7 @@ def contrasts(table: TableSummary, key: str) -> Chart | None:
     bottom = TOP + ROW_HEIGHT * len(lines)
     ends = [end * measure.scale for line in lines for end in _ends(line)]
     pad = max(max(ends) - min(ends), 0.005 * measure.scale) * 0.05
-    x = drawing.linear_scale([min(ends) - pad, max(ends) + pad, 0.0], 14.0, WIDE - 14.0, ticks=8)
+    x = drawing.linear_axis([min(ends) - pad, max(ends) + pad, 0.0], ends=(14.0, WIDE - 14.0), ticks=8)
     parts = [
         drawing.segment(x(tick), TOP, x(tick), bottom + 4, "grid")
         + drawing.text(x(tick), bottom + 17, significant(tick).replace("-", "−"), "middle", "tick")
@@ -192,18 +176,15 @@ def contrasts(table: TableSummary, key: str) -> Chart | None:
     parts.append(drawing.text(WIDE / 2, bottom + 34, title, "middle", "axis-title"))
     for index, line in enumerate(lines):
         top = TOP + ROW_HEIGHT * index
-        y = top + 27
-        name = drawing.short(f"{line.name}: {line.a} − {line.b}", LONGEST_NAME)
-        parts.append(drawing.label(16.0, top + 14, name))
-        gap = line.gap * measure.scale
-        if line.low is not None and line.high is not None:
-            parts.append(drawing.segment(x(line.low * measure.scale), y, x(line.high * measure.scale), y, "rows s0"))
-        if line.half is not None:
-            half = line.half * measure.scale
-            parts.append(drawing.segment(x(gap - half), y, x(gap + half), y, "interval s0"))
+        y, half = top + 27, line.half
+        parts.append(drawing.label(16.0, top + 14, drawing.short(f"{line.name}: {line.a} − {line.b}", LONGEST_NAME)))
+        over_seeds = (None, None) if half is None else (line.gap - half, line.gap + half)
+        for (low, high), style in (((line.low, line.high), "rows"), (over_seeds, "interval")):
+            if low is not None and high is not None:
+                parts.append(drawing.segment(x(low * measure.scale), y, x(high * measure.scale), y, f"{style} s0"))
         shape = "mark s0" if line.verdict == "distinguishable" else "open s0"
-        hint = drawing.element("title", f"{line.a} − {line.b}: {gap:+.4g}, {line.verdict}")
-        parts.append(drawing.element("circle", hint, cx=x(gap), cy=y, r=4.2, class_=shape))
+        hint = drawing.element("title", f"{line.a} − {line.b}: {line.gap:+.4g}, {line.verdict}")
+        parts.append(drawing.element("circle", hint, cx=x(line.gap * measure.scale), cy=y, r=4.2, class_=shape))
     by_rows = measure.paired_by_rows
     described = "; ".join(f"{line.name}: {measure.gap(line.gap)}, {line.verdict}" for line in lines)
     return drawing.chart(

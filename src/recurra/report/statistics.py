@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from recurra.core.errors import RecurraError
 from recurra.core.terminal import p_value, words
 from recurra.evaluation.audits.grading import kept_rows
 from recurra.evaluation.audits.registry import meaning
-from recurra.evaluation.predictions import Predictions
 from recurra.evaluation.significance import (
     BootstrapDifference,
     bootstrap_between,
@@ -56,6 +54,7 @@ _WEIGHTED_CELLS = 500_000_000
 _LEAST_POOLED = 3
 
 Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
@@ -65,69 +64,49 @@ class Rows:
 
     Attributes:
         key: Hash of the identifiers and true labels, in order.
-        correct: Whether the prediction is right, ``(runs, rows)``.
-        truth: True labels, ``(rows,)``, where the measure asks for labels.
-        predicted: ``(runs, rows)``, likewise.
-        logits: ``(runs, rows, labels)``, likewise.
+        truth: True labels, ``(rows,)``.
+        predicted: ``(runs, rows)``.
+        logits: ``(runs, rows, labels)``, where the measure ranks by them.
         runs: Positions of the runs whose predictions could be read.
     """
 
     key: bytes
-    correct: Mask
-    truth: NDArray[np.int64] | None = None
-    predicted: NDArray[np.int64] | None = None
+    truth: Labels
+    predicted: Labels
     logits: NDArray[np.float32] | None = None
     runs: tuple[int, ...] = (0,)
 
     def of_runs(self, runs: Sequence[int]) -> Rows:
         """The same of some of the runs, by their positions."""
         places = [self.runs.index(run) for run in runs]
-        return replace(self, runs=tuple(runs), **{name: part[places] for name, part in self._by_run.items()})
+        logits = None if self.logits is None else self.logits[places]
+        return replace(self, predicted=self.predicted[places], logits=logits, runs=tuple(runs))
 
     def only(self, mask: Mask) -> Rows:
         """The same of some of the rows."""
-        truth = None if self.truth is None else self.truth[mask]
-        return replace(self, truth=truth, **{name: part[:, mask] for name, part in self._by_run.items()})
+        logits = None if self.logits is None else self.logits[:, mask]
+        return replace(self, truth=self.truth[mask], predicted=self.predicted[:, mask], logits=logits)
 
     @property
-    def _by_run(self) -> dict[str, Any]:
-        """The arrays whose first axis is runs, and the second rows."""
-        parts = {"correct": self.correct, "predicted": self.predicted, "logits": self.logits}
-        return {name: part for name, part in parts.items() if part is not None}
-
-    @property
-    def mean_correct(self) -> Floats:
-        """Share of the runs that get each row right, ``(rows,)``."""
-        return np.mean(self.correct, axis=0, dtype=np.float64)
-
-    @property
-    def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """True labels ``(rows,)`` and predicted ones ``(runs, rows)``."""
-        assert self.truth is not None and self.predicted is not None
-        return self.truth, self.predicted
+    def correct(self) -> dict[int, Mask]:
+        """Whether each run gets each row right, ``(rows,)``, by its position."""
+        return dict(zip(self.runs, self.predicted == self.truth, strict=True))
 
     def values(self, measure: Measure) -> tuple[float, ...]:
         """The measure of each run on these rows."""
-        if not measure.by_labels:
-            return tuple(self.correct.mean(axis=1).tolist())
-        truth, predicted = self.labels
-        if measure.of_rows is not None:
-            return tuple(float(measure.of_rows(truth, of_run).mean()) for of_run in predicted)
         if measure.of_logits is not None:
             assert self.logits is not None
-            return tuple(float(measure.of_logits(truth, of_run)(None)) for of_run in self.logits)
-        assert measure.of_classes is not None
-        labels = int(max(truth.max(), predicted.max())) + 1
-        support = np.bincount(truth, minlength=labels).astype(np.float64)
+            return tuple(float(measure.of_logits(self.truth, of_run)(None)) for of_run in self.logits)
+        if measure.of_classes is None:
+            return tuple(float(measure.of_rows(self.truth, of_run).mean()) for of_run in self.predicted)
+        labels = int(max(self.truth.max(), self.predicted.max())) + 1
+
+        def counts(of: Labels) -> Floats:
+            return np.bincount(of, minlength=labels).astype(np.float64)
+
         return tuple(
-            float(
-                measure.of_classes(
-                    np.bincount(truth[right], minlength=labels).astype(np.float64),
-                    support,
-                    np.bincount(of_run, minlength=labels).astype(np.float64),
-                )
-            )
-            for right, of_run in zip(self.correct, predicted, strict=True)
+            float(measure.of_classes(counts(self.truth[of_run == self.truth]), counts(self.truth), counts(of_run)))
+            for of_run in self.predicted
         )
 
 
@@ -176,24 +155,22 @@ def scored_model(
 
 def _read_rows(label: str, runs: Sequence[LoadedRun], split: str, measure: Measure) -> tuple[Rows | None, str]:
     """Of the runs whose predictions are on disk and whole; none, and why, if no run has any or runs have other rows."""
-    parts: list[Predictions] = []
-    keyed: dict[int, tuple[bytes, Mask]] = {}
+    truths: dict[bytes, Labels] = {}
+    predicted: dict[int, Labels] = {}
+    logits = []
     for place, run in enumerate(runs):
         with contextlib.suppress(RecurraError):
             part = run.predictions(split)
-            keyed[place] = part.key, part.correct
-            if measure.by_labels:
-                parts.append(part)
-    keys = {key for key, _ in keyed.values()}
-    if len(keys) > 1:
+            truths[part.key], predicted[place] = part.labels, part.predicted
+            if measure.ranks:
+                logits.append(part.logits)
+    if len(truths) > 1:
         return None, f"the seeds of {label} were not evaluated on the same rows of the {split} split"
-    if not any(correct.size for _, correct in keyed.values()):
+    if not any(truth.size for truth in truths.values()):
         return None, _missing(split)
-    rows = Rows(keys.pop(), np.stack([correct for _, correct in keyed.values()]), runs=tuple(keyed))
-    if not measure.by_labels:
-        return rows, ""
-    predicted, logits = np.stack([part.predicted for part in parts]), np.stack([part.logits for part in parts])
-    return replace(rows, truth=parts[0].labels, predicted=predicted, logits=logits), ""
+    ((key, truth),) = truths.items()
+    said = np.stack(list(predicted.values()))
+    return Rows(key, truth, said, np.stack(logits) if measure.ranks else None, tuple(predicted)), ""
 
 
 def _missing(split: str) -> str:
@@ -220,23 +197,18 @@ def seed_p_value(gaps: Sequence[float]) -> float | None:
 
 def bootstrap_gap(first: Rows, second: Rows, measure: Measure) -> BootstrapDifference:
     """Paired bootstrap over rows: of each row's value averaged over a model's runs, or of what takes all classes."""
-    if not measure.by_labels:
-        return paired_bootstrap(first.mean_correct, second.mean_correct)
-    (truth, a), (_, b) = first.labels, second.labels
-    if measure.of_rows is not None:
-        values = [np.mean([measure.of_rows(truth, of_run) for of_run in side], axis=0) for side in (a, b)]
-        return paired_bootstrap(*values)
+    truth, a, b = first.truth, first.predicted, second.predicted
     if measure.of_logits is not None:
         assert first.logits is not None and second.logits is not None
         return _bootstrap_of_logits(truth, (first.logits, second.logits), measure.of_logits)
-    assert measure.of_classes is not None
-    labels = int(max(truth.max(), a.max(), b.max())) + 1
-    return paired_bootstrap_by_class(truth, a, b, labels=labels, score=measure.of_classes)
+    if measure.of_classes is not None:
+        labels = int(max(truth.max(), a.max(), b.max())) + 1
+        return paired_bootstrap_by_class(truth, a, b, labels=labels, score=measure.of_classes)
+    means = [np.mean([measure.of_rows(truth, of_run) for of_run in side], axis=0) for side in (a, b)]
+    return paired_bootstrap(*means)
 
 
-def _bootstrap_of_logits(
-    truth: NDArray[np.int64], sides: Sequence[NDArray[np.float32]], score: LogitScore
-) -> BootstrapDifference:
+def _bootstrap_of_logits(truth: Labels, sides: Sequence[NDArray[np.float32]], score: LogitScore) -> BootstrapDifference:
     scores = [[score(truth, logits) for logits in side] for side in sides]
     samples = min(_MOST_SAMPLES, max(_FEWEST_SAMPLES, _WEIGHTED_CELLS // sum(side.size for side in sides)))
 
@@ -345,18 +317,11 @@ def _compare(
         return replace(line, reason=f"the models were not evaluated on the same rows of the {a.split} split")
     first, second = (rows.of_runs(sorted({pair[side] for pair in pairs})) for side, rows in enumerate((a.rows, b.rows)))
     drawn = bootstrap_gap(first, second, measure)
-    right = [dict(zip(side.runs, side.correct, strict=True)) for side in (first, second)]
-    of_seeds = [(right[0][i], right[1][j]) for i, j in pairs]
-    only_a = sum(int(np.count_nonzero(of_a & ~of_b)) for of_a, of_b in of_seeds)
-    only_b = sum(int(np.count_nonzero(of_b & ~of_a)) for of_a, of_b in of_seeds)
-    return replace(
-        line,
-        rows=a.rows.correct.shape[1],
-        low=drawn.low,
-        high=drawn.high,
-        p=drawn.p,
-        odds_ratio=discordant_odds_ratio(only_a, only_b),
-    )
+    right_a, right_b = first.correct, second.correct
+    only_a = sum(int(np.count_nonzero(right_a[i] & ~right_b[j])) for i, j in pairs)
+    only_b = sum(int(np.count_nonzero(right_b[j] & ~right_a[i])) for i, j in pairs)
+    odds = discordant_odds_ratio(only_a, only_b)
+    return replace(line, rows=len(a.rows.truth), low=drawn.low, high=drawn.high, p=drawn.p, odds_ratio=odds)
 
 
 def _read_pairs(a: ScoredModel, b: ScoredModel) -> list[tuple[int, int]]:
@@ -395,8 +360,8 @@ def by_length(
         a, b = (_side(side, key, scored) for side in (contrast.a, contrast.b))
         if contrast.verdict == "untested" or a is None or b is None or a.rows is None or b.rows is None:
             continue
-        right = [dict(zip(side.runs, side.correct.astype(np.float64), strict=True)) for side in (a.rows, b.rows)]
-        of_pairs = np.stack([right[0][i] - right[1][j] for i, j in _read_pairs(a, b)])
+        right_a, right_b = a.rows.correct, b.rows.correct
+        of_pairs = np.stack([right_a[i].astype(np.float64) - right_b[j] for i, j in _read_pairs(a, b)])
         over_seeds = mean_interval((of_pairs @ (means[-1] - means[0])).tolist())
         gaps.append(of_pairs.mean(axis=0))
         drawn = bootstrap_between(gaps[-1], masks[-1], masks[0])
@@ -407,7 +372,7 @@ def by_length(
             )
         )  # fmt: skip
     judged = [replace(change, statement="") for change in _judged(changes, measure)]
-    lines = [line(label, of.mean_correct) for label, of in rows.items()]
+    lines = [line(label, np.mean(list(of.correct.values()), axis=0)) for label, of in rows.items()]
     return lines + [line(f"{of.a} − {of.b}", gap, of) for of, gap in zip(judged, gaps, strict=True)]
 
 
@@ -497,15 +462,14 @@ def pool_contrasts(tables: Sequence[TableSummary]) -> list[PooledContrast]:
                 gaps[key][table.data].append(line.gap)
                 measures[key] = table.judged_by
     means = {
-        key: {name: fmean(of_data) for name, of_data in by_data.items()}
+        key: {data: fmean(of_data) for data, of_data in by_data.items()}
         for key, by_data in gaps.items()
         if len(by_data) >= _LEAST_POOLED
     }
     tested = {key: seed_p_value(list(by_data.values())) for key, by_data in means.items()}
     corrected = iter(holm([p for p in tested.values() if p is not None]))
     return [
-        _pooled(key, by_data, tested[key], None if tested[key] is None else next(corrected), measures[key])
-        for key, by_data in means.items()
+        _pooled(key, means[key], p, None if p is None else next(corrected), measures[key]) for key, p in tested.items()
     ]
 
 
@@ -521,20 +485,9 @@ def _pooled(
     if p_holm is not None and p_holm >= SIGNIFICANCE_LEVEL:
         verdict, why = "not distinguishable", f": other data could turn it round (p {p_value(p_holm)})"
     placed = f"over {len(gaps)} data sets {_placed(a, b, interval.mean, interval.half, measure)}, better on {ahead}"
+    statement = f"{name}: {placed}; {verdict}{why}."
     return PooledContrast(
-        name=name,
-        a=a,
-        b=b,
-        training=training,
-        precision=precision,
-        gaps=gaps,
-        gap=interval.mean,
-        half=interval.half,
-        ahead=ahead,
-        p=p,
-        p_holm=p_holm,
-        verdict=verdict,
-        statement=f"{name}: {placed}; {verdict}{why}.",
+        name, a, b, training, precision, gaps, interval.mean, interval.half, ahead, p, p_holm, verdict, statement
     )
 
 
@@ -552,7 +505,7 @@ def judge_leaks(
         predictions are not on disk, or there is nothing to compare.
     """
     whole = [model.rows for model in scored.values() if model.rows and len(model.rows.runs) == len(model.seeds)]
-    sizes = {rows.correct.shape[1] for rows in whole}
+    sizes = {len(rows.truth) for rows in whole}
     if len(scored) < 2 or len(whole) < len(scored) or len(sizes) > 1:
         return list(lines)
     (rows,) = sizes

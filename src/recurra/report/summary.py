@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from recurra.core.errors import ConfigurationError, DataError, RecurraError
 from recurra.core.files import read_json
@@ -40,14 +40,13 @@ from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import (
     AuditLine,
     ModelSummary,
-    PooledContrast,
     RunEntry,
     Summary,
     TableSummary,
-    uncollected,
 )
 
 STUDY_FILES = "configs/studies"
+_LATENCIES = TypeAdapter(dict[str, LatencyRecord])
 
 
 def read_study(folder: Path | str) -> list[Path]:
@@ -78,7 +77,6 @@ def study_file_of(folder: Path | str) -> Path | None:
     return next((file for file in files if in_study(file)), None)
 
 
-@uncollected()
 def load_runs(
     folders: Iterable[Path], failures: Mapping[str, str] | None = None
 ) -> tuple[list[LoadedRun], list[dict[str, str]]]:
@@ -120,31 +118,27 @@ def read_latency(
         Those of the runs by their identifiers, those of exports, and one warning for each entry that cannot be read.
     """
     values, warnings = latency or {}, list[str]()
-    of_runs, of_exports, memory = (
-        entry if isinstance(entry := values.get(key), Mapping) else {} for key in ("runs", "exports", "memory_mib")
-    )
 
-    def read(entries: Mapping[str, Any], failed: str) -> dict[str, dict[str, LatencyRecord]]:
-        timings = {}
-        for name, batches in entries.items():
+    def read(key: str, failed: str) -> dict[str, Any]:
+        entries, timings = values.get(key), {}
+        for name, batches in entries.items() if isinstance(entries, Mapping) else ():
             try:
-                timings[name] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
-            except (ValidationError, TypeError, ValueError):
+                timings[name] = _LATENCIES.validate_python(batches)
+            except ValidationError:
                 warnings.append(f"The study's latency of {failed.format(name)}.")
         return timings
 
     known = {run.record.run_id for run in runs}
     own = "run {} cannot be read; the run's own measurement is shown"
-    measured = read({name: entry for name, entry in of_runs.items() if name in known}, own)
+    measured = {name: timings for name, timings in read("runs", own).items() if name in known}
     share = values.get(WAITED)
     if measured and isinstance(share, int | float) and share > MOST_WAITED:
         warnings.append(
             f"Other programs had the processors {share:.0%} of the time while models were timed: milliseconds are too "
             "high. Delete latency.json and start the same command again on an idle machine; nothing is trained again."
         )
-    exports = read(of_exports, "export {} cannot be read and is left out")
-    sizes = {name: float(size) for name, size in memory.items() if isinstance(size, int | float)}
-    return measured, MeasuredExports(latency=exports, memory_mib=sizes), warnings
+    exports = read("exports", "export {} cannot be read and is left out")
+    return measured, MeasuredExports(latency=exports, memory_mib=values.get("memory_mib") or {}), warnings
 
 
 def word_counts(
@@ -191,27 +185,20 @@ def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableR
         for key in by_data.get(data) or [data]:
             members[key].append(run)
     titles = {key: reporting.title(key, reporting.variant(of_table[0])) for key, of_table in sorted(members.items())}
-    used = list(titles.values())
-    return [
-        _table_runs(
-            key, title if used.count(title) == 1 else f"{title} · data {key.fingerprint}", members[key], reporting
-        )
-        for key, title in titles.items()
-    ]
+    used, tables = list(titles.values()), []
+    for key, title in titles.items():
+        whole = title if used.count(title) == 1 else f"{title} · data {key.fingerprint}"
+        headline, warnings = _headline_split(members[key]), list[str]()
+        groups = _group_models(members[key], headline, reporting, warnings)
+        if "test" in members[key][0].record.data.splits and headline != "test":
+            warnings.append(f"The test split was not evaluated for every model: the '{headline}' split is shown first.")
+        tables.append(TableRuns(key, whole, reporting.variant(members[key][0]), groups, headline, warnings))
+    return tables
 
 
 def _data(key: TableKey) -> TableKey:
     """The key without what a model that stands everywhere does not know."""
     return key._replace(training="", precision="")
-
-
-def _table_runs(key: TableKey, title: str, members: Sequence[LoadedRun], reporting: Reporting) -> TableRuns:
-    warnings: list[str] = []
-    headline = _headline_split(members)
-    groups = _group_models(members, headline, reporting, warnings)
-    if "test" in next(iter(groups.values()))[0].record.data.splits and headline != "test":
-        warnings.append(f"The test split was not evaluated for every model: the '{headline}' split is shown first.")
-    return TableRuns(key, title, reporting.variant(members[0]), groups, headline, warnings)
 
 
 def _group_models(
@@ -466,7 +453,6 @@ def reporting_of(task: str) -> Reporting:
     return found
 
 
-@uncollected()
 def summarise(
     runs: Sequence[LoadedRun],
     latency: Mapping[str, Any] | None = None,
@@ -491,35 +477,32 @@ def summarise(
         raise DataError(f"the runs are of several tasks ({', '.join(tasks)}); report those of each by themselves")
     measured, timed, warnings = read_latency(latency, runs)
     tables: list[TableSummary] = []
-    pooled: list[PooledContrast] = []
     if tasks:
         reporting = reporting_of(tasks[0])
         groups = group_tables(reporting.pooled(runs), reporting)
+        measures = {table.key: reporting.measure_of(table, questions) for table in groups}
         scored = {
             table.key: {
-                label: scored_model(label, group, table.headline, reporting, measure=measure)
+                label: scored_model(label, group, table.headline, reporting, measure=measures[table.key])
                 for label, group in table.groups.items()
             }
             for table in groups
-            for measure in [reporting.measure_of(table, questions)]
         }
         study = _Study(reporting, questions, measured, replace(timed, records=exports), base, scored)
-        tables = [_table(study, table) for table in groups]
-        pooled = pool_contrasts(tables)
+        tables = [_table(study, table, measures[table.key]) for table in groups]
     return Summary(
         tables=tables,
         machines=_machines(runs),
         failed_runs=list(failed),
         warnings=warnings,
         task=tasks[0] if tasks else "",
-        pooled=pooled,
+        pooled=pool_contrasts(tables),
     )
 
 
-def _table(study: _Study, table: TableRuns) -> TableSummary:
+def _table(study: _Study, table: TableRuns, measure: Measure) -> TableSummary:
     reporting, questions, scored = study.reporting, study.questions, study.scored
     key, headline, runs = table.key, table.headline, table.runs
-    measure = reporting.measure_of(table, questions)
     unmarked = [_model(study, table, label, measure) for label in table.groups]
     batches = sorted({timing.batch_size for model in unmarked for timing in model.latency.values()})
     models = mark_fronts(unmarked, headline, batches, measure)

@@ -25,6 +25,7 @@ from recurra.core.record_parts import ANSWERS
 from recurra.data.configuration import RunData
 from recurra.models.adaptation.source import EncoderSource, find_encoder
 from recurra.tasks import PACKAGES, part_of
+from recurra.tasks.questions import Precision
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.tables import CommandResult
 from recurra.training.protocols import ProtocolConfig, load_protocol
@@ -143,7 +144,6 @@ def _parse_data(value: Any) -> RunData:
 
 
 DataEntry = Annotated[SerializeAsAny[RunData], BeforeValidator(_parse_data)]
-Precision = Literal["fp32", "bf16", "fp16"]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 

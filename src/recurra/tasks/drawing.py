@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from markupsafe import Markup, escape
 
-from recurra.core.terminal import count, decimal
+from recurra.core.terminal import count, decimal, significant
 
 WIDTH, HEIGHT = 380.0, 264.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 366.0, 12.0, 218.0
@@ -64,14 +64,19 @@ def series(index: int) -> str:
 
 
 @dataclass(frozen=True)
-class Scale:
-    """Maps values to coordinates: ``low`` to ``start`` and ``high`` to ``end``, linearly or by logarithm."""
+class Axis:
+    """Maps values to coordinates: ``low`` to ``start`` and ``high`` to ``end``, linearly or by logarithm.
+
+    ``text`` writes a value.
+    """
 
     low: float
     high: float
     start: float
     end: float
     ticks: tuple[float, ...]
+    title: str = ""
+    text: Callable[[float], str] = significant
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
@@ -83,16 +88,16 @@ class Scale:
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
 
-def linear_scale(
+def linear_axis(
     values: Sequence[float],
-    start: float,
-    end: float,
+    title: str = "",
+    text: Callable[[float], str] = significant,
     *,
+    ends: tuple[float, float] = (BOTTOM, TOP),
     ticks: int = 5,
-    floor: float | None = None,
-    ceiling: float | None = None,
-) -> Scale:
-    """A linear scale that holds all values between round ends."""
+    limits: tuple[float | None, float | None] = (None, None),
+) -> Axis:
+    """A linear axis, upright if nothing else is said, that holds all values between round ends within the limits."""
     low, high = min(values), max(values)
     if high - low < 1e-9:
         pad = abs(high) * 0.05 or 0.5
@@ -101,38 +106,31 @@ def linear_scale(
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
     low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    floor, ceiling = limits
     low = low if floor is None else max(low, floor)
     high = high if ceiling is None else min(high, ceiling)
     if high <= low:
         high = low + step
     first = math.ceil(low / step - 1e-9)
     marks = tuple(index * step for index in range(first, math.floor(high / step + 1e-9) + 1))
-    return Scale(low, high, start, end, marks)
+    return Axis(low, high, *ends, marks, title, text)
 
 
-def logarithmic_scale(values: Sequence[float], start: float, end: float) -> Scale:
-    """A logarithmic scale for positive values; ticks at 1, 2 and 5 times the powers of ten, fewer over a wide range."""
+def logarithmic_axis(values: Sequence[float], title: str = "", text: Callable[[float], str] = significant) -> Axis:
+    """A horizontal axis of positive values; ticks at 1, 2 and 5 times the powers of ten, fewer over a wide range."""
     low, high = min(values) / 1.6, max(values) * 1.6
     factors = (1, 2, 5) if math.log10(high / low) < 2.5 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     marks = tuple(factor * 10.0**power for power in powers for factor in factors)
-    return Scale(low, high, start, end, tuple(mark for mark in marks if low <= mark <= high), logarithmic=True)
+    within = tuple(mark for mark in marks if low <= mark <= high)
+    return Axis(low, high, LEFT, RIGHT, within, f"{title} (logarithmic)", text, logarithmic=True)
 
 
-def whole_scale(low: int, high: int) -> Scale:
-    """A horizontal scale of whole numbers with about ten ticks."""
+def whole_axis(low: int, high: int, title: str, text: Callable[[float], str] = "{:.0f}".format) -> Axis:
+    """A horizontal axis of whole numbers with about ten ticks."""
     pad = max((high - low) * 0.04, 0.5 if low == high else 0.0)
     step = max(1, math.ceil((high - low) / 10))
-    return Scale(low - pad, high + pad, LEFT, RIGHT, tuple(map(float, range(low, high + 1, step))))
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A scale with the title of its axis and the text of its values."""
-
-    scale: Scale
-    title: str
-    text: Callable[[float], str]
+    return Axis(low - pad, high + pad, LEFT, RIGHT, tuple(map(float, range(low, high + 1, step))), title, text)
 
 
 def text(x: float, y: float, content: str, anchor: str = "start", class_: str | None = None) -> Markup:
@@ -156,24 +154,23 @@ def segment(x: float, y: float, end_x: float, end_y: float, class_: str) -> Mark
     return element("line", x1=x, x2=end_x, y1=y, y2=end_y, class_=class_)
 
 
-def axes(horizontal: Axis, vertical: Axis) -> Markup:
+def axes(x: Axis, y: Axis) -> Markup:
     """Both axes with grid lines, ticks, tick labels and titles."""
-    x, y = horizontal.scale, vertical.scale
     parts = [
         segment(x.start, y(tick), x.end, y(tick), "grid")
-        + text(x.start - 6, y(tick) + 3.6, vertical.text(tick), "end", "tick")
+        + text(x.start - 6, y(tick) + 3.6, y.text(tick), "end", "tick")
         for tick in y.ticks
     ]
     parts += [
         segment(x(tick), y.start, x(tick), y.start + 4, "axis")
-        + text(x(tick), y.start + 16, horizontal.text(tick), "middle", "tick")
+        + text(x(tick), y.start + 16, x.text(tick), "middle", "tick")
         for tick in x.ticks
     ]
     parts += [
         segment(x.start, y.start, x.end, y.start, "axis"),
         segment(x.start, y.start, x.start, y.end, "axis"),
-        text((x.start + x.end) / 2, y.start + 33, horizontal.title, "middle", "axis-title"),
-        upright(11, (y.start + y.end) / 2, vertical.title),
+        text((x.start + x.end) / 2, y.start + 33, x.title, "middle", "axis-title"),
+        upright(11, (y.start + y.end) / 2, y.title),
     ]
     return Markup("").join(parts)
 
@@ -198,7 +195,7 @@ def marker(index: int, x: float, y: float, size: float = 3.4, *, hint: str = "")
 class LegendEntry:
     """What a colour, line or size stands for.
 
-    ``style`` is ``mark``, ``open``, ``area``, ``size``, or a line's: ``solid``, ``interval``, ``rows``.
+    ``style`` is ``mark``, ``open``, ``size``, or a line's: ``solid``, ``interval``, ``rows``.
     """
 
     label: str
@@ -223,8 +220,6 @@ class LegendEntry:
             inside = marker(self.color or 0, 9, 6, 4)
         elif self.style == "open":
             inside = element("circle", cx=9, cy=6, r=4, class_=f"open {color}")
-        elif self.style == "area":
-            inside = element("rect", x=1, y=1, width=16, height=10, class_=f"area {color}")
         else:
             inside = segment(1, 6, 17, 6, f"{'line' if self.style == 'solid' else self.style} {color}")
         return element("svg", inside, width=width, height=height, aria_hidden="true")
@@ -285,35 +280,61 @@ class Point(NamedTuple):
     high: float | None = None
 
 
+Style = Literal["solid", "dashed", "outline"]
+_BY_EPOCH: tuple[Style, ...] = ("solid", "dashed")
+
+
 @dataclass(frozen=True)
 class Line:
-    """A series of a line chart; dashed lines stand beside the solid one of the same name and are not in the legend."""
+    """A series of a line chart.
+
+    ``style`` is ``solid``, ``dashed``, which stands beside the solid one of the same name and is not in the legend, or
+    ``outline``, of a distribution, whose points have no markers.
+    """
 
     label: str
     color: int
     points: Sequence[Point]
-    dashed: bool = False
+    style: Style = "solid"
 
 
-def line_chart(kind: Kind, heading: str, lines: Sequence[Line], x: Axis, y: Axis, *, key: str, caption: str) -> Chart:
-    """Lines with a marker at each point, and intervals where points have them."""
-    parts = [axes(x, y)]
+def line_chart(
+    kind: Kind,
+    heading: str,
+    lines: Sequence[Line],
+    x: Axis,
+    y: Axis,
+    *,
+    key: str,
+    caption: str,
+    description: str = "",
+    under: Sequence[Markup] = (),
+    over: Sequence[Markup] = (),
+    legend: Sequence[LegendEntry] = (),
+) -> Chart:
+    """Lines with a marker at each point, intervals where points have them, and what is drawn under and over them.
+
+    Without a description it is where each line begins and ends; ``legend`` follows the lines.
+    """
+    parts = [axes(x, y), *under]
     for line in lines:
-        coordinates = [(x.scale(point.x), y.scale(point.y)) for point in line.points]
+        coordinates = [(x(point.x), y(point.y)) for point in line.points]
         color = series(line.color)
-        parts.append(polyline(coordinates, f"line {'dashed' if line.dashed else 'solid'} {color}"))
-        for (left, top), point in zip(coordinates, line.points, strict=True):
+        if len(coordinates) > 1:
+            parts.append(polyline(coordinates, f"line {line.style} {color}"))
+        for (left, top), point in zip(coordinates, line.points if line.style != "outline" else (), strict=False):
             if point.low is not None and point.high is not None:
-                parts.append(segment(left, y.scale(point.low), left, y.scale(point.high), f"error {color}"))
-            hint = f"{line.label}{' (dashed)' if line.dashed else ''}, {x.title} {x.text(point.x)}: {point.y:.4g}"
+                parts.append(segment(left, y(point.low), left, y(point.high), f"error {color}"))
+            dashed = " (dashed)" if line.style == "dashed" else ""
+            hint = f"{line.label}{dashed}, {x.title} {x.text(point.x)}: {point.y:.4g}"
             parts.append(marker(line.color, left, top, 2.8, hint=hint))
-    described = "; ".join(
-        f"{line.label} from {y.text(line.points[0].y)} to {y.text(line.points[-1].y)}"
-        for line in lines
-        if line.points and not line.dashed
-    )
-    legend = [LegendEntry(line.label, line.color, "mark") for line in lines if not line.dashed]
-    return chart(kind, heading, f"{y.title} by {x.title}: {described}.", key, *parts, legend=legend, caption=caption)
+    named = [line for line in lines if line.style != "dashed"]
+    ends = [
+        f"{line.label} from {y.text(line.points[0].y)} to {y.text(line.points[-1].y)}" for line in named if line.points
+    ]
+    entries = [LegendEntry(line.label, line.color, "solid" if line.style == "outline" else "mark") for line in named]
+    described = description or f"{y.title} by {x.title}: {'; '.join(ends)}."
+    return chart(kind, heading, described, key, *parts, *over, legend=[*entries, *legend], caption=caption)
 
 
 def chart_by_epoch(
@@ -324,7 +345,7 @@ def chart_by_epoch(
     key: str,
     *,
     y_title: str,
-    y_text: Callable[[float], str],
+    digits: int,
     caption: str,
 ) -> Chart:
     """Values of epochs, means over the seeds; a mean over fewer seeds would jump, so epochs are those that all reached.
@@ -335,16 +356,14 @@ def chart_by_epoch(
     lines = []
     for label_, color, seeds in histories:
         reached = list(zip(*seeds, strict=False))
-        for index, field in enumerate(fields):
-            points = [
-                Point(epochs[0].epoch, statistics.fmean(getattr(epoch, field) for epoch in epochs))
-                for epochs in reached
-            ]
-            lines.append(Line(label_, color, points, dashed=index == 1))
-    numbers = [int(point.x) for line in lines for point in line.points]
-    values = [point.y for line in lines for point in line.points]
-    x = Axis(whole_scale(min(numbers), max(numbers)), "epoch", lambda value: f"{value:.0f}")
-    y = Axis(linear_scale(values, BOTTOM, TOP, floor=0.0), y_title, y_text)
+        for field, style in zip(fields, _BY_EPOCH, strict=False):
+            means = [statistics.fmean(getattr(epoch, field) for epoch in epochs) for epochs in reached]
+            points = [Point(epochs[0].epoch, mean) for epochs, mean in zip(reached, means, strict=True)]
+            lines.append(Line(label_, color, points, style))
+    points = [point for line in lines for point in line.points]
+    numbers = [int(point.x) for point in points]
+    y = linear_axis([point.y for point in points], y_title, lambda value: decimal(value, digits), limits=(0.0, None))
+    x = whole_axis(min(numbers), max(numbers), "epoch")
     return line_chart(kind, heading, lines, x, y, key=key, caption=caption)
 
 
@@ -352,8 +371,7 @@ def chart_by_rows(heading: str, lines: Sequence[Line], y_title: str, key: str, c
     """Quality by the number of training rows, on a logarithmic scale."""
     points = [point for line in lines for point in line.points]
     rows = sorted({point.x for point in points})
-    scale = logarithmic_scale(rows, LEFT, RIGHT)
-    x = Axis(Scale(scale.low, scale.high, LEFT, RIGHT, tuple(rows), True), "rows trained on (logarithmic)", count)
+    x = replace(logarithmic_axis(rows, "rows trained on", count), ticks=tuple(rows))
     values = [value for point in points for value in point[1:] if value is not None]
-    y = Axis(linear_scale(values, BOTTOM, TOP, floor=0.0, ceiling=1.0), y_title, lambda value: decimal(value, 3))
+    y = linear_axis(values, y_title, lambda value: decimal(value, 3), limits=(0.0, 1.0))
     return line_chart("data-size", heading, lines, x, y, key=key, caption=caption)

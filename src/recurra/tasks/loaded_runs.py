@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from recurra.evaluation.predictions import Predictions, read_predictions
 PLACE_SETTINGS = frozenset(
     {"seed", "output", "data_root", "device", "threads", "workers", "cache_dir", "name", "run_id", "keep_checkpoints"}
 )
+
+_Record = TypeVar("_Record", bound=AnyRecord)
 
 
 class TableKey(NamedTuple):
@@ -44,6 +46,11 @@ class LoadedRun:
     record: AnyRecord
     beside: Any = None
     folds: tuple[LoadedRun, ...] = ()
+
+    def record_of(self, kind: type[_Record]) -> _Record:
+        """Its record, which is of this kind."""
+        assert isinstance(self.record, kind), f"{self.folder} holds a run of {self.record.task}"
+        return self.record
 
     @property
     def parts(self) -> tuple[LoadedRun, ...]:

@@ -74,7 +74,7 @@ class MeasuredExports:
 
 
 Interval = tuple[float, float]
-RowScore = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
+RowScore = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
 # A figure ``(...)`` for how often each row counts, ``(..., rows)``; once each if that is absent.
 WeightedScore = Callable[[NDArray[np.float64] | None], NDArray[np.float64]]
 # The same from true labels ``(rows,)`` and logits ``(rows, labels)``.
@@ -96,9 +96,8 @@ class Measure:
             the same rows; otherwise runs of equal seeds are held against each other.
         of_classes: Value from the counts of each class, where it is no mean over rows: rows are then resampled with
             their labels.
-        of_rows: Value of each row, ``(rows,)``, from true and predicted labels, likewise, where it is a mean over rows
-            but not that of being right.
         of_logits: Value from the logits, likewise, where it takes more than what was said.
+        of_rows: Value of each row, ``(rows,)``, from true and predicted labels, likewise, where it is a mean over rows.
         limits: Between which all values lie; an open end is none.
         scale: What a difference is multiplied by to be in ``unit``.
         digits: Decimals of a value.
@@ -118,8 +117,8 @@ class Measure:
     over_rows: Callable[[Any], Interval | None] | None = None
     paired_by_rows: bool = False
     of_classes: ClassScore | None = None
-    of_rows: RowScore | None = None
     of_logits: LogitScore | None = None
+    of_rows: RowScore = np.equal
     limits: tuple[float | None, float | None] = (None, None)
     scale: float = 1.0
     digits: int = 4
@@ -159,11 +158,6 @@ class Measure:
         """Its name within a sentence."""
         word = self.heading.split()[0]
         return self.heading if word.isupper() else self.heading[0].lower() + self.heading[1:]
-
-    @property
-    def by_labels(self) -> bool:
-        """Whether it takes the labels of rows to hold two models against each other, and not what was right alone."""
-        return any(part is not None for part in (self.of_classes, self.of_rows, self.of_logits))
 
     @property
     def ranks(self) -> bool:
@@ -228,6 +222,11 @@ def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
     low, high = (measure.over_rows(metrics[0]) if measure.over_rows else None) or (None, None)
     basis: Basis = "none" if low is None else "examples"
     return Estimate(values[0], 0.0 if len(values) > 1 else None, low, high, values, basis)
+
+
+def estimates(measures: Sequence[Measure], metrics: Sequence[Any]) -> dict[str, Estimate]:
+    """Those of several measures, by their keys, of which there is one."""
+    return {part.key: value for part in measures if (value := estimate(part, metrics)) is not None}
 
 
 def over_seeds(values: tuple[float, ...], limits: tuple[float | None, float | None]) -> Estimate | None:

@@ -8,17 +8,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from recurra.core.configuration import Settings
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.data.configuration import DataConfig
 
 Costs = dict[str, dict[str, float]]
+# YAML reads 7 as a number.
+_Label = Annotated[str, BeforeValidator(str)]
+_COSTS = TypeAdapter(dict[_Label, dict[_Label, Annotated[float, Field(ge=0, allow_inf_nan=False)]]])
 LARGEST_BYTES = 2**20
 _FORM = "write a row a true label and a column a predicted one, with the labels as headings"
 
@@ -34,16 +37,14 @@ def read_costs(path: Path) -> Costs:
         ConfigurationError: If it cannot be read, is too large, or does not hold a cost, at least 0, of every pair.
     """
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(LARGEST_BYTES + 1)
-        text = raw.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigurationError(f"cannot read the costs '{path}': {reason}; give a CSV or JSON file") from error
-    if len(raw) > LARGEST_BYTES:
-        raise ConfigurationError(f"the costs '{path}' have more than {LARGEST_BYTES:,} bytes; {_FORM}")
-    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise ValueError(f"more than {LARGEST_BYTES:,} bytes")
+        text = path.read_text(encoding="utf-8-sig")
         values = json.loads(text) if path.suffix.lower() == ".json" else _of_csv(text)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot read the costs '{path}': {error.strerror}; give a CSV or JSON file"
+        ) from error
     except (ValueError, RecursionError, csv.Error) as error:
         raise ConfigurationError(f"the costs '{path}' cannot be read ({error}); {_FORM}") from error
     return check_costs(values, f"the costs '{path}'")
@@ -66,31 +67,23 @@ def check_costs(values: Any, source: str) -> Costs:
     Raises:
         ConfigurationError: If it is none.
     """
-    if not isinstance(values, Mapping) or not all(isinstance(row, Mapping) for row in values.values()):
-        raise ConfigurationError(f"{source} are no table of true by predicted labels; {_FORM}")
-    if len(values) < 2:
-        raise ConfigurationError(f"{source} have {len(values)} true labels, at least 2 are needed; {_FORM}")
-    costs: Costs = {}
-    for true, row in values.items():
-        if set(row) != set(values):
-            raise ConfigurationError(
-                f"{source} name the true labels {', '.join(map(str, values))}, and for '{true}' the predicted ones "
-                f"{', '.join(map(str, row))}; both must be the same"
-            )
-        costs[str(true)] = {
-            str(predicted): _cost(cost, f"{source}: '{true}' said '{predicted}'") for predicted, cost in row.items()
-        }
-    return costs
-
-
-def _cost(value: Any, source: str) -> float:
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise ConfigurationError(f"{source} costs '{value}'; a number of at least 0 is needed")
-    return number
+        costs: Costs = _COSTS.validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        labels = " said ".join(f"'{label}'" for label in first["loc"])
+        raise ConfigurationError(
+            f"{source}: {labels} costs '{first['input']}'; a number of at least 0 is needed; {_FORM}"
+        ) from error
+    if len(costs) < 2:
+        raise ConfigurationError(f"{source} have {len(costs)} true labels, at least 2 are needed; {_FORM}")
+    for true, row in costs.items():
+        if set(row) != set(costs):
+            raise ConfigurationError(
+                f"{source} name the true labels {', '.join(costs)}, and for '{true}' the predicted ones "
+                f"{', '.join(row)}; both must be the same"
+            )
+    return costs
 
 
 def ordered_costs(costs: Mapping[str, Mapping[str, float]], label_names: Sequence[str]) -> list[list[float]]:
@@ -106,7 +99,8 @@ def ordered_costs(costs: Mapping[str, Mapping[str, float]], label_names: Sequenc
     return [[costs[true][said] for said in label_names] for true in label_names]
 
 
-PRECISIONS = ("fp32", "bf16", "fp16")
+Precision = Literal["fp32", "bf16", "fp16"]
+PRECISIONS = get_args(Precision)
 
 
 def split_side(side: str) -> tuple[str, str | None]:
@@ -143,22 +137,9 @@ class Contrast(Settings):
 class PublishedReference(Settings):
     """Which published table stands beside which of ours."""
 
-    table: str
+    table: _Label
     data: dict[str, Any] = Field(default_factory=dict)
-    precision: str | None = None
-
-    @field_validator("table", mode="before")
-    @classmethod
-    def _name(cls, value: Any) -> str:
-        # YAML reads 7 as a number.
-        return str(value)
-
-    @field_validator("precision")
-    @classmethod
-    def _known_precision(cls, value: str | None) -> str | None:
-        if value is not None and value not in PRECISIONS:
-            raise ValueError(unknown("precision", value, PRECISIONS))
-        return value
+    precision: Precision | None = None
 
     def check(self, tables: Mapping[str, Any]) -> None:
         """Looks whether the table and the keys of the data are known.

@@ -12,7 +12,7 @@ from recurra.core.exits_record import ExitsRecord, read_exits
 from recurra.core.terminal import significant, words
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import Measure, MeasuredExports
+from recurra.tasks.measures import Measure, MeasuredExports, Score
 from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.summary import RECOMMENDED, Advice, Comparison, ModelSummary, TableSummary, unspoiled
 from recurra.tasks.tables import Table, leaving_lines
@@ -73,6 +73,8 @@ class Reporting(ABC):
 
     task: str
     measures: tuple[Measure, ...]
+    # How a title calls the split protocol.
+    protocol = "{} protocol"
 
     def measure_of(self, table: TableRuns, questions: Questions) -> Measure:
         """What the models of a table are compared by: what was asked for, or the first."""
@@ -111,9 +113,18 @@ class Reporting(ABC):
         """The same runs with those put together that are parts of one; see `LoadedRun.folds`."""
         return runs
 
-    @abstractmethod
     def key(self, run: LoadedRun) -> TableKey:
-        """What a run shares with those that it may be compared with."""
+        """What a run shares with those that it may be compared with.
+
+        That is corpus, split protocol, content and part of the data, training and precision.
+        """
+        record, data = run.record, run.record.data
+        training, precision = record.training.protocol, record.environment.precision
+        return TableKey(data.name, data.protocol, data.fingerprint, self.part(run), training, precision)
+
+    def part(self, run: LoadedRun) -> str:
+        """What of the data its fingerprint does not tell."""
+        return ""
 
     @abstractmethod
     def key_text(self, key: TableKey) -> str:
@@ -127,9 +138,12 @@ class Reporting(ABC):
         """The same without the seed that drew it: tables that differ in nothing else are draws of one thing."""
         return self.variant(run)
 
-    @abstractmethod
     def title(self, key: TableKey, variant: str) -> str:
         """Heading of a table."""
+        training = f"{key.training} training" if key.training else ""
+        return " · ".join(
+            filter(None, (key.data, self.protocol.format(key.protocol), variant, training, key.precision))
+        )
 
     def label(self, run: LoadedRun) -> str:
         """Name of a run's model in tables."""
@@ -154,7 +168,7 @@ class Reporting(ABC):
     # What is known of them.
 
     @abstractmethod
-    def score(self, split: str, metrics: Sequence[Any], measure: Measure) -> Any:
+    def score(self, split: str, metrics: Sequence[Any], measure: Measure) -> Score:
         """A model on one split, from the metrics of its seeds, with an estimate of what it is judged by."""
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:

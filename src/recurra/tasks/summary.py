@@ -5,9 +5,7 @@ A task adds what only it has by subclasses of `ModelSummary` and `TableSummary`.
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
@@ -310,42 +308,21 @@ class Summary:
     pooled: list[PooledContrast] = field(default_factory=list)
 
 
-_LEAVES = frozenset({str, int, float, bool, type(None)})
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Pauses the collection of cycles: records have none, and each pass would visit all that were read so far."""
-    paused = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if paused:
-            gc.enable()
-
-
-@uncollected()
 def plain(value: Any) -> Any:
-    """Plain values of nested dataclasses and records; `dataclasses.asdict` copies every leaf as if it could change."""
-    return _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    # Most values are leaves: asking what else they could be is what takes the time.
+    """Plain values of nested dataclasses and records."""
     if value is None or isinstance(value, (str, float, int)):
         return value
     if isinstance(value, (list, tuple)):
-        return [item if item.__class__ in _LEAVES else _plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Measure):
         return value.key
     if isinstance(value, Score):
         rest = {key: part for key, part in vars(value).items() if key != "figures" and part}
         if "confusion_matrix" in rest:
             rest["confusion_matrix"] = matrix_as_written(rest["confusion_matrix"])
-        return _plain(rest | value.figures)
+        return plain(rest | value.figures)
     if is_dataclass(value):
         value = vars(value)
     if isinstance(value, dict):
-        return {key: item if item.__class__ in _LEAVES else _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

@@ -94,7 +94,7 @@ def test_the_linear_control_runs_once_for_all_seeds_and_protocols() -> None:
         ({"contrasts": [{"name": "x", "a": "baseline", "b": "linear", "note": 1}]}, "unknown key .contrasts.0.note."),
         ({"published": [{"table": 77}]}, "unknown published table '77'"),
         ({"published": [{"table": 7, "data": {"fractoin": 1}}]}, r"\(did you mean 'fraction'\?\)"),
-        ({"published": [{"table": 7, "precision": "fp8"}]}, "unknown precision 'fp8'"),
+        ({"published": [{"table": 7, "precision": "fp8"}]}, "input should be 'fp32', 'bf16' or 'fp16'"),
     ],
 )
 def test_a_mistake_in_a_study_is_one_clear_line(values: dict[str, Any], message: str) -> None:

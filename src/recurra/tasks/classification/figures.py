@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from recurra.core.record import LengthSummary, RunRecord
-from recurra.core.terminal import decimal, significant
+from recurra.core.terminal import decimal
 from recurra.tasks import drawing
 from recurra.tasks.classification.measures import ACCURACY
-from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
+from recurra.tasks.drawing import LEFT, RIGHT, Chart, Line, Point
 from recurra.tasks.labelling.reporting import LabellingTable, shown_model
+from recurra.tasks.reporting import Records
 from recurra.tasks.summary import ModelSummary
 
 # Of more labels, the matrix has no figures and is drawn of the recommended model alone.
@@ -23,28 +24,28 @@ INTERVALS = "Upright lines are the 95 % intervals: over seeds where there are se
 MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
 
 
-def table_charts(table: LabellingTable, records: Mapping[str, RunRecord], key: str) -> list[Chart]:
+def table_charts(table: LabellingTable, runs: Records, key: str) -> list[Chart]:
     """The charts of one table, after those that every task has."""
     charts = []
     histories = [
         (model.label, model.color, seeds)
         for model in table.models
-        if (seeds := [history for run in model.runs if (history := records[run.run_id].training.history)])
+        if (seeds := [history for run in model.runs if (history := runs[run.run_id].record.training.history)])
     ]
     if histories:
         charts += [
             drawing.chart_by_epoch(
                 "accuracy", "Validation accuracy by epoch", histories, ["validation_accuracy"], f"{key}-accuracy",
-                y_title="validation accuracy", y_text=lambda value: decimal(value, 3),
+                y_title="validation accuracy", digits=3,
                 caption="On the split that chooses the checkpoint; means over seeds.",
             ),
             drawing.chart_by_epoch(
                 "loss", "Loss by epoch", histories, ["validation_loss", "train_loss"], f"{key}-loss",
-                y_title="loss in nats", y_text=lambda value: decimal(value, 2),
+                y_title="loss in nats", digits=2,
                 caption="Solid: validation, dashed: train; means over seeds.",
             ),
         ]  # fmt: skip
-    splits = records[table.models[0].runs[0].run_id].data.splits
+    splits = runs[table.models[0].runs[0].run_id].record_of(RunRecord).data.splits
     named = {name: splits[name].words for name in ("train", table.headline_split) if name in splits}
     many = len(table.label_names) > LABELS_WITH_FIGURES
     models = [model for model in table.models if not many or model is shown_model(table)]
@@ -68,26 +69,19 @@ def _accuracy_by_difficulty(table: LabellingTable, key: str) -> Chart | None:
         ]
         lines.append(Line(model.label, model.color, points))
     ends = [end for line in lines for point in line.points for end in point[1:] if end is not None]
-    y = drawing.linear_scale(ends, BOTTOM, TOP, floor=0.0, ceiling=1.0)
-    return drawing.line_chart(
-        "difficulty", f"Accuracy by difficulty: {table.title}", lines,
-        Axis(drawing.whole_scale(1, len(splits)), "split", lambda value: splits[round(value) - 1]),
-        Axis(y, "accuracy", lambda value: decimal(value, 2)),
-        key=key, caption=INTERVALS,
-    )  # fmt: skip
+    x = drawing.whole_axis(1, len(splits), "split", lambda value: splits[round(value) - 1])
+    y = drawing.linear_axis(ends, "accuracy", lambda value: decimal(value, 2), limits=(0.0, 1.0))
+    heading = f"Accuracy by difficulty: {table.title}"
+    return drawing.line_chart("difficulty", heading, lines, x, y, key=key, caption=INTERVALS)
 
 
-def study_charts(tables: Sequence[LabellingTable], records: Mapping[str, RunRecord]) -> list[Chart]:
+def study_charts(tables: Sequence[LabellingTable], runs: Records) -> list[Chart]:
     """Charts across tables that were trained on parts of one corpus: lengths of each part, and accuracy by rows."""
     groups: dict[str, dict[str, LengthSummary]] = defaultdict(dict)
     by_rows: dict[str, list[tuple[int, LabellingTable]]] = defaultdict(list)
     for table in tables:
-        data = records[table.models[0].runs[0].run_id]
-        settings = data.config.get("data")
-        part = settings if isinstance(settings, dict) else {}
-        train = data.data.splits.get("train")
-        if train is None:
-            continue
+        run = runs[table.models[0].runs[0].run_id]
+        part, train = run.data_settings, run.record_of(RunRecord).data.splits["train"]
         name = f"{table.data}, {table.protocol}"
         if tail := part.get("length_tail"):
             groups[name].setdefault(f"{tail} {100 * float(part.get('tail_fraction') or 0):.3g} %", train.words)
@@ -119,41 +113,26 @@ def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, LabellingTable]],
 
 
 def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart | None:
-    """Distributions of lengths in words over each other: the first as an area, the others as lines."""
+    """Distributions of lengths in words over each other."""
     named = {name: lengths for name, lengths in named.items() if sum(lengths.counts)}
     if not named:
         return None
     shown = max(_edge_of_share(lengths) for lengths in named.values())
-    densities = [_densities(lengths) for lengths in named.values()]
-    ticks = drawing.linear_scale([0.0, float(shown)], LEFT, RIGHT, ticks=6).ticks
-    x = Scale(0.0, float(shown), LEFT, RIGHT, tuple(tick for tick in ticks if tick <= shown))
-    y = drawing.linear_scale([0.0, max(share for bins in densities for _, _, share in bins)], BOTTOM, TOP, floor=0.0)
-    axes = drawing.axes(
-        Axis(x, "words in a text", lambda value: f"{value:.0f}"), Axis(y, "% of texts, a word of length", significant)
-    )
-    parts = [axes]
-    for index, bins in enumerate(densities):
-        points = [(x(0.0), y(0.0))]
-        for left, right, share in bins:
-            if left < shown:
-                points += [(x(left), y(share)), (x(min(right, shown)), y(share))]
-        points.append((points[-1][0], y(0.0)))
-        parts.append(drawing.polyline(points, f"{'line' if index else 'area'} {drawing.series(index)}"))
+    lines = [
+        Line(name, color, _outline(lengths, shown), "outline") for color, (name, lengths) in enumerate(named.items())
+    ]
+    ends, limits = (LEFT, RIGHT), (0.0, float(shown))
+    x = drawing.linear_axis(limits, "words in a text", "{:.0f}".format, ends=ends, ticks=6, limits=limits)
+    shares = [point.y for line in lines for point in line.points]
+    y = drawing.linear_axis(shares, "% of texts, a word of length", limits=(0.0, None))
     facts = "; ".join(
         f"{name}: mean {lengths.mean:.1f}, median {lengths.median:.0f}, 90 % up to {lengths.p90:.0f}, "
         f"longest {lengths.max}"
         for name, lengths in named.items()
     )
     beyond = shown <= max(lengths.max for lengths in named.values())
-    return drawing.chart(
-        "lengths",
-        heading,
-        f"{facts}.",
-        key,
-        *parts,
-        legend=[LegendEntry(name, index, "solid" if index else "area") for index, name in enumerate(named)],
-        caption=f"{facts}.{' The longest 0.5 % or fewer are cut off.' if beyond else ''}",
-    )
+    caption = f"{facts}.{' The longest 0.5 % or fewer are cut off.' if beyond else ''}"
+    return drawing.line_chart("lengths", heading, lines, x, y, key=key, description=f"{facts}.", caption=caption)
 
 
 def _edge_of_share(lengths: LengthSummary) -> int:
@@ -166,13 +145,14 @@ def _edge_of_share(lengths: LengthSummary) -> int:
     return lengths.edges[-1]
 
 
-def _densities(lengths: LengthSummary) -> list[tuple[int, int, float]]:
-    """``(left edge, right edge, % of texts a word)``: bins differ in width, so areas and not heights are shares."""
-    total = sum(lengths.counts)
-    return [
-        (left, right, 100.0 * number / total / max(right - left, 1))
-        for left, right, number in zip(lengths.edges, lengths.edges[1:], lengths.counts, strict=False)
-    ]
+def _outline(lengths: LengthSummary, shown: int) -> list[Point]:
+    """Percent of texts a word: bins differ in width, so areas and not heights are shares."""
+    total, points = sum(lengths.counts), [Point(0.0, 0.0)]
+    for left, right, rows in zip(lengths.edges, lengths.edges[1:], lengths.counts, strict=False):
+        if left < shown:
+            share = 100.0 * rows / total / max(right - left, 1)
+            points += [Point(left, share), Point(min(right, shown), share)]
+    return [*points, Point(points[-1].x, 0.0)]
 
 
 def confusion(model: ModelSummary, table: LabellingTable, key: str) -> Chart | None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import eye_array
 
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record import MetricsRecord
 from recurra.evaluation.metrics import log_softmax, rank_labels
 from recurra.evaluation.significance import ClassScore
 from recurra.tasks.labelling.reporting import LabellingTable
-from recurra.tasks.measures import Measure, RowScore, WeightedScore
+from recurra.tasks.measures import Measure, WeightedScore
 from recurra.tasks.questions import COST
 
 BOOTSTRAP_SAMPLES = 2000
@@ -29,38 +29,9 @@ _Z_95 = 1.959964
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Cells:
-    """The cells of a confusion matrix that are not zero, in one or several samples of its rows.
-
-    Attributes:
-        true: Label of each cell, ``(cells,)``.
-        said: What was predicted, ``(cells,)``.
-        counts: ``(cells,)``, or ``(samples, cells)``.
-    """
-
-    labels: int
-    true: NDArray[np.int64]
-    said: NDArray[np.int64]
-    counts: Floats
-
-    @classmethod
-    def of(cls, confusion_matrix: Sequence[Sequence[int]]) -> Cells:
-        """Of ``[true][predicted]``."""
-        matrix = np.asarray(confusion_matrix, dtype=np.float64)
-        true, said = np.nonzero(matrix)
-        return cls(len(matrix), true, said, matrix[true, said])
-
-    def sums(self, labels: NDArray[np.int64], chosen: NDArray[np.bool_] | slice = slice(None)) -> Floats:
-        """Rows by label, ``(..., labels)``, with a label for each cell."""
-        cells = labels[chosen]
-        table = csr_array((np.ones(len(cells)), (cells, np.arange(len(cells)))), shape=(self.labels, len(cells)))
-        sums: Floats = (table @ self.counts[..., chosen].T).T
-        return sums
-
-
-# A figure ``(...)`` of confusion matrices.
-CellScore = Callable[[Cells], Floats]
+# A figure ``(...)`` of a confusion matrix ``[true][predicted]`` from its cells that are not zero: the labels of each
+# cell, ``(cells,)`` twice, how often it counts, ``(..., cells)``, and the number of labels.
+CellScore = Callable[[NDArray[np.int64], NDArray[np.int64], Floats, int], Floats]
 
 
 def f1_by_class(right: Floats, support: Floats, said: Floats) -> Floats:
@@ -100,24 +71,36 @@ def _f1_of_label(index: int) -> ClassScore:
 
 def by_class(score: ClassScore) -> CellScore:
     """A figure of the counts of classes."""
-    return lambda cells: score(
-        cells.sums(cells.true, cells.true == cells.said), cells.sums(cells.true), cells.sums(cells.said)
-    )
+
+    def of_cells(true: NDArray[np.int64], said: NDArray[np.int64], counts: Floats, labels: int) -> Floats:
+        one_hot = eye_array(labels, format="csr")
+        is_true, is_said = one_hot[true], one_hot[said]
+        right = is_true.multiply((true == said)[:, None]).tocsr()
+        return score(counts @ right, counts @ is_true, counts @ is_said)
+
+    return of_cells
 
 
 def by_cost(costs: Sequence[Sequence[float]]) -> CellScore:
     """Mean cost of a row, from costs ``[true][predicted]``."""
     cost_of = np.asarray(costs, dtype=np.float64)
 
-    def score(cells: Cells) -> Floats:
-        mean: Floats = (cells.counts * cost_of[cells.true, cells.said]).sum(axis=-1) / cells.counts.sum(axis=-1)
+    def of_cells(true: NDArray[np.int64], said: NDArray[np.int64], counts: Floats, labels: int) -> Floats:
+        del labels
+        mean: Floats = (counts * cost_of[true, said]).sum(axis=-1) / counts.sum(axis=-1)
         return mean
 
-    return score
+    return of_cells
+
+
+def _cells(confusion_matrix: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, int]:
+    matrix = np.asarray(confusion_matrix, dtype=np.float64)
+    true, said = np.nonzero(matrix)
+    return true, said, matrix[true, said], len(matrix)
 
 
 def _read(score: CellScore) -> Callable[[MetricsRecord], float]:
-    return lambda metrics: float(score(Cells.of(metrics.confusion_matrix)))
+    return lambda metrics: float(score(*_cells(metrics.confusion_matrix)))
 
 
 def _over_rows(score: CellScore) -> Callable[[MetricsRecord], tuple[float, float] | None]:
@@ -130,17 +113,17 @@ def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: CellScore
     Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions
     themselves are not needed, and a cell without rows is never drawn.
     """
-    cells = Cells.of(confusion_matrix)
-    rows = int(cells.counts.sum())
-    if rows == 0 or cells.labels < 2:
+    true, said, counts, labels = _cells(confusion_matrix)
+    rows = int(counts.sum())
+    if rows == 0 or labels < 2:
         return None
     generator = np.random.default_rng(BOOTSTRAP_SEED)
     # Of thousands of labels the sums of all samples together would take gigabytes.
-    at_once = max(1, _SUMS_AT_ONCE // max(cells.labels, len(cells.true)))
+    at_once = max(1, _SUMS_AT_ONCE // max(labels, len(true)))
     scores = []
     for done in range(0, BOOTSTRAP_SAMPLES, at_once):
-        draws = generator.multinomial(rows, cells.counts / rows, size=min(at_once, BOOTSTRAP_SAMPLES - done))
-        scores.append(score(replace(cells, counts=draws.astype(np.float64))))
+        draws = generator.multinomial(rows, counts / rows, size=min(at_once, BOOTSTRAP_SAMPLES - done))
+        scores.append(score(true, said, draws.astype(np.float64), labels))
     low, high = np.quantile(np.concatenate(scores), [0.025, 0.975])
     return float(low), float(high)
 
@@ -279,8 +262,7 @@ def _logit_interval(value: float, relevant: int) -> tuple[float, float] | None:
 
 
 def _cost_measure(costs: Sequence[Sequence[float]]) -> Measure:
-    each, score = np.asarray(costs, dtype=np.float64), by_cost(costs)
-    of_rows: RowScore = lambda truth, said: each[truth, said]  # noqa: E731
+    cost_of, score = np.asarray(costs, dtype=np.float64), by_cost(costs)
     return Measure(
         COST,
         "Mean cost",
@@ -289,7 +271,7 @@ def _cost_measure(costs: Sequence[Sequence[float]]) -> Measure:
         read=_read(score),
         over_rows=_over_rows(score),
         paired_by_rows=True,
-        of_rows=of_rows,
+        of_rows=lambda truth, said: cost_of[truth, said],
         better="less costly in its mistakes",
         limits=(0.0, None),
     )

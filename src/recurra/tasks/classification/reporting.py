@@ -44,7 +44,7 @@ from recurra.tasks.labelling.reporting import (
     telling_words,
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
-from recurra.tasks.measures import Estimate, Measure, MeasuredExports, Score, estimate
+from recurra.tasks.measures import Estimate, Measure, MeasuredExports, Score, estimates
 from recurra.tasks.questions import Limits, Questions, ordered_costs
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
@@ -127,7 +127,6 @@ def published_table(table: LabellingTable) -> Table:
         if not lines or score is None:
             continue
         timing = model.latency[max(model.latency, key=int)] if model.latency else None
-        means = {key: form.decimal(score.figures[key].mean) for key in ("f1", "precision", "recall")}
         accuracy: Estimate = score.figures[ACCURACY.key]
         rows.append(
             {
@@ -135,12 +134,8 @@ def published_table(table: LabellingTable) -> Table:
                 "Figures": f"ours, {table.headline_split}",
                 "Split protocol": table.protocol,
                 "Accuracy": f"{form.decimal(accuracy.mean)} ({form.interval(accuracy.low, accuracy.high)})",
-                "Ours − published": NONE,
-                "In our 95 % interval": NONE,
-                "What differs": NONE,
-                "F1": means["f1"],
-                "Precision": means["precision"],
-                "Recall": means["recall"],
+                **dict.fromkeys(("Ours − published", "In our 95 % interval", "What differs"), NONE),
+                **{part.heading: form.decimal(score.figures[part.key].mean) for part in (F1, PRECISION, RECALL)},
                 "ms a text": f"{form.significant(timing.median_ms)}, batch {timing.batch_size}" if timing else NONE,
             }
         )
@@ -205,7 +200,7 @@ def splits_table(table: LabellingTable) -> Table:
             value = ACCURACY.of(model, split)
             cells[split] = NONE if value is None else f"{ACCURACY.text(value)}, {interval(value)}"
         rows.append(cells)
-    chosen = [split.name for split in table.splits if "chose" in split.role and split.name in table.reported_splits]
+    chosen = [split["name"] for split in table.splits if split["role"] == "chose the checkpoint, reported"]
     note = " ".join(f"The checkpoint was chosen on {name}: figures there are a little too good." for name in chosen)
     return Table("splits", "Accuracy on every reported split", rows, note if rows else "", folded=True)
 
@@ -305,7 +300,7 @@ class ClassificationReporting(LabellingReporting):
 
     def measure_of(self, table: TableRuns, questions: Questions) -> Measure:
         """What was asked for, or accuracy, or where the classes of the headline split are unequal macro F1."""
-        data = _record(table.runs[0]).data
+        data = table.runs[0].record_of(RunRecord).data
         counts = data.splits[table.headline].label_counts if table.headline else {}
         default = MACRO_F1 if are_unequal(counts.values()) else ACCURACY
         return self.asked(questions, data.label_names) or default
@@ -321,7 +316,7 @@ class ClassificationReporting(LabellingReporting):
 
         On rows of one class nobody can tell.
         """
-        record = _record(runs[0])
+        record = runs[0].record_of(RunRecord)
         if split in record.metrics and only_class(record.metrics[split].confusion_matrix):
             return f"all rows of {split} are of one class"
         if measure.ranks:
@@ -329,7 +324,7 @@ class ClassificationReporting(LabellingReporting):
         answers = {
             label
             for run in runs
-            if split in (metrics := _record(run).metrics)
+            if split in (metrics := run.record_of(RunRecord).metrics)
             for label in np.flatnonzero(np.sum(metrics[split].confusion_matrix, axis=0)).tolist()
         }
         if len(answers) != 1:
@@ -352,12 +347,7 @@ class ClassificationReporting(LabellingReporting):
         by_macro_f1 = measure.key == MACRO_F1.key or are_unequal(map(sum, matrices[0]))
         measures = [part for part in self._figures(measure) if by_macro_f1 or part.key != MACRO_F1.key]
         measures += [RECURRENCES, *map(accuracy_after, metrics[0].exit_accuracy or ())]
-        return Score(
-            split,
-            metrics[0].rows,
-            {part.key: value for part in measures if (value := estimate(part, metrics)) is not None},
-            np.sum(matrices, axis=0).tolist(),
-        )
+        return Score(split, metrics[0].rows, estimates(measures, metrics), np.sum(matrices, axis=0).tolist())
 
     def tables(self, table: Any) -> Sequence[Table]:
         exits = {part.key for part in exit_measures(table)}
@@ -412,10 +402,10 @@ class ClassificationReporting(LabellingReporting):
         ]
 
     def charts(self, table: LabellingTable, runs: Records, key: str) -> list[Chart]:
-        return [*self.control_charts(table, key), *table_charts(table, _records(runs), key)]
+        return [*self.control_charts(table, key), *table_charts(table, runs, key)]
 
     def charts_across(self, tables: Sequence[LabellingTable], runs: Records) -> list[Chart]:
-        return study_charts(tables, _records(runs))
+        return study_charts(tables, runs)
 
 
 def _by_depth(folds: Sequence[MetricsRecord]) -> dict[str, Any]:
@@ -439,18 +429,10 @@ def _costs(questions: Questions, label_names: Sequence[str]) -> list[list[float]
 
 def _form_accuracy(table: TableRuns) -> float | None:
     name = f"shortcuts.format.{table.headline}"
-    accuracies = (audit.details.get("accuracy") for audit in _record(table.runs[0]).audits if audit.name == name)
+    accuracies = (
+        audit.details.get("accuracy") for audit in table.runs[0].record_of(RunRecord).audits if audit.name == name
+    )
     return next((float(value) for value in accuracies if isinstance(value, (int, float))), None)
-
-
-def _record(run: LoadedRun) -> RunRecord:
-    if not isinstance(run.record, RunRecord):
-        raise TypeError(f"{run.folder} holds no run of a classifier")
-    return run.record
-
-
-def _records(runs: Records) -> dict[str, RunRecord]:
-    return {name: _record(run) for name, run in runs.items()}
 
 
 REPORTING = ClassificationReporting()

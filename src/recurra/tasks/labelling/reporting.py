@@ -66,20 +66,6 @@ def telling_words(table: LabellingTable) -> Table:
 
 
 @dataclass(frozen=True)
-class SplitLine:
-    """One split as the runs saw it."""
-
-    name: str
-    role: str
-    rows: int
-    fingerprint: str
-    label_counts: dict[str, int]
-    mean_words: float
-    median_words: float
-    max_words: int
-
-
-@dataclass(frozen=True)
 class Mistake:
     """A row that the recommended model gets wrong.
 
@@ -105,6 +91,7 @@ class LabellingTable(TableSummary):
     """A table of such models, with their labels and the rows that cleaning left out, by reason.
 
     Attributes:
+        splits: A mapping each, as the runs saw them.
         control: Preset of the tuned linear control; empty if it is not among them. The next two are of its first run.
         learning_curve: See `recurra.core.record.LabelRunRecord`.
         telling_words: Likewise.
@@ -114,7 +101,7 @@ class LabellingTable(TableSummary):
         costs: What mistakes cost, ``[true][predicted]``, where models are judged by it.
     """
 
-    splits: list[SplitLine]
+    splits: list[dict[str, Any]]
     label_names: list[str]
     dropped: dict[str, int]
     control: str = ""
@@ -194,8 +181,8 @@ def shown_mistakes(
     model, split = shown_model(table), table.headline_split
     if model is None:
         return []
-    record = groups[model.label][0].record
-    if not isinstance(record, LabelRunRecord) or record.data.reported_splits[-1] != split:
+    record = groups[model.label][0].record_of(LabelRunRecord)
+    if record.data.reported_splits[-1] != split:
         return []
     found = sorted((each for each in record.mistakes or () if each.id in texts), key=lambda each: -each.probability)
     found = found[:MOST_RECORDED]
@@ -290,7 +277,14 @@ class LabellingReporting(Reporting):
         return pool_folds(runs, self.measure_folds)
 
     def table(self, common: TableSummary, table: TableRuns, questions: Questions, exports: Any) -> LabellingTable:
-        return LabellingTable(**vars(common), **self.data_facts(table))
+        records = [run.record_of(LabelRunRecord) for run in table.runs]
+        data = records[0].data
+        made = LabellingTable(**vars(common), label_names=list(data.label_names), dropped=dict(data.dropped))
+        control = next((record for record in records if record.telling_words is not None), None)
+        if control is None:
+            return made
+        learning_curve, words = control.learning_curve, control.telling_words
+        return replace(made, control=control.model.preset, learning_curve=learning_curve, telling_words=words)
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
         summary: LabellingTable = made
@@ -300,24 +294,17 @@ class LabellingReporting(Reporting):
     def splits(self, table: Any) -> Table:
         rows = [
             {
-                "Split": split.name,
-                "Use": split.role,
-                "Rows": form.count(split.rows),
-                "Rows a label": _label_counts(split.label_counts),
-                "Words: mean, median, longest": f"{form.significant(split.mean_words)}, "
-                f"{form.significant(split.median_words)}, {split.max_words}",
-                "Fingerprint": split.fingerprint,
+                "Split": split["name"],
+                "Use": split["role"],
+                "Rows": form.count(split["rows"]),
+                "Rows a label": _label_counts(split["label_counts"]),
+                "Words: mean, median, longest": f"{form.significant(split['mean_words'])}, "
+                f"{form.significant(split['median_words'])}, {split['max_words']}",
+                "Fingerprint": split["fingerprint"],
             }
             for split in table.splits
         ]
         return Table("data", "Splits", rows)
-
-    def key(self, run: LoadedRun) -> TableKey:
-        """Runs share a table if corpus, split protocol, content of the splits, training and precision are the same."""
-        record = run.record
-        data = record.data
-        precision = record.environment.precision
-        return TableKey(data.name, data.protocol, data.fingerprint, "", record.training.protocol, precision)
 
     def key_text(self, key: TableKey) -> str:
         return f"{key.data}/{key.protocol}/{key.training}/{key.precision}/{key.fingerprint}"
@@ -342,11 +329,6 @@ class LabellingReporting(Reporting):
             parts.append("tested on any length")
         return ", ".join(parts)
 
-    def title(self, key: TableKey, variant: str) -> str:
-        training = f"{key.training} training" if key.training else ""
-        parts = [key.data, f"{key.protocol} protocol", variant, training, key.precision]
-        return " · ".join(part for part in parts if part)
-
     def stands_everywhere(self, run: LoadedRun) -> bool:
         """What no protocol trained knows neither that nor precision, unless it learned from a model that does."""
         return run.record.model.kind != "transformer" and getattr(run.record, "teacher", None) is None
@@ -356,8 +338,8 @@ class LabellingReporting(Reporting):
         model = runs[0].record.model
         return (model.kind != "linear", -model.parameters, model.preset, runs[0].settings_hash)
 
-    def split_lines(self, run: LoadedRun) -> list[SplitLine]:
-        data = _data(run)
+    def split_lines(self, run: LoadedRun) -> list[dict[str, Any]]:
+        data = run.record_of(LabelRunRecord).data
 
         def role(name: str) -> str:
             if name == "train":
@@ -366,33 +348,18 @@ class LabellingReporting(Reporting):
             return f"chose the checkpoint, {reported}" if name == data.selection_split else reported
 
         return [
-            SplitLine(
-                name=name,
-                role=role(name),
-                rows=split.rows,
-                fingerprint=split.fingerprint,
-                label_counts=dict(split.label_counts),
-                mean_words=split.words.mean,
-                median_words=split.words.median,
-                max_words=split.words.max,
-            )
+            {
+                "name": name,
+                "role": role(name),
+                "rows": split.rows,
+                "fingerprint": split.fingerprint,
+                "label_counts": dict(split.label_counts),
+                "mean_words": split.words.mean,
+                "median_words": split.words.median,
+                "max_words": split.words.max,
+            }
             for name, split in data.splits.items()
         ]
-
-    def data_facts(self, table: TableRuns) -> dict[str, Any]:
-        """What a `recurra.tasks.labelling.reporting.LabellingTable` has beside what every table has."""
-        first = _data(table.runs[0])
-        facts: dict[str, Any] = {"label_names": list(first.label_names), "dropped": dict(first.dropped)}
-        records = [run.record for run in table.runs if isinstance(run.record, LabelRunRecord)]
-        control = next((record for record in records if record.telling_words is not None), None)
-        if control is None:
-            return facts
-        return {
-            **facts,
-            "control": control.model.preset,
-            "learning_curve": control.learning_curve,
-            "telling_words": control.telling_words,
-        }
 
     def control_charts(self, table: LabellingTable, key: str) -> list[Chart]:
         """What the tuned linear control does with fewer training rows, if that was measured."""
@@ -410,9 +377,3 @@ class LabellingReporting(Reporting):
         names = table.label_names
         more = f" and {len(names) - MANY_LABELS} more" if len(names) > MANY_LABELS else ""
         return [("Labels", f"{', '.join(names[:MANY_LABELS])}{more}"), ("Rows left out", dropped)]
-
-
-def _data(run: LoadedRun) -> Any:
-    if not isinstance(run.record, LabelRunRecord):
-        raise TypeError(f"{run.folder} holds no run of a model that labels texts")
-    return run.record.data

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from recurra.core import terminal as form
@@ -21,35 +23,16 @@ from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.core.terminal import decimal, words
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks import drawing
-from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
+from recurra.tasks.drawing import Chart, Line, Point
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
-from recurra.tasks.measures import Measure, Score, estimate
+from recurra.tasks.measures import Measure, Score, estimates
 from recurra.tasks.reporting import Records, Reporting, beside_best
 from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, early_exits, results, tests
 
-PUBLISHED_MODEL = "crt-deep (leaks)"
-PUBLISHED_TEXT = "WikiText-103 validation, epoch 10"
-
-
-# Table 2, what the head after each loop reaches: loss and perplexity. The last one is the final head.
-PUBLISHED_EXITS = {
-    "exit-2": (0.0892, 1.093),
-    "exit-4": (0.0812, 1.084),
-    "exit-6": (0.0778, 1.081),
-    FINAL_HEAD: (0.0996, 1.105),
-}
-
-# Table 3: validation loss at three loops by what a cycle is made of; a cycle without a convolution does not leak by it.
-PUBLISHED_CYCLES = {"linear": 3.4080, "conv": 1.8815, "conv+linear": 1.6986, "depthwise": 2.1312}
-
-# Perplexity by word of honest models: model, text, perplexity, and what it was trained on.
-PUBLISHED_REFERENCES = (
-    ("GPT-2 117M", "WikiText-2", 29.4, "not trained on it"),
-    ("GPT-2 117M", "WikiText-103", 37.5, "not trained on it"),
-    ("Transformer-XL, about 150M", "WikiText-103", 23.6, "trained on it"),
-    ("DEQ-Transformer 110M, weight-tied", "WikiText-103", 23.2, "trained on it"),
-)
+# CRT-Deep, table 2: loss and perplexity of the head after each loop; table 3: validation loss at three loops by what a
+# cycle is made of, which leaks if that is a convolution. And perplexities by word of models that do not leak.
+PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_bytes())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,20 +148,20 @@ def heads_table(table: TableSummary) -> Table:
                     value = of_head(part, head).of(model, split)
                     cells[f"{part.heading}, {split}"] = part.text(value)
             rows.append(cells | {"Audits": "leaks" if model.leaks else model.verdict})
-    published = f"published, {PUBLISHED_MODEL}, {PUBLISHED_TEXT}"
-    for head, (loss, by_token) in PUBLISHED_EXITS.items() if rows else ():
+    for head, values in PUBLISHED["exits"].items() if rows else ():
         figures = {
-            f"Loss, {splits[0]}": LOSS.value(loss),
-            f"{TOKEN_PERPLEXITY.heading}, {splits[0]}": perplexity(by_token),
+            f"{part.heading}, {splits[0]}": part.value(value)
+            for part, value in zip((LOSS, TOKEN_PERPLEXITY), values, strict=True)
         }
-        rows.append({"Model": published, "Head": head, **figures, "Audits": "leaks"})
+        model = "published, crt-deep (leaks), WikiText-103 validation, epoch 10"
+        rows.append({"Model": model, "Head": head, **figures, "Audits": "leaks"})
     return Table("exits", "By head", rows, page_only=False)
 
 
 def published_table(table: TableSummary) -> Table:
     """Ours, with published figures beside them and what is not the same."""
-    split = table.headline_split
-    varied = len({model.feed_forward for model in table.models} & set(PUBLISHED_CYCLES)) > 1
+    split, cycles = table.headline_split, PUBLISHED["cycles"]
+    varied = len({model.feed_forward for model in table.models} & set(cycles)) > 1
     rows: list[Cells] = []
     for model in table.models:
         rows.append(
@@ -193,38 +176,19 @@ def published_table(table: TableSummary) -> Table:
             }
         )
         made_of = model.feed_forward
-        if varied and made_of in PUBLISHED_CYCLES:
+        if varied and made_of in cycles:
             rows.append(
                 {
                     "Model": f"crt-deep at 3 loops, {made_of}{'' if made_of == 'linear' else ' (leaks)'}",
                     "Figures": "published, table 3",
                     "Text": "WikiText-103 validation",
-                    "Loss": LOSS.value(PUBLISHED_CYCLES[made_of]),
+                    "Loss": LOSS.value(cycles[made_of]),
                     "What differs": "size, text, training",
                     "Leaks": "published code leaks",
                 }
             )
-    rows += [
-        {
-            "Model": model,
-            "Figures": "published",
-            "Text": f"{text} test",
-            "Perplexity a word": perplexity(by_word),
-            "What differs": f"size, tokenizer; {note}",
-            "Leaks": "no",
-        }
-        for model, text, by_word, note in PUBLISHED_REFERENCES
-    ]
+    rows += [{"Figures": "published", "Leaks": "no", **honest} for honest in PUBLISHED["honest"]]
     return Table("published", "Published beside ours", rows)
-
-
-def splits_table(table: TableSummary) -> Table:
-    """The splits by size."""
-    rows = [
-        {"Split": name, **{part.capitalize(): form.count(split[part]) for part in ("tokens", "words", "bytes")}}
-        for name, split in table.splits.items()
-    ]
-    return Table("data", "Splits", rows)
 
 
 def language_charts(table: TableSummary, key: str) -> list[Chart]:
@@ -239,7 +203,7 @@ def language_charts(table: TableSummary, key: str) -> list[Chart]:
         charts.append(
             drawing.chart_by_epoch(
                 "loss", "Objective by epoch", trained, ["validation_loss", "train_loss"], f"{key}-curve",
-                y_title="objective in nats a token", y_text=lambda value: decimal(value, 2),
+                y_title="objective in nats a token", digits=2,
                 caption="Solid: validation, dashed: train. The weighted mean of all heads' losses; means over seeds.",
             )
         )  # fmt: skip
@@ -263,36 +227,28 @@ def shares_by_loops(exits: Sequence[ExitsRecord]) -> dict[int, float]:
 
 def loops_taken(models: Sequence[LanguageModelSummary], key: str) -> Chart:
     """The share of tokens by the loops that they take."""
-    last = max(exits.num_recurrences for model in models for exits in model.exits)
-    x = Scale(0.4, last + 0.6, LEFT, RIGHT, tuple(map(float, range(1, last + 1))))
-    y = drawing.linear_scale([0.0, 1.0], BOTTOM, TOP, floor=0.0, ceiling=1.0)
-    axes = drawing.axes(
-        Axis(x, "loops that a token takes", lambda value: f"{value:.0f}"),
-        Axis(y, "share of tokens", lambda value: f"{100 * value:.0f} %"),
-    )
-    width = 0.8 / len(models)
-    parts, facts, legend = [axes], [], []
-    for index, model in enumerate(models):
-        shares = shares_by_loops(model.exits)
-        for number, share in shares.items():
-            left, right = (x(number - 0.4 + width * (index + side)) for side in (0, 1))
-            box = {"x": left, "y": y(share), "width": right - left, "height": y(0.0) - y(share)}
-            parts.append(drawing.element("rect", class_=f"area {drawing.series(model.color)}", **box))
-        facts.append(f"{model.label}: {', '.join(f'{number} {100 * share:.0f} %' for number, share in shares.items())}")
+    lines = []
+    for model in models:
         rules = {exits.chosen.label for exits in model.exits if exits.chosen is not None}
         rule = rules.pop() if len(rules) == 1 else "a rule chosen for each seed"
-        legend.append(LegendEntry(f"{model.label}: {rule}", model.color, "area"))
-    heading = f"Loops taken on {models[0].exits[0].split}"
-    caption = "Under the rule that was chosen on validation; mean over seeds."
-    return drawing.chart("exits", heading, f"{'; '.join(facts)}.", key, *parts, legend=legend, caption=caption)
+        points = [Point(number, share) for number, share in shares_by_loops(model.exits).items()]
+        lines.append(Line(f"{model.label}: {rule}", model.color, points))
+    last = max(exits.num_recurrences for model in models for exits in model.exits)
+    return drawing.line_chart(
+        "exits", f"Loops taken on {models[0].exits[0].split}", lines,
+        drawing.whole_axis(1, last, "loops that a token takes"),
+        drawing.linear_axis([0.0, 1.0], "share of tokens", lambda value: f"{100 * value:.0f} %", limits=(0.0, 1.0)),
+        key=key, caption="Under the rule that was chosen on validation; mean over seeds.",
+    )  # fmt: skip
 
 
 def loss_by_loop(models: Sequence[LanguageModelSummary], split: str, key: str) -> Chart:
     """The loss of every head in the order of loops; the final head stands at the last loop."""
     names = max((heads_of(model, split) for model in models), key=len)
+    last = len(names) - 1
 
-    def loop(name: str) -> int:
-        return names.index(name) if name in names and name != FINAL_HEAD else len(names) - 1
+    def loop(head: str) -> int:
+        return names.index(head) if head in names and head != FINAL_HEAD else last
 
     lines = [
         Line(
@@ -302,14 +258,11 @@ def loss_by_loop(models: Sequence[LanguageModelSummary], split: str, key: str) -
         )
         for model in models
     ]
-    ticks = tuple(map(float, range(len(names))))
-    x_scale = Scale(-0.4, len(names) - 0.6, LEFT, RIGHT, ticks)
-    y_scale = drawing.linear_scale([point.y for line in lines for point in line.points], BOTTOM, TOP, floor=0.0)
-    x = Axis(x_scale, "head after loop", lambda value: names[round(value)].removeprefix("exit-"))
-    y = Axis(y_scale, "loss in nats a token", lambda value: decimal(value, 2))
-    return drawing.line_chart(
-        "by-loop", f"Loss by loop on {split}", lines, x, y, key=key, caption="The last head is the final one."
-    )
+    x = drawing.whole_axis(0, last, "head after loop", lambda value: names[round(value)].removeprefix("exit-"))
+    losses = [point.y for line in lines for point in line.points]
+    y = drawing.linear_axis(losses, "loss in nats a token", lambda value: decimal(value, 2), limits=(0.0, None))
+    caption = "The last head is the final one."
+    return drawing.line_chart("by-loop", f"Loss by loop on {split}", lines, x, y, key=key, caption=caption)
 
 
 def reach(records: Sequence[LanguageRunRecord]) -> int | None:
@@ -362,6 +315,7 @@ class LanguageReporting(Reporting):
 
     task = "language modelling"
     measures = (LOSS,)
+    protocol = "{}"
 
     def alarms(self, tables: Sequence[Any]) -> list[tuple[str, list[tuple[str, str]]]]:
         leaking = [(model.label, table.title) for table in tables for model in table.models if model.leaks]
@@ -384,20 +338,16 @@ class LanguageReporting(Reporting):
         )
 
     def splits(self, table: TableSummary) -> Table:
-        return splits_table(table)
+        rows = [
+            {"Split": name, **{part.capitalize(): form.count(split[part]) for part in ("tokens", "words", "bytes")}}
+            for name, split in table.splits.items()
+        ]
+        return Table("data", "Splits", rows)
 
-    def key(self, run: LoadedRun) -> TableKey:
-        """Runs share a table if text, part of it, way of reading it, training and precision are the same."""
-        record = run.record
-        part = {name: value for name, value in run.data_settings.items() if name not in ("name", "mode", "context")}
-        return TableKey(
-            record.data.name,
-            record.data.protocol,
-            record.data.fingerprint,
-            content_hash(part),
-            record.training.protocol,
-            record.environment.precision,
-        )
+    def part(self, run: LoadedRun) -> str:
+        """Runs share a table if part of the text and way of reading it are the same, too."""
+        known = ("name", "mode", "context")
+        return content_hash({name: value for name, value in run.data_settings.items() if name not in known})
 
     def key_text(self, key: TableKey) -> str:
         return "-".join((key.fingerprint, key.protocol, key.part, key.training, key.precision))
@@ -406,30 +356,25 @@ class LanguageReporting(Reporting):
         share = run.data_settings.get("fraction", 1)
         return "" if share == 1 else f"{share:.4g} of train"
 
-    def title(self, key: TableKey, variant: str) -> str:
-        parts = [key.data, key.protocol, variant, f"{key.training} training", key.precision]
-        return " · ".join(part for part in parts if part)
-
     def label(self, run: LoadedRun) -> str:
         """That of a leaking model says so."""
-        return _record(run).label
+        return run.record_of(LanguageRunRecord).label
 
     def order(self, runs: Sequence[LoadedRun], headline: str) -> tuple[Any, ...]:
         """What may be quoted first, then what leaks; each by quality."""
-        records = [_record(run) for run in runs]
+        records = [run.record_of(LanguageRunRecord) for run in runs]
         losses = [record.metrics[headline].final.loss for record in records if headline in record.metrics]
         return (any(record.leaks for record in records), statistics.fmean(losses) if losses else float("inf"))
 
     def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
-        return "its figures leak" if any(_record(run).leaks for run in runs) else ""
+        return "its figures leak" if any(run.record_of(LanguageRunRecord).leaks for run in runs) else ""
 
     def score(self, split: str, metrics: Sequence[LanguageMetricsRecord], measure: Measure) -> Score:
         parts = [of_head(part, head) for head in metrics[0].heads for part in FIGURES]
-        figures = {part.key: value for part in parts if (value := estimate(part, metrics)) is not None}
-        return Score(split, metrics[0].tokens, figures)
+        return Score(split, metrics[0].tokens, estimates(parts, metrics))
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> LanguageModelSummary:
-        records = [_record(run) for run in runs]
+        records = [run.record_of(LanguageRunRecord) for run in runs]
         ahead = reach(records)
         return LanguageModelSummary(
             **{**vars(common), "failed_audits": sorted(common.failed_audits)},
@@ -445,7 +390,7 @@ class LanguageReporting(Reporting):
     def split_lines(self, run: LoadedRun) -> dict[str, dict[str, int]]:
         return {
             name: {"tokens": split.tokens, "words": split.words, "bytes": split.bytes}
-            for name, split in _record(run).data.splits.items()
+            for name, split in run.record_of(LanguageRunRecord).data.splits.items()
         }
 
     def conclude(self, table: Any) -> str:
@@ -461,12 +406,6 @@ class LanguageReporting(Reporting):
 
     def charts(self, table: TableSummary, runs: Records, key: str) -> list[Chart]:
         return language_charts(table, key)
-
-
-def _record(run: LoadedRun) -> LanguageRunRecord:
-    if not isinstance(run.record, LanguageRunRecord):
-        raise TypeError(f"{run.folder} holds no run of a language model")
-    return run.record
 
 
 REPORTING = LanguageReporting()

@@ -26,7 +26,7 @@ from recurra.tasks.labelling.reporting import (
     mistakes_table,
     telling_words,
 )
-from recurra.tasks.measures import Measure, Score, estimate
+from recurra.tasks.measures import Measure, Score, estimates
 from recurra.tasks.reporting import beside_best, best_model
 from recurra.tasks.summary import TableSummary
 from recurra.tasks.tables import Table, audits, contrasts, results, tests
@@ -246,12 +246,7 @@ class MultiLabelReporting(LabellingReporting):
             }
             for label, figures in metrics[0].labels.items()
         }
-        return Score(
-            split,
-            metrics[0].rows,
-            {part.key: value for part in FIGURES if (value := estimate(part, metrics)) is not None},
-            labels=labels,
-        )
+        return Score(split, metrics[0].rows, estimates(FIGURES, metrics), labels=labels)
 
     def conclude(self, table: TableSummary) -> str:
         scored = [model for model in table.models if table.headline_split in model.scores]

@@ -66,7 +66,7 @@ def test_from_rows_and_from_the_matrix_it_is_the_figure_of_scikit_learn(name: st
     truth, said = (np.array(side) for side in zip(*rows, strict=True))
     measure = named_measure(name, NAMES, COSTS if name == "cost" else None)
     wanted = pytest.approx(expected(name, truth, said))
-    assert Rows(b"", (truth == said)[None], truth, said[None]).values(measure) == (wanted,)
+    assert Rows(b"", truth, said[None]).values(measure) == (wanted,)
     if name != "accuracy":
         metrics = type("Metrics", (), {"confusion_matrix": confusion(truth, said)})
         assert measure.read(metrics) == wanted
@@ -111,7 +111,7 @@ def test_average_precision_of_rows_and_of_records_is_that_of_scikit_learn(
     wanted = float(np.mean(list(each.values()))) if name == "average_precision" else each.get(1, 0.0)
     measure = named_measure(name, NAMES)
     said = logits.argmax(axis=1)
-    assert Rows(b"", (truth == said)[None], truth, said[None], logits[None]).values(measure) == (pytest.approx(wanted),)
+    assert Rows(b"", truth, said[None], logits[None]).values(measure) == (pytest.approx(wanted),)
     assert measure.read(evaluate_logits(logits, truth)) == pytest.approx(wanted)
 
 
@@ -119,7 +119,7 @@ def test_intervals_of_average_precision_are_those_of_resampled_rows() -> None:
     rng = np.random.default_rng(3)
     truth = rng.choice(2, 400, p=[0.7, 0.3])
     sides = [np.stack([np.zeros(400), truth * gain + rng.normal(size=400)], axis=1) for gain in (2.0, 1.0)]
-    good, bad = (Rows(b"", (truth == truth)[None], truth, truth[None], logits[None]) for logits in sides)
+    good, bad = (Rows(b"", truth, truth[None], logits[None]) for logits in sides)
     measure = named_measure("average_precision:spam", ("ham", "spam"))
     drawn = []
     for rows in (rng.integers(0, 400, 400) for _ in range(1500)):

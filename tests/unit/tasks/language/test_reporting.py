@@ -17,6 +17,7 @@ from recurra.core.record import LanguageRunRecord, write_record
 from recurra.report.figures import draw
 from recurra.report.render import named_figures, write_study_report
 from recurra.report.summary import load_runs, read_study, summarise
+from recurra.tasks import drawing
 from recurra.tasks.language.reporting import language_charts, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
@@ -183,10 +184,10 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
     *_, taken = language_charts(table, "t")
     assert taken.heading == "Loops taken on test"
     root = ElementTree.fromstring(str(taken.drawing))
-    bars = [element for element in root.iter() if element.get("class", "").startswith("area")]
-    assert {bar.get("class") for bar in bars} == {f"area s{kept.color}"} != {"area s0"}
-    heights = [float(bar.get("height", "0")) for bar in bars]
-    assert len(bars) == 2 and heights[0] / heights[1] == pytest.approx(1.5, rel=1e-3)
+    (line,) = root.iter("polyline")
+    assert line.get("class") == f"line solid s{kept.color}" and kept.color > 0
+    heights = [drawing.BOTTOM - float(point.split(",")[1]) for point in str(line.get("points")).split()]
+    assert len(heights) == 2 and heights[0] / heights[1] == pytest.approx(1.5, rel=1e-3)
     headings, rows = part_rows(LANGUAGE, summary.tables[0], "leaving")
     assert headings[-2:] == ["Times as fast, batch 1", "Times as fast, batch 32"]
     assert rows[:4] == [
