@@ -84,15 +84,9 @@ def _several(table: LabellingTable, models: Sequence[ModelSummary]) -> list[str]
     best = best_model(able, split, measure)
     rows = best.scores[split].rows
     sentences = _why(table, best)
-    if measure.key == ACCURACY.key:
-        sentences.append(
-            f"{best.label} scores highest: {_percent(measure.mean(best, split))} of the {rows:,} {split} rows."
-        )
-    else:
-        superlative = "scores highest" if measure.higher_is_better else "costs least"
-        sentences.append(
-            f"{best.label} {superlative}: {measure.value(measure.mean(best, split))} on the {rows:,} {split} rows."
-        )
+    mean, lead = measure.mean(best, split), "scores highest" if measure.higher_is_better else "costs least"
+    value = f"{_percent(mean)} of" if measure.key == ACCURACY.key else f"{measure.value(mean)} on"
+    sentences.append(f"{best.label} {lead}: {value} the {rows:,} {split} rows.")
     sentences += beside_best(best, able, table)
     misses = [
         f"{model.label} never says {never}."
@@ -270,7 +264,9 @@ class _Choice:
         if len(inside) < len(self.models):
             chosen = _Choice(self.table, inside).recommended(Limits())
             kept = f"within {limits} ({len(inside)} of {len(self.models)} models are)"
-            beyond = "" if self.best in inside else f" Beyond them, {self.best.label}: {self._ahead_of(chosen.choice)}."
+            choice = next(model for model in inside if model.label == chosen.choice)
+            ahead = self.measure.gap(self.gap(self.best, choice))
+            beyond = "" if self.best in inside else f" Beyond them, {self.best.label}: {ahead}."
             limited = ("Your limits", f"{kept[0].upper()}{kept[1:]}.{beyond}")
             return replace(chosen, why=f"{kept}: {chosen.why}{beyond}", details=(*chosen.details, limited))
         best = self.best
@@ -311,21 +307,15 @@ class _Choice:
             sure += " One training: another seed could differ."
         alone = f", {significant(chosen.single_ms)} ms a text alone" if chosen.single_ms is not None else ""
         costs = f"{_size(chosen)}{alone}, trained in {duration(chosen.training_wall_s)}."
-        lost = self.measure.size(self.gap(chosen, best))
-        loses = lost != self.measure.size(0)
+        lost, changes = self.measure.size(self.gap(chosen, best)), []
         given_up = f"No {self.measure.in_text}." if self.measure.higher_is_better else "Nothing."
-        if loses:
+        if lost != self.measure.size(0):
             given_up = f"{lost}, which {best.label} {'has more' if self.measure.higher_is_better else 'costs less'}."
-        details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
-        changes = []
-        if loses:
             changes.append(f"If that matters, take {best.label} ({_size(best)}).")
-        smaller = [model for model in rivals if model.file_size_mib < chosen.file_size_mib]
-        if smaller:
-            next_best = self.best_of(smaller)
-            changes.append(
-                f"If it must be smaller, take {next_best.label} ({_size(next_best)}), {self._far(next_best)}."
-            )
+        details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
+        if smaller := [model for model in rivals if model.file_size_mib < chosen.file_size_mib]:
+            second = self.best_of(smaller)
+            changes.append(f"If it must be smaller, take {second.label} ({_size(second)}), {self._far(second)}.")
         faster = [
             model for model in rivals if model.single_ms is not None and 2 * model.single_ms < (chosen.single_ms or 0)
         ]
@@ -333,11 +323,6 @@ class _Choice:
             cost = f"{significant(quick.single_ms or 0)} ms a text"
             changes.append(f"If it must be faster, take {quick.label} ({cost}), {self._far(quick)}.")
         return [*details, *([("What would change this", " ".join(changes))] if changes else [])]
-
-    def _ahead_of(self, label: str | None) -> str:
-        """How far the best model is from another."""
-        other = next(model for model in self.models if model.label == label)
-        return self.measure.gap(self.gap(self.best, other))
 
     def _far(self, model: ModelSummary) -> str:
         """How far a model is from the best one, with its interval."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,25 +44,15 @@ class PublishedTable:
     sizes_mib: dict[str, float] = field(default_factory=dict)
 
 
-def _published_tables() -> dict[str, PublishedTable]:
-    """The tables of ``published.json``.
-
-    The F1 of `recurrent` in table 11 is printed as .8721, which its precision and recall contradict.
-    """
-    tables = json.loads((Path(__file__).parent / "published.json").read_bytes())
-    return {name: PublishedTable(**table) for name, table in tables.items()}
-
-
-PUBLISHED = _published_tables()
-
+# The F1 of `recurrent` in table 11 is printed as .8721, which its precision and recall contradict.
+PUBLISHED = {
+    name: PublishedTable(**table)
+    for name, table in json.loads((Path(__file__).parent / "published.json").read_bytes()).items()
+}
 PAPER_PROTOCOL = "paper"
 # Where no study file says otherwise: table 6 beside the whole of SST-2.
 _WHOLE_SST2 = {"name": "sst2", "fraction": 1.0, "length_tail": None}
-
-
-@cache
-def _default() -> tuple[PublishedReference, ...]:
-    return tuple(PublishedReference(table=name, data=_WHOLE_SST2) for name in ("6", "6 early"))
+_DEFAULT = [PublishedReference(table=name, data=_WHOLE_SST2) for name in ("6", "6 early")]
 
 
 @dataclass(frozen=True)
@@ -100,13 +89,10 @@ class PublishedLine:
 
 
 def published_lines(
-    table: TableRuns, models: Sequence[ModelSummary], references: Sequence[PublishedReference] | None = None
+    table: TableRuns, models: Sequence[ModelSummary], references: Sequence[PublishedReference] | None
 ) -> list[PublishedLine]:
-    """The published figures for the models of a table.
-
-    No ``references`` of a study file stand for table 6 beside the whole of SST-2.
-    """
-    fitting = _fitting(_default() if references is None else references, table.runs[0], table.key.precision)
+    """The published figures for the models of a table."""
+    fitting = _fitting(_DEFAULT if references is None else references, table.runs[0], table.key.precision)
     return [
         _line(model.label, model.preset, published, table.key, ACCURACY.of(model, table.headline))
         for model in models
@@ -241,12 +227,12 @@ def _export_line(
 ) -> ExportLine:
     """One line; with ``exits`` that of the same exports when texts leave early."""
     records = [record for _, record in members]
-    first = records[0]
+    first, computed = records[0], [record.computation for record in records]
     early = [record.exits for record in records if record.exits] if exits else []
     splits = [item.splits[table.headline] for item in early or records]
-    key = partial(_key, suffix=WITH_EXITS if exits else "")
+    names = [f"{record.run_id}/{record.format}-{record.precision}" for record in records]
+    timings = [measured.latency.get(f"{name}{WITH_EXITS if exits else ''}", {}) for name in names]
     gaps = [split.metrics.accuracy - split.reference.accuracy for split in splits]
-    rows = sum(split.metrics.rows for split in splits)
     accuracy = estimate(ACCURACY, [split.metrics for split in splits])
     assert accuracy is not None
     run = members[0][0]
@@ -257,7 +243,7 @@ def _export_line(
         model=label,
         format=first.format,
         precision=first.precision,
-        computed="; ".join(dict.fromkeys(_computed(record) for record in records)),
+        computed="; ".join(dict.fromkeys(f"{how.compute_precision}, {how.engine} on {how.device}" for how in computed)),
         exits=_exits_of_rows(early, table.headline),
         seeds=[run.record.seed for run, _ in members],
         weights_mib=statistics.median(record.weights_bytes for record in records) / MIB,
@@ -270,28 +256,19 @@ def _export_line(
         labels_changed=sum(split.labels_changed for split in splits),
         only_export=sum(split.only_export for split in splits),
         only_reference=sum(split.only_reference for split in splits),
-        rows=rows,
+        rows=sum(split.metrics.rows for split in splits),
         largest_logit_difference=max(record.check.largest_logit_difference for record in records),
-        median_ms=_times(map(key, records), measured, lambda timing: timing.median_ms),
-        p90_ms=_times(map(key, records), measured, lambda timing: timing.p90_ms),
-        p99_ms=_times(map(key, records), measured, lambda timing: timing.p99_ms),
-        texts_per_s=_times(map(key, records), measured, lambda timing: 1000 / timing.mean_ms),
-        memory_mib=max(filter(None, map(measured.memory_mib.get, map(_key, records))), default=None),
+        median_ms=_times(timings, lambda timing: timing.median_ms),
+        p90_ms=_times(timings, lambda timing: timing.p90_ms),
+        p99_ms=_times(timings, lambda timing: timing.p99_ms),
+        texts_per_s=_times(timings, lambda timing: 1000 / timing.mean_ms),
+        memory_mib=max(filter(None, map(measured.memory_mib.get, names)), default=None),
         published=[
             _line(preset, preset, published, of_export, accuracy)
             for published in fitting
             if preset in published.figures
         ],
     )
-
-
-def _computed(record: ExportRecord) -> str:
-    how = record.computation
-    return f"{how.compute_precision}, {how.engine} on {how.device}"
-
-
-def _key(record: ExportRecord, suffix: str = "") -> str:
-    return f"{record.run_id}/{record.format}-{record.precision}{suffix}"
 
 
 def _exits_of_rows(early: Sequence[ExportedExits], split: str) -> str | None:
@@ -306,15 +283,11 @@ def _exits_of_rows(early: Sequence[ExportedExits], split: str) -> str | None:
 
 
 def _times(
-    names: Iterable[str],
-    measured: MeasuredExports,
-    read: Callable[[LatencyRecord], float | None],
+    timings: Iterable[Mapping[str, LatencyRecord]], read: Callable[[LatencyRecord], float | None]
 ) -> dict[str, float]:
     """Median over seeds of one figure, by batch size; batches without it are left out."""
     by_batch: dict[int, list[float]] = defaultdict(list)
-    for name in names:
-        for timing in measured.latency.get(name, {}).values():
-            value = read(timing)
-            if value is not None:
-                by_batch[timing.batch_size].append(value)
+    for timing in (timing for of_export in timings for timing in of_export.values()):
+        if (value := read(timing)) is not None:
+            by_batch[timing.batch_size].append(value)
     return {str(batch): statistics.median(values) for batch, values in sorted(by_batch.items())}
