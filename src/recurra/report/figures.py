@@ -23,7 +23,6 @@ LARGEST_BUBBLE = 26.0
 SMALLEST_BUBBLE = 2.5
 WIDE, ROW_HEIGHT = 560.0, 38.0
 LONGEST_NAME = 84
-MARGIN, LEGEND_HEIGHT = 10.0, 18.0
 
 _VARIABLE = re.compile(r"var\(--([\w-]+)\)")
 _DECLARATION = re.compile(r"--([\w-]+):\s*([^;]+);")
@@ -210,30 +209,13 @@ def _ends(line: Comparison) -> list[float]:
 
 
 def standalone(chart: Chart) -> str:
-    """The text of an SVG file of a chart with its legend; heading and caption are its reader's to write."""
-    width, height = chart.size
-    inner = re.sub(r' style="[^"]*"', "", str(chart.drawing), count=1)
-    sized = f'<svg width="{drawing.number(width)}" height="{drawing.number(height)}" '
-    parts = [Markup(sized + inner.removeprefix("<svg "))]
-    for entry in chart.legend:
-        swatch_width, swatch_height = entry.size
-        row = max(LEGEND_HEIGHT, swatch_height + 4)
-        start = f'<svg x="{MARGIN:g}" y="{drawing.number(height + (row - swatch_height) / 2)}" '
-        parts.append(Markup(start + str(entry.swatch).removeprefix("<svg ")))
-        parts.append(drawing.text(MARGIN + swatch_width + 7, height + row / 2 + 4, drawing.short(entry.label, 60)))
-        height += row
-    height += MARGIN
-    made = drawing.element(
-        "svg",
-        drawing.element("style", Markup(stylesheet())),
-        *parts,
-        xmlns="http://www.w3.org/2000/svg",
-        width=width,
-        height=height,
-        viewBox=f"0 0 {drawing.number(width)} {drawing.number(height)}",
-    )
+    """The text of an SVG file of a chart; heading and caption are its reader's to write."""
+    width, height = map(drawing.number, chart.size)
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+    inner = re.sub(r' style="[^"]*"', "", str(chart.drawing), count=1).removeprefix("<svg ")
+    made = f"{start}{inner.replace('>', f'><style>{stylesheet()}</style>', 1)}\n"
     # A lone surrogate from a broken label cannot be written as UTF-8.
-    return f"{made}\n".encode("utf-8", "replace").decode("utf-8")
+    return made.encode("utf-8", "replace").decode("utf-8")
 
 
 @lru_cache(maxsize=1)

@@ -20,6 +20,7 @@ WIDTH, HEIGHT = 380.0, 264.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 366.0, 12.0, 218.0
 CHARACTER_WIDTH = 6.1
 TEXT_HEIGHT = 11.0
+LONGEST_LABEL = 60
 COLORS = 8
 # Corners by radius, one shape a series; the first is a circle.
 _SHAPES = (
@@ -204,25 +205,22 @@ class LegendEntry:
     radius: float = 0.0
 
     @property
-    def size(self) -> tuple[float, float]:
-        """Width and height of the swatch."""
-        side = 2 * self.radius + 2
-        return (side, side) if self.style == "size" else (18.0, 12.0)
+    def height(self) -> float:
+        """Of its row."""
+        return max(18.0, 2 * self.radius + 6)
 
-    @property
-    def swatch(self) -> Markup:
-        """A small drawing of it."""
-        width, height = self.size
-        color = series(self.color or 0)
+    def drawn(self, y: float) -> Markup:
+        """A small drawing of it and its label, in a row around ``y``."""
+        x, color = 10.0, series(self.color or 0)
         if self.style == "size":
-            inside = element("circle", cx=width / 2, cy=width / 2, r=self.radius, class_="size-key")
+            swatch = element("circle", cx=x + self.radius, cy=y, r=self.radius, class_="size-key")
         elif self.style == "mark":
-            inside = marker(self.color or 0, 9, 6, 4)
+            swatch = marker(self.color or 0, x + 9, y, 4)
         elif self.style == "open":
-            inside = element("circle", cx=9, cy=6, r=4, class_=f"open {color}")
+            swatch = element("circle", cx=x + 9, cy=y, r=4, class_=f"open {color}")
         else:
-            inside = segment(1, 6, 17, 6, f"{'line' if self.style == 'solid' else self.style} {color}")
-        return element("svg", inside, width=width, height=height, aria_hidden="true")
+            swatch = segment(x + 1, y, x + 17, y, f"{'line' if self.style == 'solid' else self.style} {color}")
+        return swatch + text(x + max(18.0, 2 * self.radius) + 7, y + 4, short(self.label, LONGEST_LABEL))
 
 
 Kind = Literal[
@@ -232,12 +230,11 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing with its heading, legend and caption, and the width and height of its view box."""
+    """A drawing with its legend, its heading and caption, and the width and height of its view box."""
 
     kind: Kind
     heading: str
     drawing: Markup
-    legend: Sequence[LegendEntry]
     caption: str
     size: tuple[float, float]
 
@@ -252,23 +249,29 @@ def chart(
     caption: str = "",
     size: tuple[float, float] = (WIDTH, HEIGHT),
 ) -> Chart:
-    """A chart of elements.
+    """A chart of elements, with the legend in rows below them.
 
     The heading is its accessible name, the description is for readers who cannot see it, ``key`` is unique in the page,
-    and ``size`` is that of the view box, in CSS pixels at which text has its natural size.
+    and ``size`` is that of the elements, in CSS pixels at which text has its natural size.
     """
+    width, height = size
+    rows = []
+    for entry in legend:
+        rows.append(entry.drawn(height + entry.height / 2))
+        height += entry.height
     drawing = element(
         "svg",
         element("title", heading, id=f"{key}-title"),
         element("desc", description, id=f"{key}-desc"),
         *children,
+        *rows,
         class_="chart",
-        viewBox=f"0 0 {number(size[0])} {number(size[1])}",
+        viewBox=f"0 0 {number(width)} {number(height)}",
         role="img",
         aria_labelledby=f"{key}-title {key}-desc",
-        style=f"--natural:{number(size[0])}px",
+        style=f"--natural:{number(width)}px",
     )
-    return Chart(kind, heading, drawing, legend, caption, size)
+    return Chart(kind, heading, drawing, caption, (width, height))
 
 
 class Point(NamedTuple):

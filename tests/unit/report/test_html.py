@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -64,30 +63,20 @@ def full(tmp_path: Path) -> Page:
         for name, accuracy in (("linear", 0.80), ("baseline", 0.82), ("recurrent", 0.81))
         for seed in range(3)
     ]
-    path = write_report(
-        tmp_path, folders, title="A study", command="recurra compare sst2 --seeds 3", latency=study_latency(folders)
-    )
-    assert path == tmp_path / "report.html"
-    return Page(path.read_text(encoding="utf-8"))
+    pages = [
+        write_report(
+            tmp_path / name, folders, title="A study", command="recurra compare sst2 --seeds 3", latency=latency
+        )
+        for latency in [study_latency(folders)]
+        for name in ("first", "second")
+    ]
+    assert pages[0].name == "report.html" and pages[0].read_bytes() == pages[1].read_bytes()
+    return Page(pages[0].read_text(encoding="utf-8"))
 
 
 def test_page_says_what_a_reader_needs(full: Page) -> None:
     assert full.named("html")[0]["lang"] == "en"
     assert any(item.get("name") == "viewport" for item in full.named("meta"))
-    for heading in (
-        "The answer",
-        "What was compared",
-        "Results on the test split",
-        "Accuracy on every reported split",
-        "Beside the published figures",
-        "Tests between the models",
-        "Audits",
-        "What to choose",
-        "Charts",
-        "Machine and versions",
-        "How to reproduce",
-    ):
-        assert heading in full.text
     for fact in ("A processor @ 2.10GHz", "a0de978c1d5e", "recurra compare sst2 --seeds 3", "25,912,706", "7 / 9.45"):
         assert fact in full.text
     assert "published, table 6" in full.text
@@ -177,14 +166,6 @@ def test_where_nothing_can_be_recommended_the_page_says_why(tmp_path: Path) -> N
     page = Page(render_report(summarise(runs, base=tmp_path, questions=questions), runs, title="x"))
     assert "Nothing can be recommended" in page.text and "no model here stays within 0.001 MiB" in page.text
     assert "Use None" not in page.text
-
-
-def test_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path / "runs", rows=SMALL)
-    folders = [factory.run(name, seed=seed) for name in ("baseline", "recurrent") for seed in (0, 1)]
-    pages = [write_report(tmp_path / name, folders, title="x").read_bytes() for name in ("a", "b")]
-    assert pages[0] == pages[1]
-    assert len(json.loads((tmp_path / "a" / "summary.json").read_text(encoding="utf-8"))["tables"][0]["models"]) == 2
 
 
 def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_intervals_and_tests_over_rows_are_those_of_resampled_rows() -> None:
         drawn = [expected(name, truth[each], good[each]) for each in rows]
         found = bootstrap_matrix(confusion(truth, good), score)
         assert found == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.02)
+        assert bootstrap_matrix([[0, 0], [0, 0]], score) is None
     gaps = [
         expected("balanced_accuracy", truth[each], good[each]) - expected("balanced_accuracy", truth[each], bad[each])
         for each in rows
