@@ -1,3 +1,5 @@
+"""Figures of a classifier, temperatures, thresholds and rankings, against scikit-learn, SciPy and definitions."""
+
 from __future__ import annotations
 
 import math
@@ -5,11 +7,24 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as some
 from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from scipy.stats import binomtest
 from sklearn import metrics as reference
+from sklearn.metrics import average_precision_score
 
 from recurra.core.errors import DataError, RunError
-from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.metrics import (
+    RankedLabel,
+    evaluate_logits,
+    expected_calibration_error,
+    fit_temperature,
+    precision_bound,
+    precision_thresholds,
+    rank_labels,
+)
 
 
 @given(classes=st.integers(2, 5), rows=st.integers(1, 60), seed=st.integers(0, 2**32 - 1), scale=st.floats(0.01, 50))
@@ -64,3 +79,133 @@ def test_refuses_what_it_cannot_judge(logits: object, labels: object, error: typ
     with pytest.raises(error, match=words) as caught:
         evaluate_logits(logits, labels)
     assert "\n" not in str(caught.value)
+
+
+def drawn(rows: int, classes: int, temperature: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits, and labels that come as the softmax of the logits at a temperature says."""
+    rng = np.random.default_rng(seed)
+    logits = 3 * rng.normal(size=(rows, classes))
+    truth = (softmax(logits / temperature, axis=1).cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1)
+    return logits, np.minimum(truth, classes - 1)
+
+
+@given(rows=st.integers(2, 60), classes=st.integers(2, 4), seed=st.integers(0, 999), scale=st.floats(0.1, 20))
+def test_no_other_temperature_has_a_lower_cross_entropy(rows: int, classes: int, seed: int, scale: float) -> None:
+    logits, truth = drawn(rows, classes, 2.0, seed)
+    logits *= scale
+    targets = (rows * np.eye(classes)[truth] + 1) / (rows + classes)
+
+    def loss(log_temperature: float) -> float:
+        return float(-(targets * log_softmax(logits / np.exp(log_temperature), axis=1)).sum(axis=1).mean())
+
+    best = minimize_scalar(loss, bounds=(np.log(0.01), np.log(100)), method="bounded", options={"xatol": 1e-9})
+    found = fit_temperature(logits, truth)
+    gain = rows * (loss(0.0) - best.fun)
+    assert found == 1.0 if gain < 1 - 1e-6 else loss(np.log(found)) <= best.fun + 1e-9
+    assert gain < 1 + 1e-6 or found != 1.0
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_temperature_that_labels_were_drawn_with_is_found(temperature: float, classes: int) -> None:
+    logits, truth = drawn(20_000, classes, temperature, 1)
+    assert fit_temperature(logits, truth) == pytest.approx(temperature, rel=0.05)
+
+
+def test_few_rows_that_are_all_right_make_no_probability_certain() -> None:
+    logits = np.array([[0.4, 0.0], [0.0, 0.5]] * 10)
+    found = fit_temperature(logits, np.array([0, 1] * 10))
+    # Of 22 rows, 20 of them ours, 21 are right: so sure may a model be on average.
+    assert softmax(logits / found, axis=1).max(axis=1).mean() == pytest.approx(21 / 22, abs=0.005)
+
+
+@given(rows=st.integers(1, 80), classes=st.integers(2, 4), seed=st.integers(0, 999))
+def test_the_calibration_error_is_that_of_its_definition(rows: int, classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    # Few distinct values, so that some lie on the edge of a bin.
+    probabilities = rng.multinomial(30, np.ones(classes) / classes, size=rows) / 30
+    truth = rng.integers(0, classes, rows)
+    expected = 0.0
+    for place in range(15):
+        inside = [row for row in range(rows) if place / 15 < probabilities[row].max() <= (place + 1) / 15 + 1e-15]
+        if inside:
+            sure = np.mean([probabilities[row].max() for row in inside])
+            right = np.mean([probabilities[row].argmax() == truth[row] for row in inside])
+            expected += len(inside) / rows * abs(sure - right)
+    assert expected_calibration_error(probabilities, truth) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_probability_below_the_first_bin_s_end_lies_in_the_first_bin() -> None:
+    """Of twenty labels the most probable may have less than a fifteenth."""
+    probabilities = np.full((4, 20), 0.05)
+    assert expected_calibration_error(probabilities, [0, 1, 2, 0]) == pytest.approx(0.45)
+    both = np.vstack([probabilities, np.r_[0.1, np.full(19, 0.9 / 19)][None]])
+    assert expected_calibration_error(both, [0, 1, 2, 0, 0]) == pytest.approx((4 * 0.45 + 0.9) / 5)
+
+
+@given(rows=st.integers(1, 400), share=st.floats(0, 1), error=st.floats(0.001, 0.2))
+def test_the_bound_is_that_of_an_independent_library(rows: int, share: float, error: float) -> None:
+    right = round(share * rows)
+    wanted = binomtest(right, rows, alternative="greater").proportion_ci(1 - error, method="exact").low
+    assert precision_bound(right, rows, error) == pytest.approx(wanted, abs=1e-9)
+
+
+@given(rows=st.integers(0, 120), seed=st.integers(0, 999), digits=st.integers(1, 6))
+def test_a_threshold_counts_the_rows_that_keep_the_label(rows: int, seed: int, digits: int) -> None:
+    rng = np.random.default_rng(seed)
+    sure = rng.random(rows).round(digits)
+    probabilities, labels = np.stack([1 - sure, sure], axis=1), rng.integers(0, 2, rows)
+    found = precision_thresholds(probabilities, labels, 1)
+    given_it = probabilities.argmax(axis=1) == 1
+    assert len(found) <= 20 and bool(found) == bool(given_it.any())
+    for one in found:
+        kept = given_it & (sure >= one.threshold)
+        assert (one.rows, one.right) == (kept.sum(), labels[kept].sum())
+        assert one.bound == pytest.approx(precision_bound(one.right, one.rows, 0.05 / len(found)))
+    assert [one.threshold for one in found] == sorted((one.threshold for one in found), reverse=True)
+    assert not found or found[-1].threshold == 0
+
+
+def test_answers_are_right_as_often_as_is_said_in_nineteen_draws_of_twenty() -> None:
+    rng = np.random.default_rng(1)
+    wanted, chosen, missed = 0.85, 0, 0
+    for _ in range(1_000):
+        sure, answers = rng.uniform(0.5, 1, 800), rng.integers(0, 2, 800)
+        right = rng.random(800) < 2 * sure - 0.95
+        rows = np.arange(800)
+        probabilities = np.empty((800, 2))
+        probabilities[rows, answers], probabilities[rows, 1 - answers] = sure, 1 - sure
+        shown = [
+            one
+            for one in precision_thresholds(probabilities, np.where(right, answers, 1 - answers))
+            if one.bound >= wanted
+        ]
+        if shown:
+            chosen += 1
+            lowest = max(shown[-1].threshold, 0.5)
+            missed += np.clip(2 * np.linspace(lowest, 1, 2_001) - 0.95, 0, 1).mean() < wanted
+    assert chosen > 500 and missed / chosen <= 0.05
+
+
+ROWS = some.lists(
+    some.tuples(some.booleans(), some.integers(0, 4), some.integers(0, 3), some.integers(0, 3)), min_size=1, max_size=30
+)
+
+
+@given(rows=ROWS)
+def test_with_weights_and_ties_it_is_the_figure_of_scikit_learn(rows: list[tuple[bool, int, int, int]]) -> None:
+    relevant, scores, *weights = (np.array(part) for part in zip(*rows, strict=True))
+    found = RankedLabel(relevant, scores).average_precision(np.stack(weights))
+    for value, weight in zip(found, weights, strict=True):
+        if (weight * relevant).sum():
+            assert value == pytest.approx(average_precision_score(relevant, scores, sample_weight=weight))
+        else:
+            assert value == 0
+
+
+def test_a_label_that_no_row_has_is_not_ranked() -> None:
+    first, second, third = rank_labels(np.array([0, 2, 2]), np.array([[3.0, 9.0, 1.0], [2.0, 9.0, 2.0], [1.0, 9.0, 0]]))
+    assert second is None
+    assert first is not None and first.average_precision() == 1
+    # In the order of the third label: right, wrong, right.
+    assert third is not None and third.average_precision() == pytest.approx((1 + 2 / 3) / 2)
