@@ -237,15 +237,15 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
             + ("trained on this subset, tested on all." if whole else "trained and tested on this subset alone.")
         )
     if config.fraction < 1:
-        whole = splits["train"]
-        present = _present(whole)
-        if round(len(whole) * config.fraction) < len(present):
+        train = splits["train"]
+        present = _present(train)
+        if round(len(train) * config.fraction) < len(present):
             raise DataError(
-                f"fraction {config.fraction:g} of the {len(whole):,} train rows of '{dataset.name}' is fewer rows than "
+                f"fraction {config.fraction:g} of the {len(train):,} train rows of '{dataset.name}' is fewer rows than "
                 f"the {len(present)} classes; take a larger fraction"
             )
-        splits["train"] = stratified_fraction(whole, config.fraction, config.split_seed)
-        notes.append(f"{len(splits['train'])} of {len(whole)} train rows ({config.fraction:.0%}), stratified by label.")
+        splits["train"] = stratified_fraction(train, config.fraction, config.split_seed)
+        notes.append(f"{len(splits['train'])} of {len(train)} train rows ({config.fraction:.0%}), stratified by label.")
     if config.rows_per_label is not None:
         if splits["train"].labels.ndim == 2:
             raise DataError(
