@@ -321,7 +321,9 @@ def _compare(
     only_a = sum(int(np.count_nonzero(right_a[i] & ~right_b[j])) for i, j in pairs)
     only_b = sum(int(np.count_nonzero(right_b[j] & ~right_a[i])) for i, j in pairs)
     odds = discordant_odds_ratio(only_a, only_b)
-    return replace(line, rows=len(a.rows.truth), low=drawn.low, high=drawn.high, p=drawn.p, odds_ratio=odds)
+    reason = "" if a.seeded or b.seeded else "no seed changes either"
+    tested = replace(line, rows=len(a.rows.truth), low=drawn.low, high=drawn.high, p=drawn.p, odds_ratio=odds)
+    return replace(tested, reason=reason)
 
 
 def _read_pairs(a: ScoredModel, b: ScoredModel) -> list[tuple[int, int]]:
@@ -426,7 +428,8 @@ def _statement(line: Comparison, against: Sequence[str], measure: Measure) -> st
     elif line.verdict == "not distinguishable":
         sentence += f"; not distinguishable at {over}: {words(list(against))}."
     elif line.verdict == "by rows only":
-        sentence += "; more than other rows would explain, but it is one seed: another training may undo it."
+        sentence += "; more than other rows would explain"
+        sentence += f", and {line.reason}." if line.reason else ", but it is one seed: another training may undo it."
     else:
         sentence += f"; distinguishable at {over}."
     if line.spread is not None and 0 < abs(line.gap) < line.spread:

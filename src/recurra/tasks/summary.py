@@ -105,7 +105,7 @@ class Comparison:
         p_holm: Corrected by Holm over the contrasts, or the pairs, of the table; by seeds over the pairs if both
             are in it.
         odds_ratio: See `recurra.evaluation.significance.discordant_odds_ratio`, over all pairs of runs.
-        reason: Why it is untested.
+        reason: Why it is untested; or that no seed changes either, so that rows are all there is to be uncertain of.
     """
 
     name: str

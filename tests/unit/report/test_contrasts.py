@@ -100,6 +100,13 @@ def test_one_seed_has_the_interval_over_rows_and_admits_what_is_unknown(tmp_path
     assert "95 % over rows" in line["statement"]
     assert line["p_holm"] < 0.05 and line["verdict"] == "by rows only"
     assert line["statement"].endswith("it is one seed: another training may undo it.")
+    fitted = [
+        replace(run, record=run.record.model_copy(update={"model": run.record.model.model_copy(update=linear)}))
+        for linear in [{"kind": "linear"}]
+        for run in load_runs(sorted(tmp_path.iterdir()))[0]
+    ]
+    (table,) = summarise(fitted, questions=Questions((SHARING,))).tables
+    assert table.contrasts[0].statement.endswith("more than other rows would explain, and no seed changes either.")
 
 
 def test_seeds_that_one_side_alone_has_say_nothing(tmp_path: Path) -> None:

@@ -138,6 +138,20 @@ def test_areas_of_the_histogram_are_shares(tmp_path: Path) -> None:
         assert height / drawn[largest] == pytest.approx(counts[index] / counts[largest], abs=0.01)
 
 
+def test_parts_of_a_corpus_are_called_as_in_titles(tmp_path: Path) -> None:
+    folders = [
+        RunFactory(tmp_path / str(rows), rows={**SMALL, "train": 2 * rows}, data_config={"rows_per_label": rows}).run(
+            "linear"
+        )
+        for rows in (8, 32)
+    ]
+    runs, _ = load_runs(folders)
+    tables = summarise(runs).tables
+    charts = reporting_of("classification").charts_across(tables, {run.record.run_id: run for run in runs})
+    lengths = next(chart for chart in charts if chart.kind == "lengths")
+    assert {item.text for item in parse(lengths).iter("text")} >= {"8 rows a label", "32 rows a label"}
+
+
 def test_little_data_still_draws(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     assert kinds(draw([factory.run("linear", latency=False)])) == ["trade-off", "lengths", "confusion"]

@@ -83,12 +83,9 @@ def study_charts(tables: Sequence[LabellingTable], runs: Records) -> list[Chart]
         run = runs[table.models[0].runs[0].run_id]
         part, train = run.data_settings, run.record_of(RunRecord).data.splits["train"]
         name = f"{table.data}, {table.protocol}"
-        if tail := part.get("length_tail"):
-            groups[name].setdefault(f"{tail} {100 * float(part.get('tail_fraction') or 0):.3g} %", train.words)
-            continue
-        fraction = float(part.get("fraction") or 1)
-        groups[name].setdefault("whole" if fraction == 1 else f"{fraction * 100:.3g} %", train.words)
-        by_rows[f"{name}, {table.training}, {table.precision}"].append((train.rows, table))
+        groups[name].setdefault(table.subset or "whole", train.words)
+        if not part.get("length_tail"):
+            by_rows[f"{name}, {table.training}, {table.precision}"].append((train.rows, table))
     lengths = [
         length_chart(f"Lengths of the training texts: {name}", parts, f"s{index}-lengths")
         for index, (name, parts) in enumerate(groups.items())

@@ -173,7 +173,7 @@ def results_table(table: LabellingTable, figures: Sequence[Measure]) -> Table:
     latency = "No latency was measured."
     if timings:
         threads = f"{timings[0].threads} {'thread' if timings[0].threads == 1 else 'threads'}"
-        together = table.models[0].timed == "side by side"
+        together = all(model.timed == "side by side" for model in table.models if model.latency)
         latency = (
             "Milliseconds a text are median / 90th percentile over batches after warm-up"
             f"{', all models side by side in one process' if together else ''}, on {timings[0].device} with {threads}."
