@@ -157,6 +157,16 @@ def test_a_clear_difference_is_supported_and_a_small_one_is_not(tmp_path: Path) 
     assert "within a point of the best, certain at 95 %" in table["advice"][0]["why"]
 
 
+def test_nothing_is_certain_that_another_seed_may_undo(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows={**SMALL, "test": 8000})
+    reached = {"baseline": (0.897, 0.907, 0.912), "recurrent": (0.910, 0.896, 0.906)}
+    folders = [factory.run(name, value, seed=seed) for name in reached for seed, value in enumerate(reached[name])]
+    (table,) = summarise_runs(folders)["tables"]
+    (test,) = table["tests"]
+    assert -0.01 < min(test["low"], -test["high"]) < 0 and test["half"] > 0.01
+    assert "within a point of the best, not certain at 95 %" in table["advice"][0]["why"]
+
+
 def test_rows_alone_do_not_support_a_gap_that_the_seed_moves(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path)
     folders = [factory.run("baseline", value, seed=seed) for seed, value in enumerate((0.74, 0.86, 0.80))]

@@ -248,10 +248,14 @@ class _Choice:
         return self.measure.value(self.measure.mean(model, self.split))
 
     def surely_close(self, model: ModelSummary) -> bool | None:
-        """Whether a model gives up no more than it may at either end of its interval; none if there is none."""
+        """Whether a model gives up no more than it may at any end of its intervals over rows and seeds, if tested."""
         test = find_test(self.table.tests, self.best, model)
         interval = None if test is None else test.ahead(model.label)
-        return None if interval is None else min(map(self.measure.merit, interval)) >= -self.margin
+        if test is None or interval is None:
+            return None
+        gap = test.gap if test.a == model.label else -test.gap
+        ends = [*interval, gap - (test.half or 0.0), gap + (test.half or 0.0)]
+        return min(map(self.measure.merit, ends)) >= -self.margin
 
     def recommended(self, limits: Limits) -> Advice:
         """The smallest model that gives up at most a point, how sure that is, and what it saves.
