@@ -10,6 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import significant, words
 from recurra.report.summary import PRICE, SIZE, costs_of, latency_cost, reporting_of
 from recurra.tasks import drawing
@@ -93,15 +94,16 @@ def quality_against_cost(
         cx, cy = x(point.x), y(point.y)
         radius = max(LARGEST_BUBBLE * math.sqrt(model.file_size_mib / largest), SMALLEST_BUBBLE)
         circles.append((cx, cy, radius))
-        size = f"{significant(model.file_size_mib)} MiB"
-        sizes = dict.fromkeys((f"{significant(point.x)} {unit}", size))
-        facts.append(f"{model.label}: {quality} {measure.value(point.y)}, {', '.join(sizes)}")
+        # What is known by its answers alone has no size.
+        size = [] if model.kind == ANSWERS else [f"{significant(model.file_size_mib)} MiB"]
+        spent_and_size = dict.fromkeys([f"{significant(point.x)} {unit}", *size])
+        facts.append(f"{model.label}: {quality} {measure.value(point.y)}, {', '.join(spent_and_size)}")
         hint = drawing.element("title", facts[-1])
         class_ = f"bubble {drawing.series(model.color)}"
         bubbles.append(drawing.element("circle", hint, cx=cx, cy=cy, r=radius, class_=class_))
         if point.low is not None and point.high is not None:
             bars.append((cx - _BAR, y(point.high), cx + _BAR, y(point.low)))
-        lines.append(Line(f"{model.label}: {size}", model.color, [point]))
+        lines.append(Line(": ".join([model.label, *size]), model.color, [point]))
     ahead = [
         (model.label, circle[:2]) for (model, _), circle in zip(models, circles, strict=True) if cost in model.fronts
     ]

@@ -21,7 +21,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, DataError, RunError
 from recurra.core.record import MultiLabelRunRecord, read_record
-from recurra.core.record_parts import DecisionRecord
 from recurra.data.configuration import MultiLabelData
 from recurra.data.corpora import load_dataset
 from recurra.data.labels import SeveralLabels, read_table
@@ -291,12 +290,6 @@ def test_one_temperature_makes_the_probabilities_of_all_labels_honest(factor: fl
     plain = AnyLabels(names, choose_thresholds(1 / (1 + np.exp(-factor * honest)), truth), ";")
     rows = np.asarray(decision.of_logits(factor * honest) == plain.of_logits(factor * honest))
     assert rows.mean() > 0.995
-
-
-def test_a_record_without_a_temperature_has_one_of_one() -> None:
-    record = DecisionRecord.model_validate({"kind": "independent", "thresholds": [0.5, 0.5], "separator": ";"})
-    decision = read_decision(["a", "b"], record)
-    assert isinstance(decision, AnyLabels) and decision.temperature == 1
 
 
 def test_figures_of_nothing_and_of_no_numbers() -> None:

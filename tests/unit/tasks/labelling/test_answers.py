@@ -100,7 +100,7 @@ def test_prices_are_shown_and_what_has_no_model_has_no_size(found: StudyResult) 
     fronts = {model.label: model.fronts for model in found.shown.tables[0].models}
     assert fronts["gpt"] == ["price"] and "size" in fronts["linear"] and fronts["vendor"] == []
     page = found.report.read_text(encoding="utf-8") if found.report else ""
-    assert "Accuracy against price" in page and "Price a text" in page
+    assert "Accuracy against price" in page and "Price a text" in page and "gpt: 0 MiB" not in page
 
 
 def test_changed_answers_are_another_run(found: StudyResult, frame: Frame) -> None:
