@@ -367,12 +367,12 @@ def by_length(
         over_seeds = mean_interval((of_pairs @ (means[-1] - means[0])).tolist())
         gaps.append(of_pairs.mean(axis=0))
         drawn = bootstrap_between(gaps[-1], masks[-1], masks[0])
-        changes.append(
-            Comparison(
-                contrast.name, contrast.a, contrast.b, contrast.split, len(of_pairs), over_seeds.mean,
-                over_seeds.half or None, None, None, int((masks[0] | masks[-1]).sum()), drawn.low, drawn.high, drawn.p,
-            )
-        )  # fmt: skip
+        compared = int((masks[0] | masks[-1]).sum())
+        change = replace(
+            contrast, seeds=len(of_pairs), gap=over_seeds.mean, half=over_seeds.half or None, rows=compared
+        )
+        change = replace(change, low=drawn.low, high=drawn.high, p=drawn.p)
+        changes.append(replace(change, spread=None, seeds_apart=None, odds_ratio=None))
     judged = [replace(change, statement="") for change in _judged(changes, measure)]
     lines = [line(label, np.mean(list(of.correct.values()), axis=0)) for label, of in rows.items()]
     return lines + [line(f"{of.a} − {of.b}", gap, of) for of, gap in zip(judged, gaps, strict=True)]
