@@ -325,10 +325,12 @@ def line_chart(
         color = series(line.color)
         if len(coordinates) > 1:
             parts.append(polyline(coordinates, f"line {line.style} {color}"))
-        for (left, top), point in zip(coordinates, line.points if line.style != "outline" else (), strict=False):
+        if line.style == "outline":
+            continue
+        dashed = " (dashed)" if line.style == "dashed" else ""
+        for (left, top), point in zip(coordinates, line.points, strict=True):
             if point.low is not None and point.high is not None:
                 parts.append(segment(left, y(point.low), left, y(point.high), f"error {color}"))
-            dashed = " (dashed)" if line.style == "dashed" else ""
             hint = f"{line.label}{dashed}, {x.title} {x.text(point.x)}: {point.y:.4g}"
             parts.append(marker(line.color, left, top, 2.8, hint=hint))
     named = [line for line in lines if line.style != "dashed"]
