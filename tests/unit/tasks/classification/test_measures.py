@@ -132,22 +132,6 @@ def test_intervals_of_average_precision_are_those_of_resampled_rows() -> None:
     assert alone == pytest.approx(tuple(np.quantile(np.array(drawn)[:, 0], [0.025, 0.975])), abs=0.03)
 
 
-def test_average_precision_decides_and_old_records_say_that_they_have_none(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path, rows=SMALL, label_names=("ham", "spam"))
-    folders = [factory.run("linear", 0.7), factory.run("recurrent", 0.9, seed=1)]
-    table = one_table(folders, measure="average_precision:ham")
-    assert table.conclusion.startswith("Models are judged by average precision of 'ham', as asked.")
-    found = read_predictions(folders[1], "test")
-    wanted = average_precision_score(found.labels == 0, softmax(found.logits.astype(np.float64), axis=1)[:, 0])
-    recurrent = next(model for model in table.models if model.label == "recurrent")
-    assert recurrent.scores["test"].figures["average_precision:ham"].mean == pytest.approx(wanted)
-    (test,) = table.tests
-    assert test.low is not None and test.low < test.gap < test.high
-    metrics = read_record(folders[0]).metrics["test"].model_copy(update={"average_precision": None})
-    with pytest.raises(RunError, match="has no mean average precision: an earlier version made it"):
-        named_measure("average_precision", NAMES).of_run(metrics)
-
-
 def one_table(folders: list[Path], **asked: Any) -> TableSummary:
     (found,) = summarise_folders(folders, questions=Questions(**asked)).tables
     return found
@@ -177,18 +161,29 @@ def test_costs_of_one_a_mistake_say_what_accuracy_says(folders: list[Path]) -> N
     assert by_costs.conclusion.startswith("Models are judged by mean cost, as asked; it is 0.")
 
 
-def test_what_was_asked_for_has_a_column_and_decides_on_old_records_too(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path, rows=SMALL, label_names=("ham", "spam"))
-    folders = [factory.run("linear", 0.8), factory.run("recurrent", 0.8, seed=1)]
-    table = one_table(folders, measure="f1:ham")
+@pytest.mark.parametrize(
+    ("kind", "heading"), [("f1", "F1 of 'ham'"), ("average_precision", "Average precision of 'ham'")]
+)
+def test_what_was_asked_for_has_a_column_and_decides(kind: str, heading: str, folders: list[Path]) -> None:
+    summary = summarise_folders(folders, questions=Questions(measure=f"{kind}:ham"))
+    (table,) = summary.tables
     found = read_predictions(folders[0], "test")
-    wanted = f1_score(found.labels, found.logits.argmax(axis=1), pos_label=0)
+    wanted = f1_score(found.labels, found.predicted, pos_label=0)
+    if kind == "average_precision":
+        wanted = average_precision_score(found.labels == 0, softmax(found.logits.astype(np.float64), axis=1)[:, 0])
     linear = next(model for model in table.models if model.label == "linear")
-    assert linear.scores["test"].figures["f1:ham"].mean == pytest.approx(wanted)
-    assert table.conclusion.startswith("Models are judged by F1 of 'ham', as asked.")
-    questions = Questions(measure="f1:ham")
-    (_, first, _), *_ = terminal_tables(summarise_folders(folders, questions=questions))
-    assert "F1 of 'ham'" in first.headings()
+    assert linear.scores["test"].figures[f"{kind}:ham"].mean == pytest.approx(wanted)
+    named = heading if kind == "f1" else heading.lower()
+    assert table.conclusion.startswith(f"Models are judged by {named}, as asked.")
+    assert all(test.low < test.gap < test.high for test in table.tests)
+    (_, first, _), *_ = terminal_tables(summary)
+    assert heading in first.headings()
+
+
+def test_records_without_a_measure_say_so(folders: list[Path]) -> None:
+    metrics = read_record(folders[0]).metrics["test"].model_copy(update={"average_precision": None})
+    with pytest.raises(RunError, match="has no mean average precision: an earlier version made it"):
+        named_measure("average_precision", NAMES).of_run(metrics)
 
 
 def test_who_costs_more_than_one_answer_for_all_is_no_classifier(tmp_path: Path) -> None:
