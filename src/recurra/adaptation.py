@@ -18,7 +18,7 @@ import torch
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError
-from recurra.core.files import atomic_folder, refuse_present, write_json, write_text
+from recurra.core.files import atomic_folder, read_json, refuse_present, write_json, write_text
 from recurra.core.progress import Reporter
 from recurra.data.cleaning import clean_text
 from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
@@ -34,7 +34,7 @@ from recurra.models.modeling import RecurraModel
 from recurra.models.presets import count_parameters, forward_flops
 from recurra.models.quiet import quieten_libraries
 from recurra.models.rows import PackedRows
-from recurra.training.general_distillation import GeneralDistillation
+from recurra.training.general_distillation import TASK_NAME, GeneralDistillation
 
 # Keys that mean something where layers are shared, and nothing in a stack.
 RELAXATIONS = ("recurrence_norms", "low_rank", "low_rank_where", "relaxation_start")
@@ -104,6 +104,7 @@ class PlanScores:
             wide the token table is.
 
     Attributes:
+        mean_tokens: Tokens of a text, rounded, as many of it as the encoder reads.
         pieces: Numbers of the pieces that a narrow token table is fitted to, ``(tokens,)``, those of texts that no plan
             is scored on as far as there are any; none without such a table.
     """
@@ -121,6 +122,8 @@ class PlanScores:
         tokenizer, scored = read_tokenizer(source.folder), [cleaned[place] for place in places]
         ids, offsets = encode_texts(scored, tokenizer, MOST_TOKENS)
         self.texts = len(offsets) - 1
+        whole = np.diff(encode_texts(scored, tokenizer, relaxed.max_position_embeddings)[1])
+        self.mean_tokens = max(1, round(float(whole.mean())))
         self._rows = torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(np.diff(offsets))
         self.pieces, fitted = None, {}
         if relaxed.token_embedding_size != relaxed.hidden_size:
@@ -138,11 +141,6 @@ class PlanScores:
                 zip(stored["plans"].tobytes().decode().split("\n"), stored["kept"].tolist(), strict=True)
             )
         self._stored = len(self._known)
-
-    @property
-    def mean_tokens(self) -> int:
-        """Tokens of a text, rounded."""
-        return max(1, round(self._rows[1].float().mean().item()))
 
     @cached_property
     def _function(self) -> KeptFunction:
@@ -293,15 +291,8 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
         rows = stream_texts(options.texts, options.text_column, encoding=options.encoding)
         scores = PlanScores(source, rows, shared, options.cache_dir)
         reporter.say(f"comparing plans on {scores.texts} texts of '{options.texts}'")
-    if auto:
-        points = _search(scores, costs, options, reporter)
-        plan = points[0].plan
-        if (kept := costs.changes(plan)) != given:
-            reporter.say(f"the best plan, {plan}, is a stack: it shares nothing, so there is nothing to relax")
-        given = kept
-    else:
-        plan = source.plan(options.plan)
-        points = [] if scores is None else [PlanPoint(plan, scores.score(plan), costs.parameters(plan))]
+    work = Path(output).with_name(f"{Path(output).name}.teaching")
+    plan, points, given = _choose_plan(source, scores, costs, options, work=work, reporter=reporter)
     tokenizer = read_tokenizer(source.folder)
     pieces = None if scores is None else scores.pieces
     lessons: list[PassageSource] = []
@@ -311,6 +302,7 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
             options.apart,
             tokenizer,
             text_column=options.text_column,
+            encoding=options.encoding,
             data_root=options.data_root,
             cache_dir=options.cache_dir,
             reporter=reporter,
@@ -320,7 +312,6 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
         # What is drawn of low-rank updates is the same every time.
         torch.manual_seed(0)
         model = load_encoder(name, str(plan), pieces, **given)
-    work = Path(output).with_name(f"{Path(output).name}.teaching")
     taught = _teach(model, source, plan, lessons, options, work=work, reporter=reporter) if lessons else {}
     texts = 0 if scores is None else scores.texts
     made = Adaptation(Path(output), source, plan, costs.parameters(plan), given, points, texts, taught)
@@ -336,6 +327,41 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     if lessons:
         shutil.rmtree(work, ignore_errors=True)
     return made
+
+
+def _choose_plan(
+    source: EncoderSource,
+    scores: PlanScores | None,
+    costs: PlanCosts,
+    options: AdaptationOptions,
+    *,
+    work: Path,
+    reporter: Reporter,
+) -> tuple[SharingPlan, list[PlanPoint], dict[str, Any]]:
+    """The plan, those that were compared, best first, and what its model changes of the encoder's configuration."""
+    given, auto = dict(options.changes or {}), options.plan.strip() == AUTO
+    begun = _begun_plan(work) if auto and options.teach else None
+    if auto and begun is None:
+        points = _search(scores, costs, options, reporter)
+        plan = points[0].plan
+        if (kept := costs.changes(plan)) != given:
+            reporter.say(f"the best plan, {plan}, is a stack: it shares nothing, so there is nothing to relax")
+        return plan, points, kept
+    plan = source.plan(begun or options.plan)
+    points = [] if scores is None else [PlanPoint(plan, scores.score(plan), costs.parameters(plan))]
+    if begun is None:
+        return plan, points, given
+    # Times are never measured twice alike, so another search might choose another plan.
+    reporter.say(f"the plan is {plan}, with which teaching began")
+    return plan, points, costs.changes(plan)
+
+
+def _begun_plan(work: Path) -> str | None:
+    """The plan of a teaching that was interrupted in a folder; none if there is none, or it is damaged."""
+    try:
+        return str(read_json(work / TASK_NAME)["plan"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _teach(
@@ -387,7 +413,12 @@ def _check_budgets(options: AdaptationOptions) -> None:
             raise ConfigurationError(f"{name} is {value:g}; {why}")
     if options.apart and not options.teach:
         raise ConfigurationError("--apart says which texts must not teach; name those that do with --teach FILE")
-    given = {"--max-parameters": options.max_parameters, "--max-ms": options.max_ms}
+    given = {
+        "--stored": options.stored,
+        "--applied": options.applied,
+        "--max-parameters": options.max_parameters,
+        "--max-ms": options.max_ms,
+    }
     for name, value in given.items():
         if value is not None and options.plan.strip() != AUTO:
             raise ConfigurationError(f"{name} is {value:,} beside the plan '{options.plan}'; it is for --plan auto")

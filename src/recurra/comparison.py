@@ -20,6 +20,7 @@ from recurra.core.progress import Reporter
 from recurra.data.columns import is_missing, one_dimension
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import DEMO_LARGE
+from recurra.data.formats import split_names
 from recurra.data.frames import opened_rows, rows_in_memory
 from recurra.data.tokenization import TRAINED
 from recurra.ladder import choose_models
@@ -169,10 +170,14 @@ def _answers_file(name: str, given: Any, config: RunData, data: StudyData, outpu
             raise DataError(f"{what} are of the corpus '{config.name}'; give a table with its ids or texts")
         ids = [row for row, _ in file_rows(source, config)]
         if getattr(given, "ndim", 1) == 2 or isinstance(first, list | tuple):
-            names, rows = data.rows(config.every_fold[0]).label_names, [list(row) for row in given]
+            names = data.rows(config.every_fold[0]).label_names
+            try:
+                rows = [list(map(float, row)) for row in given]
+            except (TypeError, ValueError) as error:
+                raise DataError(f"{what} has rows that are no probabilities; give one of each of {names}") from error
             if any(len(row) != len(names) for row in rows):
                 raise DataError(f"{what} has rows of {len(rows[0])} probabilities; give one of each of {names}")
-            cells = {PROBABILITIES: [dict(zip(names, map(float, row), strict=True)) for row in rows]}
+            cells = {PROBABILITIES: [dict(zip(names, row, strict=True)) for row in rows]}
         else:
             cells = {"label": one_dimension(given, what)}
         (answers,) = cells.values()
@@ -183,8 +188,8 @@ def _answers_file(name: str, given: Any, config: RunData, data: StudyData, outpu
             )
         cells[id_column(config)] = ids
     wanted = {
-        id_column(config), *config.text_column.split(","), config.label_column, "label", "label_predicted",
-        PROBABILITIES,
+        id_column(config), config.text_column, *split_names(config.text_column, ()), config.label_column,
+        "label", "label_predicted", PROBABILITIES,
     }  # fmt: skip
     cells = {
         key: [None if is_missing(cell) else cell for cell in column]
@@ -246,7 +251,9 @@ def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -
         return config, ""
     if config.folds is not None or config.validation or config.test:
         return config, ""
-    rows = sum(map(len, data.rows(config).splits.values()))
+    # Parts of the training rows leave as many to test on.
+    whole = {"fraction": 1.0, "rows_per_label": None, "length_tail": None, "whole_test": False}
+    rows = sum(map(len, data.rows(config.model_copy(update=whole)).splits.values()))
     if rows >= ROWS_OF_ONE_SPLIT:
         return config, ""
     if trained and rows * config.max_length > MOST_FOLDED_TOKENS:

@@ -46,14 +46,13 @@ from recurra.models.inference import check_precision, torch_threads
 from recurra.models.quiet import quiet_loading
 from recurra.study.assignments import sort_keywords
 from recurra.study.plan import CONFIG_NAME, claim_folder
-from recurra.tasks.base import PLAN, SMALL_AND_WORDS, TEACHER, RunConfig, control_of
+from recurra.tasks.base import PLAN, SMALL_AND_WORDS, RunConfig
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.labelling import labelled
 from recurra.tasks.run_folder import TRAINING_NAME, run_facts, shape_of
-from recurra.tasks.runs import make_run, resolve_model
+from recurra.tasks.runs import default_protocol, make_run, refuse_unused_keys, resolve_model
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.fit import own_randomness, remove_checkpoints
-from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
 ESTIMATOR_NAME = "estimator.json"
 # What `early_stopping=True` waits for, in epochs.
@@ -252,13 +251,10 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         given = {key: value for key, value in keys.items() if value is not None}
         model = str(self.model if self.encoder is None else self.encoder)
         name, overrides = resolve_model(model)
-        # A control that is taught takes the weight of the teacher's answers from a protocol.
-        unused = [*given, *(["protocol"] if self.protocol is not None and not overrides.get(TEACHER) else [])]
-        if unused and control_of(name, overrides) is not None:
-            key = unused[0].replace("_patience", "")
-            raise ConfigurationError(f"{key} is {getattr(self, key)!r}, and {model} has no epochs; leave it out")
         base, assigned = sort_keywords(given, self.protocol, task=TASK)
-        default = DEFAULT_PROTOCOL if self.encoder is None else finetuning_for(len(dataset.splits["train"]))[0]
+        stopping = {"early_stopping": self.early_stopping} if "early_stopping_patience" in given else {}
+        refuse_unused_keys(name, overrides, {**stopping, **assigned.protocol}, self.protocol)
+        default, _ = default_protocol(name, overrides, lambda: len(dataset.splits["train"]))
         run = make_run(
             model,
             DataConfig.parse(

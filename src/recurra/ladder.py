@@ -8,6 +8,7 @@ of it. If asked, models that are trained from scratch stand in their place.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -144,7 +145,13 @@ def choose_models(
 
 def _peer(encoder: str) -> Entry:
     known = next((name for name, keys in PEERS.items() if keys[ENCODER] == encoder), None)
-    return known or {"name": f"{model_name(encoder)}-setfit", ENCODER: encoder, METHOD: "setfit"}
+    return known or {"name": _derived(encoder, "setfit"), ENCODER: encoder, METHOD: "setfit"}
+
+
+def _derived(encoder: str, how: str) -> str:
+    """The name of a model that is made of an encoder, which may be a folder of any name."""
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", model_name(encoder)).lstrip("._-") or "encoder"
+    return f"{stem[: 59 - len(how)]}-{how}"
 
 
 def _as_named(models: Sequence[Entry], scratch: Ladder, protocol: str | None) -> Ladder:
@@ -170,9 +177,9 @@ def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
     if encoder == DEFAULT_ENCODER:
         rungs.append(WORDS_AND_ENCODER)
     elif not source.is_foreign:
-        rungs.append({"name": f"{name}-and-words", "preset": WORDS_AND_ENCODER, ENCODER: encoder})
+        rungs.append({"name": _derived(encoder, "and-words"), "preset": WORDS_AND_ENCODER, ENCODER: encoder})
     if plan is not None:
-        student = {"name": f"{name}-small", ENCODER: encoder, "plan": str(layers), TEACHER: teacher or name}
+        student = {"name": _derived(encoder, "small"), ENCODER: encoder, "plan": str(layers), TEACHER: teacher or name}
         return [*rungs, encoder, student]
     if encoder not in (DEFAULT_ENCODER, SMALL_ENCODER):
         if teacher is not None:

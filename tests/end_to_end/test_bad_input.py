@@ -81,6 +81,9 @@ def test_a_bad_file_is_refused_before_anything_is_written(
         (["--precision", "fp8"], "'precision' is \"fp8\""),
         (["--tokenizer", "bert-base-cased"], "unknown tokenizer 'bert-base-cased' (did you mean 'bert-base-uncased'?)"),
         (["--data-protocol", "pooled"], "unknown protocol of"),
+        (["--model", "linear", "--protocol", "paper"], "protocol is 'paper', and no training protocol trains linear"),
+        (["--model", "setfit", "batch_size=4"], "batch_size is 4, and no training protocol trains setfit"),
+        (["--model", "linear-tuned", "model.teacher=x", "max_epochs=9"], "max_epochs is 9, and no training protocol"),
     ],
 )
 def test_unknown_names_and_impossible_values_are_refused(

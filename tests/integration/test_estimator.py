@@ -175,9 +175,9 @@ def test_input_that_means_nothing_is_refused_in_one_line(
         ({"protocol": {"max_epochs": 3}, "max_epochs": 4}, "give it once"),
         ({"max_epochs": 0}, "max_epochs"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
-        ({"model": "linear", "max_epochs": 3}, "max_epochs is 3, and linear has no epochs; leave it out"),
-        ({"model": "linear", "early_stopping": True}, "early_stopping is True, and linear has no epochs"),
-        ({"model": "linear", "protocol": "finetune"}, "protocol is 'finetune', and linear has no epochs; leave it out"),
+        ({"model": "linear", "max_epochs": 3}, "max_epochs is 3, and no training protocol trains linear; leave it out"),
+        ({"model": "linear", "early_stopping": True}, "early_stopping is True, and no training protocol trains linear"),
+        ({"model": "linear", "protocol": "finetune"}, "protocol is 'finetune', and no training protocol"),
         ({"n_jobs": 0}, "n_jobs is 0; give a number of threads"),
         ({"random_state": -1}, "seed"),
         ({"validation_fraction": 0}, "validation_fraction is 0; give a share between 0 and 1"),
@@ -330,6 +330,8 @@ def test_a_folder_is_taken_up_and_not_given_to_another(tiny: str, tmp_path: Path
 
 def test_it_starts_from_an_encoder_and_shares_its_layers(tmp_path: Path) -> None:
     encoder = write_tiny_encoder(tmp_path / "encoder", TEXTS)
+    RecurraClassifier(str(encoder), folder=tmp_path / "named", **QUICK).fit(TEXTS, LABELS)
+    assert read_record(tmp_path / "named").training.protocol == "finetune-small"
     found = RecurraClassifier(encoder=encoder, plan="0 (1 2)x2 3", **QUICK).fit(TEXTS, LABELS)
     found.save(tmp_path / "kept")
     record = read_record(tmp_path / "kept")

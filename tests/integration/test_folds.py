@@ -135,6 +135,17 @@ def test_a_second_seed_deals_the_rows_anew_and_judges_the_same_rows(file: Path) 
     assert dealt[0].isdisjoint(dealt[1]) and dealt[2].isdisjoint(dealt[3]) and dealt[0] not in (dealt[2], dealt[3])
 
 
+def test_another_split_seed_is_another_cross_validation(runs: list[LoadedRun]) -> None:
+    def dealt(run: LoadedRun, seed: int) -> LoadedRun:
+        config = {**run.record.config, "data": {**run.record.config["data"], "split_seed": seed}}
+        return replace(run, record=run.record.model_copy(update={"config": config}))
+
+    own = [run for run in runs if run.record.model.preset == "linear"]
+    pooled = pool_folds([dealt(run, seed) for seed in (0, 1) for run in own], REPORTING.measure_folds)
+    assert [len(run.folds) for run in pooled] == [FOLDS, FOLDS]
+    assert len({run.record.data.fingerprint for run in pooled}) == 2
+
+
 def test_folds_that_are_lacking_are_said_and_compared_with_nobody(runs: list[LoadedRun]) -> None:
     fewer = [run for run in runs if not (run.record.model.preset == "linear" and run.data_settings.get("fold") == 3)]
     (table,) = summarise(fewer).tables
@@ -205,6 +216,7 @@ def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path)
         {"name": few, "test": many},
         {"name": "demo"},
         {"name": tiny},
+        *({"name": many, **keys} for keys in ({"fraction": 0.1}, {"rows_per_label": 8}, {"length_tail": "longest"})),
     ):
         config = DataConfig.parse(keys)
         assert cross_validated(config, StudyData()) == (config, "") and config.every_fold == [config]

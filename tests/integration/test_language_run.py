@@ -137,6 +137,13 @@ def test_evaluating_a_run_gives_what_its_record_says(trained: TrainedRun, capsys
         assert found["recorded"] == record.metrics[split].model_dump(mode="json")
         for head, values in found["metrics"]["heads"].items():
             assert values["loss"] == pytest.approx(record.metrics[split].heads[head].loss, rel=1e-5)
+    # Of train the record has a part.
+    measured = record.metrics["test"].model_copy(update={"tokens": 5})
+    part = record.model_copy(update={"metrics": {**record.metrics, "test": measured}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recurra.tasks.language.evaluation.read_language_record", lambda run: part)
+        assert main(["evaluate", str(trained.folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["recorded"] is None
     text = trained.root / "other.txt"
     text.write_text("the river runs past the mill\n\nthe field\n", encoding="utf-8")
     assert main(["evaluate", str(trained.folder), "--data", str(text), "--stride", "4", "--json"]) == 0

@@ -157,6 +157,7 @@ def test_a_linear_model_learns_the_answers_to_texts_with_and_without_labels(
     own["teacher"] = str(taught_by)
     model.write_text(yaml.safe_dump({"preset": preset, **own}), encoding="utf-8")
     data = DataConfig(name=str(root / "reviews.csv"), tokenizer="trained", max_length=24, unlabelled=str(more))
+    data = data.model_copy(update={"unlabelled_unit": "sentences"}) if variant else data
     protocol = PROTOCOLS["finetune"].model_copy(update={"distillation_weight": 0.8, "max_epochs": 7})
     named, overrides = (str(model), {}) if variant else (preset, own)
     config = make_run(named, data, protocol, seed=3, precision="fp32", overrides=overrides)
@@ -170,6 +171,7 @@ def test_a_linear_model_learns_the_answers_to_texts_with_and_without_labels(
     assert record.model.kind == "linear" and record.model.description.endswith("on a teacher's answers")
     assert "teacher.test" in {audit.name for audit in record.audits}
     assert record.learning_curve is None
+    assert main(["evaluate", str(tmp_path / "run"), "--data", str(root / "reviews.csv")]) == 0
 
     # The same from its parts: the teacher's probabilities, on labelled rows mixed with their label.
     dataset = load_dataset(data, None)

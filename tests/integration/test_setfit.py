@@ -156,6 +156,10 @@ def test_what_does_not_go_with_it_is_refused(root: Path, keys: dict[str, Any], m
         configured(root, **keys)
 
 
+def test_a_curriculum_of_models_beside_it_is_no_matter(root: Path) -> None:
+    assert configured(root, PROTOCOLS["finetune"].model_copy(update={"curriculum_epochs": 2})).protocol.max_epochs == 1
+
+
 def test_it_needs_an_encoder_and_one_label(root: Path, tmp_path: Path) -> None:
     data = DataConfig(name=str(root / "reviews.csv"))
     (tmp_path / "model.yaml").write_text("method: setfit\nhidden_size: 16\n", encoding="utf-8")

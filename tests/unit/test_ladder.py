@@ -80,6 +80,21 @@ def test_another_encoder_stands_in_its_place_and_a_plan_makes_its_student(tmp_pa
     assert resolve_model(frozen)[1]["encoder"] == str(folder)
 
 
+def test_an_encoder_of_the_hub_or_a_folder_of_any_name_gives_names_of_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tiny_encoder(tmp_path / f"my {'x' * 80}")
+    monkeypatch.setattr("recurra.models.adaptation.source.hub_file", lambda repository, name: folder / name)
+    for encoder, stem in ((str(folder), f"my-{'x' * 51}"), ("BAAI/bge-small-en-v1.5", "bge-small-en-v1.5")):
+        _, frozen, tuned, student = choose_models(TASK, encoder=encoder, plan="0 (1)x2 3").models
+        made = [resolve_model(model) for model in (frozen, tuned, student)]
+        assert made[1] == (Path(encoder).name, {"encoder": encoder})
+        assert [made[0][0][:20], made[2][0]] == [f"{stem}-and-words"[:20], f"{stem}-small"]
+    for name in ("runs/model.json", "runs", "./runs/encoder", "a/b/c"):
+        with pytest.raises(ConfigurationError, match="unknown model"):
+            resolve_model(name)
+
+
 def test_without_minilm_the_small_encoder_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     there = ladder.find_encoder
 
@@ -210,5 +225,7 @@ def test_long_texts_of_models_that_are_fitted_whole_are_folded_and_no_seed_is_no
     asked = Asked({"name": str(file), "max_length": 512}, {}, models=["recurra-small-and-words"])
     spec, _ = asked.plan_study(StudyData(), tmp_path / "out", Reporter(quiet=True))
     assert isinstance(spec.data[0], DataConfig) and spec.data[0].folds == 5
+    _, note = replace(asked, values={"name": str(file)}).plan_study(StudyData(), tmp_path / "out", Reporter(quiet=True))
+    assert "max_length" not in note
     with pytest.raises(ConfigurationError, match="seeds"):
         replace(asked, seeds=0).plan_study(StudyData(), tmp_path / "out", Reporter(quiet=True))

@@ -95,7 +95,7 @@ def prepare(
     assignments: options.DataOverrides = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Model to be trained: running text is read for it."),
+        typer.Option("--model", "-m", help="Model to be trained: texts are read for it."),
     ] = None,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
@@ -103,12 +103,18 @@ def prepare(
 ) -> None:
     """Tokenise all splits into the cache, ahead of the first training.
 
-    Running text is tokenised as 'recurra train' does it for a model: --model says for which.
+    Running text, and text for an encoder, is tokenised as 'recurra train' does it for a model: --model says for which.
 
     Example: recurra data prepare sst2
     """
+    from recurra.tasks.base import encoder_of
+    from recurra.tasks.runs import resolve_model
+
     models = [model] if model else []
     task, config, known = options.configured_data(
         context, name, assignments, data_root, cache_dir=cache_dir, models=models
     )
+    source = encoder_of(resolve_model(model)[1]) if model else None
+    if source is not None:
+        config = config.model_copy(update={"tokenizer": str(source.folder.absolute())})
     present(task.prepare_data(config, known), as_json=as_json)

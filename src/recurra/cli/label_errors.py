@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from recurra.tasks.tables import Table
 
 _SHOWN_CHARACTERS = 100
+# Keys that say how rows are read; the others choose splits and tokens, and here every row is judged.
+_READING_KEYS = (
+    *("text_column", "label_column", "label_columns", "label_separator", "id_column"),
+    *("encoding", "clean", "join_labels", "skip_unlabelled"),
+)
 
 
 @options.with_data_options(
@@ -33,7 +38,12 @@ def label_errors(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Labelled: .csv, .tsv, .jsonl, .json, .parquet or .xlsx.")
     ],
-    assignments: options.DataOverrides = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="More keys of how rows are read, e.g. join_labels=true.", show_default=False
+        ),
+    ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -86,12 +96,18 @@ def label_errors(
 
 
 def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None) -> DataConfig:
+    from recurra.data.configuration import DataConfig
     from recurra.data.corpora import CORPORA
-    from recurra.tasks.labelling import labelled
 
     if file in CORPORA:
         raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours, such as .csv or .jsonl")
-    return labelled(options.configured_data(context, file, assignments, None)[1])
+    config = options.configured_data(context, file, assignments, None)[1]
+    if not isinstance(config, DataConfig):
+        raise ConfigurationError(f"'{file}' is running text; give a labelled file of yours, such as .csv or .jsonl")
+    for key in (pair.partition("=")[0].removeprefix("data.") for pair in assignments or ()):
+        if key not in _READING_KEYS:
+            raise ConfigurationError(f"'{key}' has no meaning here, where every row is judged; leave it out")
+    return config
 
 
 def _parts(errors: LabelErrors, shown: Sequence[DoubtedLabel], output: Path | None) -> list[Table | list[str]]:

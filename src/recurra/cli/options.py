@@ -131,12 +131,13 @@ InputTextColumn = Annotated[
     str, typer.Option("--text-column", help="Column with the text, or several to join: title,body.")
 ]
 Protocol = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--protocol",
         "-p",
         help="Training protocol: paper, tuned, tuned-treebank, demo; for encoders finetune-few, finetune-small, "
-        "finetune or finetune-large; or a file (YAML).",
+        "finetune or finetune-large; or a file (YAML). Default: tuned; with an encoder by the number of rows.",
+        show_default=False,
     ),
 ]
 DataOverrides = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -25,7 +26,7 @@ def train(
     data: Annotated[str, typer.Option("--data", "-d", help="A corpus, a labelled file of yours, or a .txt.")],
     output: options.Output,
     assignments: options.Overrides = None,
-    protocol: options.Protocol = "tuned",
+    protocol: options.Protocol = None,
     seed: options.Seed = 0,
     precision: options.Precision = "fp32",
     data_root: options.DataRoot = None,
@@ -43,12 +44,12 @@ def train(
 
     Example: recurra train --model recurrent --data reviews.csv --output runs/reviews max_epochs=5 data.max_length=64
     """
-    from recurra.core.errors import ConfigurationError
     from recurra.core.progress import Reporter
+    from recurra.data.configuration import DataConfig
     from recurra.study.run import execute_run, is_finished, preflight, refuse_unheard_texts
-    from recurra.tasks.base import TEACHER, control_of
-    from recurra.tasks.runs import make_run, resolve_model
+    from recurra.tasks.runs import default_protocol, make_run, refuse_unused_keys, resolve_model
     from recurra.tasks.study_data import Machine, StudyData
+    from recurra.training.protocols import DEFAULT_PROTOCOL
 
     reporter = Reporter(quiet=quiet)
     task, values, assigned = options.read_keys(data, options.data_keys(context), assignments, model_keys=True)
@@ -56,16 +57,17 @@ def train(
     name, keys = resolve_model(model)
     own = {**keys, **assigned.model}
     data_config, note = task.configure_data(values, known, models=[(name, own)])
-    training = task.load_protocol(protocol, assigned.protocol)
-    if assigned.protocol and control_of(name, own) is not None and not own.get(TEACHER):
-        key, value = next(iter(assigned.protocol.items()))
-        cure = f"write model.{key}={value}" if key == TEACHER else "leave it out"
-        raise ConfigurationError(f"{key} is {value!r}, and no training protocol trains {name}; {cure}")
+    refuse_unused_keys(name, own, assigned.protocol, protocol)
+    chosen, why = protocol or DEFAULT_PROTOCOL, ""
+    if protocol is None and isinstance(data_config, DataConfig):
+        rows = partial(known.rows, data_config)
+        chosen, why = default_protocol(name, own, lambda: len(rows().splits["train"]))
+    training = task.load_protocol(chosen, assigned.protocol)
     config = make_run(model, data_config, training, seed=seed, precision=precision, overrides=assigned.model)
     refuse_unheard_texts([config])
     notes: list[str] = []
     if not is_finished(config, output):
-        notes = [*filter(None, [note]), *preflight([config], known)]
+        notes = [*filter(None, [note, why]), *preflight([config], known)]
     record = execute_run(known, output, config, reporter=reporter, notes=notes)
     # The other processes of a distributed run have nothing to say.
     if record is not None:

@@ -230,11 +230,11 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
     splits, notes = dict(dataset.splits), list(dataset.notes)
     if config.length_tail is not None:
         tail, share = config.length_tail, config.tail_fraction
-        whole = {"test": splits["test"]} if config.whole_test and "test" in splits else {}
-        splits = {name: length_tail(split, tail, share) for name, split in splits.items()} | whole
+        untouched = {"test": splits["test"]} if config.whole_test and "test" in splits else {}
+        splits = {name: length_tail(split, tail, share) for name, split in splits.items()} | untouched
         notes.append(
             f"Only the {tail} {share:.0%} of every split, by words: "
-            + ("trained on this subset, tested on all." if whole else "trained and tested on this subset alone.")
+            + ("trained on this subset, tested on all." if untouched else "trained and tested on this subset alone.")
         )
     if config.fraction < 1:
         train = splits["train"]

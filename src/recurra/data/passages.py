@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -131,6 +131,7 @@ def read_passages(
     tokenizer: PreTrainedTokenizerFast,
     *,
     text_column: str,
+    encoding: str | None = None,
     data_root: Path | None,
     cache_dir: Path | None,
     reporter: Reporter,
@@ -143,22 +144,24 @@ def read_passages(
     for name in names:
         _check_training_text(name)
     corpora = {name: load_dataset(DataConfig(name=name), data_root) for name in {*names, *apart} if name in CORPORA}
+    texts_of_file = partial(_texts_of_file, text_column=text_column, encoding=encoding)
     judged = [
         text
         for name in dict.fromkeys([*apart, *(name for name in names if name in corpora)])
-        for text in _reported(name, corpora, text_column, every_row=name not in names)
+        for text in _reported(name, corpora, texts_of_file, every_row=name not in names)
     ]
     reported = sorted(set(map(text_identity, judged)))
     key = {
         "version": _VERSION,
         "words": PASSAGE_WORDS,
         "column": text_column,
+        **({"encoding": encoding} if encoding else {}),
         "tokenizer": tokenizer_hash(tokenizer),
         "reported": hashlib.sha256("\n".join(reported).encode()).hexdigest(),
     }
     sources = []
     for name in names:
-        sha256, texts = _training_texts(name, corpora, text_column)
+        sha256, texts = _training_texts(name, corpora, texts_of_file)
         path_key = content_hash({**key, "source": sha256})
         path = cache_path(f"passages-{path_key}", cache_dir)
         cut = partial(_cut, name, texts, set(reported), judged, tokenizer, reporter=reporter)
@@ -192,23 +195,27 @@ def _check_training_text(name: str) -> None:
         )
 
 
-def _training_texts(name: str, corpora: Mapping[str, TextDataset], text_column: str) -> tuple[str, Iterable[str]]:
+def _training_texts(
+    name: str, corpora: Mapping[str, TextDataset], texts_of_file: Callable[[str], Iterable[str]]
+) -> tuple[str, Iterable[str]]:
     """SHA-256 of a file, or the fingerprint of a corpus's training split, and its texts."""
     if name in corpora:
         train = corpora[name].splits["train"]
         return train.fingerprint, train.texts
     with Path(name).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest(), _texts_of_file(name, text_column)
+        return hashlib.file_digest(stream, "sha256").hexdigest(), texts_of_file(name)
 
 
-def _texts_of_file(name: str, text_column: str) -> Iterator[str]:
+def _texts_of_file(name: str, *, text_column: str, encoding: str | None) -> Iterator[str]:
     """Texts of any length: a row may be a whole book."""
-    table = TableFile(Path(name), text_column.split(","), allowed=STREAM_FORMATS)
+    table = TableFile(Path(name), text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
     for _, cells in table.rows(split_names(text_column, table.header), ()):
         yield " ".join(cell for cell in cells if isinstance(cell, str))
 
 
-def _reported(name: str, corpora: Mapping[str, TextDataset], text_column: str, *, every_row: bool) -> Iterable[str]:
+def _reported(
+    name: str, corpora: Mapping[str, TextDataset], texts_of_file: Callable[[str], Iterable[str]], *, every_row: bool
+) -> Iterable[str]:
     """Texts of a file or a corpus: every row where splits are drawn, for another seed draws another test part."""
     if name in corpora:
         dataset = corpora[name]
@@ -216,7 +223,7 @@ def _reported(name: str, corpora: Mapping[str, TextDataset], text_column: str, *
         return (text for part, split in dataset.splits.items() if every_row or part != "train" for text in split.texts)
     if not Path(name).suffix and not Path(name).exists():
         raise ConfigurationError(f"unknown corpus '{name}'; allowed: {', '.join(CORPORA)}, or the path of a file")
-    return _texts_of_file(name, text_column)
+    return texts_of_file(name)
 
 
 def _cut(

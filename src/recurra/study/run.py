@@ -112,7 +112,8 @@ def execute_run(
         code_record()  # remembers the commit that is loaded now: the checkout may move on during a long run
         task = task_of_data(config.data)
         if not speaks_for_all():
-            if not (folder / RECORD_NAME).exists():
+            # A control is fitted by one process.
+            if not config.is_control and not (folder / RECORD_NAME).exists():
                 task.trainer(config)(config, folder, data, Reporter(quiet=True))
             return None
         context.enter_context(FolderLock(folder))

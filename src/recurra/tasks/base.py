@@ -208,6 +208,11 @@ class RunConfig(HashedSettings):
         return not self.is_control or bool(self.teachers) or ENCODER in self.model_overrides
 
     @property
+    def is_accelerated(self) -> bool:
+        """Whether an accelerator computes it, if there is one: all but controls without an encoder that is run."""
+        return not self.is_control or self.control == WORDS_AND_ENCODER
+
+    @property
     def is_repeated(self) -> bool:
         """Whether training protocol and seed make another run of it: not of a control, unless it learns from one."""
         return not self.is_control or bool(self.teachers)
@@ -500,7 +505,7 @@ class Task(ABC):
         from recurra.evaluation.latency import measure_side_by_side, synchroniser
 
         device = "cpu"
-        if not config.is_control:
+        if config.is_accelerated:
             from recurra.models.inference import default_device
 
             device = str(default_device())

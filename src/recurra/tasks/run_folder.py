@@ -81,7 +81,7 @@ def run_facts(config: RunConfig, started: float, threads: int) -> dict[str, Any]
         "environment": environment_record(
             threads=threads,
             precision=config.precision,
-            accelerator=None if config.is_control else accelerator_name(),
+            accelerator=accelerator_name() if config.is_accelerated else None,
         ),
     }
 

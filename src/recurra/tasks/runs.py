@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from recurra.core.best_run import find_run
 from recurra.core.configuration import content_hash, names_in, read_yaml
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.core.record import LabelRunRecord, holds_any_record, read_any_record
 from recurra.data.configuration import RunData
 from recurra.data.tables import TABLE_FORMATS, check_path
 from recurra.deployment.export.manifest import is_export, read_manifest
-from recurra.models.adaptation.source import ENCODER_NAMES, SMALL_ENCODER
+from recurra.models.adaptation.source import ENCODER_NAMES, SMALL_ENCODER, is_hub_name
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME
 from recurra.models.names import MODEL_KEYS
 from recurra.tasks.base import (
@@ -38,7 +39,7 @@ from recurra.tasks.base import (
     own_keys,
     presets,
 )
-from recurra.training.protocols import ProtocolConfig
+from recurra.training.protocols import DEFAULT_PROTOCOL, ProtocolConfig, finetuning_for
 
 # A model as a person names it: a preset, a control, an encoder, a file; or keys that change one of these.
 Entry = str | Mapping[str, Any]
@@ -94,13 +95,13 @@ def read_variant(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def locate_teacher(folder: str) -> TeacherConfig:
-    """Looks at the folder of a teacher.
+    """Looks at the folder of a teacher; that of a comparison stands for its recommended run.
 
     Raises:
         ConfigurationError: If it holds no classifier.
         CheckpointError: If what it holds cannot be read.
     """
-    place = Path(folder)
+    place = find_run(folder).folder
     if is_export(place):
         identity = content_hash(["export", read_manifest(place).content_hash])
     elif holds_any_record(place):
@@ -116,7 +117,7 @@ def locate_teacher(folder: str) -> TeacherConfig:
             f"teacher '{folder}' is neither a run, nor an export, nor a Hugging Face folder with {CONFIG_NAME} and "
             f"{WEIGHTS_NAME}; in a study it may be the name of one of its models"
         )
-    return TeacherConfig(name=place.resolve().name[:100], folder=folder, identity=identity)
+    return TeacherConfig(name=place.resolve().name[:100], folder=str(place), identity=identity)
 
 
 @cache
@@ -126,7 +127,7 @@ def control_protocol(name: str) -> ProtocolConfig:
 
 
 def model_name(model: Entry) -> str:
-    """Name in tables: of a variant its own, of a file that of the file without its ending, of a folder its own."""
+    """Name in tables: of a variant its own, of a file that of the file without ending, of an encoder its last part."""
     if isinstance(model, Mapping):
         return str(model["name"])
     if Path(model).suffix in {".yaml", ".yml"}:
@@ -135,7 +136,7 @@ def model_name(model: Entry) -> str:
 
 
 def _is_encoder(name: str) -> bool:
-    return (Path(name) / CONFIG_NAME).is_file()
+    return (Path(name) / CONFIG_NAME).is_file() or is_hub_name(name)
 
 
 def resolve_model(model: Entry) -> tuple[str, dict[str, Any]]:
@@ -155,7 +156,7 @@ def resolve_model(model: Entry) -> tuple[str, dict[str, Any]]:
         return Path(model).stem, read_yaml(model)
     if model in ENCODER_NAMES or _is_encoder(model):
         return model_name(model), {ENCODER: model}
-    allowed = [*known, *ENCODER_NAMES, "the folder of an encoder", "a .yaml file"]
+    allowed = [*known, *ENCODER_NAMES, "the folder of an encoder", "OWNER/NAME of the hub", "a .yaml file"]
     raise ConfigurationError(unknown("model", model, allowed))
 
 
@@ -199,6 +200,40 @@ def asked_teachers(name: str, overrides: Mapping[str, Any], protocol: ProtocolCo
     return names_in(str(overrides.get(TEACHER) or of_protocol))
 
 
+# Keys of a protocol that reach the training, or the record, of what no protocol trains in passes.
+_KEYS_OF_METHODS = {"evaluation_batch_size"}
+_KEYS_OF_TAUGHT_CONTROLS = _KEYS_OF_METHODS | {"distillation_weight"}
+
+
+def refuse_unused_keys(
+    name: str, overrides: Mapping[str, Any], keys: Mapping[str, Any], protocol: str | Mapping[str, Any] | None
+) -> None:
+    """Refuses keys of a training protocol, and its name, where they change nothing in a model's training.
+
+    Raises:
+        ConfigurationError: If one is given.
+    """
+    is_control, used = control_of(name, overrides) is not None, set[str]()
+    if METHOD in overrides:
+        used = _KEYS_OF_METHODS
+    elif is_control and overrides.get(TEACHER):
+        used, protocol = _KEYS_OF_TAUGHT_CONTROLS, None
+    elif not is_control:
+        return
+    for key, value in {**({} if protocol is None else {"protocol": protocol}), **keys}.items():
+        if key not in used:
+            cure = f"write model.{key}={value}" if key == TEACHER and is_control else "leave it out"
+            raise ConfigurationError(f"{key} is {value!r}, and no training protocol trains {name}; {cure}")
+
+
+def default_protocol(name: str, overrides: Mapping[str, Any], rows: Callable[[], int]) -> tuple[str, str]:
+    """The protocol of a model that was named none, and a line on why: with an encoder, by its training rows."""
+    if ENCODER not in overrides or METHOD in overrides or control_of(name, overrides) is not None:
+        return DEFAULT_PROTOCOL, ""
+    protocol, why = finetuning_for(rows())
+    return protocol, f"protocol: {protocol}, for {why} (choose with --protocol)"
+
+
 def make_run(
     model: Entry,
     data: RunData,
@@ -229,7 +264,7 @@ def make_run(
     method = METHOD in changed
     if method or (kind is not None and not control):
         # Not the protocol trains it: one record of a pass without epochs to choose from.
-        protocol = protocol.model_copy(update={"max_epochs": 1, "teacher": ""})
+        protocol = protocol.model_copy(update={"max_epochs": 1, "curriculum_epochs": 0, "teacher": ""})
     asked = asked_teachers(name, changed, protocol)
     if teachers is None:
         teachers = [locate_teacher(each) for each in asked]

@@ -50,7 +50,7 @@ WARM_UP = 0.03
 LAYER_WEIGHT = 0.5
 WEIGHT_DECAY = 0.01
 CHECKPOINT_S = 240.0
-_TASK_NAME = "teaching.json"
+TASK_NAME = "teaching.json"
 _STATE_NAME = "state.json"
 _STATE = ("round", "batch", "steps", "tokens", "seconds", "history")
 
@@ -211,7 +211,7 @@ class GeneralDistillation:
         )
 
     def _check_task(self, folder: Path, task: dict[str, Any]) -> None:
-        path = folder / _TASK_NAME
+        path = folder / TASK_NAME
         if not path.exists():
             write_json(path, task)
             return

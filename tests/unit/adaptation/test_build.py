@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from recurra.adaptation import AdaptationOptions, adapt
+from recurra.adaptation import AdaptationOptions, PlanScores, adapt
 from recurra.cli.main import main
 from recurra.core.progress import Reporter
 from recurra.models.adaptation.convert import KeptFunction, load_encoder
 from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.adaptation.source import find_encoder
+from recurra.models.configuration import RecurraConfig
 from reviews import write_reviews
 from tiny_encoder import write_tiny_encoder
 
@@ -101,6 +103,13 @@ def test_a_narrow_table_is_scored_counted_and_written(root: Path, options: Adapt
     assert plain.scores == adapt(encoder, tmp_path / "none", asked, reporter=QUIET).scores
 
 
+def test_a_text_of_mean_length_is_not_cut_as_those_that_are_scored(root: Path, tmp_path: Path) -> None:
+    source = find_encoder(str(write_tiny_encoder(tmp_path / "encoder", max_position_embeddings=300)))
+    texts = [["a good film " * words] for words in (1, 1000)]
+    scores = PlanScores(source, texts, RecurraConfig(**source.shape("(0)x2")), tmp_path / "cache")
+    assert scores.mean_tokens == round((5 + 300) / 2)
+
+
 def test_budgets_choose_among_plans(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
     encoder = str(root / "encoder")
     three = sum(part.numel() for part in load_encoder(encoder, "0 1 2").parameters())
@@ -135,6 +144,7 @@ def test_budgets_choose_among_plans(root: Path, options: AdaptationOptions, tmp_
         (["low_ranks=2"], "unknown model configuration key 'low_ranks' (did you mean 'low_rank'?)"),
         (["--max-parameters", "10"], "no plan keeps the budget; one layer applied once has"),
         (["--max-ms", "0.001"], "and takes about"),
+        (["--plan", "0 1", "--stored", "2"], "--stored is 2 beside the plan '0 1'; it is for --plan auto"),
         (["--plan", "0 1", "--max-parameters", "10"], "--max-parameters is 10 beside the plan '0 1'; it is for --plan"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

@@ -123,6 +123,23 @@ def test_another_plan_or_budget_does_not_go_on(
             adapt(encoder, tmp_path / "small", changed, reporter=QUIET)
 
 
+def test_a_plan_that_was_searched_is_not_searched_again(
+    root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(self: GeneralDistillation, rows: Any) -> None:
+        raise KeyboardInterrupt
+
+    texts = tmp_path / "windows.csv"
+    texts.write_bytes((root / "reviews.csv").read_text(encoding="utf-8").encode("utf-16-le"))
+    asked = replace(options, plan="auto", stored=1, texts=texts, teach=(str(texts),), encoding="utf-16-le")
+    monkeypatch.setattr(GeneralDistillation, "_step", stop)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            adapt(str(root / "encoder"), tmp_path / "small", asked, reporter=QUIET)
+        # Where times have changed, another plan would be the best.
+        monkeypatch.setattr("recurra.adaptation._search", None)
+
+
 def test_minutes_are_counted_over_restarts(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
     made = adapt(str(root / "encoder"), tmp_path / "small", replace(options, tokens=None, minutes=0.01), reporter=QUIET)
     assert 0.01 <= made.taught["minutes"] < 0.5
@@ -146,10 +163,12 @@ def test_a_run_says_that_its_encoder_has_read_the_reported_texts(
     notes = {}
     for data in (root / "reviews.csv", other):
         given = ["--model", str(tmp_path / "taught"), "--data", str(data), "--output", str(tmp_path / data.stem)]
-        given += ["--protocol", "finetune", "--cache-dir", str(tmp_path / "cache"), "--quiet"]
+        given += ["--cache-dir", str(tmp_path / "cache"), "--quiet"]
         assert main(["train", *given, "max_epochs=1", "--max-length", "16"]) == 0
-        audits = read_record(tmp_path / data.stem).audits
-        notes[data.stem] = [audit.status for audit in audits if audit.name == "encoder.texts"]
+        record = read_record(tmp_path / data.stem)
+        # By the number of training rows, because it starts from an encoder.
+        assert record.training.protocol == "finetune-few"
+        notes[data.stem] = [audit.status for audit in record.audits if audit.name == "encoder.texts"]
     assert notes == {"reviews": ["note"], "other": ["passed"]}
 
 

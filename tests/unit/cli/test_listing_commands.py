@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from recurra.cli.main import main
+from recurra.models.adaptation.source import find_encoder
 from recurra.models.names import LANGUAGE_PRESETS, PRESETS
 from reviews import TINY_DATA, review_rows, write_csv, write_reviews
 
@@ -135,6 +136,9 @@ def test_data_prepare_fills_the_cache_and_reads_it_again(tmp_path: Path, capsys:
     assert len(files) == 3
     assert answer(capsys, *arguments) == first
     assert {item: item.stat().st_mtime_ns for item in cache.iterdir()} == files
+    encoder = find_encoder("recurra-small")
+    read = answer(capsys, "data", "prepare", str(path), "--cache-dir", str(cache), "--model", "recurra-small")
+    assert read["tokenizer"]["vocab_size"] == encoder.values["vocab_size"]
 
 
 def test_audit_data_is_loud_about_a_leak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

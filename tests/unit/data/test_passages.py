@@ -65,7 +65,7 @@ def test_every_row_of_a_corpus_with_drawn_splits_stands_apart(tmp_path: Path) ->
     book = tmp_path / "book.csv"
     texts = [dataset.splits[part].texts[0] for part in ("train", "validation", "test")]
     pd.DataFrame({"text": [*texts, "A sentence of nobody.", "One of nobody else.", "A third."]}).to_csv(
-        book, index=False
+        book, index=False, encoding="utf-16-le"
     )
     words = Tokenizer(WordLevel({"[UNK]": 0, "[PAD]": 1}, unk_token="[UNK]"))
     words.pre_tokenizer = Whitespace()
@@ -75,6 +75,7 @@ def test_every_row_of_a_corpus_with_drawn_splits_stands_apart(tmp_path: Path) ->
         ["demo"],
         tokenizer,
         text_column="text",
+        encoding="utf-16-le",
         data_root=None,
         cache_dir=tmp_path,
         reporter=Reporter(quiet=True),

@@ -215,6 +215,8 @@ def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.Captur
     ("arguments", "message"),
     [
         (["demo"], "'demo' is a corpus"),
+        (["wikitext-2"], "'wikitext-2' is running text; give a labelled file"),
+        (["FILE", "fraction=0.5"], "'fraction' has no meaning here"),
         (["FILE", "--output", "doubts.parquet"], "allowed: .csv"),
         (["FILE", "--output", "FILE"], "is the input itself"),
         (["FILE", "data.label_separator=;"], "several labels a row"),

@@ -12,9 +12,9 @@ import recurra.study.run as run_module
 from recurra.comparison import comparison
 from recurra.core.errors import ConfigurationError, DataError, RecurraError, UnavailableError
 from recurra.core.progress import Reporter
-from recurra.data.configuration import DataConfig
+from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.reported_study import run_and_report
-from recurra.study.run import preflight
+from recurra.study.run import execute_run, preflight
 from recurra.tasks.base import RunConfig, TeacherConfig
 from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.runs import make_run
@@ -41,6 +41,21 @@ def test_it_says_once_that_bf16_is_imitated(reviews: Path, imitated: bool, monke
     halved = [each.model_copy(update={"precision": "bf16"}) for each in runs]
     assert not any("bf16" in line for line in preflight(runs, StudyData()))
     assert sum("imitates them" in line for line in preflight([*runs, *halved], StudyData())) == int(imitated)
+
+
+def test_rows_of_several_labels_are_not_weighed_by_class(reviews: Path) -> None:
+    protocol = PROTOCOLS["tuned"].model_copy(update={"class_weights": "balanced"})
+    data = MultiLabelData(name=str(reviews), tokenizer="trained", label_separator=";")
+    with pytest.raises(ConfigurationError, match="a row may have several labels"):
+        preflight([make_run("recurrent", data, protocol, seed=0, precision="fp32")], StudyData())
+
+
+def test_one_of_several_processes_fits_a_control(
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "speaks_for_all", lambda: False)
+    assert execute_run(StudyData(), tmp_path / "out", run(reviews, "linear")) is None
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,13 @@ def _sha256(path: Path, changed_ns: int, size: int) -> str:  # noqa: ARG001 - of
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def is_hub_name(name: str) -> bool:
+    """Whether a name is ``owner/name`` of the public hub: no folder that is there, nor a file; a version may end it."""
+    path = Path(name)
+    no_file = not path.suffix.strip(".0123456789")
+    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and no_file and not path.exists()
+
+
 def find_encoder(name: str, *, any_family: bool = False) -> EncoderSource:
     """Finds one of `ENCODER_NAMES`, a folder with its configuration and weights, or ``owner/name`` of the public hub.
 
@@ -210,7 +217,7 @@ def find_encoder(name: str, *, any_family: bool = False) -> EncoderSource:
     if folder.is_dir():
         source = EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder))
         return _checked(source, any_family=any_family)
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not folder.suffix:
+    if is_hub_name(name):
         return _fetched(name, any_family=any_family)
     raise ConfigurationError(
         f"unknown encoder '{name}'{did_you_mean(name, ENCODER_NAMES)}; allowed: {', '.join(ENCODER_NAMES)}, a folder "

@@ -93,6 +93,10 @@ def compute_evaluation(
             raise ConfigurationError(f"both the split '{split}' and the file '{data}' are given; give one of the two")
         rows = _file_split(record, data, text_column=text_column, label_column=label_column, encoding=encoding)
     else:
+        for name, value in {"text_column": text_column, "label_column": label_column, "encoding": encoding}.items():
+            if value is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigurationError(f"{option} is '{value}' without a file that it is of; add --data FILE")
         rows = own_split(record, split or record.data.reported_splits[-1], data_root)
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     logits = classifier.logits(rows.texts, clean=False)
@@ -110,9 +114,14 @@ def compute_evaluation(
 def _file_split(record: LabelRunRecord, path: Path, **named: str | None) -> TextSplit:
     own = recorded_data(record)
     changed = {key: value for key, value in named.items() if value is not None}
+    if "label_column" in changed and own.labels.columns:
+        raise ConfigurationError(
+            f"--label-column is '{changed['label_column']}', and this run reads its labels from the columns "
+            f"{', '.join(own.labels.columns)}; leave it out"
+        )
     # Groups only matter while splits are made, and ids of other rows are another matter.
     gone = dict.fromkeys(("group_column", "id_column", "auxiliary", "unlabelled"))
-    values = {**own.plain(), "name": str(path), **gone, **changed}
+    values = {**own.plain(), "name": str(path), **gone, "unlabelled_unit": "texts", **changed}
     config = own.parse(values, source="evaluation")
     return load_split(path, config, record.data.label_names, name=str(path))
 

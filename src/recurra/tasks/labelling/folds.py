@@ -56,7 +56,10 @@ def _training(run: LoadedRun) -> str:
 
 
 def _data_of_all(run: LoadedRun) -> dict[str, Any]:
-    return {key: value for key, value in run.data_settings.items() if key not in _OF_THE_FOLD}
+    """Without the fold; ``split_seed`` is what was asked for, before folds were dealt for the run's seed."""
+    data = {key: value for key, value in run.data_settings.items() if key not in _OF_THE_FOLD}
+    asked = int(run.data_settings.get("split_seed", 0)) - run.record.seed
+    return {**data, "split_seed": asked} if asked > 0 else data
 
 
 def _record(run: LoadedRun) -> LabelRunRecord:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from recurra.core.configuration import content_hash, derive_seed
 from recurra.core.environment import available_cores
-from recurra.core.errors import UnavailableError
+from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, AuditResult, LabelRunRecord, LatencyRecord
 from recurra.core.sealed import MODEL_NAME
@@ -62,6 +62,7 @@ from recurra.tasks.base import (
     Task,
     allowed_options,
     check_method,
+    control_of,
     count_lengths,
     encoder_of,
 )
@@ -164,7 +165,7 @@ class LabellingTask(Task):
         values, name = dict(values), str(values["name"])
         if values.get("clean") is None:
             values["clean"] = CAREFUL if _is_file(name) else FIRST
-        readers = [model for model in models or () if model[0] not in self.controls]
+        readers = [model for model in models or () if control_of(*model) is None]
         controls_alone = bool(models) and not readers
         notes = []
         if "tokenizer" not in values:
@@ -241,6 +242,9 @@ class LabellingTask(Task):
         unread = _say_unread(rows, overrides, data)
         if config.is_control:
             return unread
+        weighed = config.protocol.class_weights == "balanced" and not config.teachers and METHOD not in overrides
+        if weighed and rows.problem_type is not None:
+            raise ConfigurationError("'class_weights' is balanced and a row may have several labels; set it to none")
         if ENCODER not in overrides:
             check_tokenizer(rows, data.machine.data_root)
         # A preset as it stands is known to be good; looking at it would load transformers.

@@ -146,14 +146,9 @@ def balanced_weights(
     """Weights under which every class that occurs has the same sum, with a mean of 1.
 
     Args:
-        labels: ``(rows,)``; rows with several labels are not weighed by class.
+        labels: ``(rows,)``; of rows with several labels a task refuses it.
         weights: What rows count already, ``(rows,)``.
-
-    Raises:
-        ConfigurationError: If rows have several labels.
     """
-    if labels.ndim == 2:
-        raise ConfigurationError("'class_weights' is balanced and a row may have several labels; set it to none")
     own = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
     sums = np.bincount(labels, weights=own)
     balanced = own / sums[labels]

@@ -197,7 +197,9 @@ def evaluate_language_run(
         model, encoded, config, stride=stride, lossless=lossless, precision=precision, by_position=by_position
     )
     recorded = record.metrics.get(text.name) if data is None else None
-    recorded = recorded if recorded is not None and recorded.stride == metrics.stride else None
+    # A record may be of another stride, or of a part of the split.
+    same = recorded is not None and (recorded.stride, recorded.tokens) == (metrics.stride, metrics.tokens)
+    recorded = recorded if same else None
     cut = "blocks" if metrics.stride == metrics.context else f"windows with stride {metrics.stride}"
     lines = [
         f"{metrics.tokens:,} tokens, {metrics.words:,} words, {metrics.bytes:,} bytes; {cut} of {metrics.context} "

@@ -11,6 +11,7 @@ import pytest
 
 from recurra.core.errors import ConfigurationError, DataError, StorageError
 from recurra.core.record import read_record
+from recurra.data.configuration import MultiLabelData
 from recurra.evaluation.predictions import read_predictions
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.labelling.evaluation import compute_evaluation
@@ -81,6 +82,12 @@ def test_unknown_splits_and_contradictions_are_refused(run: Path, tmp_path: Path
     path = write_reviews(tmp_path / "r.csv", 10)
     with pytest.raises(ConfigurationError, match="give one of the two"):
         compute_evaluation(run, TASK.measure, split="test", data=path)
+    with pytest.raises(ConfigurationError, match="--encoding is 'cp1252' without a file that it is of; add --data"):
+        compute_evaluation(run, TASK.measure, encoding="cp1252")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigurationError, match="from the columns late, rude"):
+        several = MultiLabelData(name=str(path), label_columns=("late", "rude"))
+        patch.setattr("recurra.tasks.labelling.evaluation.recorded_data", lambda record: several)
+        compute_evaluation(run, TASK.measure, data=path, label_column="mood")
     before = path.read_bytes()
     with pytest.raises(StorageError, match="the input itself"):
         compute_evaluation(run, TASK.measure, data=path, output=path)

@@ -15,11 +15,12 @@ from sklearn.metrics import accuracy_score, log_loss
 import recurra
 from recurra.cli.main import main
 from recurra.core.best_run import find_run
-from recurra.core.errors import RecurraError
+from recurra.core.errors import DataError, RecurraError
 from recurra.deployment.classifier import Classifier
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.render import long_table
 from recurra.reported_study import StudyResult
+from recurra.tasks.runs import locate_teacher
 from reviews import review_rows, write_csv
 
 ROWS = 240
@@ -89,6 +90,8 @@ def test_they_are_compared_and_never_recommended_even_if_all_are_right(found: St
     }
     assert table.recommended is not None and table.recommended.choice == found.best.model == "linear"
     assert find_run(found.output).note.endswith(" (linear)")
+    # As a teacher too the folder stands for that run.
+    assert Path(locate_teacher(str(found.output)).folder) == find_run(found.output).folder
     with pytest.raises(RecurraError, match="there is no model to use"):
         Classifier.from_run(next(each.folder for each in found.outcomes if each.config.model == "gpt"))
 
@@ -181,6 +184,25 @@ def test_rows_are_found_by_their_texts_where_the_data_have_no_ids(frame: Frame, 
     )
     score = next(model for model in found.shown.tables[0].models if model.label == "gpt").scores["test"]
     assert score.figures["accuracy"].mean == 1.0 and math.isclose(score.figures["loss"].mean, 0.0, abs_tol=1e-5)
+
+
+def test_answers_in_memory_are_found_by_texts_of_two_columns_and_labels_are_no_probabilities(
+    frame: Frame, tmp_path: Path
+) -> None:
+    rows = frame.assign(title=[f"review {number}" for number in range(ROWS)], body=frame.text)
+    rows[["title", "body", "label"]].to_csv(tmp_path / "reviews.csv", index=False)
+
+    def compared(answers: Any) -> StudyResult:
+        return recurra.compare(
+            tmp_path / "reviews.csv", models="linear", predictions={"gpt": answers}, text_column="title, body",
+            folds=1, output=tmp_path / "o", quiet=True,
+        )  # fmt: skip
+
+    with pytest.raises(DataError, match="has rows that are no probabilities; give one of each of"):
+        compared([["late", "rude"]] * ROWS)
+    found = compared(rows[["title", "body", "label"]])
+    score = next(model for model in found.shown.tables[0].models if model.label == "gpt").scores["test"]
+    assert score.figures["accuracy"].mean == 1.0
 
 
 def test_an_id_that_a_left_out_row_repeats_and_another_encoding_are_no_matter(frame: Frame, tmp_path: Path) -> None:

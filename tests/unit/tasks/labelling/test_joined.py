@@ -28,6 +28,7 @@ from recurra.models.controls.joined import fit_joined
 from recurra.models.controls.linear import features_of
 from recurra.models.exits.rules import FixedExit
 from recurra.tasks.labelling.controls import time_control
+from recurra.tasks.run_folder import run_facts
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import load_protocol
@@ -167,6 +168,14 @@ def test_a_run_from_a_file_to_exports_that_say_the_same(several: bool, tmp_path:
         early = trained.classify(texts, rule=FixedExit(1))
         np.testing.assert_allclose(early.probabilities, trained.predict_proba(texts), atol=1e-6)
         assert early.exited_after is not None and (early.exited_after == 1).all()
+
+
+def test_it_is_computed_on_an_accelerator_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recurra.tasks.run_folder.accelerator_name", lambda: "a GPU")
+    how: dict[str, Any] = {"seed": 0, "precision": "fp32"}
+    for model, accelerator in (("linear", None), ("recurra-small-and-words", "a GPU")):
+        config = make_run(model, DataConfig(name="demo"), load_protocol("tuned"), **how)
+        assert run_facts(config, 0.0, 1)["environment"].accelerator == accelerator
 
 
 def test_its_time_is_estimated_and_nobody_teaches_it(tmp_path: Path) -> None:
