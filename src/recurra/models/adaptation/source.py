@@ -218,7 +218,12 @@ def find_encoder(name: str, *, any_family: bool = False) -> EncoderSource:
         source = EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder))
         return _checked(source, any_family=any_family)
     if is_hub_name(name):
-        return _fetched(name, any_family=any_family)
+        try:
+            return _fetched(name, any_family=any_family)
+        except UnavailableError as error:
+            raise UnavailableError(
+                f"encoder '{name}' is no folder here, and {error}; give one with its files"
+            ) from error
     raise ConfigurationError(
         f"unknown encoder '{name}'{did_you_mean(name, ENCODER_NAMES)}; allowed: {', '.join(ENCODER_NAMES)}, a folder "
         f"with {CONFIG_NAME} and {WEIGHTS_NAME}, or OWNER/NAME of the public hub"
