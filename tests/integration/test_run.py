@@ -19,7 +19,6 @@ from sklearn.utils.class_weight import compute_sample_weight
 from interrupted import MOMENTS, execute, execute_with_little_space, in_a_process, one_fast
 from recurra import Classifier
 from recurra.cli.main import main
-from recurra.core.errors import ConfigurationError
 from recurra.core.record import RunRecord, read_record
 from recurra.deployment.decision import OneLabel, read_decision
 from recurra.deployment.engines.computation import softmax
@@ -226,5 +225,3 @@ def test_balanced_weights_give_every_class_the_same_sum() -> None:
     assert weights == pytest.approx(compute_sample_weight("balanced", labels))
     own = np.array([1, 2, 1, 1, 5, 1, 1], dtype=np.float32)
     assert np.bincount(labels, weights=balanced_weights(labels, own)) == pytest.approx([7 / 3] * 3)
-    with pytest.raises(ConfigurationError, match="a row may have several labels"):
-        balanced_weights(np.eye(2, dtype=int))
