@@ -80,7 +80,7 @@ def test_plans_are_counted_as_they_are_built(root: Path, options: AdaptationOpti
 
 
 def test_a_relaxed_plan_is_written_the_same_every_time(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
-    asked = replace(options, plan="0 (1)x2 3", changes={"low_rank": 3, "recurrence_norms": True})
+    asked = replace(options, stored=None, plan="0 (1)x2 3", changes={"low_rank": 3, "recurrence_norms": True})
     for name in ("one", "two"):
         adapt(str(root / "encoder"), tmp_path / name, asked, reporter=QUIET)
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
@@ -91,7 +91,7 @@ def test_a_relaxed_plan_is_written_the_same_every_time(root: Path, options: Adap
 
 def test_a_narrow_table_is_scored_counted_and_written(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
     encoder = str(root / "encoder")
-    asked = replace(options, plan="0 (1)x2 3")
+    asked = replace(options, stored=None, plan="0 (1)x2 3")
     made, plain = (
         adapt(encoder, tmp_path / str(width), replace(asked, changes={"embedding_size": width}), reporter=QUIET)
         for width in (6, 16)
