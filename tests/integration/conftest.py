@@ -1,4 +1,4 @@
-"""A small trained run, made once for all tests here, and a cluster."""
+"""Small trained runs, made once for all tests here, and a cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from interrupted import execute, in_a_process
+from reviews import train_tiny
 from tiny_runs import TrainedRun, tiny_run
 
 
@@ -21,6 +22,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     run = TrainedRun(tiny_run(root), root / "run")
     assert in_a_process(execute, run.config.plain(), run.folder, [], True) == 0
     return run
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run with exits and one without; nobody writes into them."""
+    keys = {"exits": ("model.exits=[1]", "max_epochs=3", "learning_rate=3e-3"), "plain": ()}
+    return {name: train_tiny(tmp_path_factory.mktemp(name), *more) for name, more in keys.items()}
 
 
 @pytest.fixture

@@ -10,24 +10,21 @@ from benchmarks.lockstep import Job
 
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.export.manifest import read_manifest
-from reviews import review_rows, train_tiny
+from reviews import review_rows
 
 TEXTS = [text for text, _ in review_rows(40, seed=5)]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_tiny(tmp_path_factory.mktemp("run"), "model.exits=[1]", "max_epochs=3", "learning_rate=3e-3")
-
-
-def test_a_run_competes_with_its_own_rule(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_competes_with_its_own_rule(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Corpus:
         texts = TEXTS
         tokenizer = type("Tokenizer", (), {"model_max_length": 0})()
 
     monkeypatch.setattr(deployment.corpora, "read", lambda folder: Corpus())
     monkeypatch.setattr(deployment, "SENTENCES", 24)
-    call = deployment.build(Job("deployment", exiting_export.EXITS, str(run), str(tmp_path), 1, 2))
+    call = deployment.build(Job("deployment", exiting_export.EXITS, str(runs["exits"]), str(tmp_path), 1, 2))
     found = call(1)
     assert len(found["single_ms"]) == 3 and min(found["single_ms"]) > 0 and found["batch_s"] > 0
     (folder,) = tmp_path.glob("recurra-bench-onnx-*/export")
@@ -44,8 +41,8 @@ def test_a_run_competes_with_its_own_rule(run: Path, tmp_path: Path, monkeypatch
     assert exiting_export.lines({"agreement": None}, "recurrent", {}, {}, ()) == []
 
 
-def test_a_run_of_another_shape_is_refused(run: Path, tmp_path: Path) -> None:
+def test_a_run_of_another_shape_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"has vocab_size \d+, the preset 'recurrent' has 30522"):
-        exiting_export.check_shape(str(run), "recurrent")
+        exiting_export.check_shape(str(runs["exits"]), "recurrent")
     with pytest.raises(ConfigurationError, match="is not a run folder"):
         exiting_export.check_shape(str(tmp_path), "recurrent")

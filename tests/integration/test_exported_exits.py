@@ -20,29 +20,20 @@ from recurra.deployment.export.manifest import ExportManifest, ExportOptions, re
 from recurra.deployment.serving.models import describe_model
 from recurra.models.exits.rules import ExitRule
 from recurra.models.exits.thresholds import depths_under
-from reviews import review_rows, train_tiny, write_csv
+from reviews import review_rows, write_csv
 
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
 FORMATS = [("onnx", "fp32"), ("onnx", "int8"), ("safetensors", "fp32")]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("runs")
-    for name, keys in {"exits": ("model.exits=[1]", "max_epochs=3", "learning_rate=3e-3"), "plain": ()}.items():
-        (root / name).mkdir()
-        train_tiny(root / name, *keys)
-    return root
-
-
-@pytest.fixture(scope="module")
-def exports(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, ExportManifest]]:
+def exports(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, ExportManifest]]:
     root = tmp_path_factory.mktemp("exports")
     found = {}
     for kind, precision in FORMATS:
         folder = root / f"{kind}-{precision}"
         options = ExportOptions(kind, precision, agreement=0.9)
-        found[folder.name] = folder, export_run(runs / "exits" / "tiny", folder, options)
+        found[folder.name] = folder, export_run(runs["exits"], folder, options)
     return found
 
 
@@ -59,10 +50,10 @@ def test_the_rule_keeps_what_was_asked_for_on_the_rows_that_chose_it(exports: di
         assert f"{record.rows:,} rows of the validation split" in card
 
 
-def test_a_promise_is_repeated_by_the_export_and_the_server(runs: Path, tmp_path: Path) -> None:
+def test_a_promise_is_repeated_by_the_export_and_the_server(runs: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "promised"
     options = ExportOptions("onnx", "fp32", agreement=0.8, confidence=0.9)
-    record = export_run(runs / "exits" / "tiny", folder, options).exits
+    record = export_run(runs["exits"], folder, options).exits
     assert record is not None and record.confidence == 0.9
     lost = record.rows - round((record.agreement or 1) * record.rows)
     assert record.rule is not None and bdtr(lost, record.rows, 0.2) <= 0.1
@@ -91,18 +82,18 @@ def test_calibrated_is_what_stop_early_takes(exports: dict[str, Any], capsys: py
 
 
 @pytest.mark.parametrize(
-    ("folder", "more", "line"),
+    ("name", "more", "line"),
     [
-        ("plain/tiny", ("--agreement", "0.9"), "--agreement 0.9 needs a model with exits"),
-        ("plain/tiny", ("--confidence", "0.9"), "--confidence 0.9 needs a model with exits"),
-        ("exits/tiny", ("--agreement", "1", "--confidence", "0.9"), "no rows can promise an agreement of 1"),
+        ("plain", ("--agreement", "0.9"), "--agreement 0.9 needs a model with exits"),
+        ("plain", ("--confidence", "0.9"), "--confidence 0.9 needs a model with exits"),
+        ("exits", ("--agreement", "1", "--confidence", "0.9"), "no rows can promise an agreement of 1"),
     ],
 )
 def test_a_mistake_is_one_line(
-    runs: Path, folder: str, more: tuple[str, ...], line: str, tmp_path: Path, refused: Callable[..., str]
+    runs: dict[str, Path], name: str, more: tuple[str, ...], line: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     output = tmp_path / "out"
-    assert line in refused("export", runs / folder, "--format", "onnx", "--output", output, "--quiet", *more)
+    assert line in refused("export", runs[name], "--format", "onnx", "--output", output, "--quiet", *more)
 
 
 @pytest.mark.parametrize(
@@ -118,16 +109,16 @@ def test_a_mistake_of_predict_is_one_line(
     assert line in refused("predict", exports["onnx-int8"][0], "a text", *more)
 
 
-def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(runs: Path, tmp_path: Path) -> None:
+def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(runs: dict[str, Path], tmp_path: Path) -> None:
     import shutil
 
     rows = write_csv(tmp_path / "rows.csv", [(text,) for text in TEXTS], ("text",))
     options = ExportOptions("onnx", "fp32", rows_file=rows, agreement=0.8)
-    manifest = export_run(runs / "exits" / "tiny", tmp_path / "file", options)
+    manifest = export_run(runs["exits"], tmp_path / "file", options)
     assert manifest.exits is not None and manifest.exits.source == "the file rows.csv" and manifest.exits.rows == 60
     assert manifest.exits.accuracy is None
     # The run's own file is gone: the demo's rows check the export, and choose nothing.
-    lost = Path(shutil.copytree(runs / "exits" / "tiny", tmp_path / "lost"))
+    lost = Path(shutil.copytree(runs["exits"], tmp_path / "lost"))
     record = json.loads((lost / "record.json").read_text(encoding="utf-8"))
     source = Path(record["config"]["data"]["name"])
     aside = source.rename(source.with_suffix(".aside"))

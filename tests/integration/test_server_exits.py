@@ -14,7 +14,7 @@ from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.serving.models import open_models
 from recurra.models.exits.rules import FixedExit
-from reviews import review_rows, train_linear, train_tiny
+from reviews import review_rows, train_linear
 from served import Running, running
 
 TEXTS = [text for text, _ in review_rows(24, seed=3)]
@@ -22,18 +22,14 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Exports with a rule, a run with exits and no rule, an export without exits, and a linear model."""
     root = tmp_path_factory.mktemp("exits")
-    for name, keys in (("deep", ("model.exits=[1]", "max_epochs=3", "learning_rate=3e-3")), ("flat", ())):
-        (root / name).mkdir()
-        train_tiny(root / name, *keys)
-    deep, flat = root / "deep" / "tiny", root / "flat" / "tiny"
     for precision in ("fp32", "int8"):
-        export_run(deep, root / precision, ExportOptions("onnx", precision, agreement=0.9))
-    export_run(flat, root / "plain", ExportOptions("onnx", "fp32"))
+        export_run(runs["exits"], root / precision, ExportOptions("onnx", precision, agreement=0.9))
+    export_run(runs["plain"], root / "plain", ExportOptions("onnx", "fp32"))
     found = {name: root / name for name in ("fp32", "int8", "plain")}
-    return {**found, "run": deep, "linear": train_linear(root)}
+    return {**found, "run": runs["exits"], "linear": train_linear(root)}
 
 
 @pytest.fixture(scope="module")
