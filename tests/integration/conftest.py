@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from interrupted import execute, in_a_process
-from reviews import train_tiny
+from reviews import train_tiny, write_reviews
+from tiny_encoder import write_tiny_encoder
 from tiny_runs import TrainedRun, tiny_run
 
 
@@ -29,6 +30,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run with exits and one without; nobody writes into them."""
     keys = {"exits": ("model.exits=[1]", "max_epochs=3", "learning_rate=3e-3"), "plain": ()}
     return {name: train_tiny(tmp_path_factory.mktemp(name), *more) for name, more in keys.items()}
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Labelled rows, and an encoder that knows their words."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    rows = write_reviews(folder / "reviews.csv", rows=240)
+    write_tiny_encoder(folder / "encoder", rows.read_text(encoding="utf-8").splitlines())
+    return folder
 
 
 @pytest.fixture

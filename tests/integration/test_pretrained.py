@@ -32,21 +32,11 @@ from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS
-from reviews import review_rows, write_reviews
+from reviews import review_rows
 from tiny_encoder import write_tiny_encoder
 
 QUIET = Reporter(quiet=True)
 QUICK = {"max_epochs": 2, "learning_rate": 1e-2, "batch_size": 8}
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Labelled rows, and an encoder that knows their words."""
-    folder = tmp_path_factory.mktemp("pretrained")
-    write_reviews(folder / "reviews.csv", rows=240)
-    texts = (folder / "reviews.csv").read_text(encoding="utf-8").splitlines()
-    write_tiny_encoder(folder / "encoder", texts)
-    return folder
 
 
 def machine(root: Path) -> Machine:

@@ -27,18 +27,8 @@ from recurra.tasks.runs import make_run, resolve_model
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS, ProtocolConfig
 from reviews import review_rows, write_reviews
-from tiny_encoder import write_tiny_encoder
 
 ROWS = 8
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Labelled rows, and an encoder that knows their words."""
-    folder = tmp_path_factory.mktemp("setfit")
-    write_reviews(folder / "reviews.csv", rows=240)
-    write_tiny_encoder(folder / "encoder", (folder / "reviews.csv").read_text(encoding="utf-8").splitlines())
-    return folder
 
 
 def configured(root: Path, protocol: ProtocolConfig = PROTOCOLS["finetune-few"], **keys: Any) -> RunConfig:
