@@ -24,6 +24,12 @@ SHAPE: dict[str, Any] = {
 }
 
 
+# Two rows, padded and end to end.
+IDS = torch.tensor([[1, 4, 2, 7, 5], [3, 3, 9, 0, 0]])
+MASK = (IDS > 0).long()
+PACKED = {"input_ids": torch.tensor([[1, 4, 2, 7, 5, 3, 3, 9]]), "row_lengths": torch.tensor([5, 3])}
+
+
 def tiny_config(**overrides: Any) -> RecurraConfig:
     """A configuration of a few thousand parameters."""
     return RecurraConfig(**{**SHAPE, **overrides})
@@ -44,13 +50,19 @@ def stir(model: torch.nn.Module, seed: int = 0, spread: float = 0.3) -> None:
             parameter.copy_(values + (1.0 if "norm" in name else 0.0))
 
 
+def stirred(**shape: Any) -> RecurraForSequenceClassification:
+    """A classifier every parameter of which has a random value."""
+    model = tiny_model(**shape).eval()
+    stir(model)
+    return model
+
+
 def write_classifier(
     folder: Path, texts: Sequence[str], *, graph_length: int = 0, **shape: Any
 ) -> RecurraForSequenceClassification:
     """Writes a stirred model with a tokenizer of the texts; its graph too, if a length is given at which it cuts."""
     tokenizer = as_transformers(wordpiece(train_wordpiece(texts, 200)))
-    model = tiny_model(vocab_size=len(tokenizer), max_position_embeddings=32, **shape).eval()
-    stir(model)
+    model = stirred(vocab_size=len(tokenizer), max_position_embeddings=32, **shape)
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     if graph_length:

@@ -25,7 +25,7 @@ from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.onnx.graph import Int8Linear, Linear
 from recurra.deployment.onnx.model import build_classifier
 from reviews import review_rows, train_tiny, write_reviews
-from tiny import stir, tiny_model
+from tiny import stirred
 from tiny_encoder import write_tiny_encoder
 
 # Half of them are cut anywhere, most before the word that tells the label: of those a head is less sure.
@@ -187,8 +187,7 @@ def test_recurrences_and_exits_are_inputs_once_their_defaults_are_gone(
 def test_any_configuration_is_read(shape: dict[str, Any], exits: bool, linear: Linear, batch: int, tokens: int) -> None:
     if exits:
         shape |= {"num_recurrences": shape["num_recurrences"] + 1, "num_coda_layers": 0, "exits": [1]}
-    model = tiny_model(**shape).eval()
-    stir(model)
+    model = stirred(**shape)
     weights = {name: values.numpy() for name, values in model.state_dict().items()}
     graph = build_classifier(model.config, weights, linear, max_length=20, metadata={})
     inputs = rows(batch, tokens)

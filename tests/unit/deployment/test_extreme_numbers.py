@@ -35,7 +35,7 @@ from recurra.models.controls.fitting import fit_linear, fit_static
 from recurra.models.controls.linear import LinearModel
 from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit, confidence, entropy
 from reviews import review_rows
-from tiny import stir, tiny_model
+from tiny import stirred
 
 ROWS = review_rows(40)
 TEXTS = [*(text for text, _ in ROWS[:8]), "", "great", "!" * 40, "great film " * 50]
@@ -54,8 +54,7 @@ class Model:
 
 def a_model(**shape: object) -> Model:
     tokenizer = as_transformers(wordpiece(train_wordpiece([text for text, _ in ROWS], 200)))
-    model = tiny_model(vocab_size=len(tokenizer), max_position_embeddings=32, **shape).eval()
-    stir(model)
+    model = stirred(vocab_size=len(tokenizer), max_position_embeddings=32, **shape)
     return Model(model, tokenizer, copy.deepcopy(model.state_dict()))
 
 

@@ -8,15 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from recurra import RecurraForCausalLM, RecurraForSequenceClassification, RecurraModel
+from recurra import RecurraForCausalLM, RecurraModel
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache
 from recurra.models.exits.rules import ConfidenceRule, FixedExit
-from tiny import language_model, stir, tiny_model
+from tiny import IDS, MASK, PACKED, language_model, stir, stirred
 
-IDS = torch.tensor([[1, 4, 2, 7, 5], [3, 3, 9, 0, 0]])
-MASK = (IDS > 0).long()
-PACKED = {"input_ids": torch.tensor([[1, 4, 2, 7, 5, 3, 3, 9]]), "row_lengths": torch.tensor([5, 3])}
 VARIANTS: dict[str, dict[str, Any]] = {
     "recurrent": {"num_recurrences": 3},
     "stacked": {"num_core_layers": 4, "num_recurrences": 1, "residual_scale": 0.0},
@@ -29,12 +26,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "position": "learned", "embedding_cycles": 1,
     },
 }  # fmt: skip
-
-
-def stirred(**shape: Any) -> RecurraForSequenceClassification:
-    model = tiny_model(**shape).eval()
-    stir(model)
-    return model
 
 
 class Hooks:

@@ -19,7 +19,7 @@ from transformers import (
 
 from recurra import RecurraForCausalLM
 from recurra.models.presets import HeadKind, count_parameters
-from tiny import language_model, stir, tiny_model
+from tiny import language_model, stir, stirred, tiny_model
 
 SHAPES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -55,8 +55,7 @@ def test_the_auto_classes_know_us_after_import_recurra_alone(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_save_and_load_is_bit_equal_in_safetensors_of_the_counted_size(shape: str, tmp_path: Path) -> None:
-    model = tiny_model(**SHAPES[shape]).eval()
-    stir(model)
+    model = stirred(**SHAPES[shape])
     model.save_pretrained(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()

@@ -13,7 +13,7 @@ from recurra import RecurraConfig, RecurraForSequenceClassification, RecurraMode
 from recurra.core.errors import ConfigurationError
 from references import recurrent_transformer as reference
 from relaxed import RELAXED
-from tiny import language_config, stir, tiny_config, tiny_model
+from tiny import language_config, stir, stirred, tiny_config, tiny_model
 
 # Ours turns queries and keys in FP32 whatever the states' type, hence not the 1e-12 that float64 could give.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
@@ -204,8 +204,7 @@ def test_without_gradients_packed_and_padded_and_with_gradients_agree(dtype: tor
 
 def test_a_stacked_model_is_the_recurrent_one_with_one_recurrence() -> None:
     """Two copies of the core one after the other, with scale 0, equal the core applied twice."""
-    looped = tiny_model(num_core_layers=2, num_recurrences=2, residual_scale=0.0).eval()
-    stir(looped)
+    looped = stirred(num_core_layers=2, num_recurrences=2, residual_scale=0.0)
     stacked = tiny_model(num_core_layers=4, num_recurrences=1, residual_scale=0.0).eval()
     state = looped.state_dict()
     for name, weight in list(state.items()):

@@ -13,11 +13,8 @@ from torch import Tensor, nn
 from recurra import RecurraForSequenceClassification
 from recurra.core.errors import ConfigurationError
 from relaxed import RELAXED
-from tiny import stir, tiny_config, tiny_model
+from tiny import IDS, MASK, PACKED, stir, stirred, tiny_config, tiny_model
 
-IDS = torch.tensor([[1, 4, 2, 7, 5], [3, 3, 9, 0, 0]])
-MASK = (IDS > 0).long()
-PACKED = {"input_ids": torch.tensor([[1, 4, 2, 7, 5, 3, 3, 9]]), "row_lengths": torch.tensor([5, 3])}
 SHAPES: dict[str, dict[str, Any]] = {
     "as in BERT": {"feed_forward": "gelu", "norm": "layer", "norm_placement": "post", "pooling": "mean"},
     "SwiGLU": {},
@@ -45,16 +42,14 @@ def relaxed_like(plain: RecurraForSequenceClassification, **keys: Any) -> Recurr
 @pytest.mark.parametrize("keys", [{"low_rank": 2}, {"recurrence_norms": True}, RELAXED], ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_fresh_updates_and_equal_norms_change_no_bit(shape: str, keys: dict[str, Any]) -> None:
-    plain = tiny_model(num_recurrences=3, **SHAPES[shape]).eval()
-    stir(plain)
+    plain = stirred(num_recurrences=3, **SHAPES[shape])
     relaxed = relaxed_like(plain, **keys)
     for found, wanted in zip(logits(relaxed), logits(plain), strict=True):
         assert torch.equal(found, wanted)
 
 
 def test_a_matrix_stands_once_and_belongs_to_its_own_model(tmp_path: Path) -> None:
-    model = tiny_model(**RELAXED).eval()
-    stir(model)
+    model = stirred(**RELAXED)
     state = model.state_dict()
     assert sum(values.numel() for values in state.values()) == sum(part.numel() for part in model.parameters())
     assert len({values.data_ptr() for values in state.values()}) == len(state)

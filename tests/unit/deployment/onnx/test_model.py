@@ -31,7 +31,7 @@ from recurra.deployment.onnx.graph import (
 from recurra.deployment.onnx.model import build_classifier, write_onnx
 from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit
 from relaxed import RELAXED, relaxed_shapes
-from tiny import stir, tiny_model
+from tiny import stirred, tiny_model
 
 LONGEST = 20
 
@@ -58,12 +58,6 @@ def torch_says(
 
 def expected(model: RecurraForSequenceClassification, inputs: dict[str, np.ndarray]) -> np.ndarray:
     return np.asarray(torch_says(model, inputs).logits.numpy())
-
-
-def stirred(**shape: Any) -> RecurraForSequenceClassification:
-    model = tiny_model(**shape).eval()
-    stir(model)
-    return model
 
 
 @settings(max_examples=30)

@@ -22,7 +22,7 @@ from recurra.models.exits.rules import (
     read_rule,
 )
 from references.exits import entropy_of, shares_of
-from tiny import language_config, language_model, stir, tiny_model
+from tiny import language_config, language_model, stirred, tiny_model
 
 # Probabilities 3/4, 1/4 and 1/2, 1/2.
 SURE, TORN = [math.log(3.0), 0.0], [5.0, 5.0]
@@ -69,8 +69,7 @@ def test_a_rule_is_held_against_the_model() -> None:
 
 
 def test_a_fixed_exit_after_the_last_recurrence_is_the_whole_model_with_its_coda() -> None:
-    model = tiny_model(num_recurrences=2, num_coda_layers=1).eval()
-    stir(model)
+    model = stirred(num_recurrences=2, num_coda_layers=1)
     ids = torch.randint(1, 40, (3, 5), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         whole, fixed = model(ids), model(ids, exit_rule=FixedExit(2))
