@@ -340,7 +340,7 @@ def _choose_plan(
 ) -> tuple[SharingPlan, list[PlanPoint], dict[str, Any]]:
     """The plan, those that were compared, best first, and what its model changes of the encoder's configuration."""
     given, auto = dict(options.changes or {}), options.plan.strip() == AUTO
-    begun = _begun_plan(work) if auto and options.teach else None
+    begun = _begun_plan(work, source, options) if auto and options.teach else None
     if auto and begun is None:
         points = _search(scores, costs, options, reporter)
         plan = points[0].plan
@@ -356,12 +356,18 @@ def _choose_plan(
     return plan, points, costs.changes(plan)
 
 
-def _begun_plan(work: Path) -> str | None:
-    """The plan of a teaching that was interrupted in a folder; none if there is none, or it is damaged."""
+def _begun_plan(work: Path, source: EncoderSource, options: AdaptationOptions) -> str | None:
+    """The plan of a teaching of this encoder, within these budgets, that was interrupted in a folder; or none."""
     try:
-        return str(read_json(work / TASK_NAME)["plan"])
+        task = read_json(work / TASK_NAME)
+        same = task["encoder"] == source.sha256 and task["budgets"] == _budgets(options)
+        return str(task["plan"]) if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _budgets(options: AdaptationOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ("stored", "applied", "max_parameters", "max_ms")}
 
 
 def _teach(
@@ -388,6 +394,7 @@ def _teach(
     task = {
         "encoder": source.sha256,
         "plan": str(plan),
+        "budgets": _budgets(options),
         "keys": dict(options.changes or {}),
         "minutes": options.minutes,
         "tokens": options.tokens,

@@ -252,12 +252,12 @@ def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -
     if config.folds is not None or config.validation or config.test:
         return config, ""
     # Parts of the training rows leave as many to test on.
-    whole = {"fraction": 1.0, "rows_per_label": None, "length_tail": None, "whole_test": False}
-    rows = sum(map(len, data.rows(config.model_copy(update=whole)).splits.values()))
+    whole = config.model_copy(update={"fraction": 1.0, "rows_per_label": None})
+    rows, read = (sum(map(len, data.rows(part).splits.values())) for part in (whole, config))
     if rows >= ROWS_OF_ONE_SPLIT:
         return config, ""
-    if trained and rows * config.max_length > MOST_FOLDED_TOKENS:
-        long = f"{rows:,} rows of up to {config.max_length} tokens would take long in {FOLDS} folds"
+    if trained and read * config.max_length > MOST_FOLDED_TOKENS:
+        long = f"{read:,} rows of up to {config.max_length} tokens would take long in {FOLDS} folds"
         return config, f"one split, because {long} (every row tested once: --folds {FOLDS})"
     folded = config.model_copy(update={"folds": FOLDS})
     try:

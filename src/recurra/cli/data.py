@@ -107,14 +107,20 @@ def prepare(
 
     Example: recurra data prepare sst2
     """
-    from recurra.tasks.base import encoder_of
+    from recurra.core.errors import ConfigurationError
+    from recurra.tasks.base import METHOD, control_of, encoder_of
     from recurra.tasks.runs import resolve_model
 
     models = [model] if model else []
     task, config, known = options.configured_data(
         context, name, assignments, data_root, cache_dir=cache_dir, models=models
     )
-    source = encoder_of(resolve_model(model)[1]) if model else None
+    source = None
+    if model:
+        preset, overrides = resolve_model(model)
+        if control_of(preset, overrides) is not None or METHOD in overrides:
+            raise ConfigurationError(f"'{model}' reads texts by itself, not tokenised rows; leave --model out")
+        source = encoder_of(overrides)
     if source is not None:
         config = config.model_copy(update={"tokenizer": str(source.folder.absolute())})
     present(task.prepare_data(config, known), as_json=as_json)

@@ -138,6 +138,9 @@ def test_a_plan_that_was_searched_is_not_searched_again(
             adapt(str(root / "encoder"), tmp_path / "small", asked, reporter=QUIET)
         # Where times have changed, another plan would be the best.
         monkeypatch.setattr("recurra.adaptation._search", None)
+    monkeypatch.undo()
+    with pytest.raises(Exception, match="another '(plan|budgets)'"):
+        adapt(str(root / "encoder"), tmp_path / "small", replace(asked, applied=2), reporter=QUIET)
 
 
 def test_minutes_are_counted_over_restarts(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:

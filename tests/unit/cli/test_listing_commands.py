@@ -139,6 +139,8 @@ def test_data_prepare_fills_the_cache_and_reads_it_again(tmp_path: Path, capsys:
     encoder = find_encoder("recurra-small")
     read = answer(capsys, "data", "prepare", str(path), "--cache-dir", str(cache), "--model", "recurra-small")
     assert read["tokenizer"]["vocab_size"] == encoder.values["vocab_size"]
+    assert main(["data", "prepare", str(path), "--model", "linear"]) == 2
+    assert "'linear' reads texts by itself" in capsys.readouterr().err
 
 
 def test_audit_data_is_loud_about_a_leak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,8 @@ def study_charts(tables: Sequence[LabellingTable], runs: Records) -> list[Chart]
         name = f"{table.data}, {table.protocol}"
         groups[name].setdefault(table.subset or "whole", train.words)
         if not part.get("length_tail"):
-            by_rows[f"{name}, {table.training}, {table.precision}"].append((train.rows, table))
+            reading = f"{table.training}, {table.precision}, {part.get('max_length')} tokens"
+            by_rows[f"{name}, {reading}"].append((train.rows, table))
     lengths = [
         length_chart(f"Lengths of the training texts: {name}", parts, f"s{index}-lengths")
         for index, (name, parts) in enumerate(groups.items())

@@ -43,8 +43,9 @@ def test_rows_are_answered_as_with_the_whole_table(
         monkeypatch.setattr(training, "WIDE_TABLE", wide)
         monkeypatch.setattr(training, "NARROWED_TO", 10)
         runs[name] = tmp_path / name
-        command = ["train", "--model", str(model), "--data", str(file), "--protocol", "finetune-few", *options]
-        assert main([*command, *([] if keys else ["max_epochs=1"]), "--output", str(runs[name])]) == 0
+        command = ["train", "--model", str(model), "--data", str(file), *options]
+        trained = [] if keys else ["--protocol", "finetune-few", "max_epochs=1"]
+        assert main([*command, *trained, "--output", str(runs[name])]) == 0
     whole, narrow = (Classifier.from_run(run) for run in runs.values())
     texts = recorded_split(read_record(runs["narrow"]), "train", None).texts
     np.testing.assert_allclose(narrow.logits(texts), whole.logits(texts), rtol=1e-4, atol=1e-4)
