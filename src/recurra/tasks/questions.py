@@ -21,7 +21,16 @@ from recurra.data.configuration import DataConfig
 Costs = dict[str, dict[str, float]]
 # YAML reads 7 as a number.
 _Label = Annotated[str, BeforeValidator(str)]
-_COSTS = TypeAdapter(dict[_Label, dict[_Label, Annotated[float, Field(ge=0, allow_inf_nan=False)]]])
+
+
+def _no_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a boolean is no cost")
+    return value
+
+
+_Cost = Annotated[float, BeforeValidator(_no_boolean), Field(ge=0, allow_inf_nan=False)]
+_COSTS = TypeAdapter(dict[_Label, dict[_Label, _Cost]])
 LARGEST_BYTES = 2**20
 _FORM = "write a row a true label and a column a predicted one, with the labels as headings"
 
@@ -37,9 +46,11 @@ def read_costs(path: Path) -> Costs:
         ConfigurationError: If it cannot be read, is too large, or does not hold a cost, at least 0, of every pair.
     """
     try:
-        if path.stat().st_size > LARGEST_BYTES:
+        with path.open("rb") as stream:
+            raw = stream.read(LARGEST_BYTES + 1)
+        if len(raw) > LARGEST_BYTES:
             raise ValueError(f"more than {LARGEST_BYTES:,} bytes")
-        text = path.read_text(encoding="utf-8-sig")
+        text = raw.decode("utf-8-sig")
         values = json.loads(text) if path.suffix.lower() == ".json" else _of_csv(text)
     except OSError as error:
         raise ConfigurationError(
@@ -71,10 +82,15 @@ def check_costs(values: Any, source: str) -> Costs:
         costs: Costs = _COSTS.validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "dict_type":
+            raise ConfigurationError(f"{source} are no table of true by predicted labels; {_FORM}") from error
         labels = " said ".join(f"'{label}'" for label in first["loc"])
         raise ConfigurationError(
             f"{source}: {labels} costs '{first['input']}'; a number of at least 0 is needed; {_FORM}"
         ) from error
+    # As text 7 and '7' are one label.
+    if len(costs) < len(values) or any(len(costs[str(true)]) < len(row) for true, row in values.items()):
+        raise ConfigurationError(f"{source} give a label twice; {_FORM}")
     if len(costs) < 2:
         raise ConfigurationError(f"{source} have {len(costs)} true labels, at least 2 are needed; {_FORM}")
     for true, row in costs.items():

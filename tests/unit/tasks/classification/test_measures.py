@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from recurra.report.render import terminal_tables
 from recurra.report.statistics import Rows, bootstrap_gap
 from recurra.reported_study import check_measure
 from recurra.study.spec import StudySpec
+from recurra.tasks import questions
 from recurra.tasks.classification.measures import (
     balanced_accuracy,
     bootstrap_matrix,
@@ -31,7 +33,7 @@ from recurra.tasks.classification.measures import (
     named_measure,
     usual_f1,
 )
-from recurra.tasks.questions import Questions, read_costs
+from recurra.tasks.questions import Questions, check_costs, read_costs
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import TableSummary
 from rendered import summarise_folders
@@ -240,6 +242,32 @@ def test_costs_that_cannot_be_used_are_refused_in_one_line(text: str, message: s
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=message):
         read_costs(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, 2], "'costs' are no table of true by predicted labels"),
+        (None, "no table of true by predicted labels"),
+        ({"a": 1, "b": 2}, "no table of true by predicted labels"),
+        ({"a": {"a": False, "b": 1}, "b": {"a": 1, "b": 0}}, "'a' said 'a' costs 'False'"),
+        ({1: {1: 0, 2: 1}, "1": {1: 9, 2: 9}, 2: {1: 1, 2: 0}}, "give a label twice"),
+        ({1: {1: 0, "1": 9, 2: 1}, 2: {1: 1, 2: 0}}, "give a label twice"),
+    ],
+)
+def test_values_that_are_no_costs_are_refused_in_one_line(values: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        check_costs(values, "'costs'")
+
+
+def test_costs_are_read_up_to_a_limit_whatever_size_a_file_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "LARGEST_BYTES", 10)
+    reading, writing = os.pipe()
+    os.write(writing, b",a,b\na,0,1\nb,1,0\n")
+    os.close(writing)
+    with pytest.raises(ConfigurationError, match="more than 10 bytes"):
+        read_costs(Path(f"/dev/fd/{reading}"))
+    os.close(reading)
 
 
 @pytest.mark.parametrize(
