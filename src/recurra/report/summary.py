@@ -119,9 +119,13 @@ def read_latency(
     """
     values, warnings = latency or {}, list[str]()
 
-    def read(key: str, failed: str) -> dict[str, Any]:
-        entries, timings = values.get(key), {}
-        for name, batches in entries.items() if isinstance(entries, Mapping) else ():
+    def entries(key: str) -> Mapping[str, Any]:
+        value = values.get(key)
+        return value if isinstance(value, Mapping) else {}
+
+    def read(stored: Mapping[str, Any], failed: str) -> dict[str, Any]:
+        timings = {}
+        for name, batches in stored.items():
             try:
                 timings[name] = _LATENCIES.validate_python(batches)
             except ValidationError:
@@ -130,15 +134,16 @@ def read_latency(
 
     known = {run.record.run_id for run in runs}
     own = "run {} cannot be read; the run's own measurement is shown"
-    measured = {name: timings for name, timings in read("runs", own).items() if name in known}
+    measured = read({name: batches for name, batches in entries("runs").items() if name in known}, own)
     share = values.get(WAITED)
     if measured and isinstance(share, int | float) and share > MOST_WAITED:
         warnings.append(
             f"Other programs had the processors {share:.0%} of the time while models were timed: milliseconds are too "
             "high. Delete latency.json and start the same command again on an idle machine; nothing is trained again."
         )
-    exports = read("exports", "export {} cannot be read and is left out")
-    return measured, MeasuredExports(latency=exports, memory_mib=values.get("memory_mib") or {}), warnings
+    exports = read(entries("exports"), "export {} cannot be read and is left out")
+    memory = {name: mib for name, mib in entries("memory_mib").items() if type(mib) in (int, float)}
+    return measured, MeasuredExports(latency=exports, memory_mib=memory), warnings
 
 
 def word_counts(

@@ -256,7 +256,14 @@ def test_study_latency_is_preferred_and_mixtures_are_named(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "latency", [{"runs": {"x": {}}}, {"runs": []}, {}, {"runs": {"RUN": {"batch_1": {"median_ms": 1}}}}]
+    "latency",
+    [
+        {"runs": {"x": {}}},
+        {"runs": {"x": {"batch_1": {"median_ms": 1}}}},
+        {"runs": []},
+        {},
+        {"runs": {"RUN": {"batch_1": {"median_ms": 1}}}},
+    ],
 )
 def test_latency_that_cannot_be_read_leaves_the_runs_own(tmp_path: Path, latency: dict) -> None:
     folder = RunFactory(tmp_path, rows=SMALL).run("recurrent")

@@ -149,6 +149,14 @@ def test_exports_of_a_run_that_was_trained_anew_are_left_out(folders: list[Path]
     assert summarise_runs(folders, exports=[stale])["tables"][0]["exports"] == []
 
 
+@pytest.mark.parametrize("value", ["310", [310], True])
+def test_memory_that_is_no_number_is_left_out(folders: list[Path], value: object) -> None:
+    (name,) = latency(folders)["exports"]
+    for damaged in ({name: value}, value):
+        summary = summarise_runs(folders, {"memory_mib": damaged}, exports=records(folders))
+        assert {line["memory_mib"] for line in summary["tables"][0]["exports"]} == {None}
+
+
 def test_a_latency_that_cannot_be_read_is_said_and_left_out(folders: list[Path]) -> None:
     values = {"exports": {"a/safetensors-fp16": {"batch_1": {"median_ms": "soon"}}}}
     summary = summarise_runs(folders, values, exports=records(folders))
