@@ -103,7 +103,7 @@ def quality_against_cost(
         bubbles.append(drawing.element("circle", hint, cx=cx, cy=cy, r=radius, class_=class_))
         if point.low is not None and point.high is not None:
             bars.append((cx - _BAR, y(point.high), cx + _BAR, y(point.low)))
-        lines.append(Line(": ".join([model.label, *size]), model.color, [point]))
+        lines.append(Line(drawing.labelled(model.label, "".join(f": {mib}" for mib in size)), model.color, [point]))
     ahead = [
         (model.label, circle[:2]) for (model, _), circle in zip(models, circles, strict=True) if cost in model.fronts
     ]

@@ -59,6 +59,11 @@ def short(text: str, characters: int) -> str:
     return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
+def labelled(name: str, suffix: str) -> str:
+    """A name and what stands after it, as long as a legend's label may be: the name is cut, never the suffix."""
+    return short(name, LONGEST_LABEL - len(suffix)) + suffix
+
+
 def series(index: int) -> str:
     """The class that colours a series."""
     return f"s{index % COLORS}"

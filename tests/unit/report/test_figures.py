@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -75,6 +76,16 @@ def test_bubble_area_is_the_size_on_disk_and_places_are_ordered(tmp_path: Path) 
     assert ratio == pytest.approx(103_660_000 / 43_900_000, rel=0.01)
     assert float(baseline.get("cx")) > float(recurrent.get("cx"))
     assert float(baseline.get("cy")) < float(recurrent.get("cy"))
+
+
+def test_a_long_name_leaves_the_size_in_the_legend(tmp_path: Path) -> None:
+    runs, _ = load_runs([RunFactory(tmp_path, rows=SMALL).run("baseline")])
+    (table,) = summarise(runs).tables
+    table = replace(table, models=[replace(table.models[0], label="n" * 70)])
+    by_id = {run.record.run_id: run for run in runs}
+    (chart, *_) = charts_of(table, by_id, "t0", reporting_of("classification"))
+    legend = [str(item.text) for item in parse(chart).iter("text") if "MiB" in str(item.text)]
+    assert re.fullmatch(r"n+…: [\d.]+ MiB", legend[0]) and len(legend[0]) == drawing.LONGEST_LABEL
 
 
 def test_what_costs_nothing_is_drawn_too(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def loops_taken(models: Sequence[LanguageModelSummary], key: str) -> Chart:
         rules = {exits.chosen.label for exits in model.exits if exits.chosen is not None}
         rule = rules.pop() if len(rules) == 1 else "a rule chosen for each seed"
         points = [Point(number, share) for number, share in shares_by_loops(model.exits).items()]
-        lines.append(Line(f"{model.label}: {rule}", model.color, points))
+        lines.append(Line(drawing.labelled(model.label, f": {rule}"), model.color, points))
     last = max(exits.num_recurrences for model in models for exits in model.exits)
     return drawing.line_chart(
         "exits", f"Loops taken on {models[0].exits[0].split}", lines,
