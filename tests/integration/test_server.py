@@ -159,6 +159,7 @@ HOSTILE = {
     "surrogate in UTF-8": (b'{"text": "\xed\xa0\x80"}', 400, "malformed"),
     "two documents": (b'{"text": "a"}{"text": "b"}', 400, "malformed"),
     "deep": (b"[" * 100_000, 422, "invalid"),
+    "deep text": (b'{"text": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 422, "invalid"),
     "huge number": (b'{"text": ' + b"9" * 100_000 + b"}", 422, "invalid"),
     "not a number": (b'{"text": NaN}', 400, "malformed"),
     "model twice": (b'{"text": "a", "model": ["tiny", "tiny"]}', 422, "invalid"),

@@ -77,6 +77,12 @@ def full(tmp_path: Path) -> Page:
 def test_page_says_what_a_reader_needs(full: Page) -> None:
     assert full.named("html")[0]["lang"] == "en"
     assert any(item.get("name") == "viewport" for item in full.named("meta"))
+    headings = (
+        "The answer", "What was compared", "Results on the test split", "Accuracy on every reported split",
+        "Beside the published figures", "Tests between the models", "Audits", "What to choose", "Charts",
+        "Machine and versions", "How to reproduce",
+    )  # fmt: skip
+    assert [heading for heading in headings if heading not in full.text] == []
     for fact in ("A processor @ 2.10GHz", "a0de978c1d5e", "recurra compare sst2 --seeds 3", "25,912,706", "7 / 9.45"):
         assert fact in full.text
     assert "published, table 6" in full.text

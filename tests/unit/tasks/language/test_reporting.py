@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from docs.site import results as documents
 from docs.site.results import render_results_markdown, study_page
 
 from language_records import BYTES, TOKENS, WORDS, exits_record, language_record
@@ -142,6 +144,20 @@ def test_documents_show_a_language_study_beside_the_others(tmp_path: Path) -> No
     readme = (root / "README.md").read_text(encoding="utf-8")
     assert "| Best that does not leak |" in readme and "crt-tiny-leaks" in readme
     assert render_results_markdown(results, check=True) == []
+
+
+def test_each_study_is_read_once_however_many_blocks_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = written(tmp_path)
+    read: list[int] = []
+
+    def counted(folders: list[Path]) -> Any:
+        read.append(len(folders))
+        return load_runs(folders)
+
+    monkeypatch.setattr(documents, "load_runs", counted)
+    # The overview and the scores in the README, the rest on a page of its own.
+    assert render_results_markdown(root / "results")
+    assert read == [2]
 
 
 def test_figures_of_two_tables_have_names_of_their_own(tmp_path: Path) -> None:
