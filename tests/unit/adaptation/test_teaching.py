@@ -139,7 +139,7 @@ def test_a_plan_that_was_searched_is_not_searched_again(
         # Where times have changed, another plan would be the best.
         monkeypatch.setattr("recurra.adaptation._search", None)
     monkeypatch.undo()
-    with pytest.raises(Exception, match="another '(plan|budgets)'"):
+    with pytest.raises(Exception, match=r"another '(plan|budgets)'"):
         adapt(str(root / "encoder"), tmp_path / "small", replace(asked, applied=2), reporter=QUIET)
 
 
