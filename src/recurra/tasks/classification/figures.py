@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
@@ -78,25 +78,25 @@ def _accuracy_by_difficulty(table: LabellingTable, key: str) -> Chart | None:
 def study_charts(tables: Sequence[LabellingTable], runs: Records) -> list[Chart]:
     """Charts across tables that were trained on parts of one corpus: lengths of each part, and accuracy by rows."""
     groups: dict[str, dict[str, LengthSummary]] = defaultdict(dict)
-    by_rows: dict[str, list[tuple[int, LabellingTable]]] = defaultdict(list)
+    by_rows: dict[tuple[str, int | None], list[tuple[int, LabellingTable]]] = defaultdict(list)
     for table in tables:
         run = runs[table.models[0].runs[0].run_id]
         part, train = run.data_settings, run.record_of(RunRecord).data.splits["train"]
         name = f"{table.data}, {table.protocol}"
         groups[name].setdefault(table.subset or "whole", train.words)
         if not part.get("length_tail"):
-            reading = f"{table.training}, {table.precision}, {part.get('max_length')} tokens"
-            by_rows[f"{name}, {reading}"].append((train.rows, table))
+            by_rows[f"{name}, {table.training}, {table.precision}", part.get("max_length")].append((train.rows, table))
     lengths = [
         length_chart(f"Lengths of the training texts: {name}", parts, f"s{index}-lengths")
         for index, (name, parts) in enumerate(groups.items())
         if len(parts) > 1
     ]
-    curves = [
-        _accuracy_by_rows(f"Accuracy against data size: {name}", parts, f"s{index}-rows")
-        for index, (name, parts) in enumerate(by_rows.items())
-        if len({rows for rows, _ in parts}) > 1
-    ]
+    drawn = {key: parts for key, parts in by_rows.items() if len({rows for rows, _ in parts}) > 1}
+    named = Counter(name for name, _ in drawn)
+    curves = []
+    for index, ((name, length), parts) in enumerate(drawn.items()):
+        heading = f"{name}, {length} tokens" if named[name] > 1 else name
+        curves.append(_accuracy_by_rows(f"Accuracy against data size: {heading}", parts, f"s{index}-rows"))
     return [*(chart for chart in lengths if chart is not None), *curves]
 
 
