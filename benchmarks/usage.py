@@ -7,22 +7,19 @@ Commands are timed from start to end and take turns with a script of a few lines
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
-import functools
-import http.server
-import shutil
+import itertools
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.browser import BROWSERS, find_browser, served, started
 from benchmarks.load import beside_peer
 from benchmarks.measures import Measure, Setting
 from benchmarks.turns import median_ms
@@ -30,7 +27,6 @@ from recurra import Classifier
 from recurra.data.demo_corpus import demo_rows
 
 ENCODER = "minilm"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 COMMON: dict[str, Any] = {"part": "usage", "preset": ENCODER, "ours_name": "recurra"}
 SERVER_TARGETS = {"1": 1.2, "16": 1.3, "64": 1.5}
 SCRIPT = """
@@ -85,17 +81,19 @@ def _recurra(*words: object) -> None:
 
 
 def _commands(folder: Path, file: Path, text: str, setting: Setting) -> list[Measure]:
-    export, runs = str(folder / "onnx"), iter(range(1_000))
+    export = str(folder / "onnx")
     script = [sys.executable, "-c", SCRIPT, export, text]
     calls: dict[str, Callable[[], object]] = {
         "predict": lambda: _recurra("predict", export, text),
         "script": lambda: subprocess.run(script, check=True, capture_output=True),
     }
     one = median_ms(calls, setting.sized(7, 1))
-    linear: Callable[[], object] = lambda: _recurra(  # noqa: E731
-        "train", "--model", "linear", "--data", file, "-o", folder / f"linear-{next(runs)}"
-    )
-    fit = median_ms({"linear": linear}, setting.sized(3, 1))["linear"]
+    runs = itertools.count()
+
+    def train() -> None:
+        _recurra("train", "--model", "linear", "--data", file, "-o", folder / f"linear-{next(runs)}")
+
+    fit = median_ms({"linear": train}, setting.sized(3, 1))["linear"]
     return [
         Measure(
             title="one text from the command line, int8, of the 0.30 s allowed", ours=one["predict"],
@@ -126,17 +124,14 @@ def _server(export: Path, setting: Setting) -> list[Measure]:
 
 
 def _browser(folder: Path, texts: list[str], setting: Setting) -> list[Measure]:
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    path = find_browser()
     if path is None:
         sys.stderr.write(f"usage: no browser on PATH (looked for {', '.join(BROWSERS)}); its figure is left out\n")
         return []
-    from playwright.sync_api import sync_playwright
-
     engine = Classifier.from_export(folder / "onnx", threads=setting.threads)
     rates: dict[str, list[float]] = {"engine": [], "page": []}
-    with sync_playwright() as driver, _served(folder / "web") as address:
-        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        page = started.new_page()
+    with served(folder / "web") as address, started(path) as browser:
+        page = browser.new_page()
         page.goto(address)
         page.evaluate(LOAD)
         for round_ in range(setting.sized(6, 1)):
@@ -146,7 +141,6 @@ def _browser(folder: Path, texts: list[str], setting: Setting) -> list[Measure]:
             if round_ or setting.quick:  # the first warms both up
                 rates["engine"].append(len(texts) / (time.perf_counter() - begun))
                 rates["page"].append(len(texts) / seconds)
-        started.close()
     page_rate, engine_rate = (float(np.median(rates[name])) for name in ("page", "engine"))
     return [
         Measure(
@@ -154,15 +148,3 @@ def _browser(folder: Path, texts: list[str], setting: Setting) -> list[Measure]:
             other=engine_rate, unit="texts/s", result=page_rate / engine_rate, result_unit="x", target=1 / 3, **COMMON,
         )
     ]  # fmt: skip
-
-
-@contextlib.contextmanager
-def _served(folder: Path) -> Iterator[str]:
-    class Silent(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Silent, directory=str(folder))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from recurra.core.configuration import names_in
+from recurra.core.configuration import names_in, plain_name
 from recurra.core.errors import ConfigurationError, DataError, errors_for_python
 from recurra.core.files import write_text
 from recurra.core.progress import Reporter
@@ -270,13 +269,7 @@ def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -
 
 def study_name(data: str) -> str:
     """What the comparison on a file or corpus is called."""
-    stem = unicodedata.normalize("NFKD", Path(data).stem)
-    letters = "".join(character for character in stem if not unicodedata.combining(character))
-    name = "".join(
-        character if character.isascii() and (character.isalnum() or character in "._-") else "-"
-        for character in letters
-    )
-    return (name.lstrip("._-") or "data")[:80]
+    return plain_name(Path(data).stem) or "data"
 
 
 def demonstration(*, seeds: int = 3) -> StudySpec:

@@ -8,15 +8,15 @@ of it. If asked, models that are trained from scratch stand in their place.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from recurra.core.configuration import plain_name
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
 from recurra.models.adaptation.source import SMALL_ENCODER, find_encoder
-from recurra.tasks.base import ENCODER, METHOD, PEERS, TEACHER, WORDS_AND_ENCODER, Task, check_method, control_of
-from recurra.tasks.runs import Entry, model_name, resolve_model
+from recurra.tasks.base import ENCODER, METHOD, TEACHER, WORDS_AND_ENCODER, Task, check_method, control_of
+from recurra.tasks.runs import PEERS, Entry, model_name, resolve_model
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
@@ -150,8 +150,7 @@ def _peer(encoder: str) -> Entry:
 
 def _derived(encoder: str, how: str) -> str:
     """The name of a model that is made of an encoder, which may be a folder of any name."""
-    stem = re.sub(r"[^A-Za-z0-9._-]", "-", model_name(encoder)).lstrip("._-") or "encoder"
-    return f"{stem[: 59 - len(how)]}-{how}"
+    return f"{plain_name(model_name(encoder), 59 - len(how)) or 'encoder'}-{how}"
 
 
 def _as_named(models: Sequence[Entry], scratch: Ladder, protocol: str | None) -> Ladder:

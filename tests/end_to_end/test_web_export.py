@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
-import http.server
 import itertools
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.browser import served
 from tokenizers import Tokenizer
 
 from recurra import Classifier
@@ -48,11 +46,6 @@ STEPS = """async ([texts, exits]) => {
 }"""
 
 
-class _Silent(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keys = ("max_epochs=3", "learning_rate=5e-3", "batch_size=8", "data.max_length=24", "model.exits=[1]")
@@ -69,23 +62,20 @@ def folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(browser: Any, folder: Path) -> Iterator[Any]:
-    with served(browser, folder) as opened:
+    with opened_page(browser, folder) as opened:
         yield opened
 
 
 @contextlib.contextmanager
-def served(browser: Any, folder: Path) -> Iterator[Any]:
-    handler = functools.partial(_Silent, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+def opened_page(browser: Any, folder: Path) -> Iterator[Any]:
+    with served(folder) as address:
         opened = browser.new_page()
         opened.requested = []
         opened.on("request", lambda request: opened.requested.append(request.url))
-        opened.goto(f"http://127.0.0.1:{server.server_port}/")
+        opened.goto(address)
         opened.wait_for_selector("#classify:not([disabled])")
         yield opened
         opened.close()
-        server.shutdown()
 
 
 def test_a_browser_answers_as_the_engine_does(page: Any, folder: Path) -> None:
@@ -134,7 +124,7 @@ def test_the_page_writes_several_labels_as_the_model_does(separator: str, browse
     assert main(["export", str(tmp_path / "run"), *exported]) == 0
     texts = list(dict.fromkeys(text for text, _ in rows))[:20]
     classifier = Classifier.from_export(tmp_path / "web")
-    with served(browser, tmp_path / "web") as page:
+    with opened_page(browser, tmp_path / "web") as page:
         page.fill("#texts", "\n".join(texts))
         page.click("#classify")
         page.wait_for_selector(f"#results tbody tr:nth-child({len(texts)})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -204,6 +205,13 @@ def write_yaml(values: Mapping[str, Any]) -> str:
 def text_keys(cls: type[BaseModel]) -> frozenset[str]:
     """Keys of a configuration whose values are texts and nothing else."""
     return frozenset(key for key, field in cls.model_fields.items() if field.annotation in (str, str | None))
+
+
+def plain_name(text: str, most: int = 80) -> str:
+    """A name of ASCII letters, digits, dots, underscores and hyphens; empty if a text has none to begin with."""
+    parts = unicodedata.normalize("NFKD", text)
+    letters = "".join(character for character in parts if not unicodedata.combining(character))
+    return re.sub(r"[^A-Za-z0-9._-]", "-", letters).lstrip("._-")[:most]
 
 
 def names_in(text: str) -> list[str]:

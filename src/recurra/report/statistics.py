@@ -368,11 +368,12 @@ def by_length(
         gaps.append(of_pairs.mean(axis=0))
         drawn = bootstrap_between(gaps[-1], masks[-1], masks[0])
         compared = int((masks[0] | masks[-1]).sum())
-        change = replace(
-            contrast, seeds=len(of_pairs), gap=over_seeds.mean, half=over_seeds.half or None, rows=compared
-        )
-        change = replace(change, low=drawn.low, high=drawn.high, p=drawn.p)
-        changes.append(replace(change, spread=None, seeds_apart=None, odds_ratio=None))
+        changes.append(
+            replace(
+                contrast, seeds=len(of_pairs), gap=over_seeds.mean, half=over_seeds.half or None, rows=compared,
+                low=drawn.low, high=drawn.high, p=drawn.p, spread=None, seeds_apart=None, odds_ratio=None,
+            )
+        )  # fmt: skip
     judged = [replace(change, statement="") for change in _judged(changes, measure)]
     lines = [line(label, np.mean(list(of.correct.values()), axis=0)) for label, of in rows.items()]
     return lines + [line(f"{of.a} − {of.b}", gap, of) for of, gap in zip(judged, gaps, strict=True)]

@@ -79,8 +79,6 @@ WORDS_AND_ENCODER = "words-and-encoder"
 SMALL_AND_WORDS = "recurra-small-and-words"
 # Controls that learn from a teacher's answers, if a model names one of them as its preset.
 TEACHABLE = ("linear-tuned", "static")
-# Models by name that others train.
-PEERS: Mapping[str, Mapping[str, Any]] = {"setfit": {ENCODER: "minilm", METHOD: "setfit"}}
 
 
 def control_of(model: str, overrides: Mapping[str, Any]) -> str | None:

@@ -25,7 +25,6 @@ from recurra.tasks.base import (
     ENCODER,
     ENCODER_SHA256,
     METHOD,
-    PEERS,
     SMALL_AND_WORDS,
     START_KEYS,
     TEACHABLE,
@@ -41,6 +40,8 @@ from recurra.tasks.base import (
 )
 from recurra.training.protocols import DEFAULT_PROTOCOL, ProtocolConfig, finetuning_for
 
+# Models by name that others train.
+PEERS: Mapping[str, Mapping[str, Any]] = {"setfit": {ENCODER: "minilm", METHOD: "setfit"}}
 # A model as a person names it: a preset, a control, an encoder, a file; or keys that change one of these.
 Entry = str | Mapping[str, Any]
 _OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")

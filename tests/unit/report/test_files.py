@@ -76,6 +76,18 @@ def test_a_figure_stands_alone(study: Path) -> None:
         )
 
 
+def test_what_read_texts_to_another_length_is_another_chart(tmp_path: Path) -> None:
+    folders = []
+    for index, (fraction, length) in enumerate([(1.0, 64), (0.5, 64), (0.2, 128), (0.1, 128)]):
+        keys = {"fraction": fraction, "max_length": length}
+        rows = {**SMALL, "train": int(900 * fraction)}
+        factory = RunFactory(tmp_path / "runs" / str(index), rows=rows, data_config=keys)
+        folders.append(factory.run("recurrent", run_id=f"recurrent-{index}"))
+    write_report(tmp_path, folders, title="A study", latency=study_latency(folders))
+    drawn = {name for name in figures(tmp_path) if name.startswith("accuracy-against-data-size")}
+    assert drawn == {f"accuracy-against-data-size-sst2-official-paper-fp32-{n}-tokens.svg" for n in (64, 128)}
+
+
 def test_legends_are_inside_the_figure(study: Path) -> None:
     drawn = figures(study)
     sizes = texts(drawn["accuracy-against-data-size-sst2-official-paper-fp32.svg"])
