@@ -109,7 +109,7 @@ def _commands(folder: Path, file: Path, text: str, setting: Setting) -> list[Mea
 
 def _server(export: Path, setting: Setting) -> list[Measure]:
     options = argparse.Namespace(
-        folder=export, threads=setting.threads, serve=[], data=None, text_column="text", texts=1,
+        folder=export, threads=0, serve=[], data=None, text_column="text", texts=1,
         seconds=setting.sized(3, 1),
     )  # fmt: skip
     rows = beside_peer(options)["clients"]
