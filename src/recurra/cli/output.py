@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from recurra.core.errors import StorageError
 from recurra.core.terminal import LONGEST_CELL, one_line, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from recurra.reported_study import StudyResult
     from recurra.tasks import tables
 
@@ -60,6 +60,8 @@ def print_lines(lines: Sequence[str]) -> None:
 
 def console() -> Console:
     """Standard output for a person; wide when it is not a terminal, so that logs are not cut."""
+    from rich.console import Console
+
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
@@ -71,6 +73,8 @@ def _cell(text: str) -> str:
 def _print_table(title: str, table: tables.Table, *, brief: bool) -> None:
     if not (headings := table.headings(brief=brief)):
         return
+    from rich.table import Table
+
     printed = Table(title=_cell(title) or None, title_justify="left")
     for heading, is_left in zip(headings, table.left(headings), strict=True):
         printed.add_column(_cell(heading), justify="left" if is_left else "right", overflow="fold")

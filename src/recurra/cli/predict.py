@@ -97,7 +97,7 @@ def predict(
     Example: recurra predict runs/reviews --input reviews.csv --output predictions.csv
     """
     run = options.one_run(run, quiet=quiet)
-    text_column = text_column or _recorded_text_column(run)
+    text_column = text_column or ("text" if texts else _recorded_text_column(run))
     early = (exit_rule, threshold, exit_after) != (None, None, None)
     if escape_formulas and (output is None or output.suffix.lower() not in {".csv", ".tsv"}):
         raise ConfigurationError(

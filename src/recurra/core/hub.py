@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +31,10 @@ def hub_reachable(deadline_s: float = DEADLINE_S) -> bool:
 
 
 def _ask(deadline_s: float, answer: list[bool]) -> None:
+    # Slow to import, and seldom needed.
+    import urllib.error
+    import urllib.request
+
     from huggingface_hub import constants
 
     if hub_offline():

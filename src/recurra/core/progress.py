@@ -6,11 +6,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING
 
 from recurra.core.terminal import one_line
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 LOG_INTERVAL_S = 15.0
 
@@ -20,11 +21,14 @@ class Reporter:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self._progress: Progress | None = None
 
     def say(self, message: str) -> None:
         """Prints one line."""
-        self.console.print(one_line(message), markup=False)
+        if self._progress is not None:
+            self._progress.console.print(one_line(message), markup=False, highlight=False, soft_wrap=True)
+        elif not self.quiet:
+            sys.stderr.write(one_line(message) + "\n")
 
     def stage(self, subject: str, stage: str) -> None:
         """Says what ``subject`` does now, in one line."""
@@ -39,9 +43,14 @@ class Reporter:
         if self.quiet or not sys.stderr.isatty():
             yield ProgressTask(self, description, total, None)
             return
+        # Slow to import, and not for a log.
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self.console, transient=True) as progress:
-            yield ProgressTask(self, description, total, progress)
+        with Progress(*columns, console=Console(stderr=True), transient=True) as self._progress:
+            yield ProgressTask(self, description, total, self._progress)
+        self._progress = None
 
 
 class ProgressTask:

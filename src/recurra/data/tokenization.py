@@ -20,11 +20,12 @@ from tokenizers.trainers import WordPieceTrainer
 
 from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError, did_you_mean
 from recurra.core.hub import broken_folder_errors, hub_file
-from recurra.data.configuration import DataConfig
-from recurra.data.dataset import TextDataset
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+    from recurra.data.configuration import DataConfig
+    from recurra.data.dataset import TextDataset
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MODEL_MAX_LENGTH = 512
