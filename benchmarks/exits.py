@@ -2,7 +2,8 @@
 
 The threshold is chosen on the run's validation text for a loss at most 1 % above the full model's, and judged on its
 reported one (`recurra.study.exits`). Texts go on from real prompts, and tokens are drawn, so that they are as
-unsure as the model is: greedy decoding repeats itself and would leave earlier than a text does.
+unsure as the model is: greedy decoding repeats itself and would leave earlier than a text does. Drafts are greedy, of
+one text at a time: those of the first exit, checked by all recurrences, against decoding without them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from transformers import GPT2LMHeadModel
 from benchmarks import language_models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
+from recurra.deployment.generation import GenerationSettings, Generator, LanguageModel
 from recurra.models.exits.rules import ConfidenceRule
 from recurra.tasks.language.exits import PROMPT_TOKENS, LanguageSubject
 
 BOUND, BATCH, TARGET = 0.01, 8, 1.5
 CHOOSE, OURS, EXITS, GPT2 = "choose", "recurra", "with exits", "GPT-2"
+GREEDY, DRAFTS = "greedy", "with drafts"
+DRAFT_AFTER = 1
 
 
 def subject(run: str) -> LanguageSubject:
@@ -38,6 +42,8 @@ def build(job: Job) -> Callable[[int], Any]:
     variant, _, threshold = job.variant.partition("=")
     if variant == CHOOSE:
         return lambda _: _choose(run)
+    if variant in (GREEDY, DRAFTS):
+        return _greedy(job, run, DRAFT_AFTER if variant == DRAFTS else None)
     model, asked = run.model, {}
     if variant == GPT2:
         config = language_models.gpt2_of_equal_flops(model.config, job.steps, training=False)
@@ -62,6 +68,18 @@ def build(job: Job) -> Callable[[int], Any]:
     return call
 
 
+def _greedy(job: Job, run: LanguageSubject, draft: int | None) -> Callable[[int], Any]:
+    settings = GenerationSettings(max_new_tokens=job.steps, draft=draft)
+    rows = run.batches(BATCH)[0].tolist()
+
+    def call(index: int) -> dict[str, Any]:
+        generator = Generator(LanguageModel(run.run_id, run.model, run.tokenizer), settings)
+        (tokens,) = generator.extend([rows[index % BATCH]])
+        return {"tokens": tokens, "drafted": generator.figures.drafted, "accepted": generator.figures.accepted}
+
+    return call
+
+
 def _choose(run: LanguageSubject) -> dict[str, Any]:
     chosen = run.choose(BOUND, "confidence")
     config = run.model.config
@@ -78,9 +96,10 @@ def measure(setting: Setting) -> list[Measure]:
     if not setting.run:
         return []
     chosen = ask(setting.job("exits", CHOOSE, setting.run))
-    if chosen["rule"] is None:
-        return []
     tokens = max(1, min(setting.sized(192, 4), chosen["context"] - PROMPT_TOKENS))
+    drafts = _drafts(setting, tokens)
+    if chosen["rule"] is None:
+        return drafts
     variants = {OURS: OURS, EXITS: f"{EXITS}={chosen['rule']}", GPT2: GPT2}
     jobs = {
         name: setting.job("exits", variant, setting.run, tokens, keep_memory=True) for name, variant in variants.items()
@@ -107,4 +126,33 @@ def measure(setting: Setting) -> list[Measure]:
             title="the same, against our own full depth", ours_name="with exits", ours=rates[EXITS],
             other_name="no exits", other=rates[OURS], result=rates[EXITS] / rates[OURS], **common,
         ),
+        *drafts,
+    ]  # fmt: skip
+
+
+def _drafts(setting: Setting, tokens: int) -> list[Measure]:
+    """Drafts against none, each prompt once for both, in turns; raises `RuntimeError` if a text differs."""
+    jobs = {name: setting.job("exits", name, setting.run, tokens, keep_memory=True) for name in (GREEDY, DRAFTS)}
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    drafted = accepted = 0
+    with setting.competitors(jobs) as competitors:
+        # The first prompt comes twice; the first time warms up.
+        for turn in range(-1, setting.sized(BATCH, 1)):
+            said = {name: competitor.call(max(turn, 0)) for name, competitor in competitors.items()}
+            if said[GREEDY]["value"]["tokens"] != said[DRAFTS]["value"]["tokens"]:
+                raise RuntimeError(f"with drafts the text of prompt {turn} is another")
+            if turn < 0:
+                continue
+            for name, one in said.items():
+                times[name].append(one["ms"] / len(one["value"]["tokens"]))
+            drafted += said[DRAFTS]["value"]["drafted"]
+            accepted += said[DRAFTS]["value"]["accepted"]
+    rates = {name: 1e3 / statistics.median(values) for name, values in times.items()}
+    return [
+        Measure(
+            "exits",
+            f"greedy, one text, drafts after recurrence {DRAFT_AFTER}, {accepted / drafted:.0%} of them right",
+            Path(setting.run).name, DRAFTS, rates[DRAFTS], GREEDY, rates[GREEDY], "tokens a second",
+            rates[DRAFTS] / rates[GREEDY], "x",
+        )
     ]  # fmt: skip

@@ -3,7 +3,7 @@
 Every figure is a shipped command, started as a user starts it, in a process of its own: wall-clock time from start to
 end, and the resident memory of the largest process that took part. Rows are English novels in pieces of so many words;
 the label says whether the novel is one of the older half. Runs are made-up records (`benchmarks.report`), a hundred a
-table; ``--runs`` measures them alone. ``--render FILE`` writes the tables.
+table; ``--runs`` measures them alone. ``--render FILE`` writes the tables, ``--draw FOLDER`` what grows as figures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from typing import Any
 from benchmarks.render import number
 from recurra.core.environment import code_record, environment_record
 from recurra.core.files import read_json, write_json
+from recurra.report.figures import standalone
+from recurra.tasks import drawing
 
 WORDS = 12
 # Words of these novels that make about so many tokens of BERT's vocabulary, its two marks counted.
@@ -245,6 +247,30 @@ def _table(measures: Sequence[dict[str, Any]], by: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def draw(measures: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Draws seconds by what grows, both logarithmic: a straight line of slope one grows as fast as its size."""
+    for by in AXES:
+        lines: dict[str, list[drawing.Point]] = {}
+        for each in measures:
+            if each["by"] == by:
+                lines.setdefault(each["command"], []).append(drawing.Point(each["size"], each["seconds"]))
+        if not lines:
+            continue
+        points = [point for line in lines.values() for point in line]
+        x = drawing.logarithmic_axis([point.x for point in points], "tokens a text" if by == "tokens" else by)
+        y = drawing.logarithmic_axis([point.y for point in points], "seconds")
+        chart = drawing.line_chart(
+            "splits",
+            "",
+            [drawing.Line(name, color, line) for color, (name, line) in enumerate(lines.items())],
+            x,
+            replace(y, start=drawing.BOTTOM, end=drawing.TOP),
+            key=f"growth-{by}",
+            caption="",
+        )
+        (folder / f"growth-{by}.svg").write_text(standalone(chart), encoding="utf-8")
+
+
 def main() -> int:
     """Measures, prints a line a figure, and writes the JSON; or renders one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -253,9 +279,13 @@ def main() -> int:
     parser.add_argument("--runs", action="store_true", help="measure what grows with runs alone")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--render", type=Path, help="write the tables of such a file and measure nothing")
+    parser.add_argument("--draw", type=Path, metavar="FOLDER", help="with --render: write the figures there too")
     options = parser.parse_args()
     if options.render is not None:
-        sys.stdout.write(tables(read_json(options.render)["measures"]))
+        measures = read_json(options.render)["measures"]
+        sys.stdout.write(tables(measures))
+        if options.draw is not None:
+            draw(measures, options.draw)
         return 0
     if options.data_root is None:
         parser.error("give --data-root DIR, or --render FILE")

@@ -158,10 +158,11 @@ def recur(states: list[Tensor], weights: Weights, config: Any) -> list[list[Tens
 
 
 def recurrences_of(tokens: Sequence[int], config: Any) -> int:
-    """All of them, or one for each token beyond those that ask for none."""
+    """All of them, or one for so many tokens beyond those that ask for none."""
     if config.tokens_without_recurrence is None:
         return config.num_recurrences
-    return min(max(len(tokens) - config.tokens_without_recurrence, 1), config.num_recurrences)
+    counted = (len(tokens) - config.tokens_without_recurrence) // config.tokens_per_recurrence
+    return min(max(counted, 1), config.num_recurrences)
 
 
 def hidden_states(

@@ -56,6 +56,7 @@ class RecurraConfig(PreTrainedConfig):
         causal_convolution: Whether convolutions read earlier positions only; off, a ``causal`` model `leaks`.
         tokens_without_recurrence: If given, a classifier applies the core to each row once for every token beyond so
             many, up to ``num_recurrences`` times (Fan et al. 2024, "Looped Transformers for Length Generalization").
+        tokens_per_recurrence: Once for every so many tokens instead, rounded down.
         learned_halt: Whether that number is known in training alone: a head after each recurrence learns from it
             whether the row stops there, and decides in evaluation (as Graves 2016, "Adaptive Computation Time", but
             taught).
@@ -103,6 +104,7 @@ class RecurraConfig(PreTrainedConfig):
     num_core_layers: int = 3
     num_recurrences: int = 2
     tokens_without_recurrence: int | None = None
+    tokens_per_recurrence: int = 1
     learned_halt: bool = False
     halt_loss_weight: float = 0.3
     num_coda_layers: int = 0
@@ -206,7 +208,7 @@ class RecurraConfig(PreTrainedConfig):
     def _check_values(self) -> None:
         for key in (
             "vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "num_core_layers",
-            "num_recurrences", "max_position_embeddings", "num_cycles", "kernel_size",
+            "num_recurrences", "max_position_embeddings", "num_cycles", "kernel_size", "tokens_per_recurrence",
         ):  # fmt: skip
             self._require_whole(key, 1)
         for key in ("num_prelude_layers", "num_coda_layers", "type_vocab_size", "embedding_cycles", "low_rank"):
@@ -277,6 +279,8 @@ class RecurraConfig(PreTrainedConfig):
         counted = self.tokens_without_recurrence is not None
         why = "null with exits or coda layers: each row has one head, behind its own last recurrence"
         self._require(not (counted and (self.exits or self.num_coda_layers)), "tokens_without_recurrence", why)
+        single = "1 without tokens_without_recurrence"
+        self._require(counted or self.tokens_per_recurrence == 1, "tokens_per_recurrence", single)
         taught = "false without tokens_without_recurrence, which teaches it"
         self._require(counted or not self.learned_halt, "learned_halt", taught)
         once = "false with num_recurrences 1: there is nothing to stop"

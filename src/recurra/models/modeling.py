@@ -515,7 +515,8 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         if row_lengths is None:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask != 0
             row_lengths = mask.sum(1)
-        return (row_lengths - self.config.tokens_without_recurrence).clamp(1, self.config.num_recurrences)
+        counted = row_lengths - self.config.tokens_without_recurrence
+        return (counted // self.config.tokens_per_recurrence).clamp(1, self.config.num_recurrences)
 
     def _head_after(self, recurrence: int) -> nn.Module:
         if not self.config.exits or recurrence == self.config.num_recurrences:

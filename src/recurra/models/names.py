@@ -96,8 +96,8 @@ LANGUAGE_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
 MODEL_KEYS = (
     "vocab_size", "hidden_size", "embedding_size", "num_attention_heads", "intermediate_size", "feed_forward",
     "num_cycles", "kernel_size", "dilations", "causal_convolution", "num_prelude_layers", "num_core_layers",
-    "num_recurrences", "tokens_without_recurrence", "learned_halt", "halt_loss_weight", "num_coda_layers",
-    "residual_scale", "learned_residual_scale", "recurrence_embedding",
+    "num_recurrences", "tokens_without_recurrence", "tokens_per_recurrence", "learned_halt", "halt_loss_weight",
+    "num_coda_layers", "residual_scale", "learned_residual_scale", "recurrence_embedding",
     "recurrence_norms", "low_rank", "low_rank_where", "relaxation_start", "input_injection", "final_norm", "norm",
     "norm_placement", "position", "attention_bias", "embedding_cycles", "embedding_norm", "embedding_dropout", "exits",
     "heads", "exit_loss_weight", "causal", "pooling", "type_vocab_size", "max_position_embeddings", "rope_theta",

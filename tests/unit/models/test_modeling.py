@@ -52,6 +52,7 @@ COUNTED: dict[str, dict[str, Any]] = {
     f"counted, {name}": {"num_core_layers": 1, "num_recurrences": 3, "tokens_without_recurrence": 2, **values}
     for name, values in {
         "first": {},
+        "two tokens a pass": {"tokens_per_recurrence": 2},
         "last, no positions": {"pooling": "last", "position": "none", "causal": True},
         "max, injection": {"pooling": "max", "input_injection": "add", "final_norm": True},
         "relaxed": {**RELAXED, "recurrence_embedding": True},
@@ -156,6 +157,11 @@ def test_each_row_has_the_recurrences_that_its_tokens_ask_for() -> None:
     model = RecurraForSequenceClassification(config_of("counted, first")).eval()
     depths = model(**laid_out(some_rows(1, 12, 0), None, "right")).exited_after.tolist()
     assert depths == [min(max(length - 2, 1), 3) for length in LENGTHS] and len(set(depths)) > 1
+
+
+def test_tokens_a_pass_are_of_a_counted_model_alone() -> None:
+    with pytest.raises(ConfigurationError, match="'tokens_per_recurrence' is 2; allowed: 1 without tokens_without"):
+        tiny_config(tokens_per_recurrence=2)
 
 
 @pytest.mark.parametrize("key", [{"exits": [1]}, {"num_coda_layers": 1}])
