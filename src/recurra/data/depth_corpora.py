@@ -8,7 +8,8 @@ own beside ``test`` (difficulties of training) and ``beyond``, so that every rec
 ``parity``   ``of 3 1 4 is``: whether the sum of the digits is even. Training begins with one digit: from five on, no
              model learns anything.
 ``sum``      the same: the last digit of their sum.
-``listops``  ``of [sub 3 [add 1 2 9] 4] is``: nested sums and differences, of which the last digit counts, by depth.
+``listops``  ``of [sub [add 1 2] 4] is``: nested sums and differences, of which the last digit counts, by depth. Of the
+             two parts of a list one is a digit and the other the next list, whichever comes first.
 
 The words around digits and lists keep a text from standing in a longer one.
 """
@@ -44,6 +45,7 @@ class DepthCorpus:
 
     ``draw`` makes a text of so many steps and its label; of the rising ``levels`` the first ``inside`` are trained on.
     Texts of fewer steps are trained on too where ``easier`` says how many there are, by steps: too few to be tested.
+    ``train_rows`` are texts to train on.
     """
 
     name: str
@@ -54,6 +56,7 @@ class DepthCorpus:
     levels: Sequence[Level]
     inside: int = 4
     easier: Mapping[int, int] = field(default_factory=dict)
+    train_rows: int = 32_000
 
 
 def _draw_hops(dice: random.Random, hops: int) -> tuple[str, int]:
@@ -74,18 +77,15 @@ def _draw_listops(dice: random.Random, depth: int) -> tuple[str, int]:
 
 
 def _nested(dice: random.Random, depth: int) -> tuple[str, int]:
-    """A list that is exactly so deep, and its value; other parts than the deepest are seldom lists."""
-    deepest = dice.randrange(count := dice.choice((3, 4)))
-    parts = [
-        _nested(dice, depth - 1 if place == deepest else dice.randrange(1, depth))
-        if depth > 1 and (place == deepest or dice.random() < 0.1)
-        else ((digit := dice.choice(DIGITS)), int(digit))
-        for place in range(count)
-    ]
-    texts, (first, *others) = [text for text, _ in parts], [value for _, value in parts]
-    operation = dice.choice(("add", "sub"))
-    value = first + sum(others) if operation == "add" else first - sum(others)
-    return f"[{operation} {' '.join(texts)}]", value
+    """A list that is so deep, and its value; of depth 0 a digit."""
+    if depth == 0:
+        return (digit := dice.choice(DIGITS)), int(digit)
+    digit = dice.choice(DIGITS)
+    parts = [(digit, int(digit)), _nested(dice, depth - 1)]
+    dice.shuffle(parts)
+    (left_text, left), (right_text, right) = parts
+    operation, value = dice.choice((("add", left + right), ("sub", left - right)))
+    return f"[{operation} {left_text} {right_text}]", value
 
 
 _FEW_DIGITS = {count: len(DIGITS) ** count for count in range(1, 5)}
@@ -123,7 +123,10 @@ DEPTH_CORPORA = (
         "depth",
         list(DIGITS),
         _draw_listops,
-        [Level(depth, depth) for depth in range(1, 9)],
+        [Level(depth, depth) for depth in range(3, 9)],
+        inside=2,
+        easier={1: 200, 2: 8_000},
+        train_rows=128_000,
     ),
 )
 
@@ -132,7 +135,7 @@ def generate_depth(
     corpus: DepthCorpus,
     seed: int = 0,
     *,
-    train_rows: int = 32_000,
+    train_rows: int | None = None,
     validation_rows: int = 1_000,
     rows_per_level: int = 500,
 ) -> TextDataset:
@@ -144,7 +147,7 @@ def generate_depth(
         for level in corpus.levels
     }
     splits = [
-        _rows(corpus, seed, "train", inside, count=train_rows, seen=seen, easier=corpus.easier),
+        _rows(corpus, seed, "train", inside, count=train_rows or corpus.train_rows, seen=seen, easier=corpus.easier),
         _rows(corpus, seed, "validation", inside, count=validation_rows, seen=seen),
         joined("test", [by_level[level] for level in inside]),
         joined("beyond", [by_level[level] for level in beyond]),
