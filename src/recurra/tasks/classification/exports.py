@@ -144,11 +144,9 @@ class ExportLine:
         weights_mib: Size of the file with the weights, median over seeds; ``folder_mib`` that of the whole export.
         gap: Accuracy of the export less that of the run's model computed in FP32, mean over seeds.
         gap_half: Half the 95 % interval of the gap over seeds (Student's t); none with one seed.
-        largest_gap: The gap of the seed where it is largest.
         labels_changed: Rows of all seeds that got another label.
         only_export: Rows that only the export got right.
         only_reference: Rows that only the run's model got right.
-        largest_logit_difference: Over the rows of the exports' own checks.
         median_ms: Milliseconds a text by batch size; empty if it was not timed.
         memory_mib: Peak of a process that opens it and labels texts; none if it was not measured.
         published: Published figures of the same preset in this precision.
@@ -163,19 +161,15 @@ class ExportLine:
     weights_mib: float
     folder_mib: float
     accuracy: Estimate
-    f1: float
     gap: float
     gap_half: float | None
-    largest_gap: float
     labels_changed: int
     only_export: int
     only_reference: int
     rows: int
-    largest_logit_difference: float
     median_ms: dict[str, float]
     p90_ms: dict[str, float]
     p99_ms: dict[str, float]
-    texts_per_s: dict[str, float]
     memory_mib: float | None
     published: list[PublishedLine]
 
@@ -249,19 +243,15 @@ def _export_line(
         weights_mib=statistics.median(record.weights_bytes for record in records) / MIB,
         folder_mib=statistics.median(record.folder_bytes for record in records) / MIB,
         accuracy=accuracy,
-        f1=statistics.fmean(split.metrics.f1 for split in splits),
         gap=statistics.fmean(gaps),
         gap_half=mean_interval(gaps).half,
-        largest_gap=max(gaps, key=abs),
         labels_changed=sum(split.labels_changed for split in splits),
         only_export=sum(split.only_export for split in splits),
         only_reference=sum(split.only_reference for split in splits),
         rows=sum(split.metrics.rows for split in splits),
-        largest_logit_difference=max(record.check.largest_logit_difference for record in records),
         median_ms=_times(timings, lambda timing: timing.median_ms),
         p90_ms=_times(timings, lambda timing: timing.p90_ms),
         p99_ms=_times(timings, lambda timing: timing.p99_ms),
-        texts_per_s=_times(timings, lambda timing: 1000 / timing.mean_ms),
         memory_mib=max(filter(None, map(measured.memory_mib.get, names)), default=None),
         published=[
             _line(preset, preset, published, of_export, accuracy)

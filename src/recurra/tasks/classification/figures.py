@@ -1,17 +1,17 @@
-"""Charts of classifiers: learning curves by epoch and by rows, lengths of the texts, confusion matrices."""
+"""Charts of classifiers: learning curves by epoch and by rows, accuracy by difficulty, confusion matrices."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from recurra.core.record import LengthSummary, RunRecord
+from recurra.core.record import RunRecord
 from recurra.core.terminal import decimal
 from recurra.tasks import drawing
 from recurra.tasks.classification.measures import ACCURACY
-from recurra.tasks.drawing import LEFT, RIGHT, Chart, Line, Point
+from recurra.tasks.drawing import Chart, Line, Point
 from recurra.tasks.labelling.reporting import LabellingTable, shown_model
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import ModelSummary
@@ -19,7 +19,6 @@ from recurra.tasks.summary import ModelSummary
 # Of more labels, the matrix has no figures and is drawn of the recommended model alone.
 LABELS_WITH_FIGURES = 10
 MOST_LABELS = 100
-SHARE_SHOWN = 0.995
 INTERVALS = "Upright lines are the 95 % intervals: over seeds where there are several, else over examples."
 MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
 
@@ -45,12 +44,9 @@ def table_charts(table: LabellingTable, runs: Records, key: str) -> list[Chart]:
                 caption="Solid: validation, dashed: train; means over seeds.",
             ),
         ]  # fmt: skip
-    splits = runs[table.models[0].runs[0].run_id].record_of(RunRecord).data.splits
-    named = {name: splits[name].words for name in ("train", table.headline_split) if name in splits}
     many = len(table.label_names) > LABELS_WITH_FIGURES
     models = [model for model in table.models if not many or model is shown_model(table)]
-    more = [length_chart("Lengths of the texts in words", named, f"{key}-lengths")]
-    more += [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
+    more = [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
     more += [_accuracy_by_difficulty(table, f"{key}-splits")]
     return [*charts, *(chart for chart in more if chart is not None)]
 
@@ -76,28 +72,21 @@ def _accuracy_by_difficulty(table: LabellingTable, key: str) -> Chart | None:
 
 
 def study_charts(tables: Sequence[LabellingTable], runs: Records) -> list[Chart]:
-    """Charts across tables that were trained on parts of one corpus: lengths of each part, and accuracy by rows."""
-    groups: dict[str, dict[str, LengthSummary]] = defaultdict(dict)
+    """Accuracy by rows, across tables that were trained on parts of one corpus."""
     by_rows: dict[tuple[str, int | None], list[tuple[int, LabellingTable]]] = defaultdict(list)
     for table in tables:
         run = runs[table.models[0].runs[0].run_id]
         part, train = run.data_settings, run.record_of(RunRecord).data.splits["train"]
-        name = f"{table.data}, {table.protocol}"
-        groups[name].setdefault(table.subset or "whole", train.words)
         if not part.get("length_tail"):
-            by_rows[f"{name}, {table.training}, {table.precision}", part.get("max_length")].append((train.rows, table))
-    lengths = [
-        length_chart(f"Lengths of the training texts: {name}", parts, f"s{index}-lengths")
-        for index, (name, parts) in enumerate(groups.items())
-        if len(parts) > 1
-    ]
+            name = f"{table.data}, {table.protocol}, {table.training}, {table.precision}"
+            by_rows[name, part.get("max_length")].append((train.rows, table))
     drawn = {key: parts for key, parts in by_rows.items() if len({rows for rows, _ in parts}) > 1}
     named = Counter(name for name, _ in drawn)
     curves = []
     for index, ((name, length), parts) in enumerate(drawn.items()):
         heading = f"{name}, {length} tokens" if named[name] > 1 else name
         curves.append(_accuracy_by_rows(f"Accuracy against data size: {heading}", parts, f"s{index}-rows"))
-    return [*(chart for chart in lengths if chart is not None), *curves]
+    return curves
 
 
 def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, LabellingTable]], key: str) -> Chart:
@@ -108,49 +97,6 @@ def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, LabellingTable]],
                 curves[model.label].append(Point(rows, accuracy.mean, accuracy.low, accuracy.high))
     lines = [Line(label, index, points) for index, (label, points) in enumerate(curves.items())]
     return drawing.chart_by_rows(heading, lines, f"accuracy on {parts[0][1].headline_split}", key, INTERVALS)
-
-
-def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart | None:
-    """Distributions of lengths in words over each other."""
-    named = {name: lengths for name, lengths in named.items() if sum(lengths.counts)}
-    if not named:
-        return None
-    shown = max(_edge_of_share(lengths) for lengths in named.values())
-    lines = [
-        Line(name, color, _outline(lengths, shown), "outline") for color, (name, lengths) in enumerate(named.items())
-    ]
-    ends, limits = (LEFT, RIGHT), (0.0, float(shown))
-    x = drawing.linear_axis(limits, "words in a text", "{:.0f}".format, ends=ends, ticks=6, limits=limits)
-    shares = [point.y for line in lines for point in line.points]
-    y = drawing.linear_axis(shares, "% of texts, a word of length", limits=(0.0, None))
-    facts = "; ".join(
-        f"{name}: mean {lengths.mean:.1f}, median {lengths.median:.0f}, 90 % up to {lengths.p90:.0f}, "
-        f"longest {lengths.max}"
-        for name, lengths in named.items()
-    )
-    beyond = shown <= max(lengths.max for lengths in named.values())
-    caption = f"{facts}.{' The longest 0.5 % or fewer are cut off.' if beyond else ''}"
-    return drawing.line_chart("lengths", heading, lines, x, y, key=key, description=f"{facts}.", caption=caption)
-
-
-def _edge_of_share(lengths: LengthSummary) -> int:
-    """The first edge below which nearly all texts lie."""
-    total, below = sum(lengths.counts), 0
-    for edge, number in zip(lengths.edges[1:], lengths.counts, strict=False):
-        below += number
-        if below >= SHARE_SHOWN * total:
-            return edge
-    return lengths.edges[-1]
-
-
-def _outline(lengths: LengthSummary, shown: int) -> list[Point]:
-    """Percent of texts a word: bins differ in width, so areas and not heights are shares."""
-    total, points = sum(lengths.counts), [Point(0.0, 0.0)]
-    for left, right, rows in zip(lengths.edges, lengths.edges[1:], lengths.counts, strict=False):
-        if left < shown:
-            share = 100.0 * rows / total / max(right - left, 1)
-            points += [Point(left, share), Point(min(right, shown), share)]
-    return [*points, Point(points[-1].x, 0.0)]
 
 
 def confusion(model: ModelSummary, table: LabellingTable, key: str) -> Chart | None:

@@ -90,7 +90,6 @@ def _export(line: ExportLine, batches: Sequence[int]) -> Cells:
     for batch in map(str, batches):
         times = [part for times in (line.median_ms, line.p90_ms, line.p99_ms) if (part := times.get(batch)) is not None]
         timed[f"ms, batch {batch}"] = " / ".join(map(form.significant, times)) or NONE
-        timed[f"Texts/s, batch {batch}"] = form.count(line.texts_per_s.get(batch))
     published = [
         f"{form.decimal(item.accuracy)}, {form.decimal(item.size_mib, 2)}, {form.significant(item.latency_ms)} "
         f"({item.source}, {item.protocol})"

@@ -85,7 +85,6 @@ def test_the_gap_is_paired_by_seed(table: dict) -> None:
     spread = stats.t.ppf(0.975, 2) * statistics.stdev(gaps) / 3**0.5
     assert half["gap"] == pytest.approx(statistics.fmean(gaps))
     assert half["gap_half"] == pytest.approx(spread)
-    assert half["largest_gap"] == pytest.approx(-8 / 400)
     assert (half["labels_changed"], half["only_export"], half["only_reference"], half["rows"]) == (14, 2, 12, 1200)
     assert half["accuracy"]["mean"] == pytest.approx(statistics.fmean([296 / 400, 303 / 400, 294 / 400]))
     assert (whole["gap"], whole["gap_half"], whole["labels_changed"]) == (0, 0, 0)
@@ -99,8 +98,7 @@ def test_sizes_are_those_of_the_files_and_times_those_of_the_exports(table: dict
     assert half["median_ms"] == {key.removeprefix("batch_"): value.median_ms for key, value in timed.items()}
     for name, read in (("p90_ms", 1.35), ("p99_ms", 2.5)):
         assert half[name] == {batch: pytest.approx(value * read) for batch, value in half["median_ms"].items()}
-    assert half["texts_per_s"]["32"] == pytest.approx(1000 / timed["batch_32"].mean_ms)
-    assert (whole["median_ms"], whole["p99_ms"], whole["texts_per_s"]) == ({}, {}, {})
+    assert (whole["median_ms"], whole["p99_ms"]) == ({}, {})
     assert half["memory_mib"] == 310.4 and whole["memory_mib"] is None
     assert half["computed"] == "fp32, torch on cpu" and half["precision"] == "fp16"
 

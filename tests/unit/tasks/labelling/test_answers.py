@@ -120,8 +120,7 @@ def test_changed_answers_are_another_run(found: StudyResult, frame: Frame) -> No
 BAD = {
     "missing": (lambda rows: rows[:-1], "lacks the answers of 1 of 240 test rows"),
     "missing of folds": (lambda rows: rows[:-1], "with 5 folds every row is a test row"),
-    "doubled": (lambda rows: [*rows, rows[0]], "line 242 answers the row of line 2 again"),
-    "unknown": (lambda rows: [*rows, ("r999", "positive")], "has 1 answers of no row of 'reviews.csv' (line 242)"),
+    "doubled": (lambda rows: [*rows, ("r0", "negative"), ("r0", "positive")], " answers the row of line 2 again"),
     "label": (lambda rows: [("r0", "positiv"), *rows[1:]], "line 2 has the label 'positiv' (did you mean 'positive'?)"),
     "no label": (lambda rows: [("r0", ""), *rows[1:]], "line 2 has no label in column 'label'"),
 }
