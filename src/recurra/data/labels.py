@@ -434,7 +434,7 @@ class _Rows:
             raise DataError(f"{source} has {what}; give rows with text in column '{', '.join(self.text_columns)}'")
         repeats = self._repeated_ids()
         ids = [f"{self.file.unit}-{place}" for place in self.made.places] if repeats else self.made.ids
-        notes = [*self.file.all_notes(), *repeats]
+        notes = [*self.file.notes, *repeats]
         if self.removed:
             what = " and ".join(f"{kind} out of {rows:,} texts" for kind, rows in sorted(self.removed.items()))
             notes.append(f"Cleaning takes {what} of {source}; data.clean=none leaves texts as they are.")

@@ -132,12 +132,7 @@ class TableFile:
         self.unit = "row"
         self.notes: list[str] = []
         self.tool = ""
-        # Places of rows that several people labelled.
-        self.answered_again: set[int] = set()
         self._encoding = encoding
-        self._row_of: Callable[[dict[str, Any]], ToolRow] | None = None
-        self._questions: dict[str, None] = {}
-        self._answers_are_labels = False
         self._document: list[tuple[int, dict[str, Any]]] = []
         self.header: list[str] = []
         self.delimiter, self._quoted, self._skipped = "", True, 0
@@ -218,37 +213,45 @@ class TableFile:
             self._name_tool("Label Studio")
 
     def _recognise(self) -> None:
-        _, first = next(self._records(), (0, {}))
-        tool = _tool_of(first)
-        if tool is not None:
-            name, self._row_of = tool
-            self._name_tool(name)
-            self._read_questions(self._row_of)
-            _, first = next(self._records())
+        _, first = next(iter(self._objects()), (0, {}))
+        if tool := _tool_of(first):
+            self._name_tool(tool[0])
+            first = self._read_export(tool[1])
         self.header = list(first)
-
-    def _read_questions(self, row_of: Callable[[dict[str, Any]], ToolRow]) -> None:
-        """Finds the questions that any row answers: the answers to the only one are the column ``label``."""
-        has_label = False
-        for _, (own, answers, _) in self._tool_rows(row_of):
-            self._questions.update(dict.fromkeys(answers))
-            has_label = has_label or "label" in own
-        self._answers_are_labels = len(self._questions) == 1 and not has_label
-        if has_label and self._questions and "label" not in self._questions:
-            questions = ", ".join(map(repr, self._questions))
-            self.notes.append(
-                f"The column 'label' of {self.source} stands in its data; the answers are in the column {questions}."
-            )
 
     def _name_tool(self, name: str) -> None:
         self.tool = name
         self.notes.append(f"{self.source} is read as an export of {name}.")
 
-    def all_notes(self) -> list[str]:
-        """The notes, with what only reading the rows has told."""
-        again = len(self.answered_again)
-        several = f"{again:,} text{'s' * (again > 1)} of {self.source}"
-        return [*self.notes, *([f"{several} have several annotations: the first of each counts."] if again else [])]
+    def _read_export(self, row_of: Callable[[dict[str, Any]], ToolRow]) -> dict[str, Any]:
+        """Reads all rows; the answers to the only question are the column ``label``. Returns the first row."""
+        rows = []
+        for place, record in self._objects():
+            try:
+                rows.append((place, row_of(record)))
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                raise DataError(
+                    f"{self.source} {self.unit} {place} is not as {self.tool} exports it ({error}); export it again"
+                ) from error
+        questions: dict[str, None] = dict.fromkeys(name for _, row in rows for name in row.answers)
+        has_label = any("label" in row.own for _, row in rows)
+        if has_label and questions and "label" not in questions:
+            named = ", ".join(map(repr, questions))
+            self.notes.append(
+                f"The column 'label' of {self.source} stands in its data; the answers are in the column {named}."
+            )
+        again = sum(row.people > 1 for _, row in rows)
+        if again:
+            several = f"{again:,} text{'s' * (again > 1)} of {self.source}"
+            self.notes.append(f"{several} have several annotations: the first of each counts.")
+        # A field keeps its text beside a question of its name; an old label is none of the annotators'.
+        unlabelled = {"label": None} if "label" in questions else {}
+        self._document = [(place, {**questions, **row.own, **unlabelled, **row.answers}) for place, row in rows]
+        if len(questions) == 1 and not has_label:
+            for _, made in self._document:
+                made["label"] = made[next(iter(questions))]
+        self.kind = "document"
+        return self._document[0][1]
 
     @contextmanager
     def _stream(self) -> Iterator[BinaryIO]:
@@ -268,34 +271,10 @@ class TableFile:
         with self._stream() as stream:
             yield from itertools.islice(decoded(stream, self.source, self._encoding)[0], self._skipped, None)
 
-    def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        if self._row_of is None:
-            yield from self._objects()
-            return
-        for place, (own, answers, _) in self._tool_rows(self._row_of):
-            # A field keeps its text beside a question of its name; an old label is none of the annotators'.
-            unlabelled = {"label": None} if "label" in self._questions else {}
-            row = {**self._questions, **own, **unlabelled, **answers}
-            if self._answers_are_labels:
-                row["label"] = row[next(iter(self._questions))]
-            yield place, row
-
     def _objects(self) -> Iterable[tuple[int, dict[str, Any]]]:
         if self.kind == "jsonl":
             return json_lines(self._lines(), self.source)
         return _fasttext_records(self._lines()) if self.kind == "fasttext" else self._document
-
-    def _tool_rows(self, row_of: Callable[[dict[str, Any]], ToolRow]) -> Iterator[tuple[int, ToolRow]]:
-        for place, record in self._objects():
-            try:
-                row = row_of(record)
-            except (AttributeError, LookupError, TypeError, ValueError) as error:
-                raise DataError(
-                    f"{self.source} {self.unit} {place} is not as {self.tool} exports it ({error}); export it again"
-                ) from error
-            if row.people > 1:
-                self.answered_again.add(place)
-            yield place, row
 
     def _read_sheet(self, wanted: Sequence[str]) -> None:
         if importlib.util.find_spec("openpyxl") is None or importlib.util.find_spec("pandas") is None:
@@ -324,7 +303,7 @@ class TableFile:
         """Names of all columns, in their order; of objects those of all of them."""
         if self.kind not in ("jsonl", "document", "fasttext"):
             return self.header
-        return list(dict.fromkeys(key for _, record in self._records() for key in record))
+        return list(dict.fromkeys(key for _, record in self._objects() for key in record))
 
     def check(self, columns: Sequence[str]) -> None:
         """Refuses columns that cannot be read, or not all together."""
@@ -345,9 +324,7 @@ class TableFile:
             return ((place, (line.rstrip("\r\n"),)) for place, line in enumerate(self._lines(), start=1))
         if self.kind in ("csv", "tsv"):
             return self._csv_rows(columns, optional)
-        return record_rows(
-            self._records(), self.source, columns, optional, unit=self.unit, lenient=self._row_of is not None
-        )
+        return record_rows(self._objects(), self.source, columns, optional, unit=self.unit, lenient=bool(self.tool))
 
     def _csv_rows(self, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
         names = [*(find_column(self.source, column, self.header) for column in columns), *optional]

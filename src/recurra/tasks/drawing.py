@@ -228,9 +228,7 @@ class LegendEntry:
         return swatch + text(x + max(18.0, 2 * self.radius) + 7, y + 4, short(self.label, LONGEST_LABEL))
 
 
-Kind = Literal[
-    "trade-off", "isolation", "loss", "accuracy", "confusion", "data-size", "difficulty", "by-loop", "exits"
-]
+Kind = Literal["trade-off", "isolation", "loss", "accuracy", "confusion", "data-size", "difficulty", "by-loop", "exits"]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,6 @@ from recurra.tasks.exits import ExitSubject
 from recurra.tasks.labelling.reporting import CALIBRATION, LOSS, UNCALIBRATED
 from recurra.tasks.labelling.task import LabellingTask, Logits
 from recurra.tasks.tables import Table
-
-if TYPE_CHECKING:
-    from recurra.tasks.labelling.evaluation import ComputedRows
 
 
 class ClassificationTask(LabellingTask):
@@ -72,11 +69,10 @@ class ClassificationTask(LabellingTask):
 
         write_predictions(folder, split.name, split.ids, split.labels, logits)
 
-    def details(self, computed: ComputedRows) -> Table:
-        names = computed.record.data.label_names
+    def details(self, names: Sequence[str], metrics: Any, decision: LabelDecision) -> Table:
         matrix = [
             {"": f"true {name}"} | {f"predicted {said}": f"{count}" for said, count in zip(names, counts, strict=True)}
-            for name, counts in zip(names, computed.metrics.confusion_matrix, strict=True)
+            for name, counts in zip(names, metrics.confusion_matrix, strict=True)
         ]
         return Table("confusion", "", matrix)
 

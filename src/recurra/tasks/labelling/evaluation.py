@@ -1,14 +1,9 @@
-"""Computing the rows that a finished run or an export is evaluated on: a split of its data, or a user's file."""
+"""A finished run or an export evaluated on a split of its data, or on a user's file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import LabelRunRecord
@@ -16,50 +11,17 @@ from recurra.data.corpora import recorded_data, recorded_split
 from recurra.data.dataset import TextSplit
 from recurra.data.splits import load_split
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import AnyLabels, LabelDecision
-from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
+from recurra.deployment.decision import AnyLabels
+from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE
 from recurra.deployment.export.manifest import read_source_record
 from recurra.deployment.prediction.files import InputColumns, PredictedRows, check_output, open_writer
 from recurra.tasks.base import require_split
+from recurra.tasks.tables import CommandResult, Table
 
 
-@dataclass(frozen=True, eq=False)
-class ComputedRows:
-    """What a run, or an export of it, says of some rows."""
-
-    record: LabelRunRecord
-    rows: TextSplit
-    logits: npt.NDArray[np.float32]
-    metrics: Any
-    decision: LabelDecision
-    recorded: Any
-    computation: Computation
-    output: Path | None
-
-    def lines(self) -> list[str]:
-        """What is said under the figures."""
-        return [self.computation.describe(), *([] if self.output is None else [f"predictions: {self.output}"])]
-
-    def plain(self) -> dict[str, Any]:
-        """Plain JSON values; of several labels a text with the threshold of each."""
-        names, decision = self.record.data.label_names, self.decision
-        thresholds = decision.thresholds.tolist() if isinstance(decision, AnyLabels) else None
-        return {
-            "run_id": self.record.run_id,
-            "source": self.rows.name,
-            "fingerprint": self.rows.fingerprint,
-            "label_names": names,
-            "metrics": self.metrics.model_dump(mode="json"),
-            "recorded": None if self.recorded is None else self.recorded.model_dump(mode="json"),
-            "computation": self.computation.plain(),
-            "output": None if self.output is None else str(self.output),
-            **({} if thresholds is None else {"thresholds": dict(zip(names, thresholds, strict=True))}),
-        }
-
-
-def compute_evaluation(
+def evaluate_labels(
+    task: Any,
     run: Path,
-    measure: Callable[[Any, Any, LabelDecision], Any],
     *,
     split: str | None = None,
     data: Path | None = None,
@@ -70,11 +32,10 @@ def compute_evaluation(
     output: Path | None = None,
     precision: str | None = None,
     batch_size: int = DEFAULT_BATCH_SIZE,
-) -> ComputedRows:
-    """Computes the rows that a run or an export is evaluated on, and writes predictions if asked to.
+) -> CommandResult:
+    """Evaluates a run or an export, and writes predictions if asked to.
 
     Args:
-        measure: Gives metrics of logits, labels and decision.
         split: A split of the run's own data; none takes the last that the run reports, usually ``test``.
         data: A labelled file instead, with columns and encoding as the run's data have them unless they are named.
         output: Where to write a prediction for each row (CSV, TSV, JSONL or Parquet); none writes nothing.
@@ -106,9 +67,29 @@ def compute_evaluation(
         with open_writer(output, decision, columns=InputColumns(list(columns))) as writer:
             predicted = PredictedRows(rows.texts, decision.probabilities(logits), input_columns=list(columns.values()))
             writer.write(predicted)
+    decision, computation, names = classifier.decision, classifier.computation, record.data.label_names
+    metrics = task.measure(logits, rows.labels, decision)
     recorded = None if data is not None else record.metrics.get(rows.name)
-    metrics, decision = measure(logits, rows.labels, classifier.decision), classifier.decision
-    return ComputedRows(record, rows, logits, metrics, decision, recorded, classifier.computation, output)
+    figures = {"Rows of": rows.name, "Rows": f"{len(rows):,}", **task.figures(metrics)}
+    lines = [computation.describe(), *([] if output is None else [f"predictions: {output}"])]
+    if recorded is not None:
+        first = task.measures[0]
+        lines.append(f"{first.in_text} in the record: {first.value(first.of_run(recorded))}")
+    plain = {
+        "run_id": record.run_id,
+        "source": rows.name,
+        "fingerprint": rows.fingerprint,
+        "label_names": names,
+        "metrics": metrics.model_dump(mode="json"),
+        "recorded": None if recorded is None else recorded.model_dump(mode="json"),
+        "computation": computation.plain(),
+        "output": None if output is None else str(output),
+    }
+    if isinstance(decision, AnyLabels):
+        plain["thresholds"] = dict(zip(names, decision.thresholds.tolist(), strict=True))
+    return CommandResult(
+        plain, [Table("results", record.run_id, [figures]), task.details(names, metrics, decision), lines]
+    )
 
 
 def _file_split(record: LabelRunRecord, path: Path, **named: str | None) -> TextSplit:

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -76,9 +76,6 @@ from recurra.tasks.study_data import StudyData
 from recurra.tasks.tables import CommandResult, Table
 from recurra.training.protocols import PROTOCOLS
 
-if TYPE_CHECKING:
-    from recurra.tasks.labelling.evaluation import ComputedRows
-
 Logits = npt.NDArray[np.float32]
 
 # Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
@@ -141,7 +138,7 @@ class LabellingTask(Task):
         """Writes what is said of each row of a split into the run folder."""
 
     @abstractmethod
-    def details(self, computed: ComputedRows) -> Table:
+    def details(self, names: Sequence[str], metrics: Any, decision: LabelDecision) -> Table:
         """What an evaluation shows below its figures, label by label."""
 
     def figures(self, metrics: Any) -> dict[str, str]:
@@ -368,17 +365,10 @@ class LabellingTask(Task):
         )
 
     def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
-        from recurra.tasks.labelling.evaluation import compute_evaluation
+        from recurra.tasks.labelling.evaluation import evaluate_labels
 
         given = allowed_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
-        computed = compute_evaluation(run, self.measure, data_root=data_root, **given)
-        row = {"Rows of": computed.rows.name, "Rows": f"{len(computed.rows):,}", **self.figures(computed.metrics)}
-        results = Table("results", computed.record.run_id, [row])
-        lines = computed.lines()
-        if computed.recorded is not None:
-            first = self.measures[0]
-            lines.append(f"{first.in_text} in the record: {first.value(first.of_run(computed.recorded))}")
-        return CommandResult(computed.plain(), [results, self.details(computed), lines])
+        return evaluate_labels(self, run, data_root=data_root, **given)
 
     def describe_kept(self, keep: float) -> str:
         return f"at least {100 * keep:g} % of labels as the full model has them"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,6 @@ from recurra.tasks.exits import ExitSubject
 from recurra.tasks.labelling.task import LabellingTask, Logits
 from recurra.tasks.multilabel.reporting import FIGURES, as_two_labels, choose_thresholds, measure_labels
 from recurra.tasks.tables import Table
-
-if TYPE_CHECKING:
-    from recurra.tasks.labelling.evaluation import ComputedRows
 
 # A probe a label is fitted: of many labels, the rare ones are the least likely to be guessed from the format.
 MOST_PROBED = 20
@@ -75,8 +72,7 @@ class MultiLabelTask(LabellingTask):
         with atomic_path(predictions_path(folder, split.name)) as temporary:
             pq.write_table(table, temporary, compression="zstd")
 
-    def details(self, computed: ComputedRows) -> Table:
-        decision = computed.decision
+    def details(self, names: Sequence[str], metrics: Any, decision: LabelDecision) -> Table:
         assert isinstance(decision, AnyLabels)
         by_label = [
             {
@@ -86,7 +82,7 @@ class MultiLabelTask(LabellingTask):
                 "Rows given it": f"{item.predicted:,}",
                 **{heading: f"{getattr(item, heading.lower()):.4f}" for heading in ("Precision", "Recall", "F1")},
             }
-            for (name, item), threshold in zip(computed.metrics.labels.items(), decision.thresholds, strict=True)
+            for (name, item), threshold in zip(metrics.labels.items(), decision.thresholds, strict=True)
         ]
         return Table("labels", "", by_label)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +15,6 @@ from recurra.core.record import read_record
 from recurra.data.configuration import MultiLabelData
 from recurra.evaluation.predictions import read_predictions
 from recurra.tasks.classification.task import TASK
-from recurra.tasks.labelling.evaluation import compute_evaluation
 from reviews import review_rows, train_linear, write_csv, write_reviews
 
 
@@ -23,14 +23,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_linear(tmp_path_factory.mktemp("evaluate"))
 
 
+def evaluated(run: Path, **options: Any) -> dict[str, Any]:
+    return TASK.evaluate(run, options, None).plain
+
+
 @pytest.mark.parametrize("split", [None, "test", "validation", "train"])
 def test_a_split_gives_what_the_record_says(run: Path, split: str | None) -> None:
-    result = compute_evaluation(run, TASK.measure, split=split)
+    result = evaluated(run, split=split)
     # The last one is the default; of train the record has no figure.
-    assert result.rows.name == split or (split, result.rows.name) == (None, "test")
-    assert result.recorded == read_record(run).metrics.get(result.rows.name)
-    assert result.metrics == result.recorded or (split, result.metrics.rows) == ("train", 192)
-    assert (result.computation.engine, result.plain()["computation"]["compute_precision"]) == ("scikit-learn", "fp64")
+    assert result["source"] == split or (split, result["source"]) == (None, "test")
+    recorded = read_record(run).metrics.get(result["source"])
+    assert result["recorded"] == (None if recorded is None else recorded.model_dump(mode="json"))
+    assert result["metrics"] == result["recorded"] or (split, result["metrics"]["rows"]) == ("train", 192)
+    assert (result["computation"]["engine"], result["computation"]["compute_precision"]) == ("scikit-learn", "fp64")
 
 
 def test_a_small_loss_is_not_shown_as_nothing(run: Path) -> None:
@@ -41,7 +46,7 @@ def test_a_small_loss_is_not_shown_as_nothing(run: Path) -> None:
 
 def test_predictions_of_a_split_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "p.parquet"
-    compute_evaluation(run, TASK.measure, output=output)
+    evaluated(run, output=output)
     table = pq.read_table(output).to_pydict()
     stored = read_predictions(run, "test")
     names = read_record(run).data.label_names
@@ -54,47 +59,47 @@ def test_a_file_is_evaluated_with_the_labels_of_the_run(run: Path, tmp_path: Pat
     rows = review_rows(30, seed=7)
     path = write_csv(tmp_path / "more.csv", [(label, text) for text, label in rows], ("mood", "body"))
     output = tmp_path / "p.csv"
-    result = compute_evaluation(run, TASK.measure, data=path, text_column="body", label_column="mood", output=output)
-    assert result.metrics.rows == 30 and result.recorded is None
+    result = evaluated(run, data=path, text_column="body", label_column="mood", output=output)
+    assert result["metrics"]["rows"] == 30 and result["recorded"] is None
     with output.open(encoding="utf-8", newline="") as stream:
         written = list(csv.DictReader(stream))
     right = sum(row["truth"] == row["label"] for row in written) / 30
-    assert result.metrics.accuracy == pytest.approx(right)
+    assert result["metrics"]["accuracy"] == pytest.approx(right)
     assert [row["truth"] for row in written] == [label for _, label in rows]
 
 
 def test_a_label_that_the_model_does_not_know_is_refused(run: Path, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "t.csv", [("fine", "positiv")])
     with pytest.raises(DataError, match="did you mean 'positive'"):
-        compute_evaluation(run, TASK.measure, data=path)
+        evaluated(run, data=path)
 
 
 def test_changed_data_are_refused(tmp_path: Path) -> None:
     changed = train_linear(tmp_path)
     write_reviews(tmp_path / "reviews.csv", 240, seed=1)
     with pytest.raises(DataError, match="the data have changed"):
-        compute_evaluation(changed, TASK.measure)
+        evaluated(changed)
 
 
 def test_unknown_splits_and_contradictions_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'test'"):
-        compute_evaluation(run, TASK.measure, split="tset")
+        evaluated(run, split="tset")
     path = write_reviews(tmp_path / "r.csv", 10)
     with pytest.raises(ConfigurationError, match="give one of the two"):
-        compute_evaluation(run, TASK.measure, split="test", data=path)
+        evaluated(run, split="test", data=path)
     with pytest.raises(ConfigurationError, match="--encoding is 'cp1252' without a file that it is of; add --data"):
-        compute_evaluation(run, TASK.measure, encoding="cp1252")
+        evaluated(run, encoding="cp1252")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigurationError, match="from the columns late, rude"):
         several = MultiLabelData(name=str(path), label_columns=("late", "rude"))
         patch.setattr("recurra.tasks.labelling.evaluation.recorded_data", lambda record: several)
-        compute_evaluation(run, TASK.measure, data=path, label_column="mood")
+        evaluated(run, data=path, label_column="mood")
     before = path.read_bytes()
     with pytest.raises(StorageError, match="the input itself"):
-        compute_evaluation(run, TASK.measure, data=path, output=path)
+        evaluated(run, data=path, output=path)
     assert path.read_bytes() == before
 
 
 def test_a_run_can_be_moved(run: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     shutil.copytree(run, moved)
-    assert compute_evaluation(moved, TASK.measure).metrics == compute_evaluation(run, TASK.measure).metrics
+    assert evaluated(moved)["metrics"] == evaluated(run)["metrics"]
