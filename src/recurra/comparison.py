@@ -51,8 +51,6 @@ class Asked:
     """What a user asked to be compared: keywords of `compare`, which says what they mean, or options of the command.
 
     Attributes:
-        values: Keys of the data, at least ``name``.
-        protocol_keys: Keys of the training protocol.
         workers: Runs at once; 0 chooses.
     """
 

@@ -151,10 +151,8 @@ class BestRun:
     """The run to take if nothing else is asked.
 
     Attributes:
-        model: Its model, as tables name it.
         folder: Where it lies: of a file of a user the model that was trained once more, if it was.
         seed: Of the seeds of its model the one that did best on the rows that choose the epoch, never on test rows.
-        why: Why this model.
     """
 
     model: str
@@ -172,11 +170,8 @@ class StudyResult:
     """What a study gave.
 
     Attributes:
-        output: The study's folder.
-        outcomes: What became of each planned run, in the plan's order.
         report: The HTML file, if there is at least one record.
         shown: What every table of the report is made from.
-        exports: What became of each export that the study asks for.
         timing_error: Why models could not be timed side by side; none if they were, or were not to be.
         ships: What rows the model was trained on that this folder hands out; empty if nothing is known.
     """
@@ -329,11 +324,7 @@ def run_and_report(
     """Plans a study, executes what is missing, exports, times side by side, and writes the report.
 
     Args:
-        spec: What to run.
-        output: The study's folder.
-        data: What is known of its data, and the machine.
         workers: Runs at once; 0 chooses.
-        reporter: For progress.
         command: The command line, shown in the report.
         cluster: Where to run; none is this machine.
         note: What was chosen for the study, said before the first run starts.

@@ -24,7 +24,6 @@ from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.report.summary import load_runs, summarise
 from recurra.reported_study import StudyResult
 from recurra.tasks.classification.reporting import REPORTING
-from recurra.tasks.labelling.folds import pool_folds
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.study_data import StudyData
 from reviews import review_rows, write_csv, write_reviews, write_tiny_model
@@ -141,7 +140,7 @@ def test_another_split_seed_is_another_cross_validation(runs: list[LoadedRun]) -
         return replace(run, record=run.record.model_copy(update={"config": config}))
 
     own = [run for run in runs if run.record.model.preset == "linear"]
-    pooled = pool_folds([dealt(run, seed) for seed in (0, 1) for run in own], REPORTING.measure_folds)
+    pooled = REPORTING.pooled([dealt(run, seed) for seed in (0, 1) for run in own])
     assert [len(run.folds) for run in pooled] == [FOLDS, FOLDS]
     assert len({run.record.data.fingerprint for run in pooled}) == 2
 
@@ -163,7 +162,7 @@ def test_an_audit_is_that_of_the_worst_fold_with_the_rows_of_all(runs: list[Load
         passed = AuditResult(name="teacher", status="passed", summary="as it should be")
         return replace(run, record=run.record.model_copy(update={"audits": [audit, passed]}))
 
-    (pooled,) = pool_folds([audited(fold, run) for fold, run in enumerate(own)], REPORTING.measure_folds)
+    (pooled,) = REPORTING.pooled([audited(fold, run) for fold, run in enumerate(own)])
     leak, teacher = pooled.record.audits
     assert leak.value == pytest.approx(0.24) and leak.summary == "4 (fold 5, the worst of 5)"
     assert teacher.summary == "as it should be"
@@ -184,7 +183,7 @@ def test_what_folds_measured_by_depth_is_that_of_all_rows(runs: list[LoadedRun])
         return replace(run, record=run.record.model_copy(update={"metrics": {"test": metrics}}))
 
     by_depth = [measured(fold, run) for fold, run in enumerate(own)]
-    (pooled,) = pool_folds(by_depth, REPORTING.measure_folds)
+    (pooled,) = REPORTING.pooled(by_depth)
     assert pooled.record.metrics["test"].exit_accuracy == pytest.approx({1: 0.2, 2: 0.5})
     assert pooled.record.metrics["test"].recurrences == {1: 108, 2: 56, 3: 76}
     (table,) = summarise(by_depth).tables
@@ -193,7 +192,7 @@ def test_what_folds_measured_by_depth_is_that_of_all_rows(runs: list[LoadedRun])
     (exits,) = tables["exits"].rows
     assert (exits["After 1"], exits["After 2"]) == ("0.2000", "0.5000")
     # A record of an earlier version has neither: what some folds measured is nothing of all.
-    (partly,) = pool_folds([*by_depth[1:], own[0]], REPORTING.measure_folds)
+    (partly,) = REPORTING.pooled([*by_depth[1:], own[0]])
     assert partly.record.metrics["test"].exit_accuracy is None and partly.record.metrics["test"].recurrences is None
 
 

@@ -64,7 +64,6 @@ class MeasuredExports:
 
     Attributes:
         records: What each was checked to give.
-        latency: By batch.
         memory_mib: Peak of a process that opens the export and labels texts.
     """
 
@@ -100,8 +99,6 @@ class Measure:
         of_rows: Value of each row, ``(rows,)``, from true and predicted labels, likewise, where it is a mean over rows.
         limits: Between which all values lie; an open end is none.
         scale: What a difference is multiplied by to be in ``unit``.
-        digits: Decimals of a value.
-        gap_digits: Decimals of a difference.
         ahead: How a sentence says that one value lies above another.
         behind: How it says that it lies below.
         better: What a model is that has a better value: ``more accurate``.

@@ -53,9 +53,6 @@ class StudyData:
     """Rows, tokens, splits and audits of a study's data, each read or computed once in a process.
 
     Planning makes one and hands it on; a worker has one of its own.
-
-    Args:
-        machine: Where data lie and tokens are cached.
     """
 
     def __init__(self, machine: Machine | None = None) -> None:
@@ -101,8 +98,7 @@ class StudyData:
         """Tokens of a sample of the texts of each split, and the tokenizer that counted them.
 
         Args:
-            config: The data.
-            tokenizer: As `recurra.data.tokenization.counting_tokenizer` takes it.
+                tokenizer: As `recurra.data.tokenization.counting_tokenizer` takes it.
             splits: Those that are counted; none are all.
         """
         samples = self.once("samples", config, lambda: samples_of(self.rows(config)))

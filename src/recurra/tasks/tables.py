@@ -29,7 +29,6 @@ class Table:
 
     Attributes:
         key: Name of the part; unique in a report.
-        heading: Above it.
         rows: Cells by heading; what a row lacks is a dash.
         note: Below it; a table without rows is its note alone, and without a note it is not shown.
         brief: Headings that a narrow terminal and documents show; none are all.
@@ -65,13 +64,7 @@ class Table:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command shows of its result.
-
-    Attributes:
-        plain: Plain JSON values.
-        parts: Tables and groups of lines, in order.
-        failed_audits: Names of audits that failed, for the exit code.
-    """
+    """What a command shows of its result."""
 
     plain: dict[str, Any]
     parts: Sequence[Table | list[str]] = ()

@@ -60,8 +60,6 @@ class PublishedLine:
     """Published figures beside those of one model of ours, ``model``.
 
     Attributes:
-        source: Which table of the papers.
-        what: The experiment, in words.
         protocol: The split that was published on.
         precision: None if it was not published; so is ``recall``.
         latency_ms: Milliseconds a text, on a machine that is not named.

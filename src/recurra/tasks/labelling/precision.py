@@ -43,7 +43,6 @@ def choose_precision_thresholds(
     """Chooses for each label the smallest threshold whose precision is shown to be what is wanted.
 
     Args:
-        run: Folder of a run.
         wanted: Precision by label.
         answers: Share of all answers that shall be right; one threshold for all labels.
 

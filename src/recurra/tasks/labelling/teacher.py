@@ -74,13 +74,11 @@ class Lesson:
     """What teachers say, and what became of it.
 
     Attributes:
-        teachers: Who they are.
         texts: Texts of the training rows, then those without labels.
         labels: Of the training rows.
         on_train: Logits of the texts, ``(texts, labels)``, the mean over the teachers.
         selection: Texts of the rows that choose the epoch.
         on_selection: To those, ``(rows, labels)``.
-        wall_s: Seconds that it took.
         compares_states: Whether states on the way are compared too.
     """
 

@@ -29,7 +29,6 @@ def learning_curve(split: str, right: Mapping[int, npt.NDArray[np.bool_]]) -> Le
     """How a control does on a split with fewer training rows.
 
     Args:
-        split: The split.
         right: Which of its rows the control gets right, ``(rows,)``, by the number of its training rows, ascending.
     """
     before, last = (values.astype(np.float64) for values in list(right.values())[-2:])

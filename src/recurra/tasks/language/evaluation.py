@@ -47,7 +47,6 @@ def measure_text(
     Heads are called ``exit-N`` after recurrence N; the final one comes last.
 
     Args:
-        data: How the text is cut.
         stride: Tokens from one window to the next; none gives blocks that do not overlap.
         lossless: Whether the tokens give the text back: if not, words and bytes are not what was predicted.
 
@@ -170,10 +169,8 @@ def evaluate_language_run(
 
     Args:
         split: A split of the run's corpus; none takes the last that the run reports, usually ``test``.
-        data: A text file instead.
         stride: Tokens from one window to the next; none gives blocks of the run's context.
         precision: Precision to compute in; none takes the run's.
-        by_position: Also show the loss by position in a window.
 
     Raises:
         CheckpointError: If the run is not finished or damaged.

@@ -36,8 +36,6 @@ class LanguageModelSummary(ModelSummary):
         scores: By split; figures of a head that is not the final one end with its name: ``loss:exit-2``.
         leaks: Whether the causality audit failed for any seed; its label says so.
         reach_tokens: How far ahead a prediction reads, at most.
-        verdict: What the audits say, in a few words.
-        history: Epochs of each seed.
     """
 
     scores: dict[str, Score]

@@ -97,9 +97,6 @@ class MultiLabelTask(LabellingTask):
 def audit_label_shortcuts(dataset: TextDataset) -> list[AuditResult]:
     """Audits shortcuts to each label, as if it were the only one: texts with it against texts without it.
 
-    Args:
-        dataset: With labels ``(rows, labels)``.
-
     Returns:
         What `audit_shortcuts` returns, each of the label for which it is worst; its ``details`` name the label,
         and give the value of every label that was audited, the 20 most frequent.
