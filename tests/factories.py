@@ -29,6 +29,7 @@ from recurra.core.record import (
 from recurra.deployment.engines.computation import softmax
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
+from recurra.tasks.measures import StudyLatency
 
 # preset: kind, parameters, embedding parameters, FLOPs a token, bytes on disk, ms a text at batch 1 and 32
 MODELS: dict[str, tuple[str, int, int, float, int, float, float]] = {
@@ -258,14 +259,13 @@ def latency_of(model: str, precision: str = "fp32", factor: float = 1.0) -> dict
     }
 
 
-def study_latency(folders: Sequence[Path], factor: float = 1.0) -> dict[str, Any]:
+def study_latency(folders: Sequence[Path], factor: float = 1.0) -> StudyLatency:
     """The content of a ``latency.json`` for run folders made by the factory."""
     runs = {}
     for folder in folders:
         model = next(name for name in sorted(MODELS, key=len, reverse=True) if folder.name.startswith(name))
-        timings = latency_of(model, factor=factor).items()
-        runs[folder.name] = {key: timing.model_dump(mode="json") for key, timing in timings}
-    return {"runs": runs}
+        runs[folder.name] = latency_of(model, factor=factor)
+    return StudyLatency(runs=runs)
 
 
 def leakage(

@@ -8,6 +8,7 @@ from typing import Any
 
 from recurra.report.render import write_study_report
 from recurra.report.summary import load_runs, reporting_of, summarise
+from recurra.tasks.measures import StudyLatency
 from recurra.tasks.summary import Summary, plain
 
 
@@ -20,7 +21,7 @@ def part_rows(task: str, table: Any, key: str) -> tuple[list[str], list[list[str
 
 def summarise_folders(
     runs: Sequence[Path],
-    latency: Mapping[str, Any] | None = None,
+    latency: StudyLatency | None = None,
     failures: Mapping[str, str] | None = None,
     **asked: Any,
 ) -> Summary:
@@ -29,7 +30,7 @@ def summarise_folders(
     return summarise(finished, latency, failed, **asked)
 
 
-def summarise_runs(runs: Sequence[Path], latency: Mapping[str, Any] | None = None, **asked: Any) -> dict[str, Any]:
+def summarise_runs(runs: Sequence[Path], latency: StudyLatency | None = None, **asked: Any) -> dict[str, Any]:
     """Plain values of what a report of run folders knows."""
     values: dict[str, Any] = plain(summarise_folders(runs, latency, **asked))
     return values
@@ -41,7 +42,7 @@ def write_report(
     *,
     title: str,
     command: str = "",
-    latency: Mapping[str, Any] | None = None,
+    latency: StudyLatency | None = None,
     failures: Mapping[str, str] | None = None,
     **asked: Any,
 ) -> Path:

@@ -111,8 +111,8 @@ def time_side_by_side(
     """
     present = read_latency_file(output)
     if present is not None:
-        timed = {name.removesuffix(WITH_EXITS) for name in present.get("exports", {})}
-        if (set(present.get("runs", {})), timed) == ({run.name for run in runs}, set(exports)):
+        timed = {name.removesuffix(WITH_EXITS) for name in present.exports}
+        if (set(present.runs), timed) == ({run.name for run in runs}, set(exports)):
             return None
     reporter.say(f"timing {len(runs)} runs{f' and {len(exports)} exports' if exports else ''} side by side")
     names = {"runs": [run.name for run in runs], "exports": list(exports)}

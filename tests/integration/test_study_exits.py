@@ -81,9 +81,9 @@ def test_a_model_without_exits_has_none(study: StudyResult) -> None:
 def test_both_are_timed_and_shown(study: StudyResult) -> None:
     latency = read_latency_file(study.output)
     assert latency is not None
-    named = {key.partition("/")[2] for key in latency["exports"] if "leaving" in key}
+    named = {key.partition("/")[2] for key in latency.exports if "leaving" in key}
     assert named == {f"{name}{suffix}" for name in REQUESTS for suffix in ("", WITH_EXITS)}
-    assert {key.partition("/")[2] for key in latency["exports"] if "plain" in key} == set(REQUESTS)
+    assert {key.partition("/")[2] for key in latency.exports if "plain" in key} == set(REQUESTS)
     rows = list(csv.DictReader(io.StringIO((study.output / "tables" / "exports.csv").read_text(encoding="utf-8"))))
     by_name = {(row["model"], row["format"], bool(row["exits"])): row for row in rows}
     both = (False, True)

@@ -91,10 +91,10 @@ def test_a_study_exports_what_it_has_trained(
     # Timed with the runs, and in the report.
     latency = read_latency_file(tmp_path)
     assert latency is not None
-    assert set(latency["exports"]) == {f"{run_id}/safetensors-fp32", f"{run_id}/safetensors-fp16"}
-    assert set(latency["runs"]) == {run_id}
+    assert set(latency.exports) == {f"{run_id}/safetensors-fp32", f"{run_id}/safetensors-fp16"}
+    assert set(latency.runs) == {run_id}
     # A process of its own: libraries and model, but not the models of its neighbours.
-    assert all(20 < latency["memory_mib"][name] < 2_000 for name in latency["exports"])
+    assert all(20 < latency.memory_mib[name] < 2_000 for name in latency.exports)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "tables" / "exports.csv").read_text(encoding="utf-8"))))
     assert [row["exports_precision"] for row in rows] == ["fp32", "fp16"]
     assert float(rows[1]["median_ms_batch_1"]) > 0

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 
 from recurra.core.errors import ConfigurationError, DataError, RecurraError
 from recurra.core.files import read_json
@@ -34,7 +33,7 @@ from recurra.report.statistics import (
 from recurra.tasks import part_of
 from recurra.tasks.audits import audit_lines, group_of
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns, in_order
-from recurra.tasks.measures import MOST_WAITED, WAITED, Measure, MeasuredExports
+from recurra.tasks.measures import Latencies, Measure, MeasuredExports, StudyLatency
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import (
@@ -46,7 +45,8 @@ from recurra.tasks.summary import (
 )
 
 STUDY_FILES = "configs/studies"
-_LATENCIES = TypeAdapter(dict[str, LatencyRecord])
+# The share of `StudyLatency.waited` from which on milliseconds mean little.
+MOST_WAITED = 0.05
 
 
 def read_study(folder: Path | str) -> list[Path]:
@@ -61,13 +61,12 @@ def read_study(folder: Path | str) -> list[Path]:
     return runs
 
 
-def read_latency_file(folder: Path) -> dict[str, Any] | None:
+def read_latency_file(folder: Path) -> StudyLatency | None:
     """Content of a study's ``latency.json``, or none if there is none or it is damaged."""
     try:
-        values = read_json(folder / LATENCY_NAME)
+        return StudyLatency.model_validate(read_json(folder / LATENCY_NAME))
     except (OSError, ValueError):
         return None
-    return values if isinstance(values, dict) else None
 
 
 def study_file_of(folder: Path | str) -> Path | None:
@@ -109,41 +108,14 @@ def _writable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def read_latency(
-    latency: Mapping[str, Any] | None, runs: Sequence[LoadedRun]
-) -> tuple[Mapping[str, Mapping[str, LatencyRecord]], MeasuredExports, list[str]]:
-    """Reads a study's ``latency.json``: measurements of all models and exports side by side in one process.
-
-    Returns:
-        Those of the runs by their identifiers, those of exports, and one warning for each entry that cannot be read.
-    """
-    values, warnings = latency or {}, list[str]()
-
-    def entries(key: str) -> Mapping[str, Any]:
-        value = values.get(key)
-        return value if isinstance(value, Mapping) else {}
-
-    def read(stored: Mapping[str, Any], failed: str) -> dict[str, Any]:
-        timings = {}
-        for name, batches in stored.items():
-            try:
-                timings[name] = _LATENCIES.validate_python(batches)
-            except ValidationError:
-                warnings.append(f"The study's latency of {failed.format(name)}.")
-        return timings
-
-    known = {run.record.run_id for run in runs}
-    own = "run {} cannot be read; the run's own measurement is shown"
-    measured = read({name: batches for name, batches in entries("runs").items() if name in known}, own)
-    share = values.get(WAITED)
-    if measured and isinstance(share, int | float) and share > MOST_WAITED:
-        warnings.append(
-            f"Other programs had the processors {share:.0%} of the time while models were timed: milliseconds are too "
-            "high. Delete latency.json and start the same command again on an idle machine; nothing is trained again."
-        )
-    exports = read(entries("exports"), "export {} cannot be read and is left out")
-    memory = {name: mib for name, mib in entries("memory_mib").items() if type(mib) in (int, float)}
-    return measured, MeasuredExports(latency=exports, memory_mib=memory), warnings
+def _busy(latency: StudyLatency, runs: Sequence[LoadedRun]) -> list[str]:
+    """Says that other programs ran while models were timed, if they did and the figures are shown."""
+    if (latency.waited or 0.0) <= MOST_WAITED or not any(run.record.run_id in latency.runs for run in runs):
+        return []
+    return [
+        f"Other programs had the processors {latency.waited:.0%} of the time while models were timed: milliseconds are "
+        "too high. Delete latency.json and start the same command again on an idle machine; nothing is trained again."
+    ]
 
 
 def word_counts(
@@ -245,8 +217,6 @@ def _headline_split(members: Sequence[LoadedRun]) -> str:
 
 
 MIB = 2**20
-
-Latencies = Mapping[str, Mapping[str, LatencyRecord]]
 
 
 @dataclass(frozen=True)
@@ -460,7 +430,7 @@ def reporting_of(task: str) -> Reporting:
 
 def summarise(
     runs: Sequence[LoadedRun],
-    latency: Mapping[str, Any] | None = None,
+    latency: StudyLatency | None = None,
     failed: Sequence[dict[str, str]] = (),
     base: Path | None = None,
     *,
@@ -470,7 +440,7 @@ def summarise(
     """Summarises runs into tables of models that may be compared.
 
     Args:
-        latency: Content of the study's ``latency.json``, if there is one; preferred to what a run measured alone.
+        latency: Preferred to what a run measured alone.
         base: Folders of runs inside this one are named relative to it.
 
     Raises:
@@ -480,7 +450,7 @@ def summarise(
     tasks = sorted({run.record.task for run in runs})
     if len(tasks) > 1:
         raise DataError(f"the runs are of several tasks ({', '.join(tasks)}); report those of each by themselves")
-    measured, timed, warnings = read_latency(latency, runs)
+    latency = latency or StudyLatency()
     tables: list[TableSummary] = []
     if tasks:
         reporting = reporting_of(tasks[0])
@@ -493,13 +463,14 @@ def summarise(
             }
             for table in groups
         }
-        study = _Study(reporting, questions, measured, replace(timed, records=exports), base, scored)
+        measured = MeasuredExports(exports, latency.exports, latency.memory_mib)
+        study = _Study(reporting, questions, latency.runs, measured, base, scored)
         tables = [_table(study, table, measures[table.key]) for table in groups]
     return Summary(
         tables=tables,
         machines=_machines(runs),
         failed_runs=list(failed),
-        warnings=warnings,
+        warnings=_busy(latency, runs),
         task=tasks[0] if tasks else "",
         pooled=pool_contrasts(tables),
     )

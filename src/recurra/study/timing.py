@@ -16,7 +16,6 @@ from recurra.core.record import AnyRecord, LatencyRecord, read_any_record
 from recurra.deployment.export_record import EXPORTS_NAME, WITH_EXITS
 from recurra.study.footprint import measure_footprint
 from recurra.tasks.base import Task, task
-from recurra.tasks.measures import WAITED
 from recurra.tasks.study_data import StudyData
 
 
@@ -59,7 +58,7 @@ def time_all(data: StudyData, study: str, names: dict[str, list[str]]) -> None:
     environment = environment_record(threads=threads, precision="mixed")
     values: dict[str, Any] = {"environment": environment.model_dump(mode="json")}
     if waited is not None and (now := waited_s()) is not None:
-        values[WAITED] = max(0.0, now - waited) / (time.perf_counter() - started) / threads
+        values["waited"] = max(0.0, now - waited) / (time.perf_counter() - started) / threads
     exports = [f"{name}{suffix}" for name in names["exports"] for suffix in ("", WITH_EXITS)]
     for kind, wanted in (("runs", names["runs"]), ("exports", exports)):
         values[kind] = {

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from recurra.core import terminal as form
 from recurra.core.errors import RunError
@@ -16,11 +17,21 @@ from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.significance import ClassScore, mean_interval
 
 Basis = Literal["seeds", "examples", "none"]
+Latencies = Mapping[str, Mapping[str, LatencyRecord]]
 
 
-# Of a study's ``latency.json``: the share of the time that threads were ready and others had the processors; and from
-# which share on the milliseconds mean little. It is below 0.01 on an idle machine, 0.5 where each core has other work.
-WAITED, MOST_WAITED = "waited", 0.05
+class StudyLatency(BaseModel):
+    """What a study's ``latency.json`` says of all models and exports, measured side by side in one process.
+
+    Attributes:
+        waited: Share of the time that threads were ready and other programs had the processors. It is below 0.01 on an
+            idle machine, 0.5 where each core has other work.
+    """
+
+    runs: Latencies = {}
+    exports: Latencies = {}
+    memory_mib: Mapping[str, float] = {}
+    waited: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class MeasuredExports:
     """
 
     records: Sequence[ExportRecord] = ()
-    latency: Mapping[str, Mapping[str, LatencyRecord]] = field(default_factory=dict)
+    latency: Latencies = field(default_factory=dict)
     memory_mib: Mapping[str, float] = field(default_factory=dict)
 
 

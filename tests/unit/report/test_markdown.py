@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from pathlib import Path
@@ -36,7 +35,7 @@ def project(tmp_path: Path) -> Path:
     folders = [
         factory.run(name, seed=seed, audits=[leakage("test")]) for name in ("linear", "recurrent") for seed in (0, 1)
     ]
-    latency = json.dumps(study_latency(folders))
+    latency = study_latency(folders).model_dump_json()
     (tmp_path / "results" / "sst2" / "latency.json").write_text(latency, encoding="utf-8")
     (tmp_path / "results" / "sst2" / "study.yaml").write_text(STUDY, encoding="utf-8")
     (tmp_path / "README.md").write_text(BLOCK.format(name="sst2"), encoding="utf-8")

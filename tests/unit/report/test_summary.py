@@ -19,7 +19,8 @@ from sklearn.metrics import f1_score
 from factories import RunFactory, invariance, leakage, seen, skipped, study_latency
 from recurra.core.record import AuditResult, read_record
 from recurra.evaluation.predictions import read_predictions, write_predictions
-from recurra.report.summary import load_runs, pareto_front, reporting_of, summarise
+from recurra.report.summary import load_runs, pareto_front, read_latency_file, reporting_of, summarise
+from recurra.tasks.measures import StudyLatency
 from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.summary import Comparison
 from rendered import summarise_folders, summarise_runs
@@ -248,7 +249,7 @@ def test_study_latency_is_preferred_and_mixtures_are_named(tmp_path: Path) -> No
     assert model(table, "recurrent")["latency"]["1"]["median_ms"] == pytest.approx(14.0)
     assert model(table, "recurrent")["timed"] == "side by side"
     assert table["warnings"] == []
-    del latency["runs"][folders[0].name]
+    del latency.runs[folders[0].name]  # type: ignore[attr-defined]
     assert "do not compare" in " ".join(summarise_runs(folders, latency)["tables"][0]["warnings"])
     own = summarise_runs(folders)["tables"][0]
     assert model(own, "recurrent")["latency"]["1"]["median_ms"] == pytest.approx(7.0)
@@ -256,21 +257,23 @@ def test_study_latency_is_preferred_and_mixtures_are_named(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "latency",
+    "content",
     [
-        {"runs": {"x": {}}},
-        {"runs": {"x": {"batch_1": {"median_ms": 1}}}},
-        {"runs": []},
-        {},
-        {"runs": {"RUN": {"batch_1": {"median_ms": 1}}}},
+        "{",
+        "[1]",
+        '{"runs": {"x": {"batch_1": {"median_ms": 1}}}}',
+        '{"runs": []}',
+        '{"exports": {"a/safetensors-fp16": {"batch_1": {"median_ms": "soon"}}}}',
+        '{"memory_mib": {"a/onnx-int8": [310]}}',
+        '{"waited": "x"}',
     ],
 )
-def test_latency_that_cannot_be_read_leaves_the_runs_own(tmp_path: Path, latency: dict) -> None:
-    folder = RunFactory(tmp_path, rows=SMALL).run("recurrent")
-    text = json.dumps(latency).replace("RUN", folder.name)
-    summary = summarise_runs([folder], json.loads(text))
-    assert summary["tables"][0]["models"][0]["latency"]["1"]["median_ms"] == pytest.approx(7.0)
-    assert bool(summary["warnings"]) == ("RUN" in json.dumps(latency))
+def test_a_damaged_latency_file_counts_as_none(tmp_path: Path, content: str) -> None:
+    assert read_latency_file(tmp_path) is None
+    (tmp_path / "latency.json").write_text(content, encoding="utf-8")
+    assert read_latency_file(tmp_path) is None
+    (tmp_path / "latency.json").write_text('{"runs": {"x": {}}}', encoding="utf-8")
+    assert read_latency_file(tmp_path) == StudyLatency(runs={"x": {}})
 
 
 def test_published_figures_are_for_the_whole_of_sst2_alone(tmp_path: Path) -> None:
@@ -575,13 +578,11 @@ def test_a_figure_that_is_only_measured_is_a_line_a_model_with_its_mean_over_see
     assert not table["models"][0]["failed_audits"]
 
 
-@pytest.mark.parametrize(
-    ("share", "said"), [(None, ""), (0.01, ""), (0.31, "had the processors 31% of the time"), ("x", "")]
-)
-def test_timings_on_a_busy_machine_are_called_so(tmp_path: Path, share: object, said: str) -> None:
+@pytest.mark.parametrize(("share", "said"), [(None, ""), (0.01, ""), (0.31, "had the processors 31% of the time")])
+def test_timings_on_a_busy_machine_are_called_so(tmp_path: Path, share: float | None, said: str) -> None:
     factory = RunFactory(tmp_path)
     folders = [factory.run("linear"), factory.run("recurrent")]
-    latency = {**study_latency(folders), **({} if share is None else {"waited": share})}
+    latency = study_latency(folders).model_copy(update={"waited": share})
     found = " ".join(summarise(load_runs(folders)[0], latency).warnings)
     assert said in found if said else not found
 

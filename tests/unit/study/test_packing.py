@@ -34,7 +34,7 @@ def study(tmp_path: Path) -> Path:
     folder = tmp_path / "runs" / "mine"
     factory = RunFactory(folder / "runs", rows=SMALL)
     runs = [factory.run(name, seed=seed) for name in ("baseline", "recurrent") for seed in (0, 1)]
-    (folder / "latency.json").write_text(json.dumps(study_latency(runs)), encoding="utf-8")
+    (folder / "latency.json").write_text(study_latency(runs).model_dump_json(), encoding="utf-8")
     text = "name: mine\ntitle: Größe\ndata: [{name: sst2}]\nmodels: [baseline, recurrent]\n"
     (folder / "study.yaml").write_text(text, encoding="utf-8")
     (runs[0] / "history.jsonl").write_text('{"epoch": 1, "loss": 0.5}\n{"epoch": 2, "loss": 0.25}\n', encoding="utf-8")

@@ -24,7 +24,6 @@ from recurra.core.errors import CheckpointError, RunError, StorageError, Unavail
 from recurra.core.files import write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, read_record, write_record
-from recurra.report.summary import read_latency_file
 from recurra.reported_study import StudyResult, report_study, run_and_report
 from recurra.study.executor import Outcome
 from recurra.study.plan import plan_study, run_folder
@@ -181,16 +180,6 @@ def test_a_report_is_made_of_what_is_there_and_says_why_a_run_failed(tmp_path: P
     result = report_study(spec(), tmp_path, command="recurra study report")
     assert [outcome.error for outcome in result.failed_runs] == ["out of memory"] and MadeUp.started == []
     assert result.report is not None and "out of memory" in result.report.read_text(encoding="utf-8")
-
-
-def test_a_damaged_latency_file_counts_as_none(tmp_path: Path) -> None:
-    assert read_latency_file(tmp_path) is None
-    (tmp_path / "latency.json").write_text("{", encoding="utf-8")
-    assert read_latency_file(tmp_path) is None
-    write_json(tmp_path / "latency.json", [1])
-    assert read_latency_file(tmp_path) is None
-    write_json(tmp_path / "latency.json", {"runs": {}})
-    assert read_latency_file(tmp_path) == {"runs": {}}
 
 
 def test_a_study_that_asks_for_onnx_without_the_package_starts_nothing(

@@ -14,6 +14,7 @@ from exported import export_record
 from factories import RunFactory, latency_of
 from recurra.core.record import read_record
 from recurra.tasks.classification.exports import PUBLISHED
+from recurra.tasks.measures import StudyLatency
 from recurra.tasks.questions import PublishedReference, Questions
 from recurra.tasks.summary import Summary, plain
 from rendered import part_rows, summarise_folders, summarise_runs, write_report
@@ -50,14 +51,12 @@ def records(folders: list[Path]) -> list:
     return [*made, last]
 
 
-def latency(folders: list[Path]) -> dict:
-    timed = {key: value.model_dump(mode="json") for key, value in latency_of("recurrent", "fp32", factor=0.5).items()}
+def latency(folders: list[Path]) -> StudyLatency:
     run = next(path.name for path in folders if path.name.startswith("recurrent"))
-    return {
-        "runs": {},
-        "exports": {f"{run}/safetensors-fp16": timed},
-        "memory_mib": {f"{run}/safetensors-fp16": 310.4, "another/safetensors-fp16": 99.0},
-    }
+    return StudyLatency(
+        exports={f"{run}/safetensors-fp16": latency_of("recurrent", "fp32", factor=0.5)},
+        memory_mib={f"{run}/safetensors-fp16": 310.4, "another/safetensors-fp16": 99.0},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -145,17 +144,3 @@ def test_without_exports_nothing_is_shown(folders: list[Path], tmp_path: Path) -
 def test_exports_of_a_run_that_was_trained_anew_are_left_out(folders: list[Path]) -> None:
     stale = export_record(folders[3].name, "fp16", record_hash="1" * 64)
     assert summarise_runs(folders, exports=[stale])["tables"][0]["exports"] == []
-
-
-@pytest.mark.parametrize("value", ["310", [310], True])
-def test_memory_that_is_no_number_is_left_out(folders: list[Path], value: object) -> None:
-    (name,) = latency(folders)["exports"]
-    for damaged in ({name: value}, value):
-        summary = summarise_runs(folders, {"memory_mib": damaged}, exports=records(folders))
-        assert {line["memory_mib"] for line in summary["tables"][0]["exports"]} == {None}
-
-
-def test_a_latency_that_cannot_be_read_is_said_and_left_out(folders: list[Path]) -> None:
-    values = {"exports": {"a/safetensors-fp16": {"batch_1": {"median_ms": "soon"}}}}
-    summary = summarise_runs(folders, values, exports=records(folders))
-    assert summary["warnings"] == ["The study's latency of export a/safetensors-fp16 cannot be read and is left out."]
