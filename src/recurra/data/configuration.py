@@ -90,15 +90,11 @@ class DataConfig(RunData):
         "fraction", "length_tail", "tail_fraction", "max_length", "tokenizer", "trained_vocab_size"
     })  # fmt: skip
 
-    name: str
     protocol: str | None = None
     text_column: str = "text"
     label_column: str = "label"
     group_column: str | None = None
-    validation: str | None = None
-    test: str | None = None
     split_seed: int = Field(default=0, ge=0)
-    fraction: float = Field(default=1.0, gt=0, le=1)
     rows_per_label: int | None = Field(default=None, ge=1, le=1_000_000)
     length_tail: Literal["longest", "shortest"] | None = None
     tail_fraction: float = Field(default=0.3, gt=0, le=1)
@@ -196,10 +192,6 @@ class DataConfig(RunData):
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> Self:
-        labels = {name.strip() for name in self.labels.columns or [self.label_column]}
-        for name in (self.text_column, *self.text_column.split(",")):
-            if name.strip() in labels:
-                raise ValueError(f"text and label are both '{name.strip()}'; name two different columns")
         if self.rows_per_label is not None and self.fraction != 1:
             raise ValueError(
                 f"rows_per_label is {self.rows_per_label} beside fraction {self.fraction:g}; leave one of the two out"
@@ -298,14 +290,10 @@ class LanguageDataConfig(RunData):
         "trained_vocab_size"
     })  # fmt: skip
 
-    name: str
     mode: Literal["packed", "lines"] = "packed"
     context: int = 1024
     min_characters: int = Field(default=50, ge=0)
     max_lines: int | None = Field(default=None, ge=1)
-    fraction: float = Field(default=1.0, gt=0, le=1)
-    validation: str | None = None
-    test: str | None = None
     tokenizer: str = "gpt2"
     trained_vocab_size: int = Field(default=8192, ge=300, le=100_000)
 

@@ -253,7 +253,6 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
         color=list(table.groups).index(label),
         runs=[_entry(part, study.base) for part in parts],
         seeds=[run.record.seed for run in runs],
-        deterministic=len(runs) > 1 and all(_same_over_seeds(split, runs) for split in splits),
         scores={
             split: reporting.score(split, [run.record.metrics[split] for run in runs], measure) for split in splits
         },
@@ -276,11 +275,6 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
         exits=[part.beside for part in parts if part.beside is not None],
     )
     return reporting.model(common, runs, headline)
-
-
-def _same_over_seeds(split: str, runs: Sequence[LoadedRun]) -> bool:
-    first = runs[0].record.metrics[split]
-    return all(run.record.metrics[split] == first for run in runs)
 
 
 def _entry(run: LoadedRun, base: Path | None) -> RunEntry:
@@ -339,8 +333,6 @@ def latency_warnings(models: Sequence[ModelSummary], runs: Sequence[LoadedRun]) 
         warnings.append(f"Latencies were taken in each model's own run, {where}: read ratios below 1.2 as noise.")
     if len({(timing.device, timing.threads) for timing in timings}) > 1:
         warnings.append("Latencies were taken on different devices or with different numbers of threads.")
-    if len({timing.scope for timing in timings}) > 1:
-        warnings.append("Some latencies are from text to label, others from tokens to logits (see the column).")
     untimed = [model.label for model in models if not model.latency and model.kind != ANSWERS]
     if timings and untimed:
         warnings.append(f"Not timed: {', '.join(untimed)}.")

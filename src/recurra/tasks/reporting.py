@@ -15,7 +15,7 @@ from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, MeasuredExports, Score
 from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.summary import RECOMMENDED, Advice, Comparison, ModelSummary, TableSummary, unspoiled
-from recurra.tasks.tables import Table, leaving_lines
+from recurra.tasks.tables import Table
 
 Records = Mapping[str, LoadedRun]
 
@@ -71,7 +71,6 @@ def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: Table
 class Reporting(ABC):
     """What the report asks a task. The methods that are not abstract suit most tasks."""
 
-    task: str
     measures: tuple[Measure, ...]
     # How a title calls the split protocol.
     protocol = "{} protocol"
@@ -233,7 +232,7 @@ class Reporting(ABC):
     def lines(self, table: Any) -> dict[str, Sequence[Any]]:
         """What a table has beside its results for other programs: lines, frozen dataclasses, by the name of a file."""
         names = ("contrasts", "tests", "audits", "exports", "published")
-        return {name: getattr(table, name) for name in names} | {"leaving": leaving_lines(table)}
+        return {name: getattr(table, name) for name in names}
 
     def facts(self, table: TableSummary) -> list[tuple[str, str]]:
         """What a table is about, beside what every table says: a name and a text each."""

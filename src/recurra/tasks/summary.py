@@ -63,7 +63,6 @@ class ModelSummary:
     color: int
     runs: list[RunEntry]
     seeds: list[int]
-    deterministic: bool
     scores: dict[str, Any]
     parameters: int
     embedding_parameters: int

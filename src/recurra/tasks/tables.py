@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recurra.core import terminal as form
+from recurra.core.exits_record import EarlyExitRecord
 from recurra.core.record_parts import ANSWERS
 
 if TYPE_CHECKING:
@@ -239,55 +240,34 @@ def pooled_contrasts(summary: Summary) -> Table | None:
     return Table("pooled", "What the study asked, over all data", rows, note)
 
 
-@dataclass(frozen=True)
-class EarlyExit:
-    """A way of early exit of one run; ``speed_up`` over the full model by batch size, empty where that is the way."""
-
-    model: str
-    seed: int
-    label: str
-    loss: float | None
-    loops: float
-    speed_up: dict[str, float]
-    accuracy: float | None = None
-    agreement: float | None = None
-
-
-def leaving_lines(table: TableSummary) -> list[EarlyExit]:
-    """Every way of early exit that was kept of the runs of a table."""
-    lines = []
+def early_exits(table: TableSummary, note: str) -> Table:
+    """What leaving early costs and saves: every way that was kept of the runs of a table."""
+    rows: list[Cells] = []
     for model in table.models:
         seeds = {run.run_id: run.seed for run in model.runs}
         for kept in model.exits:
-            seed = seeds[kept.run_id]
-            full = kept.full_loss, kept.num_recurrences, dict[str, float](), kept.full_accuracy
-            lines.append(EarlyExit(model.label, seed, "nowhere", *full))
-            for one in [*kept.fixed, *([kept.chosen] if kept.chosen else [])]:
-                speed_up = {str(timed.batch_size): timed.speed_up for timed in one.timed}
-                measured = one.loss, one.mean_recurrences, speed_up, one.accuracy, one.agreement
-                lines.append(EarlyExit(model.label, seed, one.label, *measured))
-    return lines
-
-
-def early_exits(table: TableSummary, note: str) -> Table:
-    """What leaving early costs and saves."""
-    lines = leaving_lines(table)
-    sizes = sorted({size for line in lines for size in line.speed_up}, key=int)
-    rows = [
-        {
-            "Model, seed": f"{line.model}, {line.seed}",
-            "Leaves": line.label,
-            "Loss": form.decimal(line.loss),
-            "Accuracy": form.decimal(line.accuracy),
-            "Labels kept": NONE if line.agreement is None else f"{line.agreement:.2%}",
-            "Loops a token" if line.loss is not None else "Recurrences a row": f"{line.loops:.2f}",
-            **{
-                f"Times as fast, batch {size}": form.decimal(line.speed_up.get(size) if line.speed_up else 1.0, 2)
-                for size in sizes
-            },
-        }
-        for line in lines
-    ]
+            ways = [*kept.fixed, *([kept.chosen] if kept.chosen else [])]
+            sizes = {timed.batch_size: 1.0 for way in ways for timed in way.timed}
+            nowhere = EarlyExitRecord(
+                label="nowhere",
+                loss=kept.full_loss,
+                accuracy=kept.full_accuracy,
+                taken={kept.num_recurrences: 1},
+                timed=[],
+            )
+            for way in (nowhere, *ways):
+                speed_up = {timed.batch_size: timed.speed_up for timed in way.timed} or sizes
+                rows.append(
+                    {
+                        "Model, seed": f"{model.label}, {seeds[kept.run_id]}",
+                        "Leaves": way.label,
+                        "Loss": form.decimal(way.loss),
+                        "Accuracy": form.decimal(way.accuracy),
+                        "Labels kept": NONE if way.agreement is None else f"{way.agreement:.2%}",
+                        "Loops a token" if way.loss is not None else "Recurrences a row": f"{way.mean_recurrences:.2f}",
+                        **{f"Times as fast, batch {size}": form.decimal(speed_up.get(size), 2) for size in sizes},
+                    }
+                )
     return Table("leaving", "Leaving early", rows, note if rows else "")
 
 

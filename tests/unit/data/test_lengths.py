@@ -123,17 +123,6 @@ def test_windows_that_are_suggested_hold_the_texts(lengths: list[int], max_lengt
     assert ("no text is cut" in said) == (cut(needed) == 0)
 
 
-def test_what_windows_leave_over_is_said() -> None:
-    long = np.array([300] * 10)
-    assert read_more(long, 128, 512, added=2).endswith("at most 512) or --windows 3 (windows: 3; at most 64)")
-    assert read_more(long, 128, 128, added=2).endswith("at once: read more with --windows 3 (windows: 3; at most 64)")
-    # 254 tokens fit: two times 126, and what is added once.
-    said = say_cut({"train": long}, 128, 512, windows=2, added=2)
-    assert said.startswith("max_length 128 in at most 2 windows cuts train: 100.0% of the rows and 15.3% of the tokens")
-    assert said.endswith("; read more with --windows 3 (windows: 3; at most 64)")
-    assert read_more(np.array([90_000]), 128, 128, windows=64).endswith("shorten the texts, or put first what matters")
-
-
 def test_what_is_cut_is_a_note_and_never_a_failure() -> None:
     texts = texts_of([100] * 3 + [10] * 97)
     splits = {

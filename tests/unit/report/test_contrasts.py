@@ -55,15 +55,6 @@ def test_the_gap_and_its_interval_are_those_of_the_seeds_in_pairs(tmp_path: Path
     assert line["spread"] == pytest.approx(max(spreads))
 
 
-def test_a_clear_gap_is_distinguishable_and_told_with_its_width(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path)
-    folders = [factory.run(name, value, seed=seed) for name, value in pair(0.80, 0.90) for seed in range(3)]
-    (line,) = answer(folders)
-    assert line["verdict"] == "distinguishable"
-    shown = f"{abs(line['gap']) * 100:.1f} ± {line['half'] * 100:.1f} points below stacked-narrow on test"
-    assert line["statement"] == f"sharing at equal width: recurrent is {shown}; distinguishable at n = 3."
-
-
 def pair(shared: float, stacked: float) -> list[tuple[str, float]]:
     return [("recurrent", shared), ("stacked-narrow", stacked)]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from factories import RunFactory, leakage, study_latency
-from recurra.core.errors import StorageError
 from recurra.report.render import TEMPLATES, render_report
 from recurra.report.summary import load_runs, summarise
 from recurra.tasks.questions import Limits, Questions
@@ -172,11 +171,3 @@ def test_where_nothing_can_be_recommended_the_page_says_why(tmp_path: Path) -> N
     page = Page(render_report(summarise(runs, base=tmp_path, questions=questions), runs, title="x"))
     assert "Nothing can be recommended" in page.text and "no model here stays within 0.001 MiB" in page.text
     assert "Use None" not in page.text
-
-
-def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    folder = RunFactory(tmp_path / "runs", rows=SMALL).run("recurrent")
-    (tmp_path / "file").write_text("mine", encoding="utf-8")
-    with pytest.raises(StorageError, match="a file stands where a folder is needed"):
-        write_report(tmp_path / "file", [folder], title="x")
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"

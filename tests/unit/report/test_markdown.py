@@ -14,7 +14,7 @@ from exported import export_record
 from factories import RunFactory, leakage, study_latency
 from recurra.core import terminal as form
 from recurra.core.errors import ConfigurationError, DataError
-from recurra.core.record import read_record, write_record
+from recurra.core.record import read_record
 from recurra.report.summary import read_latency_file, read_study
 from recurra.tasks.summary import Summary
 from rendered import summarise_folders
@@ -125,17 +125,6 @@ def test_blocks_are_written_from_the_records_and_then_hold(project: Path) -> Non
     assert "\nold\n" not in content
     assert "| sst2 |" in page.read_text(encoding="utf-8")
     assert render_results_markdown(project / "results") == []
-
-
-def test_command_tells_stale_from_fresh(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project)
-    assert main(["--check"]) == 1
-    assert main([]) == 0
-    assert main(["--check"]) == 0
-    path = next((project / "results").rglob("record.json"))
-    record = read_record(path)
-    write_record(path.parent, record.model_copy(update={"model": record.model.model_copy(update={"preset": "hashed"})}))
-    assert main(["--check"]) == 1
 
 
 def test_a_record_edited_by_hand_is_refused(

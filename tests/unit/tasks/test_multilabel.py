@@ -37,12 +37,11 @@ from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import preset
 from recurra.study.assignments import read_assignments
 from recurra.study.run import execute_run
-from recurra.tasks.base import RunConfig, task_of_data, task_of_values
+from recurra.tasks.base import RunConfig
 from recurra.tasks.multilabel.reporting import choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
-from recurra.training.distillation import RowLoss
 from recurra.training.protocols import load_protocol
 from reviews import NOUNS, write_tiny_model
 
@@ -206,12 +205,6 @@ def test_a_fraction_keeps_shares_and_equal_texts_stay_together(tmp_path: Path) -
     assert (np.abs(kept.labels.sum(axis=0) - all_rows.labels.sum(axis=0) / 2) <= 2).all()
 
 
-def test_data_say_whose_they_are(tmp_path: Path) -> None:
-    config = config_of(tmp_path / "a.csv")
-    assert task_of_data(config) is TASK is task_of_values(config.plain())
-    assert task_of_values({"name": "a.csv"}).name == "classification"
-
-
 # Thresholds, figures, loss.
 
 
@@ -323,12 +316,6 @@ def test_loss_and_gradients_are_the_binary_cross_entropy(exits: tuple[int, ...])
     torch.testing.assert_close(output.loss, expected)
     found = [weight.grad for weight in model.parameters() if weight.grad is not None]
     torch.testing.assert_close(own, found)
-
-
-def test_smoothed_targets_are_moved_towards_one_half() -> None:
-    logits, labels = torch.tensor([[2.0, -1.0]]), torch.tensor([[0.0, 1.0]])
-    wanted = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([[0.05, 0.95]]))
-    assert RowLoss(label_smoothing=0.1).of_rows(logits, labels).item() == pytest.approx(wanted.item())
 
 
 def test_an_unknown_kind_of_problem_is_refused() -> None:

@@ -92,30 +92,16 @@ class ClassifierSubject:
     def batches(self, batch_size: int) -> list[Inputs]:
         """Reported rows of like length together."""
         texts = self._reported.texts[:: max(1, len(self._reported.texts) // _MOST_TIMED)]
-        return [inputs for _, inputs in self._padded(texts, batch_size)]
-
-    def _padded(self, texts: list[str], batch_size: int) -> list[tuple[npt.NDArray[np.int64], Inputs]]:
         input_ids, offsets = encode_texts(texts, self._engine.tokenizer, self._engine.max_length)
         rows = FlatRows(input_ids, offsets, self._engine.pad_token_id)
         device = self.model.device
-        return [
-            (numbers, {name: part.to(device) for name, part in inputs.items()})
-            for numbers, inputs in rows.padded(batch_size)
-        ]
+        return [{name: part.to(device) for name, part in inputs.items()} for _, inputs in rows.padded(batch_size)]
 
     @cached_property
     def _reported_logits(self) -> dict[int, npt.NDArray[np.float32]]:
         """Several rules are judged by them."""
         return self._logits(self._reported)
 
-    @torch.inference_mode()
     def _logits(self, split: TextSplit) -> dict[int, npt.NDArray[np.float32]]:
         """Logits ``(rows, labels)`` by recurrence."""
-        numbers = [*self.model.config.exits, self.model.config.num_recurrences]
-        shape = len(split.texts), self.model.config.num_labels
-        by_exit = {number: np.empty(shape, dtype=np.float32) for number in numbers}
-        for rows, inputs in self._padded(list(split.texts), _BATCH):
-            output = self.model(**inputs)
-            for number, logits in zip(numbers, [*output.exit_logits, output.logits], strict=True):
-                by_exit[number][rows] = logits.cpu().numpy()
-        return by_exit
+        return self._engine.logits_by_recurrence(split.texts, _BATCH)

@@ -282,7 +282,6 @@ FIGURES = (F1, PRECISION, RECALL, LOSS, CALIBRATION, UNCALIBRATED)
 class ClassificationReporting(LabellingReporting):
     """One label a text: accuracy and F1 over rows and seeds, a linear control, the papers' tables 6 to 13."""
 
-    task = "classification"
     measures = (ACCURACY, MACRO_F1)
 
     def measure_folds(

@@ -254,7 +254,6 @@ def _leak(model: LanguageModelSummary, split: str) -> str:
 class LanguageReporting(Reporting):
     """The next token of running text: nats a token, paired by seeds; what leaks is held against nobody."""
 
-    task = "language modelling"
     measures = (LOSS,)
     protocol = "{}"
 

@@ -203,7 +203,6 @@ def _label_table(table: LabellingTable) -> Table:
 class MultiLabelReporting(LabellingReporting):
     """Any number of labels a text: F1 over pairs and over labels, by seeds."""
 
-    task = "multi-label classification"
     measures = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY)
 
     def measure_folds(

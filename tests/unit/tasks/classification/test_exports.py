@@ -133,14 +133,6 @@ def test_every_place_shows_the_same_rows(folders: list[Path], summary: Summary, 
     assert float(written[2]["gap"]) == pytest.approx(-10 / 1200)
 
 
-def test_without_exports_nothing_is_shown(folders: list[Path], tmp_path: Path) -> None:
-    summary = summarise_folders(folders)
-    assert summary.tables[0].exports == []
-    write_report(tmp_path, folders, title="t")
-    assert not (tmp_path / "tables" / "exports.csv").exists()
-    assert "stored in each precision" not in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
 def test_exports_of_a_run_that_was_trained_anew_are_left_out(folders: list[Path]) -> None:
     stale = export_record(folders[3].name, "fp16", record_hash="1" * 64)
     assert summarise_runs(folders, exports=[stale])["tables"][0]["exports"] == []

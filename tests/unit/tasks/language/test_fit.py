@@ -23,7 +23,7 @@ from recurra.models.recurrence import LayerStack
 from recurra.tasks.language.training import train_language_model
 from recurra.training.checkpoint import SCALER_NAME, load_optimizer
 from recurra.training.fit import CHECKPOINTS_NAME
-from recurra.training.protocols import LANGUAGE_PROTOCOLS, ProtocolConfig, load_protocol
+from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import RecurraTrainer
 from tiny import language_model
 
@@ -113,14 +113,6 @@ def test_the_kept_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     assert math.isfinite(found.loss)
     lines = (tmp_path / "history.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["validation_heads"] for line in lines] == [e.validation_heads for e in record.history]
-
-
-def test_the_papers_protocol_is_the_papers() -> None:
-    paper = LANGUAGE_PROTOCOLS["paper"]
-    assert (paper.adam_betas, paper.weight_decay, paper.max_grad_norm) == ((0.9, 0.95), 0.01, 1.0)
-    assert (paper.schedule, paper.learning_rate, paper.max_epochs) == ("onecycle", 3e-4, 10)
-    assert (paper.batch_size // paper.gradient_accumulation, paper.gradient_accumulation) == (2, 8)
-    assert load_protocol("paper", known=LANGUAGE_PROTOCOLS) == paper != load_protocol("paper")
 
 
 def test_one_cycle_rises_for_three_tenths_and_falls_to_almost_nothing(tmp_path: Path) -> None:
