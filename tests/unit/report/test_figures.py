@@ -18,7 +18,7 @@ from recurra.core.record import read_record
 from recurra.report.figures import charts_of
 from recurra.report.summary import load_runs, reporting_of, summarise
 from recurra.tasks import drawing
-from recurra.tasks.classification.figures import MOST_LABELS
+from recurra.tasks.classification.reporting import MOST_LABELS
 from recurra.tasks.drawing import Chart
 from recurra.tasks.questions import Questions
 
