@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,19 @@ def test_all_drawings_are_there_named_and_well_formed(tmp_path: Path) -> None:
         assert all(re.search(r"\d", hint) for hint in hints), chart.kind
 
 
+def line_points(chart: Chart, place: int = 0) -> list[tuple[float, float]]:
+    """Coordinates of the points of a line of a chart."""
+    line = [*parse(chart).iter("polyline")][place]
+    return [(float(x), float(y)) for x, y in (point.split(",") for point in str(line.get("points")).split())]
+
+
+def in_proportion(heights: Sequence[float], values: Sequence[float]) -> None:
+    """Heights fall as values rise, in proportion."""
+    slope = (heights[-1] - heights[0]) / (values[-1] - values[0])
+    assert slope < 0
+    assert heights == pytest.approx([heights[0] + slope * (value - values[0]) for value in values], abs=0.2)
+
+
 def test_bubble_area_is_the_size_on_disk_and_places_are_ordered(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     charts = draw([factory.run("baseline", 0.9), factory.run("recurrent", 0.7)])
@@ -99,16 +113,9 @@ def test_what_costs_nothing_is_drawn_too(tmp_path: Path) -> None:
 def test_loss_lines_go_through_the_history(tmp_path: Path) -> None:
     folder = RunFactory(tmp_path, rows=SMALL).run("recurrent", epochs=5)
     chart = next(chart for chart in draw([folder]) if chart.kind == "loss")
-    validation = next(item for item in parse(chart).iter("polyline") if "solid" in str(item.get("class")))
-    points = [tuple(map(float, point.split(","))) for point in str(validation.get("points")).split()]
     losses = [epoch.validation_loss for epoch in read_record(folder).training.history]
-    assert len(points) == len(losses) == 5
-    # Heights fall as losses rise, in proportion.
-    heights = [y for _, y in points]
-    slope = (heights[1] - heights[0]) / (losses[1] - losses[0])
-    assert slope < 0
-    for height, loss in zip(heights, losses, strict=True):
-        assert height == pytest.approx(heights[0] + slope * (loss - losses[0]), abs=0.2)
+    assert len(losses) == 5
+    in_proportion([y for _, y in line_points(chart)], losses)
 
 
 def test_splits_of_rising_difficulty_are_drawn_in_their_order(tmp_path: Path) -> None:
@@ -119,18 +126,11 @@ def test_splits_of_rising_difficulty_are_drawn_in_their_order(tmp_path: Path) ->
         for chart in draw([factory.run("stacked-narrow", 0.6), folder], lost="hops-2")
         if chart.kind == "difficulty"
     )
-    points, lost = (
-        [tuple(map(float, point.split(","))) for point in str(item.get("points")).split()]
-        for item in parse(chart).iter("polyline")
-    )
+    lost, points = line_points(chart, 1), line_points(chart)
     assert [x for x, _ in lost] == [points[0][0], points[2][0]]
-    metrics = read_record(folder).metrics
-    expected = [metrics[f"hops-{hops}"].accuracy for hops in (1, 2, 3)]
     assert [x for x, _ in points] == sorted(x for x, _ in points)
-    slope = (points[2][1] - points[0][1]) / (expected[2] - expected[0])
-    assert slope < 0
-    for (_, height), accuracy in zip(points, expected, strict=True):
-        assert height == pytest.approx(points[0][1] + slope * (accuracy - expected[0]), abs=0.2)
+    metrics = read_record(folder).metrics
+    in_proportion([y for _, y in points], [metrics[f"hops-{hops}"].accuracy for hops in (1, 2, 3)])
     ticks = [item.text for item in parse(chart).iter("text") if item.get("class") == "tick"]
     assert [tick for tick in ticks if "hops" in str(tick)] == ["hops-1", "hops-2", "hops-3"]
 
