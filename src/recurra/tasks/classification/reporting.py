@@ -283,34 +283,6 @@ INTERVALS = "Upright lines are the 95 % intervals: over seeds where there are se
 MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
 
 
-def table_charts(table: LabellingTable, runs: Records, key: str) -> list[Chart]:
-    """The charts of one table, after those that every task has."""
-    charts = []
-    histories = [
-        (model.label, model.color, seeds)
-        for model in table.models
-        if (seeds := [history for run in model.runs if (history := runs[run.run_id].record.training.history)])
-    ]
-    if histories:
-        charts += [
-            drawing.chart_by_epoch(
-                "accuracy", "Validation accuracy by epoch", histories, ["validation_accuracy"], f"{key}-accuracy",
-                y_title="validation accuracy", digits=3,
-                caption="On the split that chooses the checkpoint; means over seeds.",
-            ),
-            drawing.chart_by_epoch(
-                "loss", "Loss by epoch", histories, ["validation_loss", "train_loss"], f"{key}-loss",
-                y_title="loss in nats", digits=2,
-                caption="Solid: validation, dashed: train; means over seeds.",
-            ),
-        ]  # fmt: skip
-    many = len(table.label_names) > LABELS_WITH_FIGURES
-    models = [model for model in table.models if not many or model is shown_model(table)]
-    more = [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
-    more += [_accuracy_by_difficulty(table, f"{key}-splits")]
-    return [*charts, *(chart for chart in more if chart is not None)]
-
-
 def _accuracy_by_difficulty(table: LabellingTable, key: str) -> Chart | None:
     """Accuracy on the reported splits whose names have a number, in their order; none of fewer than two."""
     splits = [name for name in table.reported_splits if any(map(str.isdigit, name))]
@@ -329,24 +301,6 @@ def _accuracy_by_difficulty(table: LabellingTable, key: str) -> Chart | None:
     y = drawing.linear_axis(ends, "accuracy", lambda value: form.decimal(value, 2), limits=(0.0, 1.0))
     heading = f"Accuracy by difficulty: {table.title}"
     return drawing.line_chart("difficulty", heading, lines, x, y, key=key, caption=INTERVALS)
-
-
-def study_charts(tables: Sequence[LabellingTable], runs: Records) -> list[Chart]:
-    """Accuracy by rows, across tables that were trained on parts of one corpus."""
-    by_rows: dict[tuple[str, int | None], list[tuple[int, LabellingTable]]] = defaultdict(list)
-    for table in tables:
-        run = runs[table.models[0].runs[0].run_id]
-        part, train = run.data_settings, run.record_of(RunRecord).data.splits["train"]
-        if not part.get("length_tail"):
-            name = f"{table.data}, {table.protocol}, {table.training}, {table.precision}"
-            by_rows[name, part.get("max_length")].append((train.rows, table))
-    drawn = {key: parts for key, parts in by_rows.items() if len({rows for rows, _ in parts}) > 1}
-    named = Counter(name for name, _ in drawn)
-    curves = []
-    for index, ((name, length), parts) in enumerate(drawn.items()):
-        heading = f"{name}, {length} tokens" if named[name] > 1 else name
-        curves.append(_accuracy_by_rows(f"Accuracy against data size: {heading}", parts, f"s{index}-rows"))
-    return curves
 
 
 def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, LabellingTable]], key: str) -> Chart:
@@ -549,10 +503,47 @@ class ClassificationReporting(LabellingReporting):
         ]
 
     def charts(self, table: LabellingTable, runs: Records, key: str) -> list[Chart]:
-        return [*self.control_charts(table, key), *table_charts(table, runs, key)]
+        charts = self.control_charts(table, key)
+        histories = [
+            (model.label, model.color, seeds)
+            for model in table.models
+            if (seeds := [history for run in model.runs if (history := runs[run.run_id].record.training.history)])
+        ]
+        if histories:
+            charts += [
+                drawing.chart_by_epoch(
+                    "accuracy", "Validation accuracy by epoch", histories, ["validation_accuracy"], f"{key}-accuracy",
+                    y_title="validation accuracy", digits=3,
+                    caption="On the split that chooses the checkpoint; means over seeds.",
+                ),
+                drawing.chart_by_epoch(
+                    "loss", "Loss by epoch", histories, ["validation_loss", "train_loss"], f"{key}-loss",
+                    y_title="loss in nats", digits=2,
+                    caption="Solid: validation, dashed: train; means over seeds.",
+                ),
+            ]  # fmt: skip
+        many = len(table.label_names) > LABELS_WITH_FIGURES
+        models = [model for model in table.models if not many or model is shown_model(table)]
+        more = [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
+        more += [_accuracy_by_difficulty(table, f"{key}-splits")]
+        return [*charts, *(chart for chart in more if chart is not None)]
 
     def charts_across(self, tables: Sequence[LabellingTable], runs: Records) -> list[Chart]:
-        return study_charts(tables, runs)
+        """Accuracy by rows, across tables that were trained on parts of one corpus."""
+        by_rows: dict[tuple[str, int | None], list[tuple[int, LabellingTable]]] = defaultdict(list)
+        for table in tables:
+            run = runs[table.models[0].runs[0].run_id]
+            part, train = run.data_settings, run.record_of(RunRecord).data.splits["train"]
+            if not part.get("length_tail"):
+                name = f"{table.data}, {table.protocol}, {table.training}, {table.precision}"
+                by_rows[name, part.get("max_length")].append((train.rows, table))
+        drawn = {key: parts for key, parts in by_rows.items() if len({rows for rows, _ in parts}) > 1}
+        named = Counter(name for name, _ in drawn)
+        curves = []
+        for index, ((name, length), parts) in enumerate(drawn.items()):
+            heading = f"{name}, {length} tokens" if named[name] > 1 else name
+            curves.append(_accuracy_by_rows(f"Accuracy against data size: {heading}", parts, f"s{index}-rows"))
+        return curves
 
 
 def _by_depth(folds: Sequence[MetricsRecord]) -> dict[str, Any]:
