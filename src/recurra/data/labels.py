@@ -336,7 +336,7 @@ def read_table(
     text_columns = split_names(text_column, file.header)
     for text, label in itertools.product(text_columns, label_columns):
         # Names match in any case, unless the file has both as they stand.
-        if _folded(text) == _folded(label) and not {text, label} <= {*file.header}:
+        if text == label or (_folded(text) == _folded(label) and not {text, label} <= {*file.header}):
             raise DataError(f"text and label are both '{text}'; name two different columns")
     options = {
         **dict.fromkeys(text_columns, "--text-column"),
