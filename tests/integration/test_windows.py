@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from recurra import Classifier
 from recurra.cli.main import main
@@ -57,7 +58,13 @@ def test_exports_read_as_the_run_does(run: Path, tmp_path: Path, capsys: pytest.
         card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
         assert "are read in up to 3 windows of so many, and the logits are averaged" in card
         assert "Longer texts were read in up to 3 windows of 7 tokens." in card and "Texts are cut at" not in card
-    described = [model.description for model in open_models({"run": run, "export": tmp_path / "onnx"})]
+    threads = torch.get_num_threads()
+    try:
+        models = open_models({"run": run, "export": tmp_path / "onnx"}, threads=threads + 1)
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+    described = [model.description for model in models]
     assert [(each.max_length_tokens, each.windows) for each in described] == [(7, 3)] * 2
 
 

@@ -32,7 +32,8 @@ def serve(
         typer.Option("--rate-limit", metavar="N/s", help="How often a key, or an address without one, may ask: 100/s."),
     ] = None,
     examples: Annotated[
-        Path | None, typer.Option("--examples", help="File with a text a line; the page offers the first six.")
+        Path | None,
+        typer.Option("--examples", help="A .txt file or a table with a column text; the page offers the first six."),
     ] = None,
     threads: options.Threads = 0,
     batch_texts: Annotated[int, typer.Option("--batch-texts", min=1, help="Texts computed together.")] = 32,

@@ -14,7 +14,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib import resources
@@ -31,6 +31,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.version import __version__
+from recurra.data.tables import TABLE_FORMATS, stream_texts
 from recurra.deployment.explanation import MOST_PARTS, Span, explanations_of, spans_of, without
 from recurra.deployment.export.formats import FORMATS
 from recurra.deployment.serving.bodies import (
@@ -362,16 +363,20 @@ async def _wait(futures: Sequence[Future[Computed]], request: Request, timeout_s
 
 
 def read_examples(path: Path) -> list[str]:
-    """The first texts of a file with one a line.
+    """The first texts of a table with a column ``text``, or of a file with one a line.
 
     Raises:
+        DataError: If a table has no such column.
         ConfigurationError: If it cannot be read as text.
     """
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            lines = file.read(_EXAMPLES_READ).split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read the examples from '{path}': {error}") from error
+    if path.suffix.lower() in TABLE_FORMATS:
+        lines: Iterable[str] = itertools.chain.from_iterable(stream_texts(path, chunk_rows=_EXAMPLES))
+    else:
+        try:
+            with path.open(encoding="utf-8-sig") as file:
+                lines = file.read(_EXAMPLES_READ).split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"cannot read the examples from '{path}': {error}") from error
     texts = (line.strip()[:_EXAMPLE_CHARACTERS] for line in lines)
     return list(itertools.islice(filter(None, texts), _EXAMPLES))
 

@@ -230,6 +230,12 @@ def test_six_texts_of_a_file_are_offered_and_empty_lines_are_none(tmp_path: Path
     assert read_examples(path) == ["one", "two", "x" * 1000, "more", "more", "more"]
 
 
+def test_a_table_offers_its_column_of_texts_without_the_heading(tmp_path: Path) -> None:
+    path = tmp_path / "examples.csv"
+    path.write_text('label,text\ngood,"one, two"\nbad,\n' + "good,three\n" * 9, encoding="utf-8")
+    assert read_examples(path) == ["one, two", *["three"] * 5]
+
+
 def test_no_more_of_a_huge_file_is_read_than_can_be_offered(tmp_path: Path) -> None:
     path = tmp_path / "examples.txt"
     path.write_bytes(b"y" * 2**21 + b"\nlate\n\xff")
