@@ -543,7 +543,8 @@ def _summarise(
     """The finished runs of a study, and what a report of them shows."""
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     texts, fingerprint = _own_texts(spec, data)
-    runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
+    records = {outcome.folder: outcome.record for outcome in outcomes if outcome.record is not None}
+    runs, failed = load_runs([outcome.folder for outcome in outcomes], failures, records)
     words = word_counts(runs, reporting_of(spec.task.name), data.machine.data_root) if by_length else {}
     questions = replace(spec.questions, texts=texts, fingerprint=fingerprint, words=words)
     exports = load_export_records(folder) if spec.exports else []

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from recurra.core.errors import ConfigurationError, DataError, RecurraError
 from recurra.core.files import read_json
 from recurra.core.packed import LATENCY_NAME, SPEC_NAME, in_study, run_folders
-from recurra.core.record import LatencyRecord, RunRecord, read_any_record
+from recurra.core.record import AnyRecord, LatencyRecord, RunRecord, read_any_record
 from recurra.core.record_parts import ANSWERS, TRAINING_SPLIT
 from recurra.data.corpora import recorded_split
 from recurra.deployment.export_record import ExportRecord
@@ -77,12 +77,15 @@ def study_file_of(folder: Path | str) -> Path | None:
 
 
 def load_runs(
-    folders: Iterable[Path], failures: Mapping[str, str] | None = None
+    folders: Iterable[Path],
+    failures: Mapping[str, str] | None = None,
+    records: Mapping[Path, AnyRecord] | None = None,
 ) -> tuple[list[LoadedRun], list[dict[str, str]]]:
     """Reads every record that can be read and names every one that cannot.
 
     Args:
         failures: Reasons that the caller knows (run identifier to message); they win over what the folder tells.
+        records: Those that the caller has read, by folder.
 
     Returns:
         The finished runs in the order given, and ``run_id`` and ``reason``, in one line, of those without a record.
@@ -92,7 +95,7 @@ def load_runs(
     for folder in folders:
         path = Path(folder)
         try:
-            record = read_any_record(path)
+            record = (records or {}).get(path) or read_any_record(path)
             beside = reporting_of(record.task).beside(path, record)
         except RecurraError as error:
             failed.setdefault(path.name, str(error))
