@@ -14,7 +14,6 @@ import torch
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import read_record
 from recurra.core.sealed import sealed_model
-from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_texts
 from recurra.data.windows import recorded_reading
 from recurra.deployment.engines.trained import FlatRows, TransformerEngine
@@ -57,7 +56,7 @@ class ClassifierSubject:
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:
         """Chooses for a share ``keep`` of labels that stay."""
-        return calibrate_classifier(self._logits(self._selection), keep, kind=kind)
+        return calibrate_classifier(self._engine.logits_by_recurrence(self._selection.texts, _BATCH), keep, kind=kind)
 
     def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
         """Judges on the reported split."""
@@ -99,9 +98,5 @@ class ClassifierSubject:
 
     @cached_property
     def _reported_logits(self) -> dict[int, npt.NDArray[np.float32]]:
-        """Several rules are judged by them."""
-        return self._logits(self._reported)
-
-    def _logits(self, split: TextSplit) -> dict[int, npt.NDArray[np.float32]]:
-        """Logits ``(rows, labels)`` by recurrence."""
-        return self._engine.logits_by_recurrence(split.texts, _BATCH)
+        """Logits ``(rows, labels)`` by recurrence, by which several rules are judged."""
+        return self._engine.logits_by_recurrence(self._reported.texts, _BATCH)

@@ -140,31 +140,6 @@ def heads_table(table: TableSummary) -> Table:
     return Table("exits", "By head", rows, page_only=False)
 
 
-def language_charts(table: TableSummary, key: str) -> list[Chart]:
-    """All charts of a table; those for which there is nothing to draw are left out."""
-    charts = []
-    trained = [
-        (model.label, model.color, model.history)
-        for model in table.models
-        if max(map(len, model.history), default=0) > 1
-    ]
-    if trained:
-        charts.append(
-            drawing.chart_by_epoch(
-                "loss", "Objective by epoch", trained, ["validation_loss", "train_loss"], f"{key}-curve",
-                y_title="objective in nats a token", digits=2,
-                caption="Solid: validation, dashed: train. The weighted mean of all heads' losses; means over seeds.",
-            )
-        )  # fmt: skip
-    by_head = [model for model in table.models if len(heads_of(model, table.headline_split)) > 1]
-    if by_head:
-        charts.append(loss_by_loop(by_head, table.headline_split, f"{key}-loss"))
-    with_rule = [model for model in table.models if any(exits.chosen for exits in model.exits)]
-    if with_rule:
-        charts.append(loops_taken(with_rule, f"{key}-taken"))
-    return charts
-
-
 def shares_by_loops(exits: Sequence[ExitsRecord]) -> dict[int, float]:
     """Share of tokens by the recurrences that they take under the chosen rule, mean over seeds that have one."""
     counts = [record.chosen.taken for record in exits if record.chosen is not None]
@@ -343,7 +318,27 @@ class LanguageReporting(Reporting):
         return " ".join(sentences)
 
     def charts(self, table: TableSummary, runs: Records, key: str) -> list[Chart]:
-        return language_charts(table, key)
+        charts = []
+        trained = [
+            (model.label, model.color, model.history)
+            for model in table.models
+            if max(map(len, model.history), default=0) > 1
+        ]
+        if trained:
+            charts.append(
+                drawing.chart_by_epoch(
+                    "loss", "Objective by epoch", trained, ["validation_loss", "train_loss"], f"{key}-curve",
+                    y_title="objective in nats a token", digits=2,
+                    caption="Solid: validation, dashed: train; the weighted mean of all heads' losses, over seeds.",
+                )
+            )  # fmt: skip
+        by_head = [model for model in table.models if len(heads_of(model, table.headline_split)) > 1]
+        if by_head:
+            charts.append(loss_by_loop(by_head, table.headline_split, f"{key}-loss"))
+        with_rule = [model for model in table.models if any(exits.chosen for exits in model.exits)]
+        if with_rule:
+            charts.append(loops_taken(with_rule, f"{key}-taken"))
+        return charts
 
 
 REPORTING = LanguageReporting()

@@ -90,8 +90,6 @@ def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: Label
         RunError: If a logit is not finite.
     """
     scores, truth = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.int64)
-    if scores.shape != truth.shape or scores.ndim != 2:
-        raise ValueError(f"logits and labels (rows, labels) needed; got {scores.shape} and {truth.shape}")
     if not len(scores):
         raise DataError("there is no row to evaluate (0 rows); give a split with at least one row")
     if not np.isfinite(scores).all():

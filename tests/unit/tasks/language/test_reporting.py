@@ -18,7 +18,7 @@ from recurra.report.figures import draw
 from recurra.report.render import named_figures, write_study_report
 from recurra.report.summary import load_runs, read_study, summarise
 from recurra.tasks import drawing
-from recurra.tasks.language.reporting import language_charts, shares_by_loops
+from recurra.tasks.language.reporting import REPORTING, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
 from rendered import part_rows
@@ -94,7 +94,7 @@ def test_a_leaking_figure_is_called_by_its_own_unit() -> None:
 
 def test_drawings_are_whole_and_name_their_models() -> None:
     table = study().tables[0]
-    charts = language_charts(table, "t")
+    charts = REPORTING.charts(table, {}, "t")
     assert [chart.heading for chart in charts] == [
         "Objective by epoch", "Loss by loop on test",
     ]  # fmt: skip
@@ -102,7 +102,7 @@ def test_drawings_are_whole_and_name_their_models() -> None:
         root = ElementTree.fromstring(str(chart.drawing))
         assert {item.text for item in root.iter("text")} >= {model.label for model in table.models}
     one = summarise(runs(language_record(epochs=1))).tables[0]
-    assert [chart.kind for chart in language_charts(one, "t")] == ["by-loop"]
+    assert [chart.kind for chart in REPORTING.charts(one, {}, "t")] == ["by-loop"]
 
 
 def written(root: Path) -> Path:
@@ -165,7 +165,7 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
     table = summary.tables[0]
     kept = next(model for model in table.models if model.exits)
     assert shares_by_loops(kept.exits) == {1: 0.6, 3: 0.4}
-    *_, taken = language_charts(table, "t")
+    *_, taken = REPORTING.charts(table, {}, "t")
     assert taken.heading == "Loops taken on test"
     root = ElementTree.fromstring(str(taken.drawing))
     (line,) = root.iter("polyline")
@@ -185,7 +185,7 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
 
 def test_without_a_rule_the_exits_are_listed_alone() -> None:
     summary = with_exits(language_record(), chosen=False)
-    headings = [chart.heading for chart in language_charts(summary.tables[0], "t")]
+    headings = [chart.heading for chart in REPORTING.charts(summary.tables[0], {}, "t")]
     assert "Loops taken on test" not in headings
     assert [row[1] for row in part_rows(LANGUAGE, summary.tables[0], "leaving")[1]] == [
         "nowhere",
