@@ -11,7 +11,7 @@ import typer
 
 from recurra.cli import options
 from recurra.cli.output import present
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import ConfigurationError, did_you_mean
 from recurra.core.progress import Reporter
 
 if TYPE_CHECKING:
@@ -101,12 +101,17 @@ def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None)
 
     if file in CORPORA:
         raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours, such as .csv or .jsonl")
-    config = options.configured_data(context, file, assignments, None)[1]
-    if not isinstance(config, DataConfig):
-        raise ConfigurationError(f"'{file}' is running text; give a labelled file of yours, such as .csv or .jsonl")
     for key in (pair.partition("=")[0].removeprefix("data.") for pair in assignments or ()):
         if key not in _READING_KEYS:
-            raise ConfigurationError(f"'{key}' has no meaning here, where every row is judged; leave it out")
+            near = did_you_mean(key, _READING_KEYS)
+            raise ConfigurationError(
+                f"'{key}' has no meaning here, where every row is judged{near}; allowed: {', '.join(_READING_KEYS)}"
+            )
+    config = options.configured_data(context, file, assignments, None)[1]
+    if not isinstance(config, DataConfig):
+        if Path(file).suffix and not Path(file).exists():
+            raise ConfigurationError(f"'{file}' does not exist; give the path of a file")
+        raise ConfigurationError(f"'{file}' is running text; give a labelled file of yours, such as .csv or .jsonl")
     return config
 
 

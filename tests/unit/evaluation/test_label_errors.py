@@ -216,7 +216,9 @@ def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.Captur
     [
         (["demo"], "'demo' is a corpus"),
         (["wikitext-2"], "'wikitext-2' is running text; give a labelled file"),
+        (["missing.txt"], "'missing.txt' does not exist"),
         (["FILE", "fraction=0.5"], "'fraction' has no meaning here"),
+        (["FILE", "data.clen=0"], "did you mean 'clean'?); allowed: text_column"),
         (["FILE", "--output", "doubts.parquet"], "allowed: .csv"),
         (["FILE", "--output", "FILE"], "is the input itself"),
         (["FILE", "data.label_separator=;"], "several labels a row"),
