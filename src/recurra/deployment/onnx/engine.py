@@ -126,7 +126,7 @@ class OnnxEngine(Engine):
             return run_session(session, outputs, feeds)
 
         if len(lengths) == 1:
-            return compute(self.sessions.alone(lengths), np.zeros(1, dtype=np.int64))
+            return self.sessions.alone(lengths, lambda session: compute(session, np.zeros(1, dtype=np.int64)))
         results: list[npt.NDArray[Any]] = []
         most_tokens = 1 if self._units else batch_size * TOKENS_A_ROW
         for rows, computed in self.sessions.run(lengths, most_tokens, compute):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import statistics
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,8 +25,11 @@ Result = TypeVar("Result")
 # 1.22 to 1.24 gave logits of thousands for small int8 products on a processor with AMX; the operator set needs 1.23.
 OLDEST_RUNTIME = (1, 25)
 _ERRORS_ONLY = 3
-# The fewest tokens whose computation a second thread makes faster: in int8 a short text alone takes less on one.
+# The fewest tokens that a second thread makes faster on every processor; of fewer in int8 it depends, see `alone`.
 LONG_TEXT = {"int8": 192}
+SHORTEST = 8
+# Texts alone that one thread, and then all, compute before their times are compared; all must save so much.
+RACE, WORTH = 8, 0.9
 # What one thread computes best at once: it fits its cache.
 SMALL_BATCH = 8 * TOKENS_A_ROW
 # What a call takes beside its tokens, in tokens: 17 for int8 encoders of 384 and 256 wide, 20 in FP32 (docs/log.md).
@@ -37,15 +43,19 @@ class Sessions:
     """A loaded model, its threads put to work as suits what is asked.
 
     Batches are small, and each is computed by one thread beside the others: 1.2 to 1.3 times as fast as batches that
-    all threads share (`docs/log.md`). What comes alone is shared by all threads, but for a short text in int8. The
-    model is loaded once for one thread and once for all, the second time when it is first needed.
+    all threads share (`docs/log.md`). What comes alone is shared by all threads, but for a short text in int8 where
+    that does not help. The model is loaded once for one thread and once for all, the second time when it is first
+    needed.
     """
 
     def __init__(self, path: Path, precision: str, threads: int = 0) -> None:
         self.threads = threads or available_cores()
         self.long_text = LONG_TEXT.get(precision, 0)
         self._path, self._opened = path, _identity(path)
-        self._opening = threading.Lock()
+        self._opening, self._counting = threading.Lock(), threading.Lock()
+        # Computations under way, and how many in a row began beside no other.
+        self._computing = self._lonely = 0
+        self._raced: dict[int, list[float]] = {1: [], self.threads: []}
         # Whatever comes first: mostly a text alone.
         first = self.threads if self.long_text == 0 else 1
         self.session = open_session(path, first)
@@ -77,19 +87,58 @@ class Sessions:
     ) -> Iterator[tuple[Integers, Result]]:
         """Computes rows in batches of so many tokens at most; ``compute`` is called from several threads."""
         batches = self.cut(lengths, budget)
-        if len(batches) < 2:
-            yield from ((rows, compute(self.alone(lengths[rows]), rows)) for rows in batches)
-            return
-        session = self._session(1)
-        if self.threads == 1:
-            yield from ((rows, compute(session, rows)) for rows in batches)
-            return
-        with ThreadPoolExecutor(min(self.threads, len(batches))) as pool:
-            yield from zip(batches, pool.map(lambda rows: compute(session, rows), batches), strict=True)
+        if len(batches) == 1:
+            (rows,) = batches
+            yield rows, self.alone(lengths[rows], lambda session: compute(session, rows))
+        elif batches:
+            session = self._session(1)
+            with self._counted():
+                if self.threads == 1:
+                    yield from ((rows, compute(session, rows)) for rows in batches)
+                    return
+                with ThreadPoolExecutor(min(self.threads, len(batches))) as pool:
+                    yield from zip(batches, pool.map(lambda rows: compute(session, rows), batches), strict=True)
 
-    def alone(self, lengths: Integers) -> Any:
-        """The session for a batch of such lengths that has the machine to itself."""
-        return self._session(self.threads if int(lengths.max()) >= self.long_text else 1)
+    def alone(self, lengths: Integers, compute: Callable[[Any], Result]) -> Result:
+        """Computes a batch that comes alone: on all threads if that is faster, but beside others in int8 on one.
+
+        For a short text in int8, two threads take 0.7 to 0.9 times as long as one on some processors, and longer on
+        others. So the first texts are timed.
+        """
+        with self._counting:
+            threads, raced = self._threads_for(int(lengths.max()))
+        session = self._session(threads)
+        with self._counted() as others:
+            started = time.perf_counter()
+            result = compute(session)
+            cost = (time.perf_counter() - started) / (int(lengths.sum()) + TOKENS_OF_A_CALL)
+        if raced and not others:
+            self._raced[threads].append(cost)
+        return result
+
+    def _threads_for(self, tokens: int) -> tuple[int, bool]:
+        """Threads of a batch whose longest text has so many tokens, and whether it is to be timed."""
+        if tokens >= self.long_text and not (self._computing and self.long_text):
+            return self.threads, False
+        if self._computing or self._lonely < RACE or self.threads == 1 or tokens < SHORTEST:
+            return 1, False
+        for threads, costs in self._raced.items():
+            if len(costs) < RACE:
+                return threads, True
+        one, shared = (statistics.median(costs) for costs in self._raced.values())
+        return (self.threads if shared < WORTH * one else 1), False
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[int]:
+        """Counts a computation while it lasts; says how many others there are when it begins."""
+        with self._counting:
+            others, self._computing = self._computing, self._computing + 1
+            self._lonely = 0 if others else self._lonely + 1
+        try:
+            yield others
+        finally:
+            with self._counting:
+                self._computing -= 1
 
     def _session(self, threads: int) -> Any:
         """The model for so many threads; the one that is there if something else lies in the file's place by now."""

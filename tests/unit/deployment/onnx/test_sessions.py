@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from recurra.core.errors import UnavailableError
 from recurra.deployment.onnx import sessions as onnx_sessions
 from recurra.deployment.onnx.sessions import (
     LONG_TEXT,
+    RACE,
+    SHORTEST,
     SMALL_BATCH,
     TOKENS_OF_A_CALL,
     Sessions,
@@ -97,6 +100,22 @@ def test_a_long_text_alone_has_all_threads(opened: list[int]) -> None:
     assert ran(sessions, [LONG]) == [(2, [0])] == ran(sessions, [LONG])
     assert ran(sessions, [LONG] * 2) == [(1, [0]), (1, [1])]
     assert opened == [1, 2]
+
+
+@pytest.mark.parametrize(("one", "both", "winner"), [(0.01, 0.001, 2), (0.001, 0.01, 1)])
+def test_short_texts_take_all_threads_where_those_are_faster_and_nothing_else_is_computed(
+    opened: list[int], one: float, both: float, winner: int
+) -> None:
+    sessions, lengths = Sessions(Path("model.onnx"), "int8", 2), np.array([20])
+
+    def compute(session: int) -> int:
+        time.sleep({1: one, 2: both}[session])
+        return session
+
+    taken = [sessions.alone(lengths, compute) for _ in range(2 * RACE + 2)]
+    assert taken == [1] * RACE + [2] * RACE + [winner] * 2 and opened == [1, 2]
+    assert sessions.alone(lengths, lambda _: sessions.alone(np.array([LONG]), compute)) == 1
+    assert sessions.alone(np.array([SHORTEST - 1]), compute) == 1
 
 
 def test_another_model_in_the_same_place_is_not_taken_for_it(opened: list[int], tmp_path: Path) -> None:
