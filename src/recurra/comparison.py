@@ -30,7 +30,7 @@ from recurra.study.run import preflight
 from recurra.study.spec import StudySpec, expand
 from recurra.study.status import within_minutes
 from recurra.tasks.base import ANSWERS_FILE, ENCODER, WORDS_AND_ENCODER, control_of, task_of_values
-from recurra.tasks.labelling.answers import PROBABILITIES, file_ids, id_column
+from recurra.tasks.labelling.answers import PROBABILITIES, file_rows, id_column
 from recurra.tasks.runs import Entry, resolve_model
 from recurra.tasks.study_data import Machine, StudyData
 
@@ -165,7 +165,7 @@ def _answers_file(name: str, given: Any, config: RunData, data: StudyData, outpu
         source = Path(config.test or config.name)
         if not source.is_file():
             raise DataError(f"{what} are of the corpus '{config.name}'; give a table with its ids or texts")
-        ids = file_ids(source, config)
+        ids = [row for row, _ in file_rows(source, config)]
         if getattr(given, "ndim", 1) == 2 or isinstance(first, list | tuple):
             names = data.rows(config.every_fold[0]).label_names
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
 from recurra.data.formats import check_text, join_cells, split_names
-from recurra.data.labels import DEFAULT_ID_COLUMN, as_identity, as_word, spelling_key
+from recurra.data.labels import DEFAULT_ID_COLUMN, as_identity, as_word, listed_places, spelling_key
 from recurra.data.splits import read_rows
 from recurra.data.tables import TableFile
 from recurra.deployment.decision import OneLabel
@@ -58,8 +59,8 @@ def read_answers(config: RunConfig, data: StudyData) -> Answers:
 
     Raises:
         ConfigurationError: If the file is another than was planned with.
-        DataError: If a test row has no answer or two different ones, or an answer is neither a label of the data nor
-            probabilities of all of them.
+        DataError: If a test row has no answer, a row is answered twice or is none of the data's, or an answer is
+            neither a label of the data nor probabilities of all of them.
     """
     # Every fold has all rows of the file.
     first = labelled(config.data).every_fold[0]
@@ -78,32 +79,43 @@ def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) 
         table, rows, labels_only = _rows_of(path, config, dataset, config.encoding)
     if planned is not None and hash_of_files([path]) != planned:
         raise ConfigurationError(f"{table.source} was changed after the comparison was planned; start it again")
-    wanted = {
-        row: text
-        for fold in config.every_fold
-        for split in [judged_split(data.rows(fold))]
-        for row, text in zip(split.ids, split.texts, strict=True)
-    }
-    of_ids = any(row.id in wanted for row in rows)
-    keys = {row: row if of_ids else text for row, text in wanted.items()}
-    asked, answers = set(keys.values()), dict[str, _Row]()
-    # Of rows that are no test rows answers may be there too.
-    for key, row in ((row.id if of_ids else row.text, row) for row in rows):
-        earlier = answers.setdefault(key, row)
-        if key in asked and not np.array_equal(earlier.scores, row.scores):
+    files = [Path(file) for file in (config.name, config.validation, config.test) if file and Path(file).is_file()]
+    known = [row for file in files for row in file_rows(file, config)]
+    known = known or [row for split in dataset.splits.values() for row in zip(split.ids, split.texts, strict=True)]
+    of_ids = bool({row.id for row in rows} & {row for row, _ in known})
+    key: Callable[[_Row], str] = (lambda row: row.id) if of_ids else (lambda row: row.text)
+    times = Counter(row if of_ids else text for row, text in known)
+    name = Path(config.name).name
+    rows = [row for row in rows if of_ids or row.text]
+    if strange := [row.place for row in rows if key(row) not in times]:
+        what = "an id" if of_ids else f"a text (column '{config.text_column}')"
+        raise DataError(
+            f"{table.source} has {len(strange):,} answers of no row of '{name}' ({table.unit} "
+            f"{listed_places(strange, 5)}); each needs {what} of '{name}'"
+        )
+    answers: dict[str, _Row] = {}
+    for row in rows:
+        earlier = answers.setdefault(key(row), row)
+        times[key(row)] -= 1
+        if times[key(row)] < 0 or (earlier is not row and (of_ids or not np.array_equal(earlier.scores, row.scores))):
             raise DataError(
                 f"{table.source} {table.unit} {row.place} answers the row of {table.unit} {earlier.place} again; give "
                 f"one answer a row{'' if of_ids else f', by its id where texts repeat (column {id_column(config)})'}"
             )
-    if missing := [row for row, key in keys.items() if key not in answers]:
+    wanted = {
+        row: row if of_ids else text
+        for fold in config.every_fold
+        for split in [judged_split(data.rows(fold))]
+        for row, text in zip(split.ids, split.texts, strict=True)
+    }
+    if missing := [row for row, of_row in wanted.items() if of_row not in answers]:
         folds = len(config.every_fold)
         every = f"with {folds} folds every row is a test row (--folds 1 tests a part of them): " if folds > 1 else ""
         raise DataError(
             f"{table.source} lacks the answers of {len(missing):,} of {len(wanted):,} test rows "
-            f"({', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}); {every}answer every row of "
-            f"'{Path(config.name).name}', by its id or its text"
+            f"({', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}); {every}answer every row of '{name}'"
         )
-    return Answers({row: answers[key].scores for row, key in keys.items()}, labels_only)
+    return Answers({row: answers[of_row].scores for row, of_row in wanted.items()}, labels_only)
 
 
 def judged_split(dataset: TextDataset) -> Any:
@@ -116,13 +128,23 @@ def id_column(config: DataConfig) -> str:
     return config.id_column or DEFAULT_ID_COLUMN
 
 
-def file_ids(path: Path, config: DataConfig) -> list[str]:
-    """Identities of all rows of a user's file in their order; of those left out for want of text or label the place."""
+def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
+    """Identity and cleaned text of all rows of a user's file, also of those that are left out for want of a label.
+
+    Where rows that are left out repeat an identity they are called by their place.
+    """
     judged, _ = read_rows(path, config)
     ids = dict(zip(judged.places, judged.ids, strict=True))
+    named = judged.ids != [f"{judged.unit}-{place}" for place in judged.places]
     table = TableFile(path, config.text_column.split(","), encoding=config.encoding)
-    columns = split_names(config.text_column, table.header)
-    return [ids.get(place, f"left out, {judged.unit} {place}") for place, _ in table.rows(columns)]
+    columns, column = split_names(config.text_column, table.header), id_column(config)
+    taken, rows = set(judged.ids), []
+    for place, cells in table.rows(columns, [column]):
+        own = as_identity(cells[-1], table.source, table.unit, place, column)
+        name = ids.get(place) or (own if named and own not in taken else "") or f"{table.unit}-{place}"
+        taken.add(name)
+        rows.append((name, _text(cells[:-1], table, place, config)))
+    return rows
 
 
 def _text(cells: Sequence[Any], table: TableFile, place: int, config: DataConfig) -> str:

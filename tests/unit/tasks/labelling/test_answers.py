@@ -120,7 +120,8 @@ def test_changed_answers_are_another_run(found: StudyResult, frame: Frame) -> No
 BAD = {
     "missing": (lambda rows: rows[:-1], "lacks the answers of 1 of 240 test rows"),
     "missing of folds": (lambda rows: rows[:-1], "with 5 folds every row is a test row"),
-    "doubled": (lambda rows: [*rows, ("r0", "negative"), ("r0", "positive")], " answers the row of line 2 again"),
+    "doubled": (lambda rows: [*rows, rows[0]], "line 242 answers the row of line 2 again"),
+    "unknown": (lambda rows: [*rows, ("r999", "positive")], "has 1 answers of no row of 'reviews.csv' (line 242)"),
     "label": (lambda rows: [("r0", "positiv"), *rows[1:]], "line 2 has the label 'positiv' (did you mean 'positive'?)"),
     "no label": (lambda rows: [("r0", ""), *rows[1:]], "line 2 has no label in column 'label'"),
 }
@@ -204,15 +205,20 @@ def test_answers_in_memory_are_found_by_texts_of_two_columns_and_labels_are_no_p
     assert score.figures["accuracy"].mean == 1.0
 
 
-def test_rows_that_are_left_out_and_another_encoding_are_no_matter(frame: Frame, tmp_path: Path) -> None:
+def test_an_id_that_a_left_out_row_repeats_and_another_encoding_are_no_matter(frame: Frame, tmp_path: Path) -> None:
     rows = pd.concat([frame, pd.DataFrame([{"text": "", "label": "positive", "id": "r1"}])], ignore_index=True)
     rows.loc[0, "text"] = "a café of note"
-    file = tmp_path / "reviews.csv"
-    rows.to_csv(file, index=False, encoding="cp1252")
+    rows.to_csv(tmp_path / "reviews.csv", index=False, encoding="cp1252")
     rows[:-1].to_csv(tmp_path / "file.csv", index=False, encoding="cp1252")
     rows[["text", "label"]][:-1].to_csv(tmp_path / "texts.csv", index=False, encoding="utf-8")
-    answers = {"listed": list(rows.label), "file": tmp_path / "file.csv", "texts": tmp_path / "texts.csv"}
-    how: dict[str, Any] = {"encoding": "cp1252", "folds": 1, "output": tmp_path / "o", "quiet": True}
-    found = recurra.compare(file, models="linear", predictions=answers, **how)
+    found = recurra.compare(
+        tmp_path / "reviews.csv",
+        models="linear",
+        predictions={"listed": list(rows.label), "file": tmp_path / "file.csv", "texts": tmp_path / "texts.csv"},
+        encoding="cp1252",
+        folds=1,
+        output=tmp_path / "o",
+        quiet=True,
+    )
     scores = {model.label: model.scores["test"].figures["accuracy"].mean for model in found.shown.tables[0].models}
     assert scores["listed"] == scores["file"] == scores["texts"] == 1.0
