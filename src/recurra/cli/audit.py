@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import present
-from recurra.core.terminal import one_line
+from recurra.cli.output import complain, present
 
 if TYPE_CHECKING:
     from recurra.core.record import AuditResult
@@ -83,11 +81,10 @@ def audit_study(
     from recurra.tasks.tables import CommandResult, Table
 
     runs, missing = load_runs([folder] if holds_any_record(folder) else run_folders(folder))
+    if not runs and holds_any_record(folder):
+        read_any_record(folder)  # says what is wrong with it
+    complain(*(f"no record: {run['run_id']}: {run['reason']}" for run in missing))
     if not runs:
-        if holds_any_record(folder):
-            read_any_record(folder)  # says what is wrong with it
-        for run in missing:
-            sys.stderr.write(one_line(f"no record: {run['run_id']}: {run['reason']}") + "\n")
         raise CheckpointError(
             f"'{folder}' holds no finished run; give the --output folder of 'recurra compare', 'study run' or 'train'"
         )
@@ -110,8 +107,6 @@ def audit_study(
         }
         for data, line in lines
     ]
-    for run in missing:
-        sys.stderr.write(one_line(f"no record: {run['run_id']}: {run['reason']}") + "\n")
     plain = {
         "study": str(folder),
         "audits": [{"data": data, **vars(line)} for data, line in lines],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from recurra.study.assignments import Assignments
     from recurra.tasks.base import Task
     from recurra.tasks.study_data import StudyData
+from recurra.cli.output import complain
 from recurra.models.exits.rules import summarise_rules
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
@@ -209,13 +209,12 @@ def one_run(place: Place, *, quiet: bool = False) -> Place:
     What is no folder at all, as a preset, is returned as it is.
     """
     from recurra.core.best_run import find_run
-    from recurra.core.terminal import one_line
 
     run = find_run(place)
     if not run.note:
         return place
     if not quiet:
-        sys.stderr.write(one_line(run.note) + "\n")
+        complain(run.note)
     return type(place)(run.folder)
 
 

@@ -58,6 +58,12 @@ def print_lines(lines: Sequence[str]) -> None:
         sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
 
 
+def complain(*lines: str) -> None:
+    """Says lines on standard error, each as one whatever stands in it."""
+    for line in lines:
+        sys.stderr.write(one_line(line) + "\n")
+
+
 def console() -> Console:
     """Standard output for a person; wide when it is not a terminal, so that logs are not cut."""
     from rich.console import Console
@@ -100,7 +106,7 @@ def present(shown: tables.CommandResult, *, as_json: bool) -> None:
 def present_failed(names: Sequence[str]) -> None:
     """Names failed audits on standard error and exits with 3 if there are any."""
     if names:
-        sys.stderr.write(one_line(f"AUDIT FAILED: {', '.join(dict.fromkeys(names))}") + "\n")
+        complain(f"AUDIT FAILED: {', '.join(dict.fromkeys(names))}")
         raise typer.Exit(EXIT_AUDIT)
 
 
@@ -111,7 +117,6 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
         typer.Exit: 1 if a run, an export or the timing failed, or the runs' own code if all failed with the same one;
             3 if an audit failed; 2 if no model stays within the limits that were asked for.
     """
-    failed = result.failed_runs
     if as_json:
         exports = [export.plain() for export in result.exports]
         places = {"output": str(result.output), "report": str(result.report or "")}
@@ -119,25 +124,20 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
         print_json({**places, **use, **result.summary, "exports": exports, "timing_error": result.timing_error})
     else:
         _print_study(result, wide=wide)
-    for outcome in failed:
-        sys.stderr.write(one_line(f"error: {outcome.config.run_id}: {outcome.error}") + "\n")
-    if failed:
-        codes = {outcome.exit_code for outcome in failed}
-        raise typer.Exit(codes.pop() if len(failed) == len(result.outcomes) and len(codes) == 1 else EXIT_FAILED)
-    for export in result.failed_exports:
-        sys.stderr.write(one_line(f"error: {export.key}: {export.reason}") + "\n")
-    if result.failed_exports:
-        raise typer.Exit(EXIT_FAILED)
-    if result.timing_error is not None:
-        sys.stderr.write(one_line(f"error: {result.timing_error}") + "\n")
-        raise typer.Exit(EXIT_FAILED)
-    if result.failed_audits:
-        sys.stderr.write(one_line(f"AUDIT FAILED: {'; '.join(result.failed_audits)}") + "\n")
-        raise typer.Exit(EXIT_AUDIT)
-    for unmet in result.unmet_limits:
-        sys.stderr.write(one_line(f"error: {unmet}") + "\n")
-    if result.unmet_limits:
-        raise typer.Exit(EXIT_INPUT)
+    # The first kind of trouble decides.
+    failed, timing, audits = result.failed_runs, result.timing_error, result.failed_audits
+    codes = {outcome.exit_code for outcome in failed}
+    of_runs = codes.pop() if len(codes) == 1 and len(failed) == len(result.outcomes) else EXIT_FAILED
+    for code, lines in (
+        (of_runs, [f"error: {outcome.config.run_id}: {outcome.error}" for outcome in failed]),
+        (EXIT_FAILED, [f"error: {export.key}: {export.reason}" for export in result.failed_exports]),
+        (EXIT_FAILED, [] if timing is None else [f"error: {timing}"]),
+        (EXIT_AUDIT, [f"AUDIT FAILED: {'; '.join(audits)}"] if audits else []),
+        (EXIT_INPUT, [f"error: {unmet}" for unmet in result.unmet_limits]),
+    ):
+        if lines:
+            complain(*lines)
+            raise typer.Exit(code)
 
 
 def _print_study(result: StudyResult, *, wide: bool) -> None:

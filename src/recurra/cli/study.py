@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import EXIT_INPUT, command_line, present, present_study
-from recurra.core.terminal import one_line
+from recurra.cli.output import EXIT_INPUT, command_line, complain, present, present_study
 
 if TYPE_CHECKING:
     from recurra.study.export_plan import PlannedExport
@@ -62,10 +60,8 @@ def present_view(view: StudyView, *, as_json: bool) -> None:
     counts = ", ".join(f"{number} {state}" for state, number in view.counts.items())
     table = Table("runs", f"{view.name}: {counts}", rows)
     present(CommandResult(view.plain(), [table, [*lines, *_exports(view.exports)]]), as_json=as_json)
-    refused = [run for run in view.runs if run.state == "refused"]
-    for run in refused:
-        sys.stderr.write(one_line(f"error: {run.reason}") + "\n")
-    if refused:
+    if refused := [f"error: {run.reason}" for run in view.runs if run.state == "refused"]:
+        complain(*refused)
         raise typer.Exit(EXIT_INPUT)
 
 

@@ -35,7 +35,7 @@ def claim_folder(config: RunConfig, folder: Path) -> AnyRecord | None:
     """
     path = folder / CONFIG_NAME
     if path.exists():
-        present = RunConfig.parse(read_yaml(path), source=f"'{path}'")
+        present = load_run_config(folder)
         if present.config_hash != config.config_hash:
             raise StorageError(
                 f"'{folder}' holds another run ({present.run_id}, wanted {config.run_id}); choose another --output"
