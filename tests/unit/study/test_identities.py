@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel, create_model
 
 from committed import committed
 from exported import export_record
-from growing import DEFAULT, LATER, grown
 from language_records import exits_record, language_record
 from recurra.core.configuration import HashedSettings, Settings
 from recurra.core.errors import CheckpointError
@@ -24,6 +24,33 @@ from recurra.core.sealed import FileEntry, Sealed
 from recurra.deployment.export.manifest import CalibrationRecord, ExportManifest
 from recurra.deployment.export_record import ExportedExits, ExportRecord
 from recurra.tasks.base import RunConfig, tasks
+
+LATER, DEFAULT = "a_later_key", 7
+
+
+@cache
+def grown(cls: type[BaseModel], every: type[BaseModel] = BaseModel) -> type[Any]:
+    """A subclass with the key `LATER`, whose value is `DEFAULT` unless it is given, down to the innermost class."""
+    changed: dict[str, Any] = {}
+    for name, field in cls.model_fields.items():
+        annotation = _grown_type(field.annotation, every)
+        if annotation is not field.annotation:
+            changed[name] = (annotation, ... if field.is_required() else field.get_default(call_default_factory=True))
+    if issubclass(cls, every):
+        changed[LATER] = (int, DEFAULT)
+    return create_model(f"Grown{cls.__name__}", __base__=cls, **changed)
+
+
+def _grown_type(annotation: Any, every: type[BaseModel]) -> Any:
+    if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
+        return grown(annotation, every)
+    parts = get_args(annotation)
+    swapped = tuple(_grown_type(part, every) for part in parts)
+    if all(new is old for new, old in zip(swapped, parts, strict=True)):
+        return annotation
+    origin = get_origin(annotation)
+    return reduce(or_, swapped) if origin in (Union, UnionType) else origin[swapped]
+
 
 EXITS = CalibrationRecord(exits=[1], asked=0.99, source="rows", rows=0)
 
