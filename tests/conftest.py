@@ -26,6 +26,9 @@ from typing import Any
 import hypothesis
 import pytest
 
+from recurra.cli.main import main
+from reviews import Command, Said, snapshot, train_linear, train_tiny
+
 # The same examples every time, and no clock: this suite also runs on machines that are busy with something else.
 hypothesis.settings.register_profile("recurra", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("recurra")
@@ -66,19 +69,52 @@ def data_root() -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a tiny recurrent model that knows its texts; nobody writes into it."""
+    return train_tiny(tmp_path_factory.mktemp("trained"), "max_epochs=3", "learning_rate=5e-3", "batch_size=8")
+
+
+@pytest.fixture(scope="session")
+def linear_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the linear model; nobody writes into it."""
+    return train_linear(tmp_path_factory.mktemp("fitted"))
+
+
+@pytest.fixture(scope="session")
+def onnx_exports(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """ONNX exports of the tiny model by precision; nobody writes into them."""
+    from recurra.deployment.export.build import export_run
+    from recurra.deployment.export.manifest import ExportOptions
+
+    root = tmp_path_factory.mktemp("onnx")
+    for precision in ("fp32", "int8"):
+        export_run(run, root / precision, ExportOptions("onnx", precision))
+    return {precision: root / precision for precision in ("fp32", "int8")}
+
+
 @pytest.fixture
-def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in this process, asserts its exit code, and returns what it wrote."""
+
+    def run(*arguments: object, code: int = 0) -> Said:
+        capsys.readouterr()
+        ended = main([str(argument) for argument in arguments])
+        said = Said(*capsys.readouterr())
+        assert ended == code, said.err
+        return said
+
+    return run
+
+
+@pytest.fixture
+def refused(tmp_path: Path, command: Command) -> Callable[..., str]:
     """Runs a command that must be refused and returns its one line; nothing below ``tmp_path`` may change."""
 
     def run(*arguments: object) -> str:
-        from recurra.cli.main import main
-        from reviews import snapshot
-
-        capsys.readouterr()
         before = snapshot(tmp_path)
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert (code, out) == (2, ""), err
+        out, err = command(*arguments, code=2)
+        assert out == ""
         assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
         assert "Traceback" not in err
         assert snapshot(tmp_path) == before

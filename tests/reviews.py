@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from recurra.cli.main import main
 
@@ -27,6 +27,21 @@ num_recurrences: 2
 TINY_DATA = ("data.trained_vocab_size=200", "data.max_length=24")
 
 Row = tuple[str, str]
+
+
+class Said(NamedTuple):
+    """What a command wrote."""
+
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+# The fixture `command`: words of a command line, and the exit code that they must give.
+Command = Callable[..., Said]
 
 
 def review_rows(rows: int = 240, seed: int = 0) -> list[Row]:

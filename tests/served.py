@@ -63,6 +63,13 @@ def slow_model(name: str = "slow") -> tuple[ServedModel, SlowEngine]:
     return ServedModel(classifier, described), engine
 
 
+def prompt_model(name: str = "slow") -> tuple[ServedModel, SlowEngine]:
+    """One that answers at once."""
+    model, engine = slow_model(name)
+    engine.open.set()
+    return model, engine
+
+
 @dataclass
 class DeepEngine(Engine):
     """A model of several recurrences that is the surer the deeper it goes; texts are told apart as by `SlowEngine`."""
@@ -141,6 +148,13 @@ class Running:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.ask("POST", path, raw, {"Content-Type": "application/json", **headers})
 
+    def classify(self, text: Any, **more: Any) -> Any:
+        """The prediction of a text, or those of a list of them, by the first model that answers."""
+        answer = self.post({"text": text, **more})
+        assert answer.status == 200, answer.body
+        predictions = answer.json["results"][0]["predictions"]
+        return predictions[0] if isinstance(text, str) else predictions
+
     def raw(self, *parts: bytes, wait_s: float = 0.0) -> bytes:
         """Sends bytes as they are, waits before the last, and reads until the server closes."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
@@ -187,7 +201,6 @@ def running(
 @contextlib.contextmanager
 def prompt_server(limits: ServerLimits | None = None, key: str | Sequence[str] | None = None) -> Iterator[Running]:
     """Serves a model that answers at once."""
-    model, engine = slow_model()
-    engine.open.set()
+    model, _ = prompt_model()
     with running([model], limits, key) as server:
         yield server

@@ -1,16 +1,25 @@
-"""Runs of a tiny model on a small file."""
+"""Runs of a tiny model on a small file, killed and started again or trained by two processes."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from interrupted import execute, in_a_process
+from recurra.core.record import read_any_record
 from recurra.data.configuration import DataConfig
+from recurra.study.plan import claim_folder
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import make_run
+from recurra.tasks.study_data import Machine
 from recurra.training.protocols import load_protocol
-from reviews import write_reviews, write_tiny_model
+from reviews import snapshot, write_reviews, write_tiny_model
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,46 @@ class TrainedRun:
     def root(self) -> Path:
         """Folder of the data file and of the cache."""
         return self.folder.parent
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """The epochs of a run, but for their time."""
+    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "wall_s"} for line in lines]
+
+
+def assert_same_result(folder: Path, other: Path) -> None:
+    """Weights, tokenizer, predictions, history and figures are equal, bit for bit; nothing else is left."""
+    for part in ("model", "predictions"):
+        assert snapshot(folder / part) == snapshot(other / part)
+    assert history(folder) == history(other)
+    ours, theirs = read_any_record(folder), read_any_record(other)
+    for name in ("run_id", "config", "config_hash", "seed", "data", "model", "metrics", "audits", "mistakes"):
+        assert getattr(ours, name, None) == getattr(theirs, name, None), name
+    assert not (folder / "checkpoints").exists() and not (folder / ".lock").exists()
+
+
+def assert_goes_on_after(moments: list[str], trained: TrainedRun, folder: Path) -> None:
+    """Killed at each moment and started again, the run ends as if nothing had been."""
+    for moment in moments:
+        assert in_a_process(execute, trained.config.plain(), folder, [moment]) == -signal.SIGKILL
+        assert not (folder / "record.json").exists()
+    assert in_a_process(execute, trained.config.plain(), folder, []) == 0
+    assert_same_result(folder, trained.folder)
+
+
+def train_in_two_processes(config: RunConfig, folder: Path) -> str:
+    """Trains a run in the processes that torchrun starts; returns what they wrote to stderr."""
+    folder.mkdir()
+    claim_folder(config, folder)
+    machine = Machine(threads=1, latency=False, cache_dir=folder.parent / "cache")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launch, "-m", "recurra.study.worker", str(folder), machine.to_json()],
+        capture_output=True, text=True, check=False, timeout=220, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
 
 
 def tiny_run(root: Path, **values: Any) -> RunConfig:

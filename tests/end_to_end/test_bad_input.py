@@ -76,7 +76,6 @@ def test_a_bad_file_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["model.hiden_size=8"], "'hiden_size' (did you mean 'hidden_size'?)"),
         (["model.hidden_size=7"], "'num_attention_heads' is 4"),
         (["--precision", "fp8"], "'precision' is \"fp8\""),
         (["--tokenizer", "bert-base-cased"], "unknown tokenizer 'bert-base-cased' (did you mean 'bert-base-uncased'?)"),

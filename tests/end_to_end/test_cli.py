@@ -10,17 +10,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from recurra.cli.main import main
 from recurra.core.configuration import read_yaml
 from recurra.core.record import RunRecord, read_record
 from recurra.study.plan import plan_study
 from recurra.study.spec import load_study
-from reviews import TINY_DATA, review_rows, snapshot, write_csv, write_reviews, write_tiny_model
+from reviews import TINY_DATA, Command, review_rows, write_csv, write_reviews, write_tiny_model
 
 # Far beyond what anything here takes: a busy machine is no failure.
 PATIENCE_S = 900
@@ -121,15 +119,14 @@ def test_the_report_is_one_file_that_names_every_model(study: Study) -> None:
 
 
 def test_the_same_command_again_does_nothing_again(
-    study: Study, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    study: Study, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in (study.folder / "out" / "runs").rglob("*") if path.is_file()}
     monkeypatch.chdir(study.folder)
     monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
-    assert main(study.arguments) == 0
-    out, err = capsys.readouterr()
-    assert "2 runs, 2 done, 0 to do; tokenizer: trained" in err
-    assert json.loads(out)["tables"] == json.loads(study.done.stdout)["tables"]
+    again = command(*study.arguments)
+    assert "2 runs, 2 done, 0 to do; tokenizer: trained" in again.err
+    assert again.json["tables"] == json.loads(study.done.stdout)["tables"]
     after = {path: path.stat().st_mtime_ns for path in (study.folder / "out" / "runs").rglob("*") if path.is_file()}
     assert after == before
 
@@ -141,79 +138,47 @@ def test_the_study_file_plans_the_same_runs(study: Study, monkeypatch: pytest.Mo
     assert read_yaml("out/study.yaml")["seeds"] == [0]
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> Any:
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == code
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.parametrize("model", ["linear", "tiny"])
 def test_a_run_is_evaluated_and_predicts_as_recorded(
-    model: str, study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: str, study: Study, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(study.folder)
     monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
     folder, record = study.records[model]
-    result = answer(capsys, "evaluate", folder, "--json")
+    result = command("evaluate", folder, "--json").json
     assert result["metrics"]["confusion_matrix"] == record.metrics["test"].confusion_matrix
     assert result["metrics"]["loss"] == pytest.approx(record.metrics["test"].loss, abs=1e-6)
 
     rows = [*review_rows(50, seed=3), ("", "positive"), ("<b>  </b>", "negative")]
     source, output = write_csv(tmp_path / "new.csv", rows), tmp_path / "p.parquet"
-    counts = answer(capsys, "predict", folder, "--input", source, "--output", output, "--json")
+    counts = command("predict", folder, "--input", source, "--output", output, "--json").json
     assert (counts["rows"], counts["empty"]) == (52, 1)
     table = pq.read_table(output).to_pydict()
     assert table["text"] == [text for text, _ in rows]
 
     texts = [text for text, _ in rows[:5]]
-    some = answer(capsys, "predict", folder, *texts, "--json")["predictions"]
+    some = command("predict", folder, *texts, "--json").json["predictions"]
     assert [row["label"] for row in some] == table["label_predicted"][:5]
     assert [row["probability"] for row in some] == pytest.approx(table["probability"][:5], abs=1e-5)
-    assert main(["predict", str(folder), *texts]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = command("predict", folder, *texts).out.splitlines()
     assert [line.split("\t")[::2] for line in lines] == [[row["label"], row["text"]] for row in some]
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_does_not_stop_the_others(
-    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
-    write_reviews(tmp_path / "reviews.csv")
-    write_tiny_model(tmp_path / "tiny.yaml")
-    # A folder of something else stands where the tiny model's run would go.
-    blocked = tmp_path / "out" / "runs" / study.records["tiny"][0].name
-    blocked.mkdir(parents=True)
-    (blocked / "letter.txt").write_text("dear\n")
-    assert main([*study.arguments, "--no-latency", "--no-estimate"]) == 1
-    out, err = capsys.readouterr()
-    errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and blocked.name in errors[0] and "not a run folder of ours" in errors[0]
-    answered = json.loads(out)
-    assert [model["preset"] for model in answered["tables"][0]["models"]] == ["linear"]
-    assert [run["run_id"] for run in answered["failed_runs"]] == [blocked.name]
-    assert snapshot(blocked) == {"letter.txt": b"dear\n"}
-    assert blocked.name in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_a_leak_is_loud(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leak_is_loud(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_reviews(tmp_path / "reviews.csv")
     write_csv(tmp_path / "test.csv", review_rows()[:60])
     options = ["--models", "linear", "--output", "out", "--no-latency"]
-    assert main(["compare", "reviews.csv", "--test", "test.csv", "--no-estimate", *options]) == 3
-    out, err = capsys.readouterr()
+    out, err = command("compare", "reviews.csv", "--test", "test.csv", "--no-estimate", *options, code=3)
     assert "AUDIT FAILED" in err and "leakage.exact.test" in err and "FAILED" in out
     assert "leakage" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert main(["audit", "study", "out"]) == 3
-    assert "leakage.exact.test" in capsys.readouterr().out
+    assert "leakage.exact.test" in command("audit", "study", "out", code=3).out
 
 
 @pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
@@ -242,7 +207,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(
     )
     assert "Traceback" not in rest
     assert not (tmp_path / "run" / "record.json").exists()
-    record = answer(capsys, *arguments)
+    record = command(*arguments).json
     assert (record["training"]["resumed"], record["training"]["epochs"]) == (1, 40)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
+import json
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,14 +18,77 @@ import typer.main
 import yaml
 
 import recurra
-from containerfile import Stage, reaches_the_builder, read_stages
 from recurra.cli.main import make_app
-from recurra.deployment.export.build import export_run
-from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.serving.limits import ServerLimits
-from reviews import train_tiny
-from served import running, slow_model
+from served import prompt_model, running, slow_model
 from server_process import ask, started
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction, its continued lines joined."""
+
+    name: str
+    value: str
+
+    @property
+    def words(self) -> list[str]:
+        """An instruction in its JSON form, which no shell reads."""
+        found = json.loads(self.value[self.value.index("[") :])
+        assert all(isinstance(word, str) for word in found)
+        return list(found)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: what it starts from, what it is called, and what it does."""
+
+    base: str
+    name: str
+    instructions: list[Instruction]
+
+    def all(self, name: str) -> list[Instruction]:
+        return [one for one in self.instructions if one.name == name]
+
+    def last(self, name: str) -> Instruction:
+        return self.all(name)[-1]
+
+
+def read_stages(path: Path) -> tuple[dict[str, str], list[Stage]]:
+    """The arguments before the first stage, and the stages."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    joined = re.sub(r"\s*\\\n\s*", " ", "\n".join(lines))
+    arguments: dict[str, str] = {}
+    stages: list[Stage] = []
+    for line in filter(None, joined.splitlines()):
+        name, _, value = line.partition(" ")
+        if name == "FROM":
+            base, _, called = value.partition(" AS ")
+            stages.append(Stage(base, called, []))
+        elif not stages:
+            assert name == "ARG", line
+            key, _, default = value.partition("=")
+            arguments[key] = default
+        else:
+            stages[-1].instructions.append(Instruction(name, value))
+    return arguments, stages
+
+
+def reaches_the_builder(name: str, ignore: Path) -> bool:
+    """Whether a file is part of the build context; the last pattern that fits decides."""
+    kept = True
+    parts = PurePosixPath(name).parts
+    starts = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    for line in ignore.read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        pattern = line.removeprefix("!")
+        anywhere = pattern.startswith("**/")
+        names = parts if anywhere else starts
+        if any(fnmatch.fnmatch(start, pattern.removeprefix("**/")) for start in names):
+            kept = line.startswith("!")
+    return kept
+
 
 ROOT = Path(__file__).resolve().parents[2]
 ARGUMENTS, STAGES = read_stages(ROOT / "Dockerfile")
@@ -107,8 +173,7 @@ def health_check(port: int) -> int:
 
 
 def test_the_health_check_tells_ready_from_not() -> None:
-    model, engine = slow_model()
-    engine.open.set()
+    model, _ = prompt_model()
     # A key does not shut the check out.
     with running([model], ServerLimits(), key=KEY) as server:
         assert health_check(server.port) == 0
@@ -174,12 +239,11 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_the_server_writes_no_file(tmp_path: Path) -> None:
+def test_the_server_writes_no_file(onnx_exports: dict[str, Path], tmp_path: Path) -> None:
     """As a root that is read only would have it: no file may get a byte, and there is no home."""
-    export_run(train_tiny(tmp_path), tmp_path / "onnx", ExportOptions("onnx", "fp32"))
     key = tmp_path / "key"
     key.write_text(f"{KEY}\n", encoding="utf-8")
-    command = [sys.executable, "-c", PROGRAM, "serve", f"model={tmp_path / 'onnx'}", "--port", 0, "--threads", 1]
+    command = [sys.executable, "-c", PROGRAM, "serve", f"model={onnx_exports['fp32']}", "--port", 0, "--threads", 1]
     environment = {"HOME": "/nonexistent", "TMPDIR": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
     environment["PYTHONPATH"] = str(ROOT / "src")
     with started([*command, "--api-key-file", key], environment) as (_, said):

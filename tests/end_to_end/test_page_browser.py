@@ -15,7 +15,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import ServedModel
-from served import Running, deep_model, prompt_server, running, slow_model
+from served import Running, deep_model, prompt_model, prompt_server, running
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
 
@@ -29,8 +29,7 @@ NASTY = "<img src=x onerror=\"document.title='taken'\"> " + "Donaudampfschifffah
 def server() -> Iterator[Running]:
     models = []
     for name in ("small", "large"):
-        model, engine = slow_model(name)
-        engine.open.set()
+        model, _ = prompt_model(name)
         models.append(model)
     with running(models, examples=EXAMPLES) as found:
         yield found
@@ -78,7 +77,7 @@ def shown(page: Any) -> list[tuple[str, str, list[str]]]:
 
 
 def wanted(server: Running, text: str, model: str) -> tuple[str, str, list[str]]:
-    prediction = server.post({"text": text, "model": model}).json["results"][0]["predictions"][0]
+    prediction = server.classify(text, model=model)
     shares = sorted(prediction["probabilities"].values(), reverse=True)
     return model, prediction["label"], [f"{100 * share:.1f} %" for share in shares]
 
@@ -138,7 +137,7 @@ def thoughts(page: Any, card: int = 0) -> list[list[str]]:
 
 def in_table(server: Running, text: str, model: str, mark: str) -> list[list[str]]:
     """What the table should hold, from the server's answer."""
-    prediction = server.post({"text": text, "model": model, "recurrences": True}).json["results"][0]["predictions"][0]
+    prediction = server.classify(text, model=model, recurrences=True)
     labels = sorted(prediction["probabilities"], key=lambda name: -prediction["probabilities"][name])[:3]
     rows = [["Recurrence", *labels]]
     for step in prediction["recurrences"]:
@@ -183,7 +182,7 @@ def test_texts_stop_early_if_the_box_is_ticked(deep_server: Running, visit: Any)
     page.locator("#text").focus()
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("#results .card")
-    early = deep_server.post({"text": "a", "exit_rule": "calibrated"}).json["results"][0]["predictions"][0]
+    early = deep_server.classify("a", exit_rule="calibrated")
     shares = [f"{100 * share:.1f} %" for share in sorted(early["probabilities"].values(), reverse=True)]
     assert shown(page)[0] == ("reviews", early["label"], shares)
     assert thoughts(page) == in_table(deep_server, "a", "reviews", "stopped")
@@ -212,7 +211,7 @@ def test_the_slider_says_after_which_recurrence_texts_stop(deep_server: Running,
     page.locator("#text").fill("a")
     page.locator("#classify").click()
     page.wait_for_selector("#results .card")
-    first = deep_server.post({"text": "a", "exit_after": 1}).json["results"][0]["predictions"][0]
+    first = deep_server.classify("a", exit_after=1)
     shares = [f"{100 * share:.1f} %" for share in sorted(first["probabilities"].values(), reverse=True)]
     assert shown(page)[0] == ("reviews", first["label"], shares)
 
@@ -231,7 +230,7 @@ def test_words_are_shaded_by_what_they_do(server: Running, visit: Any, width: in
     button.focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("#results .words")
-    prediction = server.post({"text": text, "model": "small", "explain": True}).json["results"][0]["predictions"][0]
+    prediction = server.classify(text, model="small", explain=True)
     assert page.locator("#results .words").inner_text() == text and page.locator("#results .words b").count() == 0
     most = max(abs(word["effect"]) for word in prediction["words"])
     wanted = [
@@ -251,8 +250,7 @@ def test_words_are_shaded_by_what_they_do(server: Running, visit: Any, width: in
 
 
 def test_words_of_several_labels_are_shaded_label_by_label(visit: Any) -> None:
-    model, engine = slow_model("several")
-    engine.open.set()
+    model, engine = prompt_model("several")
     for thresholds, given in (([0.1, 0.1], True), ([0.99, 0.98], False)):
         decision = AnyLabels(["no", "yes"], thresholds, ";")
         several = ServedModel(Classifier(engine, ["no", "yes"], decision=decision), model.description)
@@ -263,7 +261,7 @@ def test_words_of_several_labels_are_shaded_label_by_label(visit: Any) -> None:
             page.click("#classify")
             page.click("#results .why")
             page.wait_for_selector("#results .words")
-            told = server.post({"text": "a lovely film", "explain": True}).json["results"][0]["predictions"][0]
+            told = server.classify("a lovely film", explain=True)
             texts, notes = page.locator("#results .words"), page.locator("#results .words + p").all_inner_texts()
             assert texts.all_inner_texts() == ["a lovely film"] * len(told["words_by_label"])
             assert len(notes) == (2 if given else 1)
@@ -278,8 +276,7 @@ def test_a_file_is_classified_in_parts_and_comes_back(visit: Any) -> None:
     stream = io.StringIO()
     writer = csv.writer(stream, delimiter=";", lineterminator="\r\n")
     writer.writerows([("label", "Text", "number"), *(("mine", text, number) for text, number in rows)])
-    model, engine = slow_model()
-    engine.open.set()
+    model, engine = prompt_model()
     with running([model], ServerLimits(max_texts=5)) as server:
         found = visit(server, width=360)
         page = found.page
@@ -303,7 +300,7 @@ def test_a_file_is_classified_in_parts_and_comes_back(visit: Any) -> None:
             link.click()
         written = list(csv.DictReader(io.StringIO(download.value.path().read_text(encoding="utf-8"), newline="")))
         assert len(engine.batches) == 5 and max(map(len, engine.batches)) == 5
-        answers = [server.post({"text": text}).json["results"][0]["predictions"][0] for text, _ in rows]
+        answers = [server.classify(text) for text, _ in rows]
     assert [(row["Text"], row["number"], row["label"]) for row in written] == [(*row, "mine") for row in rows]
     for row, one in zip(written, answers, strict=True):
         assert row["label_predicted"] == one["label"]
@@ -312,14 +309,13 @@ def test_a_file_is_classified_in_parts_and_comes_back(visit: Any) -> None:
 
 
 def test_a_model_that_gives_no_label_where_it_is_not_sure_says_so(visit: Any) -> None:
-    model, engine = slow_model()
-    engine.open.set()
+    model, _ = prompt_model()
     texts = [f"text {number}" for number in range(12)]
     classifier = model.classifier
     bound = float(np.median(classifier.predict_proba(texts).max(axis=1)))
     classifier.decision = classifier.decision.abstaining_below(bound)
     with running([model]) as server:
-        answers = [server.post({"text": text}).json["results"][0]["predictions"][0] for text in texts]
+        answers = [server.classify(text) for text in texts]
         doubtful = next(text for text, answer in zip(texts, answers, strict=True) if answer["abstained"])
         found = visit(server)
         page = found.page

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from reviews import train_linear
-
 MOST_GROWTH_MIB = 200
 
 
@@ -33,12 +31,11 @@ def write_rows(path: Path, rows: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_million_rows_grow_the_memory_by_less_than_200_mib(tmp_path: Path) -> None:
-    run = train_linear(tmp_path)
+def test_a_million_rows_grow_the_memory_by_less_than_200_mib(linear_run: Path, tmp_path: Path) -> None:
     small, large, output = tmp_path / "small.csv", tmp_path / "large.csv", tmp_path / "p.csv"
     write_rows(small, 1_000)
     write_rows(large, 1_000_000)
-    growth = peak_mib(run, large, output) - peak_mib(run, small, tmp_path / "q.csv")
+    growth = peak_mib(linear_run, large, output) - peak_mib(linear_run, small, tmp_path / "q.csv")
     assert growth < MOST_GROWTH_MIB
     number = 0
     with output.open(encoding="utf-8") as stream:

@@ -22,7 +22,7 @@ from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions, read_manifest
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import open_models
-from reviews import review_rows, snapshot, train_tiny
+from reviews import review_rows, snapshot
 from served import running
 from server_process import ask, started
 
@@ -36,16 +36,13 @@ sys.exit(f"imported {heavy}" if heavy else code)
 """
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("served")
-    export_run(train_tiny(root), root / "fp32", ExportOptions("onnx", "fp32"))
-    return root / "fp32"
+@pytest.fixture
+def exported(onnx_exports: dict[str, Path]) -> Path:
+    return onnx_exports["fp32"]
 
 
-def test_alone_int8_answers_do_not_depend_on_what_others_ask(exported: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "int8"
-    export_run(exported.parent / "tiny", folder, ExportOptions("onnx", "int8"))
+def test_alone_int8_answers_do_not_depend_on_what_others_ask(onnx_exports: dict[str, Path]) -> None:
+    folder = onnx_exports["int8"]
     texts = [*TEXTS, "great " * 20, ""]
     classifier = Classifier.open(folder, threads=1)
     wanted = [classifier.predict_proba([text])[0].tolist() for text in texts]
@@ -64,7 +61,7 @@ def serving(*arguments: object) -> list[object]:
 
 
 def test_an_onnx_export_is_served_without_torch_replaced_by_a_signal_and_ends_well(
-    exported: Path, tmp_path: Path
+    run: Path, exported: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(exported, tmp_path / "small"))
     with started(serving(folder, "--port", 0, "--threads", 1)) as (process, said):
@@ -75,7 +72,7 @@ def test_an_onnx_export_is_served_without_torch_replaced_by_a_signal_and_ends_we
         assert status == 200
         np.testing.assert_allclose(found, Classifier.open(exported).predict_proba(TEXTS), atol=1e-5)
         before = answer["results"][0]
-        export_run(exported.parent / "tiny", folder, ExportOptions("onnx", "fp32", overwrite=True))
+        export_run(run, folder, ExportOptions("onnx", "fp32", overwrite=True))
         process.send_signal(signal.SIGHUP)
         end = time.monotonic() + 30
         while (after := ask(said["url"], {"text": TEXTS})[1]["results"][0])["content_hash"] == before["content_hash"]:

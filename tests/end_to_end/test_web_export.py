@@ -6,7 +6,7 @@ import contextlib
 import csv
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from recurra import Classifier
 from recurra.cli.main import main
 from recurra.data.cleaning import CAREFUL, browser_steps, clean_text
 from recurra.data.encoding import encode_windows
-from reviews import TINY_DATA, review_rows, train_linear, train_tiny, write_csv, write_tiny_model
+from reviews import TINY_DATA, review_rows, train_tiny, write_csv, write_tiny_model
 
 # What two languages may read in two ways: white space, case, words, tags, accents, special tokens.
 AWKWARD = [
@@ -165,7 +165,6 @@ def test_ids_of_ten_thousand_real_texts(page: Any, folder: Path, data_root: Path
     assert found == [ids[start:end].tolist() for start, end in itertools.pairwise(offsets)]
 
 
-def test_what_a_web_export_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = train_linear(tmp_path)
-    assert main(["export", str(run), "--format", "web", "--output", str(tmp_path / "web")]) == 2
-    assert "linear model is not written as web" in capsys.readouterr().err
+def test_what_a_web_export_cannot_be(linear_run: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    said = refused("export", linear_run, "--format", "web", "--output", tmp_path / "web", "--quiet")
+    assert "linear model is not written as web" in said

@@ -10,9 +10,12 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from email import message_from_bytes
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,13 +26,86 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import recurra
-from installation import Environment, closure, make_environment
 from recurra import Classifier
 from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.deployment.export.build import export_run
-from recurra.deployment.export.manifest import ExportOptions
-from reviews import review_rows, train_linear, train_tiny
+from reviews import review_rows
 from server_process import ask, started
+
+
+def closure(requirements: Iterable[str]) -> dict[str, Distribution]:
+    """The installed distributions that meet requirements, and all that these require, by name."""
+    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, str]] = set()
+    waiting = [Requirement(line) for line in requirements]
+    while waiting:
+        wanted = waiting.pop()
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        name = canonicalize_name(wanted.name)
+        for extra in ("", *wanted.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            found[name] = distribution(name)
+            for line in found[name].requires or []:
+                inner = Requirement(line)
+                if inner.marker is None or inner.marker.evaluate({"extra": extra}):
+                    inner.marker = None
+                    waiting.append(inner)
+    return found
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An interpreter of its own."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def packages(self) -> Path:
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        return self.folder / "lib" / version / "site-packages"
+
+    def run(self, *command: object) -> subprocess.CompletedProcess[str]:
+        """Runs one of its programs in an empty folder, where nothing of the source tree can be found."""
+        empty = self.folder / "empty"
+        empty.mkdir(exist_ok=True)
+        return subprocess.run(
+            [str(self.folder / "bin" / str(command[0])), *map(str, command[1:])],
+            capture_output=True, text=True, cwd=empty, env=self.variables, timeout=120, check=False,
+        )  # fmt: skip
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
+
+    def pip(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Runs our pip for it; it can reach no index, and reads no configuration."""
+        command = [sys.executable, "-m", "pip", "--python", self.python, *arguments]
+        if arguments[0] == "install":
+            command += ["--no-index", "--no-input"]
+        variables = {**self.variables, "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        return subprocess.run(
+            [*map(str, command)], capture_output=True, text=True, env=variables, timeout=120, check=False
+        )
+
+
+def make_environment(folder: Path, distributions: Iterable[Distribution]) -> Environment:
+    """Makes an environment of distributions that are linked from the running one, and of nothing else."""
+    venv.create(folder, with_pip=False)
+    made = Environment(folder)
+    for one in distributions:
+        for top in {file.parts[0] for file in one.files or []} - {"..", "__pycache__"}:
+            link = made.packages / top
+            if not link.exists():
+                link.symlink_to(Path(str(one.locate_file(top))))
+    return made
+
 
 pytestmark = pytest.mark.slow
 
@@ -100,18 +176,16 @@ def test_another_clone_at_another_time_gives_the_same_bytes(source: Path, wheel:
     assert (clone / "dist" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("exported")
-    export_run(train_tiny(root), root / "onnx", ExportOptions("onnx", "int8"))
-    return root / "onnx"
+@pytest.fixture
+def exported(onnx_exports: dict[str, Path]) -> Path:
+    return onnx_exports["int8"]
 
 
 @pytest.fixture(scope="module")
-def linear(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("linear")
-    export_run(train_linear(root), root / "exported-linear")
-    return root / "exported-linear"
+def linear(linear_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("linear") / "exported-linear"
+    export_run(linear_run, folder)
+    return folder
 
 
 def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
@@ -235,13 +309,13 @@ def test_bills_of_materials_name_all_that_is_installed(source: Path, without_tor
     assert packages_of(of_image) == installed
 
 
-def test_so_does_a_linear_model(without_torch: Environment, linear: Path, tmp_path: Path) -> None:
+def test_so_does_a_linear_model(without_torch: Environment, linear: Path, linear_run: Path, tmp_path: Path) -> None:
     environment = without_torch
     wanted = Classifier.open(linear)
     comparison = tmp_path / "comparison"
-    shutil.copytree(linear.parent / "linear", comparison / "runs" / "linear")
+    shutil.copytree(linear_run, comparison / "runs" / "linear")
     BestRunRecord(folder="runs/linear", model="linear", seed=0, why="the best.").write(comparison / BEST_NAME)
-    for folder in (linear, linear.parent / "linear", comparison):
+    for folder in (linear, linear_run, comparison):
         predicted = environment.run("recurra", "predict", folder, *TEXTS, "--json")
         assert predicted.returncode == 0, predicted.stderr
         rows = json.loads(predicted.stdout)["predictions"]
@@ -273,8 +347,7 @@ def test_pyarrow_is_asked_for_where_parquet_is_meant(without_torch: Environment,
     assert audited.stderr.endswith("is not installed; pip install recurra\n"), audited.stderr
 
 
-def test_what_needs_torch_says_so_in_one_line(without_torch: Environment, exported: Path) -> None:
-    run = exported.parent / "tiny"
+def test_what_needs_torch_says_so_in_one_line(without_torch: Environment, run: Path) -> None:
     for command in (("predict", run, "a text"), ("serve", run, "--port", 0), ("evaluate", run)):
         refused = without_torch.run("recurra", *command)
         assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), refused.stderr

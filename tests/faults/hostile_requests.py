@@ -15,7 +15,7 @@ from typing import Any
 from faults.hostile import Case, Target, Verdict
 from faults.mutations import mutate_bytes, mutate_value, to_json
 from recurra.deployment.serving.limits import ServerLimits
-from served import HEAD, Running, deep_model, mark, running, slow_model
+from served import HEAD, Running, deep_model, mark, prompt_model, running
 
 # Small, so that what is beyond them comes up, and no case has to wait for them long.
 LIMITS = ServerLimits(max_texts=8, max_characters=2000, max_body_bytes=32_768, body_timeout_s=1.0, timeout_s=5.0)
@@ -50,8 +50,7 @@ _TOLD = (b"Traceback", b'File "', b"site-packages")
 
 @contextlib.contextmanager
 def _served() -> Iterator[Running]:
-    slow, engine = slow_model()
-    engine.open.set()
+    slow, _ = prompt_model()
     with running([slow, deep_model("deep", ["no", "yes"], threshold=0.8)], LIMITS) as server:
         yield server
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
-from interrupted import execute, in_a_process
 from recurra.core.progress import Reporter
-from recurra.core.record import read_record
 from recurra.data.configuration import DataConfig
 from recurra.study.assignments import read_assignments
 from recurra.study.run import execute_run
@@ -41,20 +37,3 @@ def test_a_run_trains_on_them_first_and_says_so(tmp_path: Path, capsys: pytest.C
     assert record.data.splits.keys() == {"train", "held_out", "validation", "test"}
     assert (record.training.protocol, record.training.epochs, record.training.resumed) == ("tuned-treebank", 1, 0)
     assert not (tmp_path / "run" / "checkpoints").exists()
-
-
-@pytest.mark.slow
-def test_a_run_killed_in_every_stage_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = run_of(tmp_path).plain()
-    for name, moments in (
-        ("whole", []),
-        ("killed", ["first step", "marker of checkpoint 2"]),
-    ):
-        for moment in moments:
-            assert in_a_process(execute, config, tmp_path / name, [moment], False, tmp_path) == -signal.SIGKILL
-        assert in_a_process(execute, config, tmp_path / name, [], False, tmp_path) == 0
-    ours, theirs = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("killed", "whole"))
-    assert all((ours[key] == theirs[key]).all() for key in theirs)
-    killed, whole = read_record(tmp_path / "killed"), read_record(tmp_path / "whole")
-    assert killed.metrics == whole.metrics
-    assert (killed.training.resumed, whole.training.resumed) == (1, 0)

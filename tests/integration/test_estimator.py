@@ -27,7 +27,7 @@ from recurra import Classifier, RecurraClassifier
 from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, ConfigurationError, StorageError, UnusedLabelWarning
 from recurra.core.record import read_record
-from reviews import review_rows, snapshot, write_csv, write_tiny_model
+from reviews import Command, review_rows, snapshot, write_csv, write_tiny_model
 from tiny_encoder import write_tiny_encoder
 
 # One epoch of a tiny model often learns one label.
@@ -66,17 +66,8 @@ def test_it_is_trained_as_the_command_trains(tiny: str, tmp_path: Path) -> None:
     other = review_rows(40, seed=1)
     for name, rows in (("train", ROWS), ("other", other)):
         write_csv(tmp_path / f"{name}.csv", rows)
-    arguments = [
-        "train",
-        "--model",
-        tiny,
-        "--data",
-        str(tmp_path / "train.csv"),
-        "--protocol",
-        "finetune",
-        "--seed",
-        "3",
-    ]
+    arguments = ["train", "--model", tiny, "--data", str(tmp_path / "train.csv"), "--protocol", "finetune"]
+    arguments += ["--seed", "3"]
     arguments += [part for split in ("validation", "test") for part in (f"--{split}", str(tmp_path / "other.csv"))]
     arguments += ["--output", str(tmp_path / "run"), "--tokenizer", "trained", "--cache-dir", str(tmp_path / "cache")]
     keys = {"max_epochs": 3, "batch_size": 32, "learning_rate": 0.01}
@@ -264,7 +255,7 @@ def test_no_file_stays_and_the_process_is_left_as_it_was(
 
 
 def test_what_is_saved_is_a_run_and_is_read_back_as_it_was(
-    fitted: RecurraClassifier, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fitted: RecurraClassifier, tmp_path: Path, command: Command
 ) -> None:
     fitted.save(tmp_path / "kept")
     with pytest.raises(
@@ -277,12 +268,11 @@ def test_what_is_saved_is_a_run_and_is_read_back_as_it_was(
     assert (again.predict_proba(TEXTS) == wanted).all() and again.get_params() == fitted.get_params()
     assert again.classes_.dtype == fitted.classes_.dtype and again.history_ == fitted.history_
     assert (Classifier.from_run(tmp_path / "kept").predict_proba(TEXTS) == wanted).all()
-    assert main(["predict", str(tmp_path / "kept"), TEXTS[0]]) == 0
-    assert LABELS[0] in capsys.readouterr().out
+    assert LABELS[0] in command("predict", tmp_path / "kept", TEXTS[0]).out
     write_csv(tmp_path / "rows.csv", ROWS)
-    assert main(["evaluate", str(tmp_path / "kept"), "--data", str(tmp_path / "rows.csv")]) == 0
-    assert main(["evaluate", str(tmp_path / "kept")]) == 2
-    assert "was trained on texts in memory, which were not kept" in capsys.readouterr().err
+    command("evaluate", tmp_path / "kept", "--data", tmp_path / "rows.csv")
+    said = command("evaluate", tmp_path / "kept", code=2).err
+    assert "was trained on texts in memory, which were not kept" in said
 
 
 def test_what_was_changed_or_is_something_else_is_not_read(fitted: RecurraClassifier, tmp_path: Path) -> None:

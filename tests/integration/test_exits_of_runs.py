@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +22,35 @@ from recurra.models.loading import load_classifier_model
 from recurra.report.summary import load_runs
 from recurra.tasks.labelling.evaluation import own_split
 from rendered import part_rows, summarise_folders
-from reviews import review_rows, train_linear, train_tiny
+from reviews import Command, review_rows, train_linear
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier with exits, one without, a linear model, and a language model."""
+def folders(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A classifier with exits, one without, a linear model, and a language model; exits are written into them."""
     root = tmp_path_factory.mktemp("runs")
-    for name, keys in {"exits": ("model.exits=[1]", "max_epochs=3", "learning_rate=3e-3"), "plain": ()}.items():
-        (root / name).mkdir()
-        train_tiny(root / name, *keys)
-    train_linear(root)
     text = write_text(root / "river.txt")
     arguments = ["train", "--model", "crt-tiny", "--data", str(text), "--output", str(root / "text"), "--quiet"]
     assert main([*arguments, "--threads", "1", *TINY_KEYS, *TEXT_KEYS, *PROTOCOL]) == 0
-    return root
+    exits = shutil.copytree(runs["exits"], root / "exits")
+    return {"exits": exits, "plain": runs["plain"], "linear": train_linear(root), "text": root / "text"}
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    capsys.readouterr()
-    code = main(["exits", *map(str, arguments), "--threads", "1", "--json"])
-    out, err = capsys.readouterr()
-    assert code == 0, err
-    return json.loads(out)
+@pytest.fixture
+def exits_of(command: Command) -> Callable[..., Any]:
+    """What ``recurra exits`` answers."""
+
+    def run(*arguments: object) -> Any:
+        return command("exits", *arguments, "--threads", 1, "--json").json
+
+    return run
 
 
-def test_a_classifier_keeps_its_labels(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_classifier_keeps_its_labels(folders: dict[str, Path], exits_of: Callable[..., Any]) -> None:
     for agreement in (0.99, 0.5):
-        found = asked(capsys, runs / "exits" / "tiny", "--agreement", agreement)
+        found = exits_of(folders["exits"], "--agreement", agreement)
         assert found["chosen"]["quality"] >= agreement
         if found["judged"] is not None:
             judged = found["judged"]
@@ -59,26 +59,29 @@ def test_a_classifier_keeps_its_labels(runs: Path, capsys: pytest.CaptureFixture
             assert all(each["speed_up"] == pytest.approx(each["full_ms"] / each["exits_ms"]) for each in found["timed"])
     # Half of the labels stay whatever the exit says, so every row may leave at once.
     assert set(judged["taken"]) == {"1", "2"} and judged["taken"]["1"] > 0
-    model = load_classifier_model(runs / "exits" / "tiny" / "model")
+    model = load_classifier_model(folders["exits"] / "model")
     assert model.config.exits == [1] and len(model.exit_classifiers) == 1
 
 
-def test_a_language_model_keeps_its_loss(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tight, loose = (asked(capsys, runs / "text", "--bound", bound) for bound in (0.005, 10.0))
+def test_a_language_model_keeps_its_loss(
+    folders: dict[str, Path], exits_of: Callable[..., Any], command: Command
+) -> None:
+    tight, loose = (exits_of(folders["text"], "--bound", bound) for bound in (0.005, 10.0))
     for found, bound in ((tight, 0.005), (loose, 10.0)):
         assert found["chosen"]["quality"] <= found["chosen"]["full"] * (1 + bound)
     assert loose["chosen"]["mean_recurrences"] == 1 and loose["judged"]["taken"]["1"] > 0
     assert loose["judged"]["split"] == "test" and np.isfinite(loose["judged"]["exits"])
     assert ConfidenceRule(**{key: loose["chosen"]["rule"][key] for key in ("start", "decay", "floor")})
-    capsys.readouterr()
-    assert main(["exits", str(runs / "text"), "--bound", "10", "--threads", "1"]) == 0
-    said = capsys.readouterr().out
+    said = command("exits", folders["text"], "--bound", 10, "--threads", 1).out
     assert "chosen on validation for loss at most 1000 %" in said and "Recurrences taken" in said and "Speed-up" in said
 
 
-def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = asked(capsys, runs / "text", "--bound", 10.0, "--keep")
-    kept, record = read_exits(runs / "text"), read_language_record(runs / "text")
+def test_what_is_kept_is_every_exit_and_the_rule(
+    folders: dict[str, Path], exits_of: Callable[..., Any], command: Command
+) -> None:
+    run = folders["text"]
+    found = exits_of(run, "--bound", 10.0, "--keep")
+    kept, record = read_exits(run), read_language_record(run)
     assert kept is not None and (kept.run_id, kept.split, kept.num_recurrences) == (record.run_id, "test", 2)
     # All tokens leave at an exit: its own loss, as the evaluation of the run has it.
     heads = record.metrics["test"].heads
@@ -92,16 +95,15 @@ def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.Capt
     assert [timed.batch_size for timed in kept.fixed[0].timed] == [1, 32]
     assert found["fixed"][0]["timed"][1]["speed_up"] == pytest.approx(kept.fixed[0].timed[1].speed_up)
     assert kept.chosen is not None and kept.chosen.loss == found["judged"]["exits"]
-    (run,), _ = load_runs([runs / "text"])
-    assert run.beside == kept
-    capsys.readouterr()
-    assert main(["exits", str(runs / "text"), "--threads", "1", "--keep"]) == 0
-    assert "Every exit by itself, and the published schedule" in capsys.readouterr().out
+    (loaded,), _ = load_runs([run])
+    assert loaded.beside == kept
+    said = command("exits", run, "--threads", 1, "--keep").out
+    assert "Every exit by itself, and the published schedule" in said
 
 
-def test_a_classifier_keeps_every_exit_and_the_schedule(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = runs / "exits" / "tiny"
-    asked(capsys, run, "--agreement", 1.0, "--keep")
+def test_a_classifier_keeps_every_exit_and_the_schedule(folders: dict[str, Path], exits_of: Callable[..., Any]) -> None:
+    run = folders["exits"]
+    exits_of(run, "--agreement", 1.0, "--keep")
     kept, record = read_exits(run), read_record(run)
     assert kept is not None and (kept.run_id, kept.split, kept.full_loss) == (record.run_id, "test", None)
     classifier, split = Classifier.from_run(run, precision="fp32"), own_split(record, "test", None)
@@ -120,30 +122,28 @@ def test_a_classifier_keeps_every_exit_and_the_schedule(runs: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("folder", "extra", "line"),
+    ("words", "line"),
     [
-        ("plain/tiny", (), "this model was trained without; train one with exits"),
-        ("linear", (), "is a linear model, which has no exits"),
-        ("exits/tiny", ("--bound", 0.1), "'--bound' has no meaning here"),
-        ("text", ("--agreement", 0.9), "'--agreement' has no meaning here"),
+        (("exits", "plain"), "this model was trained without; train one with exits"),
+        (("exits", "linear"), "is a linear model, which has no exits"),
+        (("exits", "exits", "--bound", 0.1), "'--bound' has no meaning here"),
+        (("exits", "text", "--agreement", 0.9), "'--agreement' has no meaning here"),
+        (("predict", "linear", "a text", "--exit", 1), "needs a Transformer; this model has no recurrences"),
+        (("predict", "exits", "a text", "--exit", 1, "--input", "x"), "an exit rule is for texts and single files"),
     ],
 )
 def test_a_mistake_is_one_line(
-    runs: Path, folder: str, extra: tuple[Any, ...], line: str, capsys: pytest.CaptureFixture[str]
+    folders: dict[str, Path], words: tuple[Any, ...], line: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    capsys.readouterr()
-    assert main(["exits", str(runs / folder), *map(str, extra)]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and line in err and err.count("\n") == 1
+    name, folder, *extra = words
+    assert line in refused(name, folders[folder], *[tmp_path if word == "x" else word for word in extra])
 
 
-def test_predict_stops_early(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, texts = runs / "exits" / "tiny", [text for text, _ in review_rows(12)]
+def test_predict_stops_early(folders: dict[str, Path], command: Command) -> None:
+    run, texts = folders["exits"], [text for text, _ in review_rows(12)]
 
     def predicted(*extra: object) -> Any:
-        capsys.readouterr()
-        assert main(["predict", str(run), *texts, "--precision", "fp32", "--json", *map(str, extra)]) == 0
-        rows = json.loads(capsys.readouterr().out)["predictions"]
+        rows = command("predict", run, *texts, "--precision", "fp32", "--json", *extra).json["predictions"]
         return [list(row["probabilities"].values()) for row in rows]
 
     classifier = Classifier.from_run(run, precision="fp32")
@@ -166,19 +166,6 @@ def test_predict_stops_early(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
         np.testing.assert_allclose(found, classifier.decision.probabilities(spoke.numpy())[0], atol=1e-5)
 
 
-def test_predict_refuses_exits_that_are_not_there(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for folder, extra, line in (
-        ("linear", ("--exit", 1), "an exit rule needs a Transformer; this model has no recurrences"),
-        ("exits/tiny", ("--exit", 1, "--input", runs), "an exit rule is for texts and single files"),
-    ):
-        capsys.readouterr()
-        assert main(["predict", str(runs / folder), "a text", *map(str, extra)]) == 2
-        assert line in capsys.readouterr().err
-
-
-def test_a_trained_language_run_generates(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    arguments = ["generate", str(runs / "text"), "the river", "--max-new-tokens", "8", "--exit-rule", "confidence"]
-    assert main(arguments) == 0
-    out, err = capsys.readouterr()
+def test_a_trained_language_run_generates(folders: dict[str, Path], command: Command) -> None:
+    out, err = command("generate", folders["text"], "the river", "--max-new-tokens", 8, "--exit-rule", "confidence")
     assert out.startswith("the river ") and "tokens a second" in err

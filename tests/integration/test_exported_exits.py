@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,15 @@ import pytest
 from scipy.special import bdtr
 
 from recurra import Classifier
-from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
+from recurra.core.progress import Reporter
 from recurra.deployment.engines.computation import Depth, Early
 from recurra.deployment.export.build import CheckRows, calibrate_exits, export_run
 from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export
 from recurra.deployment.serving.models import describe_model
 from recurra.models.exits.rules import ExitRule
 from recurra.models.exits.thresholds import depths_under
-from reviews import review_rows, write_csv
+from reviews import Command, review_rows, write_csv
 
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
 FORMATS = [("onnx", "fp32"), ("onnx", "int8"), ("safetensors", "fp32")]
@@ -64,7 +65,7 @@ def test_a_promise_is_repeated_by_the_export_and_the_server(runs: dict[str, Path
     assert exits is not None and (exits.confidence, exits.agreement_asked) == (0.9, 0.8)
 
 
-def test_calibrated_is_what_stop_early_takes(exports: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibrated_is_what_stop_early_takes(exports: dict[str, Any], command: Command) -> None:
     for folder, manifest in exports.values():
         classifier = Classifier.from_export(folder)
         full = classifier.predict_proba(TEXTS)
@@ -74,9 +75,7 @@ def test_calibrated_is_what_stop_early_takes(exports: dict[str, Any], capsys: py
         assert not np.allclose(wanted.probabilities, full)
         trace = classifier.trace(TEXTS)
         assert trace.stops_after is not None and trace.own_heads and set(trace.stops_after.tolist()) <= {1, 2}
-        capsys.readouterr()
-        assert main(["predict", str(folder), *TEXTS, "--exit-rule", "calibrated", "--json"]) == 0
-        rows = json.loads(capsys.readouterr().out)["predictions"]
+        rows = command("predict", folder, *TEXTS, "--exit-rule", "calibrated", "--json").json["predictions"]
         said = [list(row["probabilities"].values()) for row in rows]
         np.testing.assert_allclose(said, wanted.probabilities, rtol=1e-3, atol=1e-5)
 
@@ -89,7 +88,7 @@ def test_calibrated_is_what_stop_early_takes(exports: dict[str, Any], capsys: py
         ("exits", ("--agreement", "1", "--confidence", "0.9"), "no rows can promise an agreement of 1"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_a_mistake_of_export_is_one_line(
     runs: dict[str, Path], name: str, more: tuple[str, ...], line: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     output = tmp_path / "out"
@@ -109,9 +108,9 @@ def test_a_mistake_of_predict_is_one_line(
     assert line in refused("predict", exports["onnx-int8"][0], "a text", *more)
 
 
-def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(runs: dict[str, Path], tmp_path: Path) -> None:
-    import shutil
-
+def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = write_csv(tmp_path / "rows.csv", [(text,) for text in TEXTS], ("text",))
     options = ExportOptions("onnx", "fp32", rows_file=rows, agreement=0.8)
     manifest = export_run(runs["exits"], tmp_path / "file", options)
@@ -123,12 +122,14 @@ def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(runs: dict[str
     source = Path(record["config"]["data"]["name"])
     aside = source.rename(source.with_suffix(".aside"))
     try:
-        manifest = export_run(lost, tmp_path / "out", ExportOptions("onnx", "fp32"))
+        manifest = export_run(lost, tmp_path / "out", ExportOptions("onnx", "fp32"), reporter=Reporter())
     finally:
         aside.rename(source)
     assert manifest.exits is not None and manifest.exits.rule is None and manifest.exits.rows == 0
     assert "not calibrated" in manifest.exits.describe()
-    assert "Not calibrated" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "Not calibrated" in card and "labels are not known" in card
+    assert "not checked on the run's own rows: " in capsys.readouterr().err
     with pytest.raises(ConfigurationError, match="was not calibrated"):
         Classifier.from_export(tmp_path / "out").stop_early()
 

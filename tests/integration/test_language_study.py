@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from interrupted import execute, in_a_process
 from language_runs import TINY, write_text
-from recurra.cli.main import main
 from recurra.core.configuration import write_yaml
 from recurra.core.record import read_language_record
 from recurra.study.plan import plan_study
 from recurra.study.spec import load_study
+from reviews import Command
 
 TEXT = {"name": "river.txt", "context": 16, "tokenizer": "trained", "trained_vocab_size": 300}
 
@@ -39,17 +37,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    assert main([*arguments, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.slow
-def test_from_plan_to_report(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_plan_to_report(folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
-    where = ["--output", "out"]
-    plan = answer(capsys, "study", "plan", "leak.yaml", *where, "--cache-dir", "cache", "--calibrate")
+    where = ["leak.yaml", "--output", "out"]
+    plan = command("study", "plan", *where, "--cache-dir", "cache", "--calibrate", "--json").json
     assert plan["counts"] == {"to do": 2} and plan["remaining_flops"] > 0 and plan["remaining_s"] > 0
     costs = [run["training_flops"] for run in plan["runs"]]
     assert costs[0] == costs[1] == plan["training_flops"] / 2
@@ -60,7 +53,7 @@ def test_from_plan_to_report(folder: Path, capsys: pytest.CaptureFixture[str], m
     first.folder.mkdir(parents=True)
     assert in_a_process(execute, first.config.plain(), first.folder.resolve(), []) == 0
     before = (first.folder / "record.json").read_bytes()
-    found = answer(capsys, "study", "run", "leak.yaml", *where, "--workers", "1", "--threads", "1", "--quiet", code=3)
+    found = command("study", "run", *where, "--workers", 1, "--threads", 1, "--quiet", "--json", code=3).json
     assert (first.folder / "record.json").read_bytes() == before
     table = found["tables"][0]
     assert [(model["label"], model["leaks"]) for model in table["models"]] == [("tiny", False), ("tiny-leaks", True)]
@@ -79,14 +72,10 @@ def test_from_plan_to_report(folder: Path, capsys: pytest.CaptureFixture[str], m
     parts = {path.name for path in (folder / "out" / "tables").glob("*.csv")}
     assert parts >= {"results.csv", "audits.csv"}
 
-    status = answer(capsys, "study", "status", "out")
-    assert status["counts"] == {"done": 2}
-    assert answer(capsys, "study", "report", "leak.yaml", *where, code=3)["tables"] == found["tables"]
-    done = answer(capsys, "study", "plan", "leak.yaml", *where, "--cache-dir", "cache")
+    assert command("study", "status", "out", "--json").json["counts"] == {"done": 2}
+    assert command("study", "report", *where, "--json", code=3).json["tables"] == found["tables"]
+    done = command("study", "plan", *where, "--cache-dir", "cache", "--json").json
     assert done["counts"] == {"done": 2} and done["remaining_flops"] == 0
-    assert main(["study", "plan", "leak.yaml", *where, "seeds=[0,1]"]) == 0
-    assert "from 1 of its own records here" in capsys.readouterr().out
-    assert main(["audit", "study", "out"]) == 3
-    assert "causality.final" in capsys.readouterr().out
-    assert main(["study", "report", "leak.yaml", *where]) == 3
-    assert "exit-1" in capsys.readouterr().out
+    assert "from 1 of its own records here" in command("study", "plan", *where, "seeds=[0,1]").out
+    assert "causality.final" in command("audit", "study", "out", code=3).out
+    assert "exit-1" in command("study", "report", *where, code=3).out

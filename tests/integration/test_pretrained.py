@@ -15,7 +15,6 @@ from scipy.special import softmax
 import recurra.tasks.labelling.teacher as teacher_module
 from recurra import Classifier
 from recurra.adaptation import AdaptationOptions, adapt
-from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError, RunError
 from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord, read_record
@@ -32,7 +31,7 @@ from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS
-from reviews import review_rows
+from reviews import Command, review_rows
 from tiny_encoder import write_tiny_encoder
 
 QUIET = Reporter(quiet=True)
@@ -138,7 +137,7 @@ def test_texts_without_labels_are_learned_by_the_teachers_answers(root: Path, ta
 
 @pytest.mark.parametrize(("preset", "variant"), [("linear-tuned", True), ("linear-tuned", False), ("static", True)])
 def test_a_linear_model_learns_the_answers_to_texts_with_and_without_labels(
-    root: Path, taught_by: Path, tmp_path: Path, preset: str, variant: bool
+    root: Path, taught_by: Path, tmp_path: Path, preset: str, variant: bool, command: Command
 ) -> None:
     more = tmp_path / "more.txt"
     more.write_text("\n".join(text for text, _ in review_rows(60, seed=9)), encoding="utf-8")
@@ -161,7 +160,7 @@ def test_a_linear_model_learns_the_answers_to_texts_with_and_without_labels(
     assert record.model.kind == "linear" and record.model.description.endswith("on a teacher's answers")
     assert "teacher.test" in {audit.name for audit in record.audits}
     assert record.learning_curve is None
-    assert main(["evaluate", str(tmp_path / "run"), "--data", str(root / "reviews.csv")]) == 0
+    command("evaluate", tmp_path / "run", "--data", root / "reviews.csv")
 
     # The same from its parts: the teacher's probabilities, on labelled rows mixed with their label.
     dataset = load_dataset(data, None)
@@ -286,59 +285,38 @@ def test_a_teacher_of_a_study_has_the_seed_of_who_learns(root: Path) -> None:
 
 @pytest.mark.slow
 def test_a_comparison_from_an_encoder_is_one_table(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # SetFit stands in no comparison of many rows; tests/integration/test_setfit.py has one of few.
     monkeypatch.setattr("recurra.ladder.MOST_FEW_ROWS", 0)
-    output = tmp_path / "compared"
-    named = ["--from", str(root / "encoder"), "--plan", "0 (1)x2 3", "--seeds", "1", "--output", str(output)]
-    quick = [
-        "max_epochs=1",
-        "learning_rate=1e-2",
-        "data.max_length=24",
-        "--no-latency",
-        "--quiet",
-        "--workers",
-        "1",
-        "--threads",
-        "1",
-        "--folds",
-        "1",
-    ]
-    assert main(["compare", str(root / "reviews.csv"), *named, *quick, "--json", "--no-estimate"]) == 0
-    (table,) = json.loads(capsys.readouterr().out)["tables"]
-    assert {model["label"] for model in table["models"]} == {
-        "linear-tuned",
-        "encoder-and-words",
-        "encoder",
-        "encoder-small",
-    }
+    compare = ["compare", root / "reviews.csv", "--from", root / "encoder", "--plan", "0 (1)x2 3"]
+    compare += ["--seeds", 1, "--folds", 1, "--workers", 1, "--threads", 1, "--no-latency", "--no-estimate", "--quiet"]
+    compare += ["max_epochs=1", "learning_rate=1e-2", "data.max_length=24"]
+    (table,) = command(*compare, "--output", tmp_path / "compared", "--json").json["tables"]
+    labels = {model["label"] for model in table["models"]}
+    assert labels == {"linear-tuned", "encoder-and-words", "encoder", "encoder-small"}
     for model in table["models"]:
         record = read_record(Path(model["runs"][0]["folder"]))
         assert (record.teacher is not None) == (model["label"] == "encoder-small")
         assert record.training.protocol in ("finetune-small", "linear-tuned", "encoder-and-words")
         if record.teacher is not None:
             # It was trained first, though it comes later in the alphabet.
-            assert (
-                record.teacher.runs[0].startswith("reviews-default-encoder-finetune-small")
-                and record.teacher.compares_states
-            )
+            assert record.teacher.runs[0].startswith("reviews-default-encoder-finetune-small")
+            assert record.teacher.compares_states
     (teacher,) = (model["runs"][0]["folder"] for model in table["models"] if model["label"] == "encoder")
-    named[-1] = str(tmp_path / "taught")
-    assert main(["compare", str(root / "reviews.csv"), *named, "--teacher", teacher, *quick, "--no-estimate"]) == 0
+    command(*compare, "--output", tmp_path / "taught", "--teacher", teacher)
     (student,) = (tmp_path / "taught" / "runs").glob("*encoder-small*")
     learned = read_record(student).teacher
     assert learned is not None and learned.runs == [Path(teacher).name]
 
 
-def test_a_comparison_names_what_it_lacks(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_names_what_it_lacks(root: Path, command: Command) -> None:
     for arguments, why in (
         (["--models", "linear", "--plan", "0 1"], "came without an encoder whose layers it chooses; add --from"),
         (["--from", str(root / "encoder"), "--teacher", "runs/x"], "came without a student; give --plan"),
         (["--from", "minimal"], "unknown encoder 'minimal'"),
     ):
-        assert main(["compare", str(root / "reviews.csv"), *arguments]) == 2
-        assert why in " ".join(capsys.readouterr().err.split())
+        assert why in " ".join(command("compare", root / "reviews.csv", *arguments, code=2).err.split())
 
 
 def test_what_cannot_teach_or_be_started_from_says_why(root: Path, taught_by: Path, tmp_path: Path) -> None:

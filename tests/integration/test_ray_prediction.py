@@ -15,9 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from recurra import Classifier
-from recurra.deployment.export.build import export_run
-from recurra.deployment.export.manifest import ExportOptions
-from reviews import train_tiny
 from small_study import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
@@ -73,11 +70,10 @@ def wait_for_work(output: Path, driver: subprocess.Popen[str], more_than: int) -
 
 
 def test_a_killed_driver_and_a_killed_node_cost_only_what_was_under_way(
-    cluster: subprocess.Popen[str], tmp_path: Path
+    cluster: subprocess.Popen[str], onnx_exports: dict[str, Path], tmp_path: Path
 ) -> None:
     texts = write_inputs(tmp_path / "in")
-    model, output = tmp_path / "onnx", tmp_path / "out"
-    export_run(train_tiny(tmp_path), model, ExportOptions("onnx", "fp32"))
+    model, output = onnx_exports["fp32"], tmp_path / "out"
     assert isinstance(cluster.args, list)
     command = [sys.executable, "-m", "recurra", "predict", str(model), "--input", str(tmp_path / "in")]
     command += ["--output", str(output), "--engine", "ray", "--address", cluster.args[-1], "--json"]

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_sample_weight
 
-from interrupted import MOMENTS, execute, execute_with_little_space, in_a_process, one_fast
+from interrupted import execute, execute_with_little_space, in_a_process, one_fast
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.record import RunRecord, read_record
@@ -27,24 +22,8 @@ from recurra.evaluation.predictions import read_predictions
 from recurra.models.names import MODEL_KEYS
 from recurra.study.plan import claim_folder
 from recurra.tasks.labelling.training import balanced_weights
-from recurra.tasks.study_data import Machine
 from reviews import snapshot, write_tiny_model
-from tiny_runs import TrainedRun
-
-
-def history(folder: Path) -> list[dict[str, float]]:
-    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "wall_s"} for line in lines]
-
-
-def assert_same_result(folder: Path, other: Path) -> None:
-    """Weights, tokenizer, predictions, history and figures are equal, bit for bit."""
-    for part in ("model", "predictions"):
-        assert snapshot(folder / part) == snapshot(other / part)
-    assert history(folder) == history(other)
-    ours, theirs = read_record(folder), read_record(other)
-    for name in ("run_id", "config", "config_hash", "seed", "data", "model", "metrics", "audits", "mistakes"):
-        assert getattr(ours, name) == getattr(theirs, name), name
+from tiny_runs import TrainedRun, assert_goes_on_after, assert_same_result, history, train_in_two_processes
 
 
 def test_a_finished_run_has_everything_that_the_interface_names(trained: TrainedRun) -> None:
@@ -115,15 +94,7 @@ def test_a_finished_run_is_not_run_again(trained: TrainedRun) -> None:
 def test_a_killed_run_started_again_gives_what_it_would_have_given(
     moments: list[str], trained: TrainedRun, tmp_path: Path
 ) -> None:
-    assert set(moments) <= set(MOMENTS)
-    folder, config = tmp_path / "run", trained.config.plain()
-    for moment in moments:
-        assert in_a_process(execute, config, folder, [moment]) == -signal.SIGKILL
-        assert not (folder / "record.json").exists()
-    assert in_a_process(execute, config, folder, []) == 0
-    assert_same_result(folder, trained.folder)
-    assert not (folder / "checkpoints").exists()
-    assert not (folder / ".lock").exists()
+    assert_goes_on_after(moments, trained, tmp_path / "run")
 
 
 @pytest.mark.parametrize("most_bytes", [400, 30_000])
@@ -140,46 +111,16 @@ def test_a_full_disk_is_one_clear_line_and_the_run_goes_on_when_there_is_space(
     assert_same_result(folder, trained.folder)
 
 
-def worker(folder: Path, machine: Machine) -> list[str]:
-    return [sys.executable, "-m", "recurra.study.worker", str(folder), machine.to_json()]
-
-
-@pytest.mark.slow
-def test_a_worker_killed_from_outside_goes_on_as_if_nothing_had_been(trained: TrainedRun, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    claim_folder(trained.config, folder)
-    machine = Machine(threads=1, latency=False, cache_dir=tmp_path / "cache")
-    with subprocess.Popen(worker(folder, machine), stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
-        while not (folder / "history.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        process.kill()
-    assert (folder / "history.jsonl").exists()
-    if process.returncode == 0:
-        pytest.skip("the run was over before it could be killed")
-    subprocess.run(worker(folder, machine), stderr=subprocess.PIPE, check=True, timeout=200)
-    assert_same_result(folder, trained.folder)
-
-
 @pytest.mark.slow
 def test_two_processes_train_one_model_and_leave_one_record(trained: TrainedRun, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    folder.mkdir()
-    claim_folder(trained.config, folder)
-    machine = Machine(threads=1, latency=False, cache_dir=tmp_path / "cache")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launch, *worker(folder, machine)[1:]],
-        capture_output=True, text=True, check=False, timeout=220, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    said = train_in_two_processes(trained.config, folder)
     record = read_record(folder)
     assert record.training.epochs == 3
     assert record.training.steps == read_record(trained.folder).training.steps // 2
     assert not (folder / "checkpoints").exists() and not (folder / ".lock").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "run"]
-    assert done.stderr.count(f"{trained.config.run_id}: evaluating") == 1
+    assert said.count(f"{trained.config.run_id}: evaluating") == 1
 
 
 def test_bf16_is_recorded_and_used(trained: TrainedRun, tmp_path: Path) -> None:

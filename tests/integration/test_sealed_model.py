@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from recurra import Classifier
-from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, RunError
 from recurra.core.sealed import SEAL_NAME, seal_model
+from reviews import Command
 from tiny_runs import TrainedRun
 
 WEIGHTS = "model.safetensors"
@@ -45,14 +45,12 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
 def test_what_was_changed_since_training_is_one_line(
-    damage: Callable[[Path], None], said: str, run: Path, capsys: pytest.CaptureFixture[str]
+    damage: Callable[[Path], None], said: str, run: Path, refused: Callable[..., str]
 ) -> None:
     damage(run)
     with pytest.raises(CheckpointError, match=said):
         Classifier.open(run)
-    assert main(["predict", str(run), "a text", "--json"]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and said in err and err.count("\n") == 1
+    assert said in refused("predict", run, "a text", "--json")
 
 
 def test_a_run_from_before_there_was_a_seal_is_read(run: Path) -> None:
@@ -62,9 +60,7 @@ def test_a_run_from_before_there_was_a_seal_is_read(run: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_weights_that_are_no_numbers_give_no_answer(
-    value: float, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_are_no_numbers_give_no_answer(value: float, run: Path, command: Command) -> None:
     path = run / "model" / WEIGHTS
     weights = load_file(path)
     weights["classifier.weight"] = np.full_like(weights["classifier.weight"], value)
@@ -72,8 +68,7 @@ def test_weights_that_are_no_numbers_give_no_answer(
     seal_model(run)
     with pytest.raises(RunError, match="no numbers for text 1 of 2"):
         Classifier.open(run).predict(["good", "bad"])
-    assert main(["predict", str(run), "a text", "--json"]) == 1
-    out, err = capsys.readouterr()
+    out, err = command("predict", run, "a text", "--json", code=1)
     # The document is written text by text, so it may have begun; it holds no answer and does not end.
     assert "its weights are damaged" in err and "NaN" not in out and "label" not in out
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import gc
 import json
@@ -25,17 +24,15 @@ from recurra.deployment.explanation import explain
 from recurra.deployment.serving.bodies import Prediction
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import ServedModel, name_folders, open_models
-from reviews import review_rows, train_linear, train_tiny
-from served import HEAD, Answer, Running, prompt_server, running, slow_model
+from reviews import review_rows
+from served import HEAD, Answer, Running, prompt_model, prompt_server, running, slow_model
 
 TEXTS = [text for text, _ in review_rows(40, seed=3)]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("served")
-    tiny = train_tiny(root, "max_epochs=3", "learning_rate=5e-3", "batch_size=8")
-    return {"tiny": tiny, "linear": train_linear(root)}
+def folders(run: Path, linear_run: Path) -> dict[str, Path]:
+    return {"tiny": run, "linear": linear_run}
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +62,10 @@ def test_answers_are_those_of_the_classifier(server: Running, folders: dict[str,
 
 
 def test_a_doubtful_text_gets_no_label_if_that_is_asked_for(server: Running) -> None:
-    plain = server.post({"text": TEXTS, "model": "other"}).json["results"][0]["predictions"]
+    plain = server.classify(TEXTS, model="other")
     highest = [max(one["probabilities"].values()) for one in plain]
     least = float(np.median(highest))
-    found = server.post({"text": TEXTS, "model": "other", "abstain_below": least}).json["results"][0]["predictions"]
+    found = server.classify(TEXTS, model="other", abstain_below=least)
     assert 0 < sum(one["abstained"] for one in found) < len(TEXTS)
     for before, one, sure in zip(plain, found, highest, strict=True):
         assert one["abstained"] == (sure < least) and one["probabilities"] == before["probabilities"]
@@ -87,13 +84,12 @@ def test_words_are_told_what_they_do(server: Running, folders: dict[str, Path]) 
             words, plain = one["words"], expected.plain()
             assert [word["text"] for word in words] == [word["text"] for word in plain]
             assert [word["effect"] for word in words] == pytest.approx([word["effect"] for word in plain], abs=1e-5)
-    assert "words" not in server.post({"text": texts}).json["results"][0]["predictions"][0]
-    assert server.post({"text": "!!", "explain": True}).json["results"][0]["predictions"][0]["words"] == []
+    assert "words" not in server.classify(texts)[0]
+    assert server.classify("!!", explain=True)["words"] == []
 
 
 def test_explaining_stays_within_the_limits() -> None:
-    model, engine = slow_model()
-    engine.open.set()
+    model, engine = prompt_model()
     words = "a b c d e f g h i j k l m n o p"
     # A request does not wait behind itself: the queue has no room for its texts and their parts together.
     with running([model], ServerLimits(max_texts=8, max_body_bytes=2048, max_waiting_texts=1)) as found:
@@ -109,8 +105,7 @@ def test_explaining_stays_within_the_limits() -> None:
 
 @pytest.fixture
 def several() -> ServedModel:
-    model, engine = slow_model("several")
-    engine.open.set()
+    model, engine = prompt_model("several")
     decision = AnyLabels(["no", "yes"], [0.7, 0.4], ";")
     return ServedModel(Classifier(engine, ["no", "yes"], decision=decision), model.description)
 
@@ -123,14 +118,13 @@ def test_a_model_of_several_labels_has_thresholds_and_does_not_abstain(several: 
 
 
 def test_each_label_of_a_text_is_told_by_its_own_words_within_the_same_limits(several: ServedModel) -> None:
-    one_label, engine = slow_model("one")
-    engine.open.set()
+    one_label, _ = prompt_model("one")
     texts = ["a b c d e f", "g h", "", "i"]
     with running([several, one_label], ServerLimits(max_texts=8)) as found:
         batches = several.classifier.engine.batches  # type: ignore[attr-defined]
         answer = found.post({"text": texts, "model": ["several", "one"], "explain": True})
         computed = sum(map(len, batches))
-        nothing = found.post({"text": "!!", "explain": True}).json["results"][0]["predictions"][0]
+        nothing = found.classify("!!", explain=True)
     first, second = (result["predictions"] for result in answer.json["results"])
     assert computed <= 8 + len(texts)
     assert all("words" in one and "words_by_label" not in one for one in second)
@@ -361,23 +355,8 @@ def test_who_leaves_while_two_models_compute_is_no_error() -> None:
         assert not server.events("loop")
 
 
-def test_the_end_answers_what_was_accepted() -> None:
-    model, engine = slow_model()
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        with running([model], ServerLimits(batch_texts=1)) as server:
-            answers = [pool.submit(server.post, {"text": f"text {number}"}) for number in range(6)]
-            while server.get("/metrics").body.find(b'recurra_waiting_texts{model="slow"} 5.0') < 0:
-                time.sleep(0.01)
-            # The server is told to end while six requests are under way; the engine opens a little later.
-            pool.submit(lambda: (time.sleep(0.3), engine.open.set()))
-        assert [answer.result(20).status for answer in answers] == [200] * 6
-    with pytest.raises(ConnectionRefusedError):
-        server.get("/health/live")
-
-
 def test_connections_have_an_end() -> None:
-    model, engine = slow_model()
-    engine.open.set()
+    model, _ = prompt_model()
     with (
         running([model], ServerLimits(max_connections=3, body_timeout_s=20)) as server,
         contextlib.ExitStack() as stack,

@@ -14,7 +14,7 @@ from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.serving.models import open_models
 from recurra.models.exits.rules import FixedExit
-from reviews import review_rows, train_linear
+from reviews import review_rows
 from served import Running, running
 
 TEXTS = [text for text, _ in review_rows(24, seed=3)]
@@ -22,27 +22,20 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def folders(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(runs: dict[str, Path], linear_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Exports with a rule, a run with exits and no rule, an export without exits, and a linear model."""
     root = tmp_path_factory.mktemp("exits")
     for precision in ("fp32", "int8"):
         export_run(runs["exits"], root / precision, ExportOptions("onnx", precision, agreement=0.9))
     export_run(runs["plain"], root / "plain", ExportOptions("onnx", "fp32"))
     found = {name: root / name for name in ("fp32", "int8", "plain")}
-    return {**found, "run": runs["exits"], "linear": train_linear(root)}
+    return {**found, "run": runs["exits"], "linear": linear_run}
 
 
 @pytest.fixture(scope="module")
 def server(folders: dict[str, Path]) -> Iterator[Running]:
     with running(open_models(folders, threads=1)) as found:
         yield found
-
-
-def asked(server: Running, model: str, text: Any, **more: Any) -> list[dict[str, Any]]:
-    answer = server.post({"text": text, "model": model, **more})
-    assert answer.status == 200, answer.body
-    found: list[dict[str, Any]] = answer.json["results"][0]["predictions"]
-    return found
 
 
 def rows(predictions: list[dict[str, Any]]) -> list[list[float]]:
@@ -75,11 +68,11 @@ def test_texts_stop_early_if_asked(server: Running, folders: dict[str, Path], na
     classifier = Classifier.open(folders[name], threads=1)
     wanted = classifier.classify(TEXTS, rule=classifier.calibrated_rule)
     assert wanted.exited_after is not None
-    found = asked(server, name, TEXTS, exit_rule="calibrated")
+    found = server.classify(TEXTS, model=name, exit_rule="calibrated")
     np.testing.assert_allclose(rows(found), wanted.probabilities, atol=TOLERANCE)
     assert [one["exited_after"] for one in found] == wanted.exited_after.tolist()
     assert 1 in wanted.exited_after and set(found[0]) == {"label", "probabilities", "exited_after"}
-    full = asked(server, name, TEXTS)
+    full = server.classify(TEXTS, model=name)
     np.testing.assert_allclose(rows(full), classifier.predict_proba(TEXTS), atol=TOLERANCE)
 
 
@@ -95,12 +88,12 @@ def test_metrics_count_exits_and_show_drift_from_calibration(folders: dict[str, 
             lines = server.get("/metrics").body.decode().splitlines()
             return float(next(one.rpartition(" ")[2] for one in lines if one.startswith(line)))
 
-        asked(server, name, TEXTS)
-        asked(server, name, TEXTS, exit_rule="calibrated")
+        server.classify(TEXTS, model=name)
+        server.classify(TEXTS, model=name, exit_rule="calibrated")
         assert metric(f'recurra_exits_total{{model="{name}",recurrences="1"}}') == (after == 1).sum()
         assert np.isnan(metric(f'recurra_exit_drift{{model="{name}"}}'))
         for _ in range(5):
-            asked(server, name, TEXTS, exit_rule="calibrated")
+            server.classify(TEXTS, model=name, exit_rule="calibrated")
         share = classifier.calibration.taken[1] / classifier.calibration.rows
         assert metric(f'recurra_exit_drift{{model="{name}"}}') == pytest.approx(abs((after == 1).mean() - share))
 
@@ -108,7 +101,7 @@ def test_metrics_count_exits_and_show_drift_from_calibration(folders: dict[str, 
 @pytest.mark.parametrize("name", ["fp32", "plain", "run"])
 def test_what_was_thought_is_that_of_the_trace(server: Running, folders: dict[str, Path], name: str) -> None:
     trace = Classifier.open(folders[name], threads=1).trace(TEXTS)
-    found = asked(server, name, TEXTS, recurrences=True)
+    found = server.classify(TEXTS, model=name, recurrences=True)
     for number, one in enumerate(found):
         assert [thought["after"] for thought in one["recurrences"]] == list(trace.after) == [1, 2]
         np.testing.assert_allclose(rows(one["recurrences"]), trace.probabilities[number], atol=TOLERANCE)
@@ -121,7 +114,7 @@ def test_what_was_thought_is_that_of_the_trace(server: Running, folders: dict[st
         else:
             assert one["stops_after"] == trace.stops_after[number]
     if name == "fp32":
-        both = asked(server, name, TEXTS, recurrences=True, exit_rule="calibrated")
+        both = server.classify(TEXTS, model=name, recurrences=True, exit_rule="calibrated")
         for one in both:
             assert one["exited_after"] == one["stops_after"]
             assert one["probabilities"] == one["recurrences"][one["exited_after"] - 1]["probabilities"]
@@ -129,10 +122,10 @@ def test_what_was_thought_is_that_of_the_trace(server: Running, folders: dict[st
 
 def test_a_model_without_the_means_says_so(server: Running) -> None:
     for name in ("run", "plain"):
-        found = asked(server, name, TEXTS, exit_rule="calibrated")
+        found = server.classify(TEXTS, model=name, exit_rule="calibrated")
         assert {one["exited_after"] for one in found} == {2}
-        np.testing.assert_allclose(rows(found), rows(asked(server, name, TEXTS)), atol=TOLERANCE)
-    found = asked(server, "linear", TEXTS[:2], exit_rule="calibrated", recurrences=True)
+        np.testing.assert_allclose(rows(found), rows(server.classify(TEXTS, model=name)), atol=TOLERANCE)
+    found = server.classify(TEXTS[:2], model="linear", exit_rule="calibrated", recurrences=True)
     assert [set(one) for one in found] == [{"label", "probabilities"}] * 2
     several = server.post({"text": TEXTS[0], "model": ["linear", "fp32"], "recurrences": True}).json["results"]
     assert "recurrences" not in several[0]["predictions"][0] and "recurrences" in several[1]["predictions"][0]
@@ -141,7 +134,7 @@ def test_a_model_without_the_means_says_so(server: Running) -> None:
 @pytest.mark.parametrize("after", [1, 2])
 def test_every_text_stops_where_the_request_says(server: Running, folders: dict[str, Path], after: int) -> None:
     for name in ("fp32", "run"):
-        found = asked(server, name, TEXTS, exit_after=after)
+        found = server.classify(TEXTS, model=name, exit_after=after)
         wanted = Classifier.open(folders[name]).classify(TEXTS, rule=FixedExit(after)).probabilities
         np.testing.assert_allclose(rows(found), wanted, atol=TOLERANCE)
         assert {one["exited_after"] for one in found} == {after}
@@ -155,5 +148,5 @@ def test_a_depth_that_a_model_does_not_have_is_one_line(server: Running) -> None
     ):
         answer = server.post({"text": "a", "model": model, "exit_after": after})
         assert answer.status == 404 and answer.json["error"]["message"].startswith(said)
-    both = asked(server, "fp32", TEXTS, exit_after=1, exit_rule="calibrated")
+    both = server.classify(TEXTS, model="fp32", exit_after=1, exit_rule="calibrated")
     assert {one["exited_after"] for one in both} == {1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import open_models
-from reviews import train_tiny
 from served import Running, running
 
 KEY = "0123456789abcdef-schema"
@@ -37,11 +37,10 @@ GENERATED = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("served")
-    run = train_tiny(root, "model.exits=[1]", "max_epochs=2", "learning_rate=3e-3")
     for precision in ("fp32", "int8"):
-        export_run(run, root / precision, ExportOptions("onnx", precision, agreement=0.7))
+        export_run(runs["exits"], root / precision, ExportOptions("onnx", precision, agreement=0.7))
     models = open_models({name: root / name for name in ("fp32", "int8")}, threads=1)
     assert all(model.classifier.calibrated_rule is not None for model in models)
     with running(models, LIMITS, key=KEY) as found:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from transformers import AutoTokenizer, BertModel
 
 import recurra.training.setfit as method
 from recurra import Classifier
-from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.record import RunRecord
 from recurra.data.configuration import DataConfig, MultiLabelData
@@ -26,7 +24,7 @@ from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import make_run, resolve_model
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS, ProtocolConfig
-from reviews import review_rows, write_reviews
+from reviews import Command, review_rows, write_reviews
 
 ROWS = 8
 
@@ -161,7 +159,7 @@ def test_it_needs_an_encoder_and_one_label(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_package_is_asked_for_before_anything_runs(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     assert resolve_model("setfit") == ("setfit", {"encoder": "minilm", "method": "setfit"})
     there = importlib.util.find_spec
@@ -171,22 +169,20 @@ def test_the_package_is_asked_for_before_anything_runs(
     with pytest.raises(UnavailableError, match=r"pip install 'recurra\[peers\]'"):
         execute(configured(root), root / "never", root)
     assert not (root / "never" / "record.json").exists()
-    command = ["train", "--model", "setfit", "--data", str(root / "reviews.csv"), "--output", str(root / "never")]
-    assert main([*command, "--quiet"]) == 2
-    assert "recurra[peers]" in capsys.readouterr().err
+    train = ["train", "--model", "setfit", "--data", root / "reviews.csv", "--output", root / "never", "--quiet"]
+    assert "recurra[peers]" in command(*train, code=2).err
 
 
 def test_a_comparison_of_few_rows_holds_it_and_a_taught_bag_of_words_against_the_others(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, command: Command
 ) -> None:
     write_reviews(tmp_path / "few.csv", rows=40)
     more = tmp_path / "more.txt"
     more.write_text("\n".join(text for text, _ in review_rows(60, seed=9)), encoding="utf-8")
-    command = ["compare", str(tmp_path / "few.csv"), "--output", str(tmp_path / "runs"), "--quiet"]
-    command += ["--from", str(root / "encoder"), "--plan", "0 (1)x2 3", "--workers", "1", "--threads", "1"]
-    command += ["data.max_length=24", "max_epochs=1", "--no-latency", "--unlabelled", str(more), "--json"]
-    assert main(command) == 0
-    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    compare = ["compare", tmp_path / "few.csv", "--output", tmp_path / "runs", "--quiet"]
+    compare += ["--from", root / "encoder", "--plan", "0 (1)x2 3", "--workers", 1, "--threads", 1]
+    compare += ["data.max_length=24", "max_epochs=1", "--no-latency", "--unlabelled", more, "--json"]
+    (table,) = command(*compare).json["tables"]
     found = {model["label"]: model for model in table["models"]}
     by_encoder = {"encoder-and-words", "encoder", "encoder-small", "encoder-setfit"}
     assert set(found) == {"linear-tuned", "linear-taught", *by_encoder}

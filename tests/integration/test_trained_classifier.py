@@ -6,16 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
-from transformers import pipeline
 
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.record import RunRecord, read_record
-from recurra.data.cleaning import clean_texts
 from recurra.data.corpora import load_dataset, recorded_data
-from recurra.deployment.engines.computation import softmax
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.summary import load_runs, summarise
 from recurra.tasks.classification.reporting import REPORTING
@@ -31,17 +27,6 @@ def test_the_classifier_gives_the_recorded_predictions_again(trained: TrainedRun
         recorded = read_predictions(trained.folder, split)
         logits = Classifier.from_run(trained.folder, batch_size=3).logits(dataset.splits[split].texts, clean=False)
         np.testing.assert_allclose(logits, recorded.logits, rtol=1e-4, atol=1e-4)
-
-
-def test_the_stock_pipeline_gives_the_same_labels_and_scores(trained: TrainedRun) -> None:
-    classifier = Classifier.from_run(trained.folder, precision="fp32")
-    texts = clean_texts(TEXTS)
-    stock = pipeline("text-classification", model=str(trained.folder / "model"), device="cpu")
-    answers = stock(texts, batch_size=7)
-    assert [answer["label"] for answer in answers] == classifier.predict(TEXTS).tolist()
-    # It knows of no temperature.
-    scores = softmax(classifier.logits(TEXTS)).max(axis=1)
-    assert [answer["score"] for answer in answers] == pytest.approx(scores.tolist(), abs=1e-4)
 
 
 def test_a_model_that_halts_by_itself_records_what_it_takes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,13 @@ import pytest
 import torch
 
 from recurra import Classifier
-from recurra.cli.main import main
 from recurra.core.record import RunRecord, read_record
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.encoding import encode_windows
 from recurra.deployment.export.manifest import read_manifest
 from recurra.deployment.serving.models import open_models
 from recurra.evaluation.predictions import read_predictions
-from reviews import review_rows, train_tiny
+from reviews import Command, review_rows, train_tiny
 
 # Rows have 13 words, of a piece or more each.
 READING = ("data.max_length=7", "data.windows=3")
@@ -46,12 +46,12 @@ def test_the_run_says_how_it_reads_and_is_measured_by_whole_texts(run: Path) -> 
     assert record.training.steps == 2 * -(-int(counts.sum()) // record.config["protocol"]["batch_size"])
 
 
-def test_exports_read_as_the_run_does(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exports_read_as_the_run_does(run: Path, tmp_path: Path, command: Command) -> None:
     texts = [text for text, _ in review_rows(9, seed=4)] + ["great " * 50, ""]
     wanted = Classifier.open(run).logits(texts)
     for name in ("safetensors", "onnx"):
-        assert main(["export", str(run), "--format", name, "--output", str(tmp_path / name)]) == 0
-        assert "exit rules are for models that read a text in one window" in capsys.readouterr().err
+        said = command("export", run, "--format", name, "--output", tmp_path / name).err
+        assert "exit rules are for models that read a text in one window" in said
         manifest = read_manifest(tmp_path / name)
         assert manifest.windows == 3 and manifest.exits is None and manifest.check.label_agreement == 1
         np.testing.assert_allclose(Classifier.open(tmp_path / name).logits(texts), wanted, rtol=1e-4, atol=1e-4)
@@ -73,14 +73,12 @@ def test_exports_read_as_the_run_does(run: Path, tmp_path: Path, capsys: pytest.
     [
         ["predict", "RUN", "a text", "--exit-rule", "confidence", "--threshold", "0.9"],
         ["exits", "RUN"],
-        ["export", "RUN", "--format", "onnx", "--output", "OUT", "--agreement", "0.9"],
+        ["export", "RUN", "--format", "onnx", "--output", "OUT", "--agreement", "0.9", "--quiet"],
         ["train", "--model", "linear", "--data", "demo", "--output", "OUT", "--windows", "65"],
     ],
 )
 def test_what_windows_do_not_do_is_refused_in_one_line(
-    arguments: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], run: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    places = {"RUN": str(run), "OUT": str(tmp_path / "out")}
-    assert main([places.get(argument, argument) for argument in arguments]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "window" in error and error.startswith("error:"), error
+    places = {"RUN": run, "OUT": tmp_path / "out"}
+    assert "window" in refused(*[places.get(argument, argument) for argument in arguments])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +16,6 @@ from recurra.data.encoding import encode_texts
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.onnx.engine import OnnxEngine
-from reviews import train_linear, train_tiny
 
 # Every character there is, the halves of surrogate pairs among them.
 ANYTHING = st.characters(exclude_categories=())
@@ -36,17 +37,16 @@ ENDLESS = {
 
 
 @pytest.fixture(scope="module")
-def classifiers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Classifier]:
-    root = tmp_path_factory.mktemp("hostile")
-    run = train_tiny(root)
-    export_run(run, root / "onnx", ExportOptions("onnx", "fp32"))
-    linear = train_linear(root)
-    export_run(linear, root / "linear-onnx", ExportOptions("onnx", "fp32"))
+def classifiers(
+    run: Path, linear_run: Path, onnx_exports: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Classifier]:
+    linear_onnx = tmp_path_factory.mktemp("hostile") / "linear-onnx"
+    export_run(linear_run, linear_onnx, ExportOptions("onnx", "fp32"))
     return {
-        "onnx": Classifier.open(root / "onnx", threads=1),
+        "onnx": Classifier.open(onnx_exports["fp32"], threads=1),
         "torch": Classifier.open(run, precision="fp32"),
-        "linear": Classifier.open(linear),
-        "linear-onnx": Classifier.open(root / "linear-onnx", threads=1),
+        "linear": Classifier.open(linear_run),
+        "linear-onnx": Classifier.open(linear_onnx, threads=1),
     }
 
 

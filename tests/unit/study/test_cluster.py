@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from factories import RunFactory
-from recurra.cli.main import main
+from factories import finish
 from recurra.core.errors import ConfigurationError, RunError, UnavailableError
 from recurra.core.files import FolderLock
 from recurra.core.progress import Reporter
-from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig
 from recurra.study import ray_executor as cluster_module
 from recurra.study.plan import claim_folder, look_at, run_folder
@@ -47,18 +45,14 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         Cluster(address).check()
 
 
-def test_an_unreachable_address_is_one_clear_line_soon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_address_is_one_clear_line_soon(tmp_path: Path, refused: Callable[..., str]) -> None:
     study, output = tmp_path / "s.yaml", tmp_path / "out"
     study.write_text("name: s\ndata: [{name: demo, tokenizer: trained}]\nmodels: [linear]\n", encoding="utf-8")
     address = f"127.0.0.1:{closed_port()}"
     start = time.monotonic()
-    arguments = ["study", "run", str(study), "--output", str(output), "--executor", "ray", "--address", address]
-    assert main(arguments) == 2
+    err = refused("study", "run", study, "--output", output, "--executor", "ray", "--address", address)
     assert time.monotonic() - start < 30
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1
     assert f"cannot reach the Ray cluster '{address}': Connection refused; start one with 'ray start --head'" in err
-    assert not output.exists()
 
 
 def test_a_port_of_something_else_is_given_up_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +104,7 @@ def test_a_need_that_no_node_meets_is_refused(monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for the worker that copies a record prepared here; returns the study's folder."""
-    run = RunFactory(tmp_path / "made", data="demo", rows={"train": 20, "validation": 10, "test": 10}).run("linear")
-    values = {"config_hash": CONFIG.config_hash, "run_id": CONFIG.run_id, "config": CONFIG.plain()}
-    write_record(tmp_path / "made", read_record(run).model_copy(update=values))
+    made = finish(tmp_path / "made", CONFIG) / "record.json"
     script = tmp_path / "python"
     script.write_text(
         f"""#!{sys.executable}
@@ -122,7 +114,7 @@ print("in", pathlib.Path.cwd())
 for name in ("model", "checkpoints"):
     (folder / name).mkdir()
     (folder / name / "weights").write_bytes(b"1234")
-shutil.copy({str(tmp_path / "made" / "record.json")!r}, folder)
+shutil.copy({str(made)!r}, folder)
 print("\\n\\x1e" + json.dumps({{"code": 0, "reusable": True}}))
 """,
         encoding="utf-8",
@@ -250,11 +242,7 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
 
 def done(tmp_path: Path) -> Callable[[Order], Answer]:
     def answer(wanted: Order) -> Answer:
-        factory = RunFactory(tmp_path / "made", data="demo", rows={"train": 20, "validation": 10, "test": 10})
-        run, config = factory.run("linear"), wanted.config
-        values = {"config_hash": config.config_hash, "run_id": config.run_id}
-        write_record(wanted.folder, read_record(run).model_copy(update=values))
-        shutil.rmtree(tmp_path / "made")
+        shutil.copy(finish(tmp_path / "made", wanted.config) / "record.json", wanted.folder)
         return Answer("node", Ended(0, ""))
 
     return answer

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from factories import RunFactory
+from factories import RunFactory, finish
 from language_runs import language_run
-from recurra.cli.main import main
 from recurra.core import progress
 from recurra.core.configuration import write_yaml
 from recurra.core.errors import DataError
 from recurra.core.progress import Reporter
-from recurra.core.record import read_record, write_record
+from recurra.core.record import read_record
 from recurra.data.corpora import load_dataset
 from recurra.data.language.corpora import load_language_dataset
 from recurra.data.language.preparation import encode_for, make_samples
@@ -43,7 +41,7 @@ from recurra.tasks.base import DataCost, RunConfig
 from recurra.tasks.classification.task import ClassificationTask
 from recurra.tasks.language.data import language_configuration
 from recurra.tasks.study_data import Machine, StudyData
-from reviews import write_reviews, write_tiny_model
+from reviews import Command, write_reviews, write_tiny_model
 
 
 def study(folder: Path, **values: Any) -> StudySpec:
@@ -54,13 +52,6 @@ def study(folder: Path, **values: Any) -> StudySpec:
     plain = {"name": "s", "models": ["linear", str(model)], "seeds": [0, 1], "protocols": ["paper"]}
     rows = {"name": str(data), "tokenizer": "trained", "trained_vocab_size": 200, "max_length": 24}
     return StudySpec.parse({**plain, "data": [rows], **values})
-
-
-def finish(output: Path, config: RunConfig, *, wall_s: float, epochs: int) -> None:
-    factory = RunFactory(output / "runs", data="demo", rows={"train": 30, "validation": 20, "test": 20})
-    folder = factory.run("linear" if config.model == "linear" else "recurrent", run_id=config.run_id, epochs=epochs)
-    values = {"config_hash": config.config_hash, "config": config.plain(), "wall_s": wall_s, "seed": config.seed}
-    write_record(folder, read_record(folder).model_copy(update=values))
 
 
 def test_operations_are_those_of_every_row_at_its_own_length(tmp_path: Path) -> None:
@@ -113,8 +104,8 @@ def test_data_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_seconds_come_from_the_records_of_the_study(tmp_path: Path) -> None:
     spec, output = study(tmp_path), tmp_path / "out"
     linear, tiny, other = expand(spec)
-    finish(output, linear, wall_s=7.0, epochs=0)
-    finish(output, tiny, wall_s=50.0, epochs=2)
+    finish(output, linear, values={"wall_s": 7.0})
+    finish(output, tiny, epochs=2, values={"wall_s": 50.0})
     found = cost_plan(plan_study(spec, output), StudyData(Machine(cache_dir=tmp_path / "cache")))
     assert found.runs[linear.run_id].seconds == 7.0
     # Two epochs took 50 s, and the run may take five.
@@ -135,7 +126,7 @@ def test_a_model_without_a_record_is_calibrated_or_takes_the_others_rate(tmp_pat
     assert flops is not None
     measured = cost_plan(plan_study(spec, output), known, lambda config: (flops / 10, None))
     assert measured.runs[second.run_id].seconds == pytest.approx(10.0) and "calibrated" in measured.basis[1]
-    finish(output, first, wall_s=20.0, epochs=5)
+    finish(output, first, epochs=5, values={"wall_s": 20.0})
     others = cost_plan(plan_study(spec, output), known)
     assert others.runs[second.run_id].seconds == pytest.approx(20.0)
     assert "at the rate of the other models' records" in others.basis[1]
@@ -146,32 +137,29 @@ def test_a_calibration_is_a_plausible_rate(tmp_path: Path) -> None:
         assert 1e6 < training_speed(run, 12.4, threads=1) < 1e14
 
 
-def test_a_plan_shows_its_cost_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_shows_its_cost_and_starts_nothing(tmp_path: Path, command: Command) -> None:
     spec, output, file = study(tmp_path), tmp_path / "out", tmp_path / "s.yaml"
     file.write_text(write_yaml(spec.plain()), encoding="utf-8")
-    finish(output, expand(spec)[1], wall_s=3600.0, epochs=5)
-    arguments = ["study", "plan", str(file), "--output", str(output), "--cache-dir", str(tmp_path / "cache")]
-    assert main([*arguments, "--workers", "1", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
+    finish(output, expand(spec)[1], epochs=5, values={"wall_s": 3600.0})
+    words = ["study", "plan", file, "--output", output, "--cache-dir", tmp_path / "cache"]
+    plan = command(*words, "--workers", 1, "--json").json
     assert [run["state"] for run in plan["runs"]] == ["to do", "done", "to do"]
     assert plan["runs"][2]["training_flops"] == plan["remaining_flops"] == plan["training_flops"] / 2
     assert plan["runs"][2]["seconds"] == plan["remaining_s"] == pytest.approx(3600.0)
-    assert main(arguments) == 0
-    table = capsys.readouterr().out
+    table = command(*words).out
     assert "60 min" in table and "time of tiny: from 1 of its own records here" in table
     assert [path.name for path in (output / "runs").iterdir()] == [run_folder(output, expand(spec)[1]).name]
 
 
-def test_a_plan_of_many_runs_is_shown_by_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_of_many_runs_is_shown_by_groups(tmp_path: Path, command: Command) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(write_yaml(study(tmp_path, seeds=list(range(200))).plain()), encoding="utf-8")
-    assert main(["study", "plan", str(file), "--output", str(tmp_path / "out"), "--no-cost"]) == 0
-    table = capsys.readouterr().out
+    table = command("study", "plan", file, "--output", tmp_path / "out", "--no-cost").out
     assert "200 seeds" in table and "200 to do" in table and table.count("│ reviews") == 2
 
 
 def test_a_plan_without_its_data_is_shown_without_costs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> DataCost:
         raise DataError("the data are elsewhere")
@@ -179,20 +167,17 @@ def test_a_plan_without_its_data_is_shown_without_costs(
     monkeypatch.setattr(ClassificationTask, "data_cost", refuse)
     file = tmp_path / "s.yaml"
     file.write_text(write_yaml(study(tmp_path).plain()), encoding="utf-8")
-    options = ["--output", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]
-    assert main(["study", "plan", str(file), *options]) == 0
-    assert "the cost is not known: the data are elsewhere" in capsys.readouterr().out
+    said = command("study", "plan", file, "--output", tmp_path / "out", "--cache-dir", tmp_path / "cache").out
+    assert "the cost is not known: the data are elsewhere" in said
 
 
-def test_a_plan_with_an_impossible_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_with_an_impossible_model_is_refused(tmp_path: Path, command: Command) -> None:
     file = tmp_path / "s.yaml"
     plain = study(tmp_path).plain()
     odd = {"name": "odd", "preset": "recurrent", "num_recurrences": 0}
     file.write_text(write_yaml({**plain, "models": ["linear", odd]}), encoding="utf-8")
-    options = ["--output", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]
-    assert main(["study", "plan", str(file), *options]) == 2
-    said = capsys.readouterr()
-    assert "'num_recurrences' is 0; allowed: a whole number from 1" in said.err and said.out == ""
+    out, err = command("study", "plan", file, "--output", tmp_path / "out", "--cache-dir", tmp_path / "cache", code=2)
+    assert "'num_recurrences' is 0; allowed: a whole number from 1" in err and out == ""
 
 
 @pytest.mark.parametrize("mode", ["packed", "lines"])

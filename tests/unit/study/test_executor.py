@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from factories import RunFactory
+from factories import finish
 from recurra.core.progress import Reporter
-from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig
 from recurra.models.names import PRESETS
 from recurra.study.executor import LocalExecutor, Outcome, choose_next, rough_weight, threads_of
@@ -61,10 +60,8 @@ def config(seed: int) -> RunConfig:
 
 def make_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts a stand-in in the interpreter's place; it copies records that are prepared here."""
-    run = RunFactory(folder / "made", rows={"train": 20, "validation": 10, "test": 10}).run("baseline")
     for seed in range(20):
-        values = {"config_hash": config(seed).config_hash, "run_id": config(seed).run_id, "seed": seed}
-        write_record(folder / "made", read_record(run).model_copy(update=values)).rename(folder / f"{seed}.json")
+        (finish(folder / "made", config(seed)) / "record.json").rename(folder / f"{seed}.json")
     names = {"DONE": DONE, "REFUSED": REFUSED, "KILLED": KILLED, "SILENT": SILENT, "LIES": LIES, "SLOW": SLOW}
     script = folder / "python"
     script.write_text(WORKER.format(python=sys.executable, template=str(folder / "0.json"), **names), encoding="utf-8")

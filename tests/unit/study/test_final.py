@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from recurra.cli.main import main
 from recurra.comparison import compare, comparison
 from recurra.core.best_run import find_run
 from recurra.core.record import SplitRecord, read_record
@@ -17,7 +16,7 @@ from recurra.study.plan import load_run_config
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import StudyData
 from recurra.training.protocols import PROTOCOLS
-from reviews import review_rows, write_csv, write_reviews
+from reviews import Command, review_rows, write_csv, write_reviews
 
 
 def _compared(path: Path, output: Path, **options: object) -> StudyResult:
@@ -40,9 +39,7 @@ def test_test_rows_join_those_of_training_and_no_other_row_does(tmp_path: Path) 
         assert {row: own[row] for row in texts} == texts
 
 
-def test_a_quick_model_is_trained_again_and_stands_for_the_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path, command: Command) -> None:
     path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
     result = _compared(path, output)
     final, judged = output / FINAL_NAME, result.judged[2]
@@ -55,9 +52,8 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(
     page = (output / "report.html").read_text(encoding="utf-8")
     assert f"trained once more on {rows['train']:,} rows" in page and "The model of one of" not in page
     assert f"recurra export {output} " in page and "<h1>out</h1>" in page
-    assert main(["predict", str(output), "a good soup"]) == 0
-    assert main(["export", str(output), "--output", str(tmp_path / "export")]) == 0
-    capsys.readouterr()
+    command("predict", output, "a good soup")
+    command("export", output, "--output", tmp_path / "export")
     (model,), measure = result.shown.tables[0].models, result.shown.tables[0].judged_by
     worth = f"on {model.scores['test'].rows:,} test rows: {measure.in_text} {measure.text(measure.of(model, 'test'))}"
     assert model.scores["test"].rows == 120

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from recurra.cli.main import main
 from recurra.core.errors import RunError
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
@@ -18,7 +18,7 @@ from recurra.study.status import within_minutes
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import model_name
 from recurra.tasks.study_data import Machine, StudyData
-from reviews import write_reviews
+from reviews import Command, write_reviews
 
 # Operations a second: made up, so that what is left out does not hang on the machine of the test.
 SPEED = 1e9
@@ -47,18 +47,18 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudySpec:
     return StudySpec.parse(values)
 
 
+def within(spec: StudySpec, folder: Path, minutes: float) -> tuple[StudySpec, str]:
+    data = StudyData(Machine(cache_dir=folder / "cache", threads=1))
+    return within_minutes(spec, folder / "out", data, minutes, workers=1, reporter=Reporter(quiet=True))
+
+
 def test_the_dearest_are_left_out_and_their_pupils_with_them(spec: StudySpec, tmp_path: Path) -> None:
-    output, data, quiet = (
-        tmp_path / "out",
-        StudyData(Machine(cache_dir=tmp_path / "cache", threads=1)),
-        Reporter(quiet=True),
-    )
-    whole, said = within_minutes(spec, output, data, 1e6, workers=1, reporter=quiet)
+    whole, said = within(spec, tmp_path, 1e6)
     assert whole == spec and "left out" not in said and "recurrent-tiny" in said
     assert "linear" not in said
     counts = []
     for minutes in (1e6, 1e3, 10, 1, 0.3, 0.1, 0.03):
-        kept, said = within_minutes(spec, output, data, minutes, workers=1, reporter=quiet)
+        kept, said = within(spec, tmp_path, minutes)
         names = [model_name(model) for model in StudySpec.parse(kept.plain()).models]
         assert names[0] == "linear"
         assert "baseline-tiny" in names or not {"pupil", "words"} & {*names}
@@ -68,21 +68,18 @@ def test_the_dearest_are_left_out_and_their_pupils_with_them(spec: StudySpec, tm
     assert any(1 < count < 5 for count in counts)
     trained = spec.model_copy(update={"models": ("recurrent-tiny", "baseline-tiny")})
     with pytest.raises(RunError, match=r"no model can be trained within 0.03 minutes here: recurrent-tiny"):
-        within_minutes(trained, output, data, 0.03, workers=1, reporter=quiet)
+        within(trained, tmp_path, 0.03)
 
 
 def test_without_time_for_training_folds_stay_and_the_small_rungs_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
-    output, file = tmp_path / "out", str(write_reviews(tmp_path / "few.csv", 60))
-    asked = ["compare", file, "--from", "recurra-small", "--folds", "2", "--no-latency", "--output", str(output)]
+    output, file = tmp_path / "out", write_reviews(tmp_path / "few.csv", 60)
+    words = ["compare", file, "--from", "recurra-small", "--folds", 2, "--no-latency", "--output", output]
     for budget in ("0", "-1", "nan", "inf"):
-        assert main([*asked, "--minutes", budget]) == 2
-        assert capsys.readouterr().err.splitlines() == [f"error: --minutes is {budget}; a budget is above 0"]
-    assert not output.exists()
-    assert main([*asked, "--minutes", "0.001", "--json"]) == 0
-    said = capsys.readouterr()
-    assert "left out for --minutes 0.001: recurra-small" in said.err
+        assert refused(*words, "--minutes", budget) == f"error: --minutes is {budget}; a budget is above 0\n"
+    said = command(*words, "--minutes", 0.001, "--json").err
+    assert "left out for --minutes 0.001: recurra-small" in said
     records = [read_record(path.parent) for path in sorted(output.glob("runs/*/record.json"))]
     assert sorted(record.config["model"] for record in records) == [
         *["linear-tuned"] * 2,
@@ -92,28 +89,16 @@ def test_without_time_for_training_folds_stay_and_the_small_rungs_answer(
 
 def test_one_split_comes_before_a_model_is_left_out(spec: StudySpec, tmp_path: Path) -> None:
     folded = spec.model_copy(update={"data": [spec.data[0].model_copy(update={"folds": 3})]})
-    output, data, quiet = (
-        tmp_path / "out",
-        StudyData(Machine(cache_dir=tmp_path / "cache", threads=1)),
-        Reporter(quiet=True),
-    )
-    kept, said = within_minutes(folded, output, data, 1e6, workers=1, reporter=quiet)
+    kept, said = within(folded, tmp_path, 1e6)
     assert kept == folded and "one split" not in said
-    one, _ = within_minutes(spec, output, data, 1e6, workers=1, reporter=quiet)
-    need = next(minutes for minutes in np.geomspace(0.01, 1e6, 60) if _all_of(one, output, data, float(minutes)))
-    kept, said = within_minutes(folded, output, data, float(need), workers=1, reporter=quiet)
+    budgets = [float(minutes) for minutes in np.geomspace(0.01, 1e6, 60)]
+    need = next(minutes for minutes in budgets if within(spec, tmp_path, minutes)[0].models == spec.models)
+    kept, said = within(folded, tmp_path, need)
     assert said.startswith(f"one split instead of folds for --minutes {need:g}; ") and "left out" not in said
     assert kept.models == spec.models and [each.part for each in kept.data] == [""]
-
-
-def _all_of(spec: StudySpec, output: Path, data: StudyData, minutes: float) -> bool:
-    """Whether every model fits a budget."""
-    kept, _ = within_minutes(spec, output, data, minutes, workers=1, reporter=Reporter(quiet=True))
-    return kept.models == spec.models
 
 
 def test_a_cost_that_cannot_be_known_is_said(spec: StudySpec, tmp_path: Path) -> None:
     gone = spec.model_copy(update={"data": [spec.data[0].model_copy(update={"name": "nowhere.csv"})]})
     with pytest.raises(RunError, match=r"--minutes 5 cannot be kept: the cost is not known: .*nowhere.csv"):
-        data = StudyData(Machine(threads=1))
-        within_minutes(gone, tmp_path / "out", data, 5, workers=1, reporter=Reporter(quiet=True))
+        within(gone, tmp_path, 5)

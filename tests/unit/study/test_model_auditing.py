@@ -3,72 +3,77 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from factories import RunFactory, invariance, leakage, skipped
 from foreign import tiny_bert, tiny_gpt2
-from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.record import read_record, write_record
 from recurra.models.loading import load_language_model
 from recurra.study.model_auditing import audit_model
-from reviews import train_linear, train_tiny
+from reviews import Command
 from tiny import language_model, tiny_model
 
 LANGUAGE = ["causality.exit-1", "causality.final", "padding.logits", "padding.loss"]
 OURS = [*LANGUAGE, "cache.logits", "parameters.count"]
 
 
-def audit(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, str]:
-    assert main(["audit", "model", *arguments, "--json"]) == code
-    return {item["name"]: item["status"] for item in json.loads(capsys.readouterr().out)["audits"]}
+@pytest.fixture
+def audit(command: Command) -> Callable[..., dict[str, str]]:
+    """Runs ``recurra audit model``; each audit's status."""
+
+    def run(*arguments: object, code: int = 0) -> dict[str, str]:
+        audits = command("audit", "model", *arguments, "--json", code=code).json["audits"]
+        return {item["name"]: item["status"] for item in audits}
+
+    return run
 
 
-def test_a_language_preset_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    states = audit(capsys, "crt-tiny", "exits=[1]", "vocab_size=100")
+def test_a_language_preset_passes(audit: Callable[..., dict[str, str]]) -> None:
+    states = audit("crt-tiny", "exits=[1]", "vocab_size=100")
     assert list(states) == OURS and set(states.values()) == {"passed"}
 
 
-def test_a_leaking_one_fails_with_exit_code_3_and_says_how_far(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "model", "crt-tiny", "model.causal_convolution=false", "vocab_size=100"]) == 3
-    out, err = capsys.readouterr()
+def test_a_leaking_one_fails_with_exit_code_3_and_says_how_far(command: Command) -> None:
+    out, err = command("audit", "model", "crt-tiny", "model.causal_convolution=false", "vocab_size=100", code=3)
     assert "63 ahead (its shape can read 63 ahead)" in " ".join(out.split())
     assert "AUDIT FAILED: causality.exit-1, causality.exit-2, causality.exit-3, causality.final" in err
 
 
-def test_a_folder_of_transformers_is_audited_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_transformers_is_audited_too(tmp_path: Path, audit: Callable[..., dict[str, str]]) -> None:
     tiny_gpt2().save_pretrained(tmp_path)
-    states = audit(capsys, str(tmp_path))
+    states = audit(tmp_path)
     assert list(states) == LANGUAGE[1:] and set(states.values()) == {"passed"}
 
 
 @pytest.mark.parametrize(("is_decoder", "code"), [(True, 0), (False, 3)])
 def test_an_encoder_that_is_taken_for_a_decoder_is_found_out(
-    is_decoder: bool, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    is_decoder: bool, code: int, tmp_path: Path, audit: Callable[..., dict[str, str]]
 ) -> None:
     """The same class and weights; only a switch in its configuration makes it causal."""
     tiny_bert(is_decoder=is_decoder).save_pretrained(tmp_path)
-    states = audit(capsys, str(tmp_path), code=code)
+    states = audit(tmp_path, code=code)
     assert states["causality.final"] == ("passed" if is_decoder else "failed")
 
 
 @pytest.mark.parametrize("inside", ["", "model"])
 def test_a_folder_of_ours_fails_if_its_model_leaks(
-    inside: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    inside: str, tmp_path: Path, audit: Callable[..., dict[str, str]]
 ) -> None:
     language_model(causal_convolution=False).save_pretrained(tmp_path / inside)
-    states = audit(capsys, str(tmp_path), code=3)
+    states = audit(tmp_path, code=3)
     assert list(states) == OURS and states["cache.logits"] == "skipped"
     assert [name for name, state in states.items() if state == "failed"] == LANGUAGE[:2]
 
 
-def test_a_classifier_s_folder_is_audited_as_a_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_classifier_s_folder_is_audited_as_a_classifier(tmp_path: Path, audit: Callable[..., dict[str, str]]) -> None:
     tiny_model().save_pretrained(tmp_path)
-    states = audit(capsys, str(tmp_path))
+    states = audit(tmp_path)
     assert list(states) == ["invariance.padding", "invariance.neighbours", "parameters.count"]
     assert set(states.values()) == {"passed"}
 
@@ -79,7 +84,7 @@ def test_foreign_models_are_loaded_with_eager_attention_and_in_evaluation_mode(t
     assert model.config._attn_implementation == "eager" and not model.training
 
 
-def test_code_of_a_checkpoint_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_of_a_checkpoint_is_never_run(tmp_path: Path, refused: Callable[..., str]) -> None:
     tiny_gpt2().save_pretrained(tmp_path)
     marker = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
@@ -87,9 +92,7 @@ def test_code_of_a_checkpoint_is_never_run(tmp_path: Path, capsys: pytest.Captur
     values = json.loads(path.read_text())
     names = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
     path.write_text(json.dumps({**values, "model_type": "evil", "auto_map": names}))
-    assert main(["audit", "model", str(tmp_path)]) == 2
-    err = capsys.readouterr().err
-    assert "without its own code" in err and err.count("\n") == 1
+    assert "without its own code" in refused("audit", "model", tmp_path)
     assert not marker.exists()
 
 
@@ -136,20 +139,14 @@ def test_wrong_words_are_refused(tmp_path: Path) -> None:
 ROWS = {"train": 60, "validation": 20, "test": 20}
 
 
-def of_study(capsys: pytest.CaptureFixture[str], folder: Path, code: int = 0) -> dict[str, Any]:
-    assert main(["audit", "study", str(folder), "--json"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def test_a_study_s_audits_are_collected_over_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_s_audits_are_collected_over_its_runs(tmp_path: Path, command: Command) -> None:
     factory = RunFactory(tmp_path / "runs", rows=ROWS)
     audits = [leakage(failed=False), skipped()]
     factory.run("linear", audits=audits)
     factory.run("recurrent", audits=[*audits, invariance()])
     factory.run("recurrent", seed=1, audits=[*audits, invariance(failed=True)])
     (tmp_path / "runs" / "broken").mkdir()
-    found = of_study(capsys, tmp_path, code=3)
+    found = command("audit", "study", tmp_path, "--json", code=3).json
     assert [(audit["name"], audit["status"], audit["concerns"]) for audit in found["audits"]] == [
         ("invariance.padding", "failed", "recurrent (seed 1)"),
         ("leakage.source.test", "skipped", "every run"),
@@ -159,21 +156,22 @@ def test_a_study_s_audits_are_collected_over_its_runs(tmp_path: Path, capsys: py
     assert "3.1e-02" in found["audits"][0]["summary"] and list(found["without_record"]) == ["broken"]
 
 
-def test_audits_on_different_data_stay_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audits_on_different_data_stay_apart(tmp_path: Path, command: Command) -> None:
     RunFactory(tmp_path / "runs", rows=ROWS).run("linear", audits=[leakage(failed=True)])
     RunFactory(tmp_path / "runs", rows=ROWS, protocol="pooled").run("linear", audits=[leakage(failed=False)])
-    found = of_study(capsys, tmp_path, code=3)["audits"]
+    found = command("audit", "study", tmp_path, "--json", code=3).json["audits"]
     assert sorted(audit["status"] for audit in found) == ["failed", "passed"]
     assert len({audit["data"] for audit in found}) == 2
 
 
-def test_a_run_folder_is_a_study_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_folder_is_a_study_of_one(tmp_path: Path, command: Command) -> None:
     run = RunFactory(tmp_path, rows=ROWS).run("linear", audits=[skipped()])
-    assert [audit["status"] for audit in of_study(capsys, run)["audits"]] == ["skipped"]
+    audits = command("audit", "study", run, "--json").json["audits"]
+    assert [audit["status"] for audit in audits] == ["skipped"]
 
 
-def test_a_trained_model_passes_and_a_wrong_count_is_found(tmp_path: Path) -> None:
-    run = train_tiny(tmp_path)
+def test_a_trained_model_passes_and_a_wrong_count_is_seen(run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(run, tmp_path / "run"))
     audits = {audit.name: audit for audit in audit_model(str(run))}
     assert {audit.status for audit in audits.values()} == {"passed"}
     assert audits["parameters.count"].details["counted"] > 1000
@@ -186,9 +184,8 @@ def test_a_trained_model_passes_and_a_wrong_count_is_found(tmp_path: Path) -> No
     assert audits["invariance.padding"].status == "passed"
 
 
-def test_a_linear_model_has_only_its_parameters_to_audit(tmp_path: Path) -> None:
-    run = train_linear(tmp_path)
-    states = {audit.name: audit.status for audit in audit_model(str(run))}
+def test_a_linear_model_has_only_its_parameters_to_audit(linear_run: Path) -> None:
+    states = {audit.name: audit.status for audit in audit_model(str(linear_run))}
     assert states == {
         "invariance.padding": "skipped",
         "invariance.neighbours": "skipped",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import socket
@@ -15,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from factories import RunFactory
+from factories import finish
 from recurra.cli.main import main
 from recurra.core.configuration import write_yaml
 from recurra.core.errors import ConfigurationError, RecurraError, StorageError
 from recurra.core.files import LOCK_NAME, FolderLock, write_json
-from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig
 from recurra.reported_study import refuse_folder_of_another
 from recurra.study.plan import (
@@ -41,7 +39,7 @@ from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine
 from recurra.training.protocols import PROTOCOLS
-from reviews import snapshot
+from reviews import Command, snapshot
 
 
 def config(seed: int = 0) -> RunConfig:
@@ -113,13 +111,6 @@ def begin(output: Path, config: RunConfig, **values: object) -> None:
     write_json(folder / PROGRESS_NAME, asdict(progress(**values)))
 
 
-def finish(output: Path, config: RunConfig, wall_s: float) -> None:
-    factory = RunFactory(output / "runs", data="demo", rows={"train": 30, "validation": 20, "test": 20})
-    folder = factory.run(config.model, seed=config.seed, run_id=config.run_id)
-    values = {"config_hash": config.config_hash, "config": config.plain(), "wall_s": wall_s}
-    write_record(folder, read_record(folder).model_copy(update=values))
-
-
 def gone() -> int:
     """Number of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
@@ -182,7 +173,7 @@ def test_a_damaged_file_says_nothing(text: str, tmp_path: Path) -> None:
 def make_study(output: Path) -> list[PlannedRun]:
     """One run done in 200 s, one under way at half, one interrupted, one failed, one not begun."""
     runs = [run.config for run in plan_study(spec(), output)]
-    finish(output, runs[1], 200.0)
+    finish(output, runs[1], values={"wall_s": 200.0})
     now = time.time()
     begin(output, runs[2], step=50, steps=100, epoch=2, epochs=4, started=now - 100, updated=now)
     begin(output, runs[3], pid=gone(), step=10, steps=100)
@@ -212,28 +203,23 @@ def test_the_rest_is_estimated_from_what_was_done(tmp_path: Path) -> None:
 def test_nothing_is_estimated_while_nothing_runs(tmp_path: Path) -> None:
     assert look_at_study(spec(), tmp_path).remaining_s is None
     for run in plan_study(spec(), tmp_path):
-        finish(tmp_path, run.config, 1.0)
+        finish(tmp_path, run.config, values={"wall_s": 1.0})
     assert look_at_study(spec(), tmp_path).remaining_s == 0
 
 
-def test_status_takes_a_folder_or_a_file_and_changes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_takes_a_folder_or_a_file_and_changes_nothing(tmp_path: Path, command: Command) -> None:
     output = tmp_path / "out"
     make_study(output)
     file = tmp_path / "s.yaml"
     file.write_text(write_yaml(spec().plain()), encoding="utf-8")
     before = snapshot(tmp_path)
-    assert main(["study", "status", str(output)]) == 0
-    table = capsys.readouterr().out
+    table = command("study", "status", output).out
     assert re.search(r"epoch 2 of 4, step 50 of 100, for 1\d\d s", table) and "the loss is not finite" in table
     assert re.search(r"all done in about [89] min", table)
-    answers = []
-    for arguments in ([str(output)], [str(file), "--output", str(output)]):
-        assert main(["study", "status", *arguments, "--json"]) == 0
-        answers.append(json.loads(capsys.readouterr().out))
-    assert answers[0]["counts"] == answers[1]["counts"] and len(answers[0]["runs"]) == 5
-    assert answers[0]["runs"][2]["progress"]["epoch"] == 2
+    by_folder = command("study", "status", output, "--json").json
+    by_file = command("study", "status", file, "--output", output, "--json").json
+    assert by_folder["counts"] == by_file["counts"] and len(by_folder["runs"]) == 5
+    assert by_folder["runs"][2]["progress"]["epoch"] == 2
     assert snapshot(tmp_path) == before
 
 

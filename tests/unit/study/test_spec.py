@@ -330,9 +330,9 @@ def test_runs_that_were_recorded_are_still_the_same_runs(study: str, changes: li
 
 
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_one_key_on_top_of_every_protocol_can_be_typed(path: Path) -> None:
-    own, typed = load_study(path).protocol_overrides, load_study(path, ["protocol_overrides.max_epochs=3"])
-    assert typed.protocol_overrides == {**own, "max_epochs": 3}
+def test_every_study_file_expands_and_takes_one_key_on_top_of_its_protocols(path: Path) -> None:
+    own, typed = load_study(path), load_study(path, ["protocol_overrides.max_epochs=3"])
+    assert expand(own) and typed.protocol_overrides == {**own.protocol_overrides, "max_epochs": 3}
 
 
 def test_every_preset_of_the_isolation_study_has_the_recurrent_models_parameters_where_it_says_so() -> None:

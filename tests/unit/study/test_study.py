@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import recurra
-from factories import RunFactory, leakage
+from factories import finish, leakage
 from recurra import comparison, reported_study
 from recurra import reported_study as study_module
 from recurra.cli.main import main
@@ -23,7 +23,7 @@ from recurra.core.best_run import BestRunRecord, find_run
 from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
 from recurra.core.files import write_json
 from recurra.core.progress import Reporter
-from recurra.core.record import AuditResult, read_record, write_record
+from recurra.core.record import AuditResult, read_record
 from recurra.reported_study import StudyResult, report_study, run_and_report
 from recurra.study.executor import Outcome
 from recurra.study.plan import plan_study, run_folder
@@ -31,7 +31,7 @@ from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
 from recurra.tasks.base import RunConfig
 from recurra.tasks.study_data import Machine, StudyData
-from reviews import review_rows, snapshot
+from reviews import Command, review_rows, snapshot
 
 
 def spec(**values: Any) -> StudySpec:
@@ -63,16 +63,12 @@ class MadeUp:
             if config.seed in MadeUp.failing:
                 outcomes.append(Outcome(config, folder, None, "went wrong", 1))
                 continue
-            factory = RunFactory(self.output / "runs", data="demo", rows=MadeUp.rows)
             audits = [leakage()] if config.seed == 1 else []
             if config.model in MadeUp.spoiled:
                 audits.append(AuditResult(name="invariance.padding", status="failed", summary="it changes"))
             accuracy = MadeUp.accuracies.get(config.model, 0.8)
-            factory.run(config.model, accuracy, seed=config.seed, run_id=config.run_id, audits=audits)
-            values = {"config_hash": config.config_hash, "config": config.plain()}
-            record = read_record(folder).model_copy(update=values)
-            write_record(folder, record)
-            outcomes.append(Outcome(config, folder, record))
+            finish(self.output, config, accuracy, rows=MadeUp.rows, audits=audits)
+            outcomes.append(Outcome(config, folder, read_record(folder)))
         return outcomes
 
 
@@ -143,7 +139,7 @@ def test_another_study_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["edited", "newer"])
 def test_a_record_that_cannot_be_trusted_stops_the_study_before_it_starts(
-    change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: str, tmp_path: Path, command: Command
 ) -> None:
     run(spec(), tmp_path)
     MadeUp.started.clear()
@@ -162,11 +158,8 @@ def test_a_record_that_cannot_be_trusted_stops_the_study_before_it_starts(
     with pytest.raises(CheckpointError, match=said):
         report_study(spec(), tmp_path, command="recurra study report")
     assert MadeUp.started == [] and snapshot(tmp_path) == before
-    for command in ("plan", "status"):
-        capsys.readouterr()
-        options = ["--no-cost"] if command == "plan" else []
-        assert main(["study", command, str(tmp_path / "study.yaml"), "--output", str(tmp_path), *options]) == 2
-        out, err = capsys.readouterr()
+    for words in (["plan", "--no-cost"], ["status"]):
+        out, err = command("study", *words, tmp_path / "study.yaml", "--output", tmp_path, code=2)
         assert "refused" in out and said in err and err.count("\n") == 1
 
 

@@ -29,16 +29,11 @@ from recurra.deployment.export.build import export_run, trim
 from recurra.deployment.export.manifest import ExportManifest, ExportOptions, needs_torch, read_export
 from recurra.models.controls import LINEAR_NAME
 from recurra.models.controls.fitting import fit_static
-from reviews import review_rows, snapshot, train_linear, train_tiny, write_csv, write_reviews
+from reviews import review_rows, snapshot, write_csv, write_reviews
 from tiny import stir, tiny_model
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_tiny(tmp_path_factory.mktemp("exported"), "max_epochs=3", "learning_rate=5e-3", "batch_size=8")
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +92,10 @@ def test_the_check_is_what_a_reader_would_measure(precision: str, run: Path, exp
 
 
 @pytest.mark.parametrize("form", ["safetensors", "onnx", "linear"])
-def test_an_export_gives_the_calibrated_probabilities_of_the_run(form: str, run: Path, tmp_path: Path) -> None:
-    copy = train_linear(tmp_path) if form == "linear" else Path(shutil.copytree(run, tmp_path / "run"))
+def test_an_export_gives_the_calibrated_probabilities_of_the_run(
+    form: str, run: Path, linear_run: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(linear_run if form == "linear" else run, tmp_path / "run"))
     write_record(copy, read_record(copy).model_copy(update={"decision": OneLabelRecord(temperature=2.5)}))
     folder = tmp_path / "export"
     options = ExportOptions(format="onnx" if form == "onnx" else "safetensors", precision="fp32")
@@ -125,10 +122,17 @@ def test_an_accelerator_computes_fp16_in_fp16(exports: dict[str, Any]) -> None:
     assert np.mean(classifier.predict(TEXTS) == whole.predict(TEXTS)) > 0.95
 
 
-def test_the_stock_tools_read_an_export(exports: dict[str, Any]) -> None:
-    folder, _ = exports["fp32"]
-    stock = pipeline("text-classification", model=str(folder), device="cpu")
-    assert [answer["label"] for answer in stock(clean_texts(TEXTS))] == Classifier.open(folder).predict(TEXTS).tolist()
+@pytest.mark.parametrize("of", ["run", "export"])
+def test_the_stock_tools_read_the_model_and_give_its_labels_and_scores(
+    of: str, run: Path, exports: dict[str, Any]
+) -> None:
+    opened, folder = {"run": (run, run / "model"), "export": (exports["fp32"][0],) * 2}[of]
+    classifier = Classifier.open(opened, precision="fp32")
+    answers = pipeline("text-classification", model=str(folder), device="cpu")(clean_texts(TEXTS), batch_size=7)
+    assert [answer["label"] for answer in answers] == classifier.predict(TEXTS).tolist()
+    # They know of no temperature.
+    scores = softmax(classifier.logits(TEXTS), axis=1).max(axis=1)
+    assert [answer["score"] for answer in answers] == pytest.approx(scores.tolist(), abs=1e-4)
     assert AutoTokenizer.from_pretrained(folder).model_max_length == 24
 
 
@@ -250,19 +254,20 @@ def test_an_export_that_computes_something_else_is_not_written(
 
 
 @pytest.fixture(scope="module")
-def linear_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def linear_runs(linear_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each linear model, the static one on a vocabulary and vectors of its own, and one of any labels."""
     root = tmp_path_factory.mktemp("linear")
     data = write_reviews(root / "reviews.csv")
     several = write_csv(
         root / "several.csv", [(text, f"{label};seen" if "film" in text else label) for text, label in review_rows()]
     )
-    runs = {name: root / name for name in ("linear", "linear-tuned", "several")}
-    for name, run in runs.items():
-        rows = ["--data", str(several), "data.label_separator=;"] if name == "several" else ["--data", str(data)]
-        model = "linear" if name == "several" else name
-        assert main(["train", "--model", model, *rows, "--output", str(run), "--no-latency", "--quiet"]) == 0
-    runs["static"] = Path(shutil.copytree(runs["linear"], root / "static"))
+    runs = {"linear": linear_run, "linear-tuned": root / "linear-tuned", "several": root / "several"}
+    for name, words in {
+        "linear-tuned": ["--model", "linear-tuned", "--data", str(data)],
+        "several": ["--model", "linear", "--data", str(several), "data.label_separator=;"],
+    }.items():
+        assert main(["train", *words, "--output", str(runs[name]), "--no-latency", "--quiet"]) == 0
+    runs["static"] = Path(shutil.copytree(linear_run, root / "static"))
     texts, labels = zip(*review_rows(), strict=True)
     tokenizer = wordpiece(train_wordpiece(texts, 200))
     vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 8)).astype(np.float32)

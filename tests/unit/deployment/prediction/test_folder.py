@@ -25,7 +25,7 @@ from recurra.core.progress import Reporter
 from recurra.deployment.prediction import folder as module
 from recurra.deployment.prediction.folder import FolderJob, FolderResult, predict_on_node, predict_on_ray
 from recurra.models.controls import LINEAR_NAME
-from reviews import review_rows, snapshot, train_linear
+from reviews import Command, review_rows, snapshot, train_linear
 
 TEXTS = [text for text, _ in review_rows(40, seed=6)]
 WANTED = {
@@ -34,9 +34,9 @@ WANTED = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_linear(tmp_path_factory.mktemp("folders"))
+@pytest.fixture
+def run(linear_run: Path) -> Path:
+    return linear_run
 
 
 @pytest.fixture
@@ -82,13 +82,12 @@ def test_every_row_of_every_file_comes_out_in_its_place(run: Path, inputs: Path,
 
 
 def test_a_second_start_makes_only_what_is_missing_or_was_changed(
-    run: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, inputs: Path, tmp_path: Path, command: Command
 ) -> None:
     output = tmp_path / "out"
     predict(run, inputs, output)
     before = snapshot(output)
-    assert main(["predict", str(run), "--input", str(inputs), "--output", str(output)]) == 0
-    said = capsys.readouterr().err
+    said = command("predict", run, "--input", inputs, "--output", output).err
     assert "skipped 5 files whose predictions are there: a.csv, a.jsonl, b.txt, c.parquet, deep/a.jsonl\n" in said
     assert snapshot(output) == before
     (output / "a.csv.parquet").unlink()
@@ -99,27 +98,22 @@ def test_a_second_start_makes_only_what_is_missing_or_was_changed(
     assert rows_of(output) == {**WANTED, "deep/a.jsonl": ["GREAT", ""], "e.txt": ["new"]}
 
 
-def test_a_broken_file_does_not_stop_the_others(
-    run: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_file_does_not_stop_the_others(run: Path, inputs: Path, tmp_path: Path, command: Command) -> None:
     (inputs / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n', encoding="utf-8")
     (inputs / "cut.parquet").write_bytes((inputs / "c.parquet").read_bytes()[:-20])
     output = tmp_path / "out"
-    command = ["predict", str(run), "--input", str(inputs), "--output", str(output), "--json"]
-    assert main(command) == 1
-    out, err = capsys.readouterr()
-    answer = json.loads(out)
-    assert answer["made"] == 5
-    assert [line.partition(":")[0] for line in answer["failures"]] == ["broken.jsonl", "cut.parquet"]
-    assert "error: failed: broken.jsonl: " in err and "line 2, column" in err and "failed: cut.parquet: " in err
-    assert main([*command, "--quiet"]) == 1
-    err = capsys.readouterr().err
+    words = ["predict", run, "--input", inputs, "--output", output, "--json"]
+    said = command(*words, code=1)
+    assert said.json["made"] == 5
+    assert [line.partition(":")[0] for line in said.json["failures"]] == ["broken.jsonl", "cut.parquet"]
+    assert "error: failed: broken.jsonl: " in said.err and "failed: cut.parquet: " in said.err
+    assert "line 2, column" in said.err
+    err = command(*words, "--quiet", code=1).err
     assert err.startswith("error: failed: broken.jsonl: ") and err.count("\n") == 1 and "(and 1 more files)" in err
     assert rows_of(output) == WANTED and not list(output.glob(".*"))
     (inputs / "broken.jsonl").unlink()
     (inputs / "cut.parquet").unlink()
-    assert main(command) == 0
-    assert json.loads(capsys.readouterr().out)["skipped"] == 5
+    assert command(*words).json["skipped"] == 5
 
 
 @pytest.mark.parametrize("moment", FOLDER_MOMENTS)
@@ -167,27 +161,22 @@ def test_an_input_that_changes_under_way_is_no_result(
 @pytest.mark.parametrize(
     "name", ["a b.csv", "ü\u00a0☃.csv", "line\nfeed.csv", "-rf.csv", "'\"$(x).csv", "x" * 200 + ".csv"]
 )
-def test_names_of_any_kind(name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_any_kind(name: str, run: Path, tmp_path: Path, command: Command) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_text("text\nawful\n", encoding="utf-8")
     (tmp_path / "in" / f"broken {name}").write_text("no\n", encoding="utf-8")
-    command = ["predict", str(run), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--quiet"]
-    assert main(command) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    said = command("predict", run, "--input", tmp_path / "in", "--output", tmp_path / "out", "--quiet", code=1)
+    assert said.err.count("\n") == 1
     assert rows_of(tmp_path / "out") == {name: ["awful"]}
 
 
-def test_names_that_cannot_be_are_one_line(
-    run: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["predict", str(run), "--input", str(inputs), "--output", str(tmp_path / "out"), "--quiet"]
+def test_names_that_cannot_be_are_one_line(run: Path, inputs: Path, tmp_path: Path, command: Command) -> None:
+    words = ["predict", run, "--input", inputs, "--output", tmp_path / "out", "--quiet"]
     (inputs / ("x" * 245 + ".csv")).write_text("text\nawful\n", encoding="utf-8")
-    assert main(command) == 1
-    err = capsys.readouterr().err
+    err = command(*words, code=1).err
     assert "File name too long" in err and err.count("\n") == 1
     Path(os.fsdecode(bytes(inputs / "half") + b"\xff.csv")).write_text("text\nawful\n", encoding="utf-8")
-    assert main(command) == 2
-    err = capsys.readouterr().err
+    err = command(*words, code=2).err
     assert "has a name that is not UTF-8; rename it" in err and err.count("\n") == 1
 
 
