@@ -260,7 +260,7 @@ def draw(measures: Sequence[dict[str, Any]], folder: Path) -> None:
         x = drawing.logarithmic_axis([point.x for point in points], "tokens a text" if by == "tokens" else by)
         y = drawing.logarithmic_axis([point.y for point in points], "seconds")
         chart = drawing.line_chart(
-            "loss",
+            "data-size",
             "",
             [drawing.Line(name, color, line) for color, (name, line) in enumerate(lines.items())],
             x,

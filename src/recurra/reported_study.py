@@ -548,7 +548,13 @@ def _summarise(
     words = word_counts(runs, reporting_of(spec.task.name), data.machine.data_root) if by_length else {}
     questions = replace(spec.questions, texts=texts, fingerprint=fingerprint, words=words)
     exports = load_export_records(folder) if spec.exports else []
-    summary = summarise(runs, read_latency_file(folder), failed, base=folder, questions=questions, exports=exports)
+    latency = read_latency_file(folder)
+    summary = summarise(runs, latency, failed, base=folder, questions=questions, exports=exports)
+    if latency is None and (folder / LATENCY_NAME).exists():
+        summary.warnings.append(
+            f"'{LATENCY_NAME}' is damaged: none of its milliseconds are shown. Delete it and start the study again; "
+            "nothing is trained again."
+        )
     return runs, summary
 
 

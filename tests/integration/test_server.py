@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import gc
 import json
@@ -376,3 +377,17 @@ def test_connections_have_an_end() -> None:
         stack.close()
         time.sleep(0.2)
         assert server.post({"text": "a"}).status == 200
+
+
+def test_the_end_answers_what_was_accepted() -> None:
+    model, engine = slow_model()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with running([model], ServerLimits(batch_texts=1)) as server:
+            answers = [pool.submit(server.post, {"text": f"text {number}"}) for number in range(6)]
+            while server.get("/metrics").body.find(b'recurra_waiting_texts{model="slow"} 5.0') < 0:
+                time.sleep(0.01)
+            # The server is told to end while six requests are under way; the engine opens a little later.
+            pool.submit(lambda: (time.sleep(0.3), engine.open.set()))
+        assert [answer.result(20).status for answer in answers] == [200] * 6
+    with pytest.raises(ConnectionRefusedError):
+        server.get("/health/live")

@@ -103,9 +103,11 @@ def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None)
         raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours, such as .csv or .jsonl")
     for key in (pair.partition("=")[0].removeprefix("data.") for pair in assignments or ()):
         if key not in _READING_KEYS:
-            near = did_you_mean(key, _READING_KEYS)
+            # Files with several labels a row are told of by what they are.
+            allowed = [name for name in _READING_KEYS if name not in ("label_columns", "label_separator")]
+            near = did_you_mean(key, allowed)
             raise ConfigurationError(
-                f"'{key}' has no meaning here, where every row is judged{near}; allowed: {', '.join(_READING_KEYS)}"
+                f"'{key}' has no meaning here, where every row is judged{near}; allowed: {', '.join(allowed)}"
             )
     config = options.configured_data(context, file, assignments, None)[1]
     if not isinstance(config, DataConfig):

@@ -48,9 +48,12 @@ class Reporter:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as self._progress:
-            yield ProgressTask(self, description, total, self._progress)
-        self._progress = None
+        outer = self._progress
+        try:
+            with Progress(*columns, console=Console(stderr=True), transient=True) as self._progress:
+                yield ProgressTask(self, description, total, self._progress)
+        finally:
+            self._progress = outer
 
 
 class ProgressTask:

@@ -56,7 +56,7 @@ class RecurraConfig(PreTrainedConfig):
         causal_convolution: Whether convolutions read earlier positions only; off, a ``causal`` model `leaks`.
         tokens_without_recurrence: If given, a classifier applies the core to each row once for every token beyond so
             many, up to ``num_recurrences`` times (Fan et al. 2024, "Looped Transformers for Length Generalization").
-        tokens_per_recurrence: Once for every so many tokens instead, rounded down.
+        tokens_per_recurrence: Of those tokens, how many a recurrence takes; rounded down, at least one recurrence.
         learned_halt: Whether that number is known in training alone: a head after each recurrence learns from it
             whether the row stops there, and decides in evaluation (as Graves 2016, "Adaptive Computation Time", but
             taught).

@@ -201,7 +201,7 @@ def marker(index: int, x: float, y: float, size: float = 3.4, *, hint: str = "")
 class LegendEntry:
     """What a colour, line or size stands for.
 
-    ``style`` is ``mark``, ``open``, ``size``, or a line's: ``interval``, ``rows``.
+    ``style`` is ``mark``, ``open``, ``size``, or a line's: ``solid``, ``interval``, ``rows``.
     """
 
     label: str
@@ -224,11 +224,13 @@ class LegendEntry:
         elif self.style == "open":
             swatch = element("circle", cx=x + 9, cy=y, r=4, class_=f"open {color}")
         else:
-            swatch = segment(x + 1, y, x + 17, y, f"{self.style} {color}")
+            swatch = segment(x + 1, y, x + 17, y, f"{'line' if self.style == 'solid' else self.style} {color}")
         return swatch + text(x + max(18.0, 2 * self.radius) + 7, y + 4, short(self.label, LONGEST_LABEL))
 
 
-Kind = Literal["trade-off", "isolation", "loss", "accuracy", "confusion", "data-size", "difficulty", "by-loop", "exits"]
+Kind = Literal[
+    "trade-off", "isolation", "loss", "accuracy", "lengths", "confusion", "data-size", "difficulty", "by-loop", "exits"
+]
 
 
 @dataclass(frozen=True)
@@ -286,7 +288,7 @@ class Point(NamedTuple):
     high: float | None = None
 
 
-Style = Literal["solid", "dashed"]
+Style = Literal["solid", "dashed", "outline"]
 _BY_EPOCH: tuple[Style, ...] = ("solid", "dashed")
 
 
@@ -294,7 +296,8 @@ _BY_EPOCH: tuple[Style, ...] = ("solid", "dashed")
 class Line:
     """A series of a line chart.
 
-    ``style`` is ``solid``, or ``dashed``, which stands beside the solid one of the same name and is not in the legend.
+    ``style`` is ``solid``, ``dashed``, which stands beside the solid one of the same name and is not in the legend, or
+    ``outline``, of a distribution, whose points have no markers.
     """
 
     label: str
@@ -327,6 +330,8 @@ def line_chart(
         color = series(line.color)
         if len(coordinates) > 1:
             parts.append(polyline(coordinates, f"line {line.style} {color}"))
+        if line.style == "outline":
+            continue
         dashed = " (dashed)" if line.style == "dashed" else ""
         for (left, top), point in zip(coordinates, line.points, strict=True):
             if point.low is not None and point.high is not None:
@@ -337,7 +342,7 @@ def line_chart(
     ends = [
         f"{line.label} from {y.text(line.points[0].y)} to {y.text(line.points[-1].y)}" for line in named if line.points
     ]
-    entries = [LegendEntry(line.label, line.color, "mark") for line in named]
+    entries = [LegendEntry(line.label, line.color, "solid" if line.style == "outline" else "mark") for line in named]
     described = description or f"{y.title} by {x.title}: {'; '.join(ends)}."
     return chart(kind, heading, described, key, *parts, *over, legend=[*entries, *legend], caption=caption)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from recurra.core import terminal as form
 from recurra.core.errors import RunError
@@ -30,8 +30,8 @@ class StudyLatency(BaseModel):
 
     runs: Latencies = {}
     exports: Latencies = {}
-    memory_mib: Mapping[str, float] = {}
-    waited: float | None = None
+    memory_mib: Mapping[str, Annotated[float, Field(strict=True, allow_inf_nan=False)]] = {}
+    waited: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True)

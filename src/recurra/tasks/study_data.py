@@ -98,7 +98,7 @@ class StudyData:
         """Tokens of a sample of the texts of each split, and the tokenizer that counted them.
 
         Args:
-                tokenizer: As `recurra.data.tokenization.counting_tokenizer` takes it.
+            tokenizer: As `recurra.data.tokenization.counting_tokenizer` takes it.
             splits: Those that are counted; none are all.
         """
         samples = self.once("samples", config, lambda: samples_of(self.rows(config)))

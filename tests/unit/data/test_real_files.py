@@ -462,3 +462,10 @@ def test_accents_are_one_in_training_prediction_and_exports(tmp_path: Path, monk
     assert "compose accents (NFC)" in Path("export", "README.md").read_text(encoding="utf-8")
     assert main(["train", "--model", "linear", "--data", "rows.csv", "--output", "raw", "data.clean=none"]) == 0
     assert Classifier.open("raw").cleaning == NO_CLEANING
+
+
+def test_a_model_card_names_the_columns_that_make_a_text(folder: Path) -> None:
+    train = ["train", "--model", "linear", "--data", "title.csv", "--text-column", "title,body", "--no-latency"]
+    assert main([*train, "--output", "run"]) == 0
+    assert main(["export", "run", "--output", "export"]) == 0
+    assert "A text is the columns title,body of a row" in Path("export", "README.md").read_text(encoding="utf-8")

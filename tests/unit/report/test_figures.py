@@ -49,7 +49,7 @@ def bubbles(chart: Chart) -> dict[str, ElementTree.Element]:
 def test_all_drawings_are_there_named_and_well_formed(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     charts = draw([factory.run(name, seed=seed) for name in ("linear", "baseline", "recurrent") for seed in (0, 1)])
-    assert kinds(charts) == ["trade-off"] * 2 + ["accuracy", "loss"] + ["confusion"] * 3
+    assert kinds(charts) == ["trade-off"] * 2 + ["accuracy", "loss", "lengths"] + ["confusion"] * 3
     for chart in charts:
         root = parse(chart)
         ids = root.get("aria-labelledby", "").split()
@@ -64,7 +64,7 @@ def test_all_drawings_are_there_named_and_well_formed(tmp_path: Path) -> None:
         assert len(axis_titles) == 2
         marks = [item for item in root.iter() if str(item.get("class")).split(" ")[0] in ("mark", "bubble")]
         hints = [hint for item in marks if (hint := item.findtext("title"))]
-        assert hints or chart.kind == "confusion"
+        assert hints or chart.kind in ("lengths", "confusion")
         assert all(re.search(r"\d", hint) for hint in hints), chart.kind
 
 
@@ -135,11 +135,39 @@ def test_splits_of_rising_difficulty_are_drawn_in_their_order(tmp_path: Path) ->
     assert [tick for tick in ticks if "hops" in str(tick)] == ["hops-1", "hops-2", "hops-3"]
 
 
+def test_areas_of_the_histogram_are_shares(tmp_path: Path) -> None:
+    folder = RunFactory(tmp_path, rows=SMALL).run("recurrent")
+    chart = next(chart for chart in draw([folder]) if chart.kind == "lengths")
+    outline = next(parse(chart).iter("polyline"))
+    points = [tuple(map(float, point.split(","))) for point in str(outline.get("points")).split()]
+    base = points[0][1]
+    heights = {round(x, 1): base - y for x, y in points[1:-1:2]}
+    counts = read_record(folder).data.splits["train"].words.counts
+    drawn = list(heights.values())
+    largest = max(range(len(drawn)), key=drawn.__getitem__)
+    for index, height in enumerate(drawn):
+        assert height / drawn[largest] == pytest.approx(counts[index] / counts[largest], abs=0.01)
+
+
+def test_parts_of_a_corpus_are_called_as_in_titles(tmp_path: Path) -> None:
+    folders = [
+        RunFactory(tmp_path / str(rows), rows={**SMALL, "train": 2 * rows}, data_config={"rows_per_label": rows}).run(
+            "linear"
+        )
+        for rows in (8, 32)
+    ]
+    runs, _ = load_runs(folders)
+    tables = summarise(runs).tables
+    charts = reporting_of("classification").charts_across(tables, {run.record.run_id: run for run in runs})
+    lengths = next(chart for chart in charts if chart.kind == "lengths")
+    assert {item.text for item in parse(lengths).iter("text")} >= {"8 rows a label", "32 rows a label"}
+
+
 def test_little_data_still_draws(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
-    assert kinds(draw([factory.run("linear", latency=False)])) == ["trade-off", "confusion"]
+    assert kinds(draw([factory.run("linear", latency=False)])) == ["trade-off", "lengths", "confusion"]
     alone = draw([factory.run("recurrent", epochs=1)])
-    assert kinds(alone) == ["trade-off", "trade-off", "accuracy", "loss", "confusion"]
+    assert kinds(alone) == ["trade-off", "trade-off", "accuracy", "loss", "lengths", "confusion"]
     assert all("nan" not in chart.drawing for chart in alone)
 
 

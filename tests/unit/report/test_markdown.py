@@ -14,7 +14,7 @@ from exported import export_record
 from factories import RunFactory, leakage, study_latency
 from recurra.core import terminal as form
 from recurra.core.errors import ConfigurationError, DataError
-from recurra.core.record import read_record
+from recurra.core.record import read_record, write_record
 from recurra.report.summary import read_latency_file, read_study
 from recurra.tasks.summary import Summary
 from rendered import summarise_folders
@@ -263,3 +263,14 @@ def test_the_overview_has_a_line_for_each_table_and_links_to_the_pages_made_with
     gap = next(line for line in page.splitlines() if line.startswith("| asked of second")).split("|")[2].strip()
     assert f"| {gap} (" in lines[1] and "| not distinguishable |" in lines[1]
     assert render_results_markdown(studies / "results", check=True) == []
+
+
+def test_command_tells_stale_from_fresh(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    assert main(["--check"]) == 1
+    assert main([]) == 0
+    assert main(["--check"]) == 0
+    path = next((project / "results").rglob("record.json"))
+    record = read_record(path)
+    write_record(path.parent, record.model_copy(update={"model": record.model.model_copy(update={"preset": "hashed"})}))
+    assert main(["--check"]) == 1

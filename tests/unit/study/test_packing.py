@@ -208,3 +208,10 @@ def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path) -> None:
     assert len(list((second / "runs").iterdir())) == 1, "what was packed is not run again"
     assert [done.state for done in plan_study(load_study(spec), second)] == ["done", "done"]
     assert pack_study(second, tmp_path / "packed").runs == 2
+
+
+def test_a_damaged_file_of_timings_is_said_to_be_one(tmp_path: Path) -> None:
+    shutil.copytree(RESULTS / "demo", tmp_path / "demo")
+    (tmp_path / "demo" / "latency.json").write_text('{"memory_mib": {"a": "310"}}', encoding="utf-8")
+    warnings = report_records(tmp_path / "demo", tmp_path / "page", command="").shown.warnings
+    assert len(warnings) == 1 and "'latency.json' is damaged" in warnings[0]

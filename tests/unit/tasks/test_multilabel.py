@@ -42,6 +42,7 @@ from recurra.tasks.multilabel.reporting import choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
+from recurra.training.distillation import RowLoss
 from recurra.training.protocols import load_protocol
 from reviews import NOUNS, write_tiny_model
 
@@ -527,3 +528,9 @@ def test_the_server_lists_labels(trained: Trained) -> None:
     assert (second.labels, second.label) == ([], "")
     traced = classifier.trace(["a lovely song"])
     assert traced.probabilities[0, -1] == pytest.approx(classifier.predict_proba(["a lovely song"])[0])
+
+
+def test_smoothed_targets_are_moved_towards_one_half() -> None:
+    logits, labels = torch.tensor([[2.0, -1.0]]), torch.tensor([[0.0, 1.0]])
+    wanted = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([[0.05, 0.95]]))
+    assert RowLoss(label_smoothing=0.1).of_rows(logits, labels).item() == pytest.approx(wanted.item())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,11 +27,13 @@ Result = TypeVar("Result")
 # 1.22 to 1.24 gave logits of thousands for small int8 products on a processor with AMX; the operator set needs 1.23.
 OLDEST_RUNTIME = (1, 25)
 _ERRORS_ONLY = 3
-# The fewest tokens that a second thread makes faster on every processor; of fewer in int8 it depends, see `alone`.
+# The fewest tokens that all threads make faster on every processor. In int8 it depends from `SHORTEST` to there.
 LONG_TEXT = {"int8": 192}
 SHORTEST = 8
-# Texts alone that one thread, and then all, compute before their times are compared; all must save so much.
-RACE, WORTH = 8, 0.9
+# Once so many computations in a row had no other beside them, one thread and then all compute so many texts each.
+RACE = 8
+# All win if they take less than this share of one thread's time.
+WORTH = 0.9
 # What one thread computes best at once: it fits its cache.
 SMALL_BATCH = 8 * TOKENS_A_ROW
 # What a call takes beside its tokens, in tokens: 17 for int8 encoders of 384 and 256 wide, 20 in FP32 (docs/log.md).
@@ -52,7 +56,7 @@ class Sessions:
         self.threads = threads or available_cores()
         self.long_text = LONG_TEXT.get(precision, 0)
         self._path, self._opened = path, _identity(path)
-        self._opening, self._counting = threading.Lock(), threading.Lock()
+        self._opening, self._counting = threading.Lock(), threading.RLock()
         # Computations under way, and how many in a row began beside no other.
         self._computing = self._lonely = 0
         self._raced: dict[int, list[float]] = {1: [], self.threads: []}
@@ -105,16 +109,25 @@ class Sessions:
         For a short text in int8, two threads take 0.7 to 0.9 times as long as one on some processors, and longer on
         others. So the first texts are timed.
         """
-        with self._counting:
-            threads, raced = self._threads_for(int(lengths.max()))
-        session = self._session(threads)
-        with self._counted() as others:
-            started = time.perf_counter()
-            result = compute(session)
-            cost = (time.perf_counter() - started) / (int(lengths.sum()) + TOKENS_OF_A_CALL)
-        if raced and not others:
-            self._raced[threads].append(cost)
-        return result
+        with contextlib.ExitStack() as counted:
+            with self._counting:
+                threads, raced = self._threads_for(int(lengths.max()))
+                counted.enter_context(self._counted())
+            try:
+                session = self._session(threads)
+                started = time.perf_counter()
+                result = compute(session)
+            except CheckpointError as error:
+                if not raced or threads == 1:
+                    raise
+                self._raced[threads] = [math.inf] * RACE
+                warnings.warn(f"short texts stay on one thread: {error}", RuntimeWarning, stacklevel=2)
+                return compute(self._session(1))
+            # Reset by whatever began meanwhile.
+            if raced and self._lonely:
+                cost = (time.perf_counter() - started) / (int(lengths.sum()) + TOKENS_OF_A_CALL)
+                self._raced[threads].append(cost)
+            return result
 
     def _threads_for(self, tokens: int) -> tuple[int, bool]:
         """Threads of a batch whose longest text has so many tokens, and whether it is to be timed."""
@@ -129,13 +142,13 @@ class Sessions:
         return (self.threads if shared < WORTH * one else 1), False
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[int]:
-        """Counts a computation while it lasts; says how many others there are when it begins."""
+    def _counted(self) -> Iterator[None]:
+        """Counts a computation while it lasts."""
         with self._counting:
-            others, self._computing = self._computing, self._computing + 1
-            self._lonely = 0 if others else self._lonely + 1
+            self._lonely = 0 if self._computing else self._lonely + 1
+            self._computing += 1
         try:
-            yield others
+            yield
         finally:
             with self._counting:
                 self._computing -= 1

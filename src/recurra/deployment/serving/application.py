@@ -14,7 +14,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib import resources
@@ -29,9 +29,9 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.version import __version__
-from recurra.data.tables import TABLE_FORMATS, stream_texts
+from recurra.data.tables import TABLE_FORMATS, format_of, stream_texts
 from recurra.deployment.explanation import MOST_PARTS, Span, explanations_of, spans_of, without
 from recurra.deployment.export.formats import FORMATS
 from recurra.deployment.serving.bodies import (
@@ -68,7 +68,7 @@ from recurra.models.exits.rules import FixedExit
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MODEL_PATH = "/v1/models/{name}"
 # Texts that the page offers, the most of each, and of the file.
-_EXAMPLES, _EXAMPLE_CHARACTERS, _EXAMPLES_READ = 6, 1000, 2**20
+_EXAMPLES, _EXAMPLE_CHARACTERS, _EXAMPLES_READ, _EXAMPLE_ROWS = 6, 1000, 2**20, 10_000
 _JSON = "application/json"
 _TEXT = "The opening is slow, but the last act is worth the wait."
 _REASONS = {
@@ -366,17 +366,17 @@ def read_examples(path: Path) -> list[str]:
     """The first texts of a table with a column ``text``, or of a file with one a line.
 
     Raises:
-        DataError: If a table has no such column.
-        ConfigurationError: If it cannot be read as text.
+        ConfigurationError: If it cannot be read so.
     """
-    if path.suffix.lower() in TABLE_FORMATS:
-        lines: Iterable[str] = itertools.chain.from_iterable(stream_texts(path, chunk_rows=_EXAMPLES))
-    else:
-        try:
+    try:
+        if format_of(path) in TABLE_FORMATS:
+            lines = list(itertools.islice(itertools.chain.from_iterable(stream_texts(path)), _EXAMPLE_ROWS))
+        else:
             with path.open(encoding="utf-8-sig") as file:
                 lines = file.read(_EXAMPLES_READ).split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"cannot read the examples from '{path}': {error}") from error
+    except (DataError, OSError, UnicodeDecodeError) as error:
+        cure = "give a .txt file with a text a line, or a table with a column 'text'"
+        raise ConfigurationError(f"'{path}' has no examples ({error}); {cure}") from error
     texts = (line.strip()[:_EXAMPLE_CHARACTERS] for line in lines)
     return list(itertools.islice(filter(None, texts), _EXAMPLES))
 

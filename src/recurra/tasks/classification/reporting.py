@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from recurra.core import terminal as form
-from recurra.core.record import LabelRunRecord, MetricsRecord, RunRecord, are_unequal
+from recurra.core.record import LabelRunRecord, LengthSummary, MetricsRecord, RunRecord, are_unequal
 from recurra.core.terminal import NONE
 from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import evaluate_logits
@@ -19,6 +19,7 @@ from recurra.evaluation.predictions import Predictions
 from recurra.tasks import drawing
 from recurra.tasks.classification.conclusions import advise, conclude, fault_of, only_class, said_costs
 from recurra.tasks.classification.exports import ExportLine, export_lines, published_lines
+from recurra.tasks.classification.lengths import length_chart
 from recurra.tasks.classification.measures import (
     ACCURACY,
     F1,
@@ -524,26 +525,38 @@ class ClassificationReporting(LabellingReporting):
             ]  # fmt: skip
         many = len(table.label_names) > LABELS_WITH_FIGURES
         models = [model for model in table.models if not many or model is shown_model(table)]
-        more = [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
+        splits = runs[table.models[0].runs[0].run_id].record_of(RunRecord).data.splits
+        named = {name: splits[name].words for name in ("train", table.headline_split) if name in splits}
+        more = [length_chart("Lengths of the texts in words", named, f"{key}-lengths")]
+        more += [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
         more += [_accuracy_by_difficulty(table, f"{key}-splits")]
         return [*charts, *(chart for chart in more if chart is not None)]
 
     def charts_across(self, tables: Sequence[LabellingTable], runs: Records) -> list[Chart]:
-        """Accuracy by rows, across tables that were trained on parts of one corpus."""
+        """Across tables that were trained on parts of one corpus: lengths of each part, and accuracy by rows."""
+        groups: dict[str, dict[str, LengthSummary]] = defaultdict(dict)
         by_rows: dict[tuple[str, int | None], list[tuple[int, LabellingTable]]] = defaultdict(list)
         for table in tables:
             run = runs[table.models[0].runs[0].run_id]
             part, train = run.data_settings, run.record_of(RunRecord).data.splits["train"]
+            name = f"{table.data}, {table.protocol}"
+            groups[name].setdefault(table.subset or "whole", train.words)
             if not part.get("length_tail"):
-                name = f"{table.data}, {table.protocol}, {table.training}, {table.precision}"
-                by_rows[name, part.get("max_length")].append((train.rows, table))
+                by_rows[f"{name}, {table.training}, {table.precision}", part.get("max_length")].append(
+                    (train.rows, table)
+                )
         drawn = {key: parts for key, parts in by_rows.items() if len({rows for rows, _ in parts}) > 1}
         named = Counter(name for name, _ in drawn)
+        lengths = [
+            length_chart(f"Lengths of the training texts: {name}", parts, f"s{index}-lengths")
+            for index, (name, parts) in enumerate(groups.items())
+            if len(parts) > 1
+        ]
         curves = []
         for index, ((name, length), parts) in enumerate(drawn.items()):
             heading = f"{name}, {length} tokens" if named[name] > 1 else name
             curves.append(_accuracy_by_rows(f"Accuracy against data size: {heading}", parts, f"s{index}-rows"))
-        return curves
+        return [*(chart for chart in lengths if chart is not None), *curves]
 
 
 def _by_depth(folds: Sequence[MetricsRecord]) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from recurra.core import terminal as form
@@ -19,6 +21,7 @@ from recurra.core.record import (
 )
 from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.core.terminal import decimal, words
+from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks import drawing
 from recurra.tasks.drawing import Chart, Line, Point
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
@@ -26,6 +29,10 @@ from recurra.tasks.measures import Measure, Score, estimates
 from recurra.tasks.reporting import Records, Reporting, beside_best
 from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, early_exits, results, tests
+
+# CRT-Deep, table 2: loss and perplexity of the head after each loop; table 3: validation loss at three loops by what a
+# cycle is made of, which leaks if that is a convolution. And perplexities by word of models that do not leak.
+PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_bytes())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,7 @@ class LanguageModelSummary(ModelSummary):
         scores: By split; figures of a head that is not the final one end with its name: ``loss:exit-2``.
         leaks: Whether the causality audit failed for any seed; its label says so.
         reach_tokens: How far ahead a prediction reads, at most.
+        feed_forward: What a cycle is made of; none of a model without cycles.
     """
 
     scores: dict[str, Score]
@@ -44,6 +52,7 @@ class LanguageModelSummary(ModelSummary):
     verdict: str
     tokens_per_s: float
     steps: int
+    feed_forward: str | None
     history: list[list[LanguageEpochRecord]]
 
 
@@ -125,8 +134,8 @@ def results_table(table: TableSummary, figures: Sequence[Measure]) -> Table:
 
 
 def heads_table(table: TableSummary) -> Table:
-    """Every head of each model that has several, on every split."""
-    splits = list(table.models[0].scores)
+    """Every head of each model that has several, on every split; published ones beside the first."""
+    splits = list(table.models[0].scores)  # The first is the one that the published figures are of.
     rows: list[Cells] = []
     for model in table.models:
         heads = heads_of(model, splits[0])
@@ -137,7 +146,47 @@ def heads_table(table: TableSummary) -> Table:
                     value = of_head(part, head).of(model, split)
                     cells[f"{part.heading}, {split}"] = part.text(value)
             rows.append(cells | {"Audits": "leaks" if model.leaks else model.verdict})
+    for head, values in PUBLISHED["exits"].items() if rows else ():
+        figures = {
+            f"{part.heading}, {splits[0]}": part.value(value)
+            for part, value in zip((LOSS, TOKEN_PERPLEXITY), values, strict=True)
+        }
+        model = "published, crt-deep (leaks), WikiText-103 validation, epoch 10"
+        rows.append({"Model": model, "Head": head, **figures, "Audits": "leaks"})
     return Table("exits", "By head", rows, page_only=False)
+
+
+def published_table(table: TableSummary) -> Table:
+    """Ours, with published figures beside them and what is not the same."""
+    split, cycles = table.headline_split, PUBLISHED["cycles"]
+    varied = len({model.feed_forward for model in table.models} & set(cycles)) > 1
+    rows: list[Cells] = []
+    for model in table.models:
+        rows.append(
+            {
+                "Model": model.label,
+                "Figures": "ours",
+                "Text": f"{table.data} {split}",
+                "Loss": LOSS.value(LOSS.mean(model, split)),
+                "Perplexity a word": WORD_PERPLEXITY.text(WORD_PERPLEXITY.of(model, split)),
+                "What differs": NONE,
+                "Leaks": "leaks" if model.leaks else "no",
+            }
+        )
+        made_of = model.feed_forward
+        if varied and made_of in cycles:
+            rows.append(
+                {
+                    "Model": f"crt-deep at 3 loops, {made_of}{'' if made_of == 'linear' else ' (leaks)'}",
+                    "Figures": "published, table 3",
+                    "Text": "WikiText-103 validation",
+                    "Loss": LOSS.value(cycles[made_of]),
+                    "What differs": "size, text, training",
+                    "Leaks": "published code leaks",
+                }
+            )
+    rows += [{"Figures": "published", "Leaks": "no", **honest} for honest in PUBLISHED["honest"]]
+    return Table("published", "Published beside ours", rows)
 
 
 def shares_by_loops(exits: Sequence[ExitsRecord]) -> dict[int, float]:
@@ -212,6 +261,14 @@ def verdict(failed: Sequence[str], reach: int | None, *, audited: bool) -> str:
     return "passed" if audited else "none run"
 
 
+def cycle(record: LanguageRunRecord) -> str | None:
+    """What a cycle is made of, as the record says; one from before shapes were kept names changes and a preset."""
+    changes = record.config.get("model_overrides", {})
+    _, preset = LANGUAGE_PRESETS.get(changes.get("preset", record.config.get("model")), ("", {}))
+    found: str | None = (record.shape or {**preset, **changes}).get("feed_forward")
+    return found
+
+
 def _best(honest: Sequence[LanguageModelSummary], split: str) -> str:
     word, of_token = (measure.of(honest[0], split) for measure in (WORD_PERPLEXITY, TOKEN_PERPLEXITY))
     by_word = "" if word is None else f", {word.mean:,.1f} a word"
@@ -248,6 +305,7 @@ class LanguageReporting(Reporting):
             tests(table),
             heads_table(table),
             early_exits(table, _EARLY_EXIT),
+            published_table(table),
             *([shown] if shown.rows else []),
         )
 
@@ -297,6 +355,7 @@ class LanguageReporting(Reporting):
             verdict=verdict(sorted(common.failed_audits), ahead, audited=bool(records[0].audits)),
             tokens_per_s=statistics.fmean(record.training.tokens_per_s for record in records),
             steps=records[0].training.steps,
+            feed_forward=cycle(records[0]),
             history=[record.training.history for record in records],
         )
 

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from recurra.core.errors import UnavailableError
+from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.deployment.onnx import sessions as onnx_sessions
 from recurra.deployment.onnx.sessions import (
     LONG_TEXT,
@@ -112,10 +113,43 @@ def test_short_texts_take_all_threads_where_those_are_faster_and_nothing_else_is
         time.sleep({1: one, 2: both}[session])
         return session
 
-    taken = [sessions.alone(lengths, compute) for _ in range(2 * RACE + 2)]
-    assert taken == [1] * RACE + [2] * RACE + [winner] * 2 and opened == [1, 2]
+    taken = [sessions.alone(lengths, compute) for _ in range(3 * RACE + 2)]
+    assert taken == [1] * 2 * RACE + [2] * RACE + [winner] * 2 and opened == [1, 2]
     assert sessions.alone(lengths, lambda _: sessions.alone(np.array([LONG]), compute)) == 1
     assert sessions.alone(np.array([SHORTEST - 1]), compute) == 1
+
+
+def test_a_text_beside_others_is_not_timed_and_has_one_thread(opened: list[int]) -> None:
+    sessions, lengths = Sessions(Path("model.onnx"), "int8", 2), np.array([20])
+    for _ in range(RACE):
+        sessions.alone(lengths, lambda session: session)
+    meeting = threading.Barrier(2, timeout=20)
+
+    def compute(session: int) -> int:
+        meeting.wait()
+        return session
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: sessions.alone(lengths, compute), range(2))) == [1, 1]
+    # The second came meanwhile: the count begins again, and nothing was timed.
+    assert [sessions.alone(lengths, lambda session: session) for _ in range(2 * RACE)] == [1] * 2 * RACE
+    assert opened == [1] and sessions.alone(lengths, lambda session: session) == 2
+
+
+def test_short_texts_stay_on_one_thread_if_all_cannot_compute(opened: list[int]) -> None:
+    sessions, lengths = Sessions(Path("model.onnx"), "int8", 2), np.array([20])
+
+    def compute(session: int) -> int:
+        if session == 2:
+            raise CheckpointError("no memory")
+        return session
+
+    assert [sessions.alone(lengths, compute) for _ in range(2 * RACE)] == [1] * 2 * RACE
+    with pytest.warns(RuntimeWarning, match="short texts stay on one thread: no memory"):
+        assert sessions.alone(lengths, compute) == 1
+    assert sessions.alone(lengths, compute) == 1
+    with pytest.raises(CheckpointError):
+        sessions.alone(np.array([LONG]), compute)
 
 
 def test_another_model_in_the_same_place_is_not_taken_for_it(opened: list[int], tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def runs(*records: LanguageRunRecord) -> list[LoadedRun]:
 
 def study() -> Summary:
     seeds = [language_record(seed=seed, loss=4.0 + seed / 10) for seed in (0, 1, 2)]
-    better = language_record(preset="stacked", loss=3.9)
+    better = language_record(preset="stacked", loss=3.9, model_overrides={"preset": "crt-tiny", "feed_forward": "conv"})
     return summarise(runs(language_record(preset="crt-tiny", leaks=True, loss=0.05, kind="x"), *seeds, better))
 
 
@@ -65,7 +65,7 @@ def test_every_row_with_a_leaking_figure_says_so() -> None:
     summary = study()
     table = summary.tables[0]
     told = 0
-    for headings, rows in (part_rows(LANGUAGE, table, key) for key in ("results", "exits")):
+    for headings, rows in (part_rows(LANGUAGE, table, key) for key in ("results", "exits", "published")):
         assert all(len(row) == len(headings) for row in rows)
         columns = [place for place, name in enumerate(headings) if "erplexity" in name or "a word" in name]
         for row in rows:
@@ -74,8 +74,8 @@ def test_every_row_with_a_leaking_figure_says_so() -> None:
             if any(value < 15 for value in values):
                 told += 1
                 assert "leaks" in " ".join(row).lower(), row
-    # The leaking model with its results, and three heads.
-    assert told == 1 + 3
+    # The leaking model once with its results, once beside the published, and three heads; four published exits.
+    assert told == 1 + 1 + 3 + 4
     text = study_page(summary, "results/x")
     for line in text.splitlines():
         if "1.093" in line or "1.06" in line:
@@ -90,6 +90,22 @@ def test_a_leaking_figure_is_called_by_its_own_unit() -> None:
     by_word, by_token = (summarise(runs(each)).tables[0].conclusion for each in (record, lost))
     assert f"shows {math.exp(0.05 * TOKENS / WORDS):.2f} a word because it leaks" in by_word
     assert f"shows {math.exp(0.05):.2f} a token because it leaks" in by_token
+
+
+def test_published_figures_stand_beside_ours() -> None:
+    table = study().tables[0]
+    rows = [" ".join(row) for row in part_rows(LANGUAGE, table, "exits")[1]]
+    assert sum("published" in row for row in rows) == 4 and sum("crt-deep (leaks)" in row for row in rows) == 4
+    rows = [" ".join(row) for row in part_rows(LANGUAGE, table, "published")[1]]
+    # Table 3 beside each model, what leaks last, since the study varies what cycles are made of.
+    assert [row for row in rows if "table 3" in row] == [
+        f"crt-deep at 3 loops, {kind} (leaks) published, table 3 WikiText-103 validation {loss} – size, text, training "
+        "published code leaks"
+        for kind, loss in (("conv", "1.8815"), ("conv+linear", "1.6986"), ("conv+linear", "1.6986"))
+    ]
+    alike = summarise(runs(language_record(), language_record(preset="stacked-lm-parameters")))
+    assert not any("table 3" in " ".join(row) for row in part_rows(LANGUAGE, alike.tables[0], "published")[1])
+    assert any("GPT-2 117M published WikiText-2 test – 29.40" in row for row in rows)
 
 
 def test_drawings_are_whole_and_name_their_models() -> None:

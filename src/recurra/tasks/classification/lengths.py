@@ -1,0 +1,54 @@
+"""Distributions of the lengths of texts, one over the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from recurra.core.record import LengthSummary
+from recurra.tasks import drawing
+from recurra.tasks.drawing import LEFT, RIGHT, Chart, Line, Point
+
+SHARE_SHOWN = 0.995
+
+
+def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart | None:
+    """Distributions of lengths in words over each other."""
+    named = {name: lengths for name, lengths in named.items() if sum(lengths.counts)}
+    if not named:
+        return None
+    shown = max(_edge_of_share(lengths) for lengths in named.values())
+    lines = [
+        Line(name, color, _outline(lengths, shown), "outline") for color, (name, lengths) in enumerate(named.items())
+    ]
+    ends, limits = (LEFT, RIGHT), (0.0, float(shown))
+    x = drawing.linear_axis(limits, "words in a text", "{:.0f}".format, ends=ends, ticks=6, limits=limits)
+    shares = [point.y for line in lines for point in line.points]
+    y = drawing.linear_axis(shares, "% of texts, a word of length", limits=(0.0, None))
+    facts = "; ".join(
+        f"{name}: mean {lengths.mean:.1f}, median {lengths.median:.0f}, 90 % up to {lengths.p90:.0f}, "
+        f"longest {lengths.max}"
+        for name, lengths in named.items()
+    )
+    beyond = shown <= max(lengths.max for lengths in named.values())
+    caption = f"{facts}.{' The longest 0.5 % or fewer are cut off.' if beyond else ''}"
+    return drawing.line_chart("lengths", heading, lines, x, y, key=key, description=f"{facts}.", caption=caption)
+
+
+def _edge_of_share(lengths: LengthSummary) -> int:
+    """The first edge below which nearly all texts lie."""
+    total, below = sum(lengths.counts), 0
+    for edge, number in zip(lengths.edges[1:], lengths.counts, strict=False):
+        below += number
+        if below >= SHARE_SHOWN * total:
+            return edge
+    return lengths.edges[-1]
+
+
+def _outline(lengths: LengthSummary, shown: int) -> list[Point]:
+    """Percent of texts a word: bins differ in width, so areas and not heights are shares."""
+    total, points = sum(lengths.counts), [Point(0.0, 0.0)]
+    for left, right, rows in zip(lengths.edges, lengths.edges[1:], lengths.counts, strict=False):
+        if left < shown:
+            share = 100.0 * rows / total / max(right - left, 1)
+            points += [Point(left, share), Point(min(right, shown), share)]
+    return [*points, Point(points[-1].x, 0.0)]
