@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARACTERS = 100
 # Keys that say how rows are read; the others choose splits and tokens, and here every row is judged.
-_READING_KEYS = (
-    *("text_column", "label_column", "label_columns", "label_separator", "id_column"),
-    *("encoding", "clean", "join_labels", "skip_unlabelled"),
-)
+_READING_KEYS = ("text_column", "label_column", "id_column", "encoding", "clean", "join_labels", "skip_unlabelled")
+# Of files with several labels a row, which are refused as such.
+_OF_SEVERAL_LABELS = ("label_columns", "label_separator")
 
 
 @options.with_data_options(
@@ -102,17 +101,13 @@ def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None)
     if file in CORPORA:
         raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours, such as .csv or .jsonl")
     for key in (pair.partition("=")[0].removeprefix("data.") for pair in assignments or ()):
-        if key not in _READING_KEYS:
-            # Files with several labels a row are told of by what they are.
-            allowed = [name for name in _READING_KEYS if name not in ("label_columns", "label_separator")]
-            near = did_you_mean(key, allowed)
+        if key not in (*_READING_KEYS, *_OF_SEVERAL_LABELS):
+            near = did_you_mean(key, _READING_KEYS)
             raise ConfigurationError(
-                f"'{key}' has no meaning here, where every row is judged{near}; allowed: {', '.join(allowed)}"
+                f"'{key}' has no meaning here, where every row is judged{near}; allowed: {', '.join(_READING_KEYS)}"
             )
     config = options.configured_data(context, file, assignments, None)[1]
     if not isinstance(config, DataConfig):
-        if Path(file).suffix and not Path(file).exists():
-            raise ConfigurationError(f"'{file}' does not exist; give the path of a file")
         raise ConfigurationError(f"'{file}' is running text; give a labelled file of yours, such as .csv or .jsonl")
     return config
 

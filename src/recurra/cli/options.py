@@ -237,9 +237,13 @@ def read_keys(
 ) -> tuple[Task, dict[str, Any], Assignments]:
     """The task of some data, the keys of these data from options and ``data.KEY=VALUE``, which win, and other keys."""
     from recurra.core.errors import ConfigurationError
+    from recurra.data.tables import STREAM_FORMATS, check_path, format_of
     from recurra.study.assignments import read_assignments
     from recurra.tasks.base import task_of_values
 
+    # Before it is told what a file is that is not there.
+    if format_of(name) in STREAM_FORMATS:
+        check_path(Path(name), STREAM_FORMATS)
     assigned = read_assignments(assignments or [])
     values = {**keys, "name": name, **assigned.data}
     task = task_of_values(values)

@@ -66,11 +66,21 @@ class Classifier:
         batch_size: int = DEFAULT_BATCH_SIZE,
         threads: int = 0,
     ) -> Classifier:
-        """Reads a finished run, an export, or the run that a comparison recommends; see `from_run`, `from_export`."""
+        """Reads a finished run, an export, or the run that a comparison recommends; see `from_run`, `from_export`.
+
+        Args:
+            threads: Threads of ONNX Runtime, or of torch, and then in the whole process; 0 takes what there is.
+        """
         folder = find_run(folder).folder
         if is_export(folder):
-            return cls.from_export(folder, precision=precision, batch_size=batch_size, threads=threads)
-        return cls.from_run(folder, precision=precision, batch_size=batch_size)
+            classifier = cls.from_export(folder, precision=precision, batch_size=batch_size, threads=threads)
+        else:
+            classifier = cls.from_run(folder, precision=precision, batch_size=batch_size)
+        if threads and classifier.computation.engine == "torch":
+            import torch
+
+            torch.set_num_threads(threads)
+        return classifier
 
     @classmethod
     def from_export(

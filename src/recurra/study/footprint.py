@@ -44,9 +44,6 @@ def main(arguments: list[str], texts: list[str]) -> int:
     """Opens, labels, and says how large the process became."""
     folder, threads = Path(arguments[0]), int(arguments[1])
     classifier = Classifier.open(folder, batch_size=_BATCH, threads=threads)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(threads)
     classifier.logits(texts, clean=False)
     sys.stdout.write(str(peak_memory_mib()))
     return 0

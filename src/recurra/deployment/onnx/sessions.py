@@ -58,7 +58,7 @@ class Sessions:
         self._path, self._opened = path, _identity(path)
         self._opening, self._counting = threading.Lock(), threading.RLock()
         # Computations under way, and how many in a row began beside no other.
-        self._computing = self._lonely = 0
+        self._computing = self._undisturbed = 0
         self._raced: dict[int, list[float]] = {1: [], self.threads: []}
         # Whatever comes first: mostly a text alone.
         first = self.threads if self.long_text == 0 else 1
@@ -124,7 +124,7 @@ class Sessions:
                 warnings.warn(f"short texts stay on one thread: {error}", RuntimeWarning, stacklevel=2)
                 return compute(self._session(1))
             # Reset by whatever began meanwhile.
-            if raced and self._lonely:
+            if raced and self._undisturbed:
                 cost = (time.perf_counter() - started) / (int(lengths.sum()) + TOKENS_OF_A_CALL)
                 self._raced[threads].append(cost)
             return result
@@ -133,7 +133,7 @@ class Sessions:
         """Threads of a batch whose longest text has so many tokens, and whether it is to be timed."""
         if tokens >= self.long_text and not (self._computing and self.long_text):
             return self.threads, False
-        if self._computing or self._lonely < RACE or self.threads == 1 or tokens < SHORTEST:
+        if self._computing or self._undisturbed < RACE or self.threads == 1 or tokens < SHORTEST:
             return 1, False
         for threads, costs in self._raced.items():
             if len(costs) < RACE:
@@ -145,7 +145,7 @@ class Sessions:
     def _counted(self) -> Iterator[None]:
         """Counts a computation while it lasts."""
         with self._counting:
-            self._lonely = 0 if self._computing else self._lonely + 1
+            self._undisturbed = 0 if self._computing else self._undisturbed + 1
             self._computing += 1
         try:
             yield

@@ -105,13 +105,9 @@ class FolderJob:
     def load(self, threads: int = 0) -> Classifier:
         """Reads the model; ``threads`` of 0 takes what the process has."""
         if needs_torch(self.model):
-            import torch
-
             from recurra.models.quiet import quieten_libraries
 
             quieten_libraries()
-            if threads:
-                torch.set_num_threads(threads)
         return Classifier.open(self.model, precision=self.precision, batch_size=self.batch_size, threads=threads)
 
     def predict(self, name: str, classifier: Classifier) -> dict[str, Any]:

@@ -88,10 +88,6 @@ class ModelSource:
             from recurra.models.quiet import quieten_libraries
 
             quieten_libraries()
-            if self.threads:
-                import torch
-
-                torch.set_num_threads(self.threads)
         classifier = Classifier.open(run.folder, threads=self.threads)
         classifier.predict_proba(_FIRST_TEXTS)
         if classifier.calibrated_rule is not None:
