@@ -111,7 +111,10 @@ def test_what_is_no_data_has_a_bound(server: Running, head: bytes, unit: bytes) 
     with connected(server) as connection:
         connection.sendall(head + unit * (200_000 // len(unit)))
         found = answer_of(connection)
-        assert found.startswith(b"HTTP/1.1 431") and b'"head_too_large"' in found and b"connection: close" in found
+        refused = found.startswith(b"HTTP/1.1 431") and b'"head_too_large"' in found
+        # The page waits for no body: it may have answered before so much came.
+        answered = head.startswith(PAGE) and found.startswith(b"HTTP/1.1 200")
+        assert (refused or answered) and b"connection: close" in found
         assert pour(connection, unit) < TAKEN_BYTES
     # What belongs to a request is counted among those that were turned away.
     if head.startswith(HEAD):
