@@ -257,12 +257,20 @@ def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -
         long = f"{read:,} rows of up to {config.max_length} tokens would take long in {FOLDS} folds"
         return config, f"one split, because {long} (every row tested once: --folds {FOLDS})"
     folded = config.model_copy(update={"folds": FOLDS})
-    try:
-        for fold in folded.every_fold:
-            data.rows(fold)
-    except DataError:
-        return config, ""
+    if unfit := _unfit_for_folds(folded, data, rows):
+        return config, f"one split, because {unfit}"
     return folded, f"{FOLDS} folds, because {rows:,} rows are few: every row is tested once (one split: --folds 1)"
+
+
+def _unfit_for_folds(folded: DataConfig, data: StudyData, rows: int) -> str:
+    try:
+        trained_on = [len(data.rows(fold).splits["train"]) for fold in folded.every_fold]
+    except DataError:
+        return f"these {rows:,} rows do not make {FOLDS} folds"
+    if min(trained_on) >= rows / 2:
+        return ""
+    few = f"a large group would leave a fold {min(trained_on):,} of {rows:,} rows to train on"
+    return f"{few} (every row tested once: --folds {FOLDS})"
 
 
 def study_name(data: str) -> str:

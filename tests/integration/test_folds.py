@@ -214,11 +214,19 @@ def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path)
         {"name": few, "folds": 1},
         {"name": few, "test": many},
         {"name": "demo"},
-        {"name": tiny},
         *({"name": many, **keys} for keys in ({"fraction": 0.1}, {"rows_per_label": 8})),
     ):
         config = DataConfig.parse(keys)
         assert cross_validated(config, StudyData()) == (config, "") and config.every_fold == [config]
+    group = [(text, label, "one" if row < 40 else f"g{row}") for row, (text, label) in enumerate(review_rows(60))]
+    grouped = str(write_csv(tmp_path / "grouped.csv", group, header=("text", "label", "author")))
+    for keys, why in (
+        ({"name": tiny}, "one split, because these 6 rows do not make 5 folds"),
+        ({"name": grouped, "group_column": "author"}, "one split, because a large group would leave a fold"),
+    ):
+        config = DataConfig.parse(keys)
+        same, said = cross_validated(config, StudyData())
+        assert same == config and said.startswith(why)
 
 
 def test_rows_with_several_labels_are_judged_once_each_by_the_thresholds_of_their_fold(tmp_path: Path) -> None:

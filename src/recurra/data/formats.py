@@ -10,7 +10,7 @@ import contextlib
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -190,7 +190,8 @@ def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
     causes = {
         "unexpected end of data": "a quotation mark that opens in this row is never closed",
         "expected after": "text follows a closing quotation mark",
-        "new-line character": "a bare carriage return stands in an unquoted field",
+        "new-line character": "a bare carriage return stands in an unquoted field, or ends every line: save those with "
+        "line feeds",
     }
     cause = next((text for key, text in causes.items() if key in detail), detail)
     return DataError(
@@ -261,17 +262,24 @@ def record_rows(
     optional: Sequence[str],
     *,
     unit: str = "line",
-    lenient: bool = False,
+    lenient: Collection[str] = (),
 ) -> Iterator[Row]:
-    """Yields rows of objects; each may have its names in other case, and unless ``lenient`` must have all columns."""
-    unseen, present = set(columns) if lenient else set(), dict[str, None]()
+    """Yields rows of objects; each may have its names in other case, and must have all columns but ``lenient`` ones.
+
+    Those some row must have.
+    """
+    unseen, present = {*lenient}, dict[str, None]()
     for place, value in records:
         names = columns
-        if lenient:
-            unseen -= value.keys()
-            present.update(dict.fromkeys(value if unseen else ()))
-        elif not all(name in value for name in columns):
-            names = [find_column(f"{source} {unit} {place}", name, list(value)) for name in columns]
+        if not all(name in value for name in columns):
+            own, where = list(value), f"{source} {unit} {place}"
+            names = [
+                column_if_there(name, own) or name if name in lenient else find_column(where, name, own)
+                for name in columns
+            ]
+        if unseen:
+            present.update(dict.fromkeys(value))
+            unseen -= {name for name, own in zip(columns, names, strict=True) if own in value}
         yield place, tuple(value.get(name) for name in (*names, *optional))
     for name in columns:
         if name in unseen and present:
@@ -377,6 +385,14 @@ def find_column(where: str, column: str, present: Sequence[str]) -> str:
             f"{where} has no column '{column}' but {', '.join(repr(name) for name in similar)}", column
         )
     return similar[0]
+
+
+def column_if_there(column: str, present: Sequence[str]) -> str | None:
+    """What `find_column` finds; none if there is nothing."""
+    try:
+        return find_column("", column, present)
+    except MissingColumnError:
+        return None
 
 
 def missing_column(where: str | Path, column: str, present: Sequence[str]) -> MissingColumnError:

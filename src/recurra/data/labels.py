@@ -346,7 +346,10 @@ def read_table(
     }
     rows = _Rows(file, text_columns, label_columns, group_column, id_column, clean, reader, as_written)
     with naming_options(options):
-        for place, values in file.rows([*text_columns, *others], [] if id_column else [DEFAULT_ID_COLUMN], whole=True):
+        optional = [] if id_column else [DEFAULT_ID_COLUMN]
+        # Programs leave a key out where they have no label.
+        lenient = () if reader.columns else label_columns
+        for place, values in file.rows([*text_columns, *others], optional, whole=True, lenient=lenient):
             rows.add(place, values)
     return rows.table(skip_unlabelled=skip_unlabelled)
 

@@ -151,6 +151,7 @@ def load_files(config: DataConfig) -> TextDataset:
     if missing:
         groups = len(set(table.groups or ()))
         of_groups = f" in {groups} group{'s' * (groups > 1)} of '{config.group_column}'" if table.groups else ""
+        of_groups += _joined_groups(whole.texts, table.groups)
         raise DataError(
             f"{table.source} has too few rows to split off {' and '.join(missing)}{config.of_folds}: "
             f"{len(table)} rows, {len(set(whole.texts))} different texts{of_groups}; one label at least must have "
@@ -240,9 +241,12 @@ def split_rows(
         places = iterative_split(units, keys, labels, {"train": 1 - sum(shares.values()), **shares})
     else:
         places = [""] * len(units)
-        for members in _by_label(units, labels).values():
+        for label, members in _by_label(units, labels).items():
             ordered = sorted(members, key=lambda unit: (keys[unit], units[unit]))
-            for unit, place in zip(ordered, _assign([len(units[unit]) for unit in ordered], shares), strict=True):
+            sizes = [len(units[unit]) for unit in ordered]
+            # A group has rows of other labels too, and a large one would make much room for its commonest.
+            rows = sum(sizes) if groups is None else int((labels == label).sum())
+            for unit, place in zip(ordered, _assign(sizes, shares, rows), strict=True):
                 places[unit] = place
     return _rows_of(["train", *shares], units, places)
 
@@ -308,6 +312,20 @@ def _by_label(units: Sequence[list[int]], labels: Labels) -> dict[int, list[int]
     return by_label
 
 
+def _joined_groups(texts: Sequence[str], groups: Sequence[str] | None) -> str:
+    """Says how many groups hang together by equal texts, and by which the most; nothing if none do."""
+    of_text: defaultdict[str, set[str]] = defaultdict(set)
+    for text, group in zip(texts, groups or [""] * len(texts), strict=True):
+        of_text[text].add(group)
+    text, shared = max(of_text.items(), key=lambda item: len(item[1]))
+    if len(shared) == 1:
+        return ""
+    return (
+        f", {len(_units(texts, groups))} where equal texts join them (the commonest, '{text[:60]}', stands in "
+        f"{len(shared)}: leave it out)"
+    )
+
+
 def _units(texts: Sequence[str], groups: Sequence[str] | None) -> list[list[int]]:
     """Rows that must stay together: connected through equal texts and equal groups (union-find)."""
     parent = list(range(len(texts)))
@@ -331,12 +349,12 @@ def _units(texts: Sequence[str], groups: Sequence[str] | None) -> list[list[int]
     return list(units.values())
 
 
-def _assign(sizes: Sequence[int], shares: Mapping[str, float]) -> list[str]:
-    """The split of each unit: in order, a unit goes where it still fits, else to train."""
+def _assign(sizes: Sequence[int], shares: Mapping[str, float], rows: int) -> list[str]:
+    """The split of each unit, with shares of so many rows: in order, where it still fits, else to train."""
     names = ["train"] * len(sizes)
     if len(sizes) < _MINIMUM_UNITS:
         return names
-    room = {name: max(1, round(share * sum(sizes))) for name, share in shares.items()}
+    room = {name: max(1, round(share * rows)) for name, share in shares.items()}
     for unit, size in enumerate(sizes):
         fitting = next((name for name in room if size <= room[name]), None)
         if fitting is not None:

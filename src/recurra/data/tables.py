@@ -18,7 +18,7 @@ import re
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -313,10 +313,18 @@ class TableFile:
 
             check_single_values(self.path, columns)
 
-    def rows(self, columns: Sequence[str], optional: Sequence[str] = (), *, whole: bool = False) -> Iterator[Row]:
+    def rows(
+        self,
+        columns: Sequence[str],
+        optional: Sequence[str] = (),
+        *,
+        whole: bool = False,
+        lenient: Collection[str] = (),
+    ) -> Iterator[Row]:
         """Yields the rows, with the values of columns that must be there and of optional ones.
 
-        If all rows will be kept (``whole``), Parquet that unfolds to too much for that is refused.
+        An object may lack ``lenient`` columns if another has them. If all rows will be kept (``whole``), Parquet that
+        unfolds to too much for that is refused.
         """
         if self.kind == "parquet":
             return self._parquet_rows(columns, optional, whole=whole)
@@ -324,7 +332,9 @@ class TableFile:
             return ((place, (line.rstrip("\r\n"),)) for place, line in enumerate(self._lines(), start=1))
         if self.kind in ("csv", "tsv"):
             return self._csv_rows(columns, optional)
-        return record_rows(self._objects(), self.source, columns, optional, unit=self.unit, lenient=bool(self.tool))
+        return record_rows(
+            self._objects(), self.source, columns, optional, unit=self.unit, lenient=columns if self.tool else lenient
+        )
 
     def _csv_rows(self, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
         names = [*(find_column(self.source, column, self.header) for column in columns), *optional]

@@ -201,7 +201,9 @@ def cost_plan(runs: Sequence[PlannedRun], data: StudyData, measure: Measure | No
 def model_key(config: RunConfig) -> str:
     """Equal for runs whose speed is the same: model, overrides, precision, batch size; data for a control."""
     if config.is_control:
-        return content_hash([config.model, config.data.plain()])
+        # Folds and splits have equally many rows.
+        rows = {key: value for key, value in config.data.plain().items() if key not in ("fold", "split_seed")}
+        return content_hash([config.model, rows])
     return content_hash([config.model, config.model_overrides, config.precision, config.protocol.batch_size])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from recurra.core.configuration import Settings
-from recurra.core.errors import ConfigurationError, did_you_mean, unknown
+from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
 from recurra.data.configuration import DataConfig
+from recurra.data.formats import decoded_whole, delimiter_of
 
 Costs = dict[str, dict[str, float]]
 # YAML reads 7 as a number.
@@ -50,19 +52,23 @@ def read_costs(path: Path) -> Costs:
             raw = stream.read(LARGEST_BYTES + 1)
         if len(raw) > LARGEST_BYTES:
             raise ValueError(f"more than {LARGEST_BYTES:,} bytes")
-        text = raw.decode("utf-8-sig")
+        text, *_ = decoded_whole(io.BytesIO(raw), f"'{path}'", None)
         values = json.loads(text) if path.suffix.lower() == ".json" else _of_csv(text)
     except OSError as error:
         raise ConfigurationError(
             f"cannot read the costs '{path}': {error.strerror}; give a CSV or JSON file"
         ) from error
-    except (ValueError, RecursionError, csv.Error) as error:
+    except (DataError, ValueError, RecursionError, csv.Error) as error:
         raise ConfigurationError(f"the costs '{path}' cannot be read ({error}); {_FORM}") from error
     return check_costs(values, f"the costs '{path}'")
 
 
 def _of_csv(text: str) -> dict[str, dict[str, str]]:
-    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines()) if any(map(str.strip, row))]
+    rows = [
+        [cell.strip() for cell in row]
+        for row in csv.reader(text.splitlines(), delimiter=delimiter_of(text.partition("\n")[0], (), ","))
+        if any(map(str.strip, row))
+    ]
     header = rows[0][1:] if rows else []
     for row in rows[1:]:
         if len(row) != len(header) + 1:

@@ -124,6 +124,22 @@ def test_one_giant_group_goes_to_train() -> None:
     parts = split_rows(texts, np.zeros(100, dtype=np.int64), groups, SHARES, 0)
     assert set(range(60)) <= set(parts["train"].tolist())
     assert len(parts["test"]) == len(parts["validation"]) == 10
+    # Its rows of another label make no room for its commonest.
+    mixed = np.array([0, 0, 1] * 20 + [0, 0, 1, 1] * 10)
+    parts = split_rows(texts, mixed, groups, SHARES, 0)
+    assert np.bincount(mixed).tolist() == [60, 40]
+    assert np.bincount(mixed[parts["test"]]).tolist() == np.bincount(mixed[parts["validation"]]).tolist() == [6, 4]
+
+
+def test_a_text_that_joins_all_groups_is_named(tmp_path: Path) -> None:
+    rows = [(text, label, f"g{index // 4}") for index, (text, label) in enumerate(many(40))]
+    rows += [("thank you", "good", f"g{group}") for group in range(10)]
+    path = write(tmp_path / "a.csv", rows, "text,label,author")
+    message = (
+        r"in 10 groups of 'author', 1 where equal texts join them \(the commonest, 'thank you', stands in 10: leave"
+    )
+    with pytest.raises(DataError, match=message):
+        load_dataset(DataConfig(name=path, group_column="author"))
 
 
 def test_a_file_becomes_three_splits(tmp_path: Path) -> None:

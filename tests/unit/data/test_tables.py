@@ -153,6 +153,7 @@ def test_characters_that_are_escaped_and_none(tmp_path: Path) -> None:
         ("text,label\ngood\n", ("line 2", "1 fields")),
         ('text,label\n"a\nb\nc",1\nd,0\n"x"y,1\n', ("line 6",)),
         ("text,label\ngo\rod,1\n", ("carriage return",)),
+        ("text,label\rgood,1\r", ("or ends every line: save those with line feeds",)),
         ("text,label,text\ngood,1,2\n", ("2 columns 'text'",)),
         ('text,label\n"' + "good,1\n" * 100_000, ("line 2", "quotation mark that was left open")),
     ],
@@ -396,6 +397,13 @@ def test_rows_without_a_label_are_listed_or_left_out_and_told(tmp_path: Path) ->
     assert sum(len(split) for split in dataset.splits.values()) == 40
     with pytest.raises(DataError, match="2 rows with text, all without label"):
         read_table(write(tmp_path, ".csv", [("a", ""), ("b", "")]), "text", "label", skip_unlabelled=True)
+    # Objects have no key where there is no label.
+    objects = tmp_path / "objects.jsonl"
+    objects.write_text('{"text": "a", "Label": "neg"}\n{"text": "b"}\n{"text": "c", "Label": "pos"}\n')
+    refused(objects, "1 row without a label", "line 2")
+    assert read_table(objects, "text", "label", skip_unlabelled=True).labels == ["neg", "pos"]
+    objects.write_text('{"text": "a"}\n{"text": "b"}\n')
+    refused(objects, "has no column 'label'; its columns are 'text'")
 
 
 @pytest.mark.parametrize("cell", ['["\\ud800"]', '{"a": {"\\udfff": 1}}', '1, "\\uD800": 2'])

@@ -600,6 +600,20 @@ def test_rows_of_one_class_give_no_verdict_on_any_model(tmp_path: Path) -> None:
     assert all(model.fronts == [] for model in table.models)
 
 
+def test_a_measure_of_a_label_that_no_row_has_gives_no_verdict(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [factory.run(name, accuracy) for name, accuracy in (("linear", 0.8), ("recurrent", 0.9))]
+    runs, _ = load_runs(folders)
+    for run in runs:
+        metrics = run.record.metrics["test"]
+        matrix = [[*row, 0] for row in metrics.confusion_matrix] + [[0, 0, 0]]
+        run.record.metrics["test"] = metrics.model_copy(update={"confusion_matrix": matrix})
+        run.record.data.label_names.append("neutral")
+    (table,) = summarise(runs, questions=Questions(measure="f1:neutral")).tables
+    assert table.conclusion.startswith("No test row is of 'neutral': ") and "there is no verdict" in table.conclusion
+    assert table.recommended is None and "scores highest" not in table.conclusion
+
+
 # Few different values, so that ties are common.
 VALUES = some.lists(some.tuples(some.integers(0, 4), some.integers(0, 4)), max_size=9)
 

@@ -227,8 +227,14 @@ def test_models_are_counted_as_they_are_timed(
     monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.0)
     with Workers(1, threads=1) as workers:
         expectation = expect(small_comparison(tmp_path), tmp_path / "out", Machine(), workers, Reporter())
+        lines = capsys.readouterr().err.splitlines()
+        # Folds have equally many rows: one is timed for all.
+        folds = study(tmp_path, models=["linear"], data=[{"name": str(tmp_path / "reviews.csv"), "folds": 3}])
+        expect(folds, tmp_path / "folds", Machine(), workers, Reporter())
     assert isinstance(expectation, Expectation)
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("estimating")]
+    of_folds = capsys.readouterr().err.splitlines()
+    assert [line.split()[1:3] for line in of_folds if line.startswith("estimating")] == [["1/1", "linear"]]
+    lines = [line for line in lines if line.startswith("estimating")]
     assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
     assert {line.split()[2] for line in lines} == {"baseline-tiny", "linear", "recurrent-tiny"}
 

@@ -85,7 +85,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Problem:
-    """Features, ``(texts, features)``, sparse or dense, what is to be learned, and what each text counts in a fit."""
+    """Features, ``(texts, features)``, sparse or dense, what is to be learned, and what each text counts in a fit.
+
+    Attributes:
+        first: The first row with the text of each row; equal texts are left out together. None if all differ.
+    """
 
     features: Any
     targets: npt.NDArray[Any]
@@ -93,11 +97,12 @@ class Problem:
     independent: bool
     seed: int
     weights: npt.NDArray[np.float32] | None = None
+    first: npt.NDArray[np.int64] | None = None
 
     def part(self, rows: npt.NDArray[Any]) -> Problem:
         """Some of the texts."""
-        weights = None if self.weights is None else self.weights[rows]
-        return replace(self, features=self.features[rows], targets=self.targets[rows], weights=weights)
+        weights, first = (None if each is None else each[rows] for each in (self.weights, self.first))
+        return replace(self, features=self.features[rows], targets=self.targets[rows], weights=weights, first=first)
 
     def fit(self, candidate: Candidate, *, rough: bool = False) -> tuple[Floats, Floats]:
         """Weight and bias as `LinearModel` takes them."""
@@ -142,6 +147,9 @@ class Problem:
             kinds = kinds.argmax(axis=1)
         fold = np.empty(len(kinds), dtype=np.int64)
         fold[np.argsort(kinds, kind="stable")] = np.arange(len(kinds)) % min(FOLDS, len(kinds))
+        if self.first is not None:
+            _, earliest, of_text = np.unique(self.first, return_index=True, return_inverse=True)
+            fold = fold[earliest[of_text]]
         scores = np.zeros((len(kinds), 1 if self.num_labels == 2 and not self.independent else self.num_labels))
         for left_out in np.unique(fold):
             weight, bias = self.part(fold != left_out).fit(candidate, rough=rough)
@@ -383,13 +391,21 @@ def tuned_problem(
     """Features, what is to be learned of them, and the candidates."""
     checked, independent = checked_targets(texts, targets, num_labels, independent=independent)
     vectorizers = fit_vectorizers(texts, characters=True, num_labels=num_labels)
-    problem = Problem(features_of(vectorizers, texts), checked, num_labels, independent, seed, weights)
+    problem = Problem(
+        features_of(vectorizers, texts), checked, num_labels, independent, seed, weights, _first_rows(texts)
+    )
     if checked.dtype.kind == "f":
         return vectorizers, problem, [Candidate("logistic", c) for c in C_GRID]
     candidates = [] if independent else [Candidate("hinge", c) for c in _HINGE_C]
     if independent or num_labels == 2:
         candidates += [Candidate("logistic", c) for c in _LOGISTIC_C]
     return vectorizers, problem, candidates
+
+
+def _first_rows(texts: Sequence[str]) -> npt.NDArray[np.int64] | None:
+    seen: dict[str, int] = {}
+    first = [seen.setdefault(text, row) for row, text in enumerate(texts)]
+    return None if len(seen) == len(texts) else np.array(first)
 
 
 def checked_targets(

@@ -15,9 +15,11 @@ from recurra.tasks.classification.measures import (
     ACCURACY,
     MACRO_F1,
     cheapest_answer,
+    label_of,
     margin,
 )
 from recurra.tasks.labelling.reporting import LabellingTable
+from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Limits
 from recurra.tasks.reporting import beside_best, best_model, find_test, nearest
 from recurra.tasks.summary import RECOMMENDED, Advice, ModelSummary, unspoiled
@@ -43,6 +45,12 @@ def conclude(table: LabellingTable) -> str:
         verdict = (
             f"All {rows:,} {split} rows are '{table.label_names[one[0]]}': they cannot tell if a model knows other "
             "classes, so there is no verdict. Give rows of every class to test on."
+        )
+        return " ".join([verdict, *audit_sentences(table.audits, split)])
+    if label := unseen_label(table.judged_by, table.label_names, scored[0].scores[split].confusion_matrix):
+        verdict = (
+            f"No {split} row is of '{label}': {table.judged_by.in_text} measures nothing there, so there is no "
+            "verdict. Give rows of it to test on, or judge by another measure."
         )
         return " ".join([verdict, *audit_sentences(table.audits, split)])
     sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored)
@@ -196,6 +204,12 @@ def only_class(confusion_matrix: Sequence[Sequence[int]]) -> list[int]:
     """The class that all rows of a split are of; none if they are of several."""
     present = [label for label, row in enumerate(confusion_matrix) if sum(row)]
     return present if len(present) == 1 else []
+
+
+def unseen_label(measure: Measure, names: Sequence[str], confusion_matrix: Sequence[Sequence[int]]) -> str:
+    """The label that a measure is of, if no row of the split is; else empty."""
+    label = label_of(measure)
+    return label if label in names and not sum(confusion_matrix[names.index(label)]) else ""
 
 
 def majority_share(model: ModelSummary, split: str) -> float:

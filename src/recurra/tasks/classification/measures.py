@@ -306,6 +306,12 @@ def named_measure(name: str, label_names: Sequence[str], costs: Sequence[Sequenc
     raise ConfigurationError(unknown("measure", name, [*plain, "f1:LABEL", "average_precision:LABEL", "cost:FILE"]))
 
 
+def label_of(measure: Measure) -> str:
+    """The label that a measure is of; empty if it is of all."""
+    kind, _, label = measure.key.partition(":")
+    return label if kind in (F1_OF, AVERAGE_PRECISION) else ""
+
+
 def margin(table: LabellingTable, confusion_matrix: Sequence[Sequence[int]]) -> float:
     """What a smaller model may give up: a point; of a cost 1 % of what the cheapest answer costs that is always given.
 

@@ -17,7 +17,7 @@ from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import Predictions
 from recurra.tasks import drawing
-from recurra.tasks.classification.conclusions import advise, conclude, fault_of, only_class, said_costs
+from recurra.tasks.classification.conclusions import advise, conclude, fault_of, only_class, said_costs, unseen_label
 from recurra.tasks.classification.exports import ExportLine, export_lines, published_lines
 from recurra.tasks.classification.lengths import length_chart
 from recurra.tasks.classification.measures import (
@@ -421,6 +421,10 @@ class ClassificationReporting(LabellingReporting):
         record = runs[0].record_of(RunRecord)
         if split in record.metrics and only_class(record.metrics[split].confusion_matrix):
             return f"all rows of {split} are of one class"
+        if split in record.metrics and (
+            label := unseen_label(measure, record.data.label_names, record.metrics[split].confusion_matrix)
+        ):
+            return f"no row of {split} is of '{label}'"
         if measure.ranks:
             return ""
         answers = {

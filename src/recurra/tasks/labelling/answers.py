@@ -19,7 +19,7 @@ from recurra.core.record_parts import ANSWERS
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
-from recurra.data.formats import check_text, join_cells, split_names
+from recurra.data.formats import check_text, column_if_there, join_cells, split_names
 from recurra.data.labels import DEFAULT_ID_COLUMN, as_identity, as_word, listed_places, spelling_key
 from recurra.data.splits import read_rows
 from recurra.data.tables import TableFile
@@ -138,6 +138,7 @@ def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
     named = judged.ids != [f"{judged.unit}-{place}" for place in judged.places]
     table = TableFile(path, config.text_column.split(","), encoding=config.encoding)
     columns, column = split_names(config.text_column, table.header), id_column(config)
+    column = column_if_there(column, table.columns()) or column if config.id_column else column
     taken, rows = set(judged.ids), []
     for place, cells in table.rows(columns, [column]):
         own = as_identity(cells[-1], table.source, table.unit, place, column)
@@ -160,9 +161,14 @@ def _rows_of(
     wanted = [id_column(config), *config.text_column.split(","), "label", config.label_column]
     table = TableFile(path, wanted, encoding=encoding)
     present = table.columns()
-    texts = split_names(config.text_column, present)
-    texts = texts if set(texts) <= set(present) else []
-    ids = [name for name in (id_column(config),) if name in present]
+    there = [column_if_there(name, present) for name in split_names(config.text_column, present)]
+    texts = [name for name in there if name is not None] if None not in there else []
+    # An id that nobody named is one by its exact name alone, as in the data.
+    ids = (
+        _there([config.id_column], present)
+        if config.id_column
+        else [DEFAULT_ID_COLUMN] * (DEFAULT_ID_COLUMN in present)
+    )
     if not texts and not ids:
         raise DataError(
             f"{table.source} has neither the column '{id_column(config)}' nor '{config.text_column}', by which its "
@@ -179,7 +185,7 @@ def _rows_of(
         # Beside the columns of the data, `predict` calls its own label so.
         labels_only, columns = (
             True,
-            [name for name in ("label_predicted", "label", config.label_column) if name in present][:1],
+            _there(["label_predicted", "label", config.label_column], present)[:1],
         )
         spelt = {spelling_key(name): name for name in names} if config.join_labels else {}
         index = {name: place for place, name in enumerate(names)}
@@ -208,6 +214,10 @@ def _rows_of(
         text = _text(own[: len(texts)], table, place, config) if texts else ""
         rows.append(_Row(place, row_id, text, scores))
     return table, rows, labels_only
+
+
+def _there(wanted: Sequence[str], present: Sequence[str]) -> list[str]:
+    return [name for name in (column_if_there(column, present) for column in wanted) if name is not None]
 
 
 def _by_name(cell: Any, names: Sequence[str], where: str) -> list[Any]:

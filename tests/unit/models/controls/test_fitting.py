@@ -10,7 +10,15 @@ from sklearn.svm import LinearSVC
 
 from recurra.core.errors import DataError
 from recurra.core.record import are_unequal
-from recurra.models.controls.fitting import Candidate, Problem, choose, cross_entropy, fit_linear, fit_tuned
+from recurra.models.controls.fitting import (
+    Candidate,
+    Problem,
+    choose,
+    cross_entropy,
+    fit_linear,
+    fit_tuned,
+    out_of_fold_probabilities,
+)
 from recurra.models.controls.linear import label_scores
 
 
@@ -49,6 +57,14 @@ def test_the_best_by_the_measure_is_chosen_and_unequal_classes_are_judged_by_mac
     accuracy = (problem.left_out(choice.candidate).argmax(axis=1) == labels).mean()
     assert choice.score == pytest.approx(accuracy, abs=0.01) and 0.4 < accuracy < 0.95
     assert are_unequal([30, 10, 20]) and not are_unequal([29, 10, 20]) and not are_unequal([10, 0])
+
+
+def test_equal_texts_are_left_out_together() -> None:
+    """Of labels by chance nothing can be known, but from the same text in another fold."""
+    texts = [f"word{number} word{number}x" for number in range(150)] * 2
+    labels = np.random.default_rng(0).integers(0, 2, 150).tolist() * 2
+    probabilities, _ = out_of_fold_probabilities(texts, labels, num_labels=2)
+    assert (probabilities.argmax(axis=1) == labels).mean() < 0.65
 
 
 def test_independent_labels_and_labels_that_a_fold_lacks() -> None:

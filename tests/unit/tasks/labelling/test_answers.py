@@ -205,6 +205,25 @@ def test_answers_in_memory_are_found_by_texts_of_two_columns_and_labels_are_no_p
     assert score.figures["accuracy"].mean == 1.0
 
 
+def test_names_of_columns_match_in_any_case(frame: Frame, tmp_path: Path) -> None:
+    rows = frame.rename(columns={"text": "Text", "label": "Label", "id": "Ticket ID"})
+    rows[["Text", "Label", "Ticket ID"]].to_csv(tmp_path / "reviews.csv", index=False)
+    rows.assign(label=rows.Label, Label="?").to_csv(tmp_path / "predicted.csv", index=False)
+    rows[["Text", "Label"]].to_csv(tmp_path / "labels.csv", index=False)
+    rows[["Ticket ID", "Label"]].to_csv(tmp_path / "ids.csv", index=False)
+    found = recurra.compare(
+        tmp_path / "reviews.csv",
+        models="linear",
+        predictions={name: tmp_path / f"{name}.csv" for name in ("predicted", "labels", "ids")},
+        id_column="ticket id",
+        folds=1,
+        output=tmp_path / "o",
+        quiet=True,
+    )
+    scores = {model.label: model.scores["test"].figures["accuracy"].mean for model in found.shown.tables[0].models}
+    assert scores["predicted"] == scores["labels"] == scores["ids"] == 1.0
+
+
 def test_an_id_that_a_left_out_row_repeats_and_another_encoding_are_no_matter(frame: Frame, tmp_path: Path) -> None:
     rows = pd.concat([frame, pd.DataFrame([{"text": "", "label": "positive", "id": "r1"}])], ignore_index=True)
     rows.loc[0, "text"] = "a café of note"
