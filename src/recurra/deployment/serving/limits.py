@@ -70,7 +70,7 @@ class ServerLimits(Settings):
         body_timeout_s: Seconds within which a request must have arrived, its head and its body each.
         timeout_s: Seconds after which an accepted request is given up.
         alone: Whether every request is computed by itself, so that no text shares a batch with those of another user.
-            In int8 a batch shares a scale: beside others, up to 5 of 100 texts were given another label.
+            In int8 a batch shares a scale: beside others 2 of 100 texts were given another label.
         rate: How often a key may ask, or an address without one; none is no limit.
     """
 
