@@ -22,6 +22,8 @@ _COUNTS_A_PIECE = 2_000_000
 _FINEST_GRID = 120
 # What the exact bootstrap leaves out, and the least p-value that it resolves.
 _NEGLIGIBLE = 1e-15
+# Values that differ by less are one value, which arithmetic has rounded: 0.8 - 0.7 is not 0.9 - 0.8 in the last bit.
+_ROUNDING = 1e-12
 
 
 # A figure ``(...)`` from counts of each class ``(..., labels)``: rows of it that are right, all rows of it, and rows
@@ -60,6 +62,8 @@ def mean_interval(values: Sequence[float]) -> MeanInterval:
         return MeanInterval(mean, None, None, None)
     # Of a few numbers faster than with arrays, of which a large study makes tens of thousands.
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    if max(values) - min(values) <= _ROUNDING * max(1.0, *map(abs, values)):
+        sd = 0.0
     half = _student(count - 1) * sd / math.sqrt(count)
     return MeanInterval(mean, sd, mean - half, mean + half)
 

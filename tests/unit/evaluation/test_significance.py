@@ -28,11 +28,19 @@ from recurra.tasks.classification.measures import macro_f1
 def test_mean_interval_agrees_with_scipy(values: list[float]) -> None:
     mean, sd, low, high = mean_interval(values)
     assert mean == pytest.approx(np.mean(values))
-    assert sd == pytest.approx(np.std(values, ddof=1))
+    assert sd == pytest.approx(np.std(values, ddof=1), abs=1e-10)
     error = stats.sem(values)
     if error > 1e-9:
         expected = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=error)
         assert (low, high) == pytest.approx(expected)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=8), st.integers(1, 1000))
+def test_equal_gaps_have_no_spread_however_they_were_rounded(levels: list[int], gap: int) -> None:
+    gaps = [(level + gap) / 1000 - level / 1000 for level in levels]
+    mean, sd, low, high = mean_interval(gaps)
+    assert mean == low == high == pytest.approx(gap / 1000) and sd == 0
+    assert (mean_interval([*gaps, gap / 1000 + 1e-6]).sd or 0) > 0
 
 
 @given(st.integers(1, 3000), st.data())
