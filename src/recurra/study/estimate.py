@@ -148,9 +148,9 @@ class PlanCost:
         return sum(self.runs[run.config.run_id].flops or 0.0 for run in runs)
 
     def seconds(self, runs: Sequence[PlannedRun]) -> float | None:
-        """Seconds of some runs one after the other; none if that of a trained model is not known."""
-        known = [self.runs[run.config.run_id].seconds for run in runs if not run.config.is_control]
-        if any(value is None for value in known):
+        """Seconds of some runs one after the other; none if that of a trained model, or of all, is not known."""
+        unknown = [run for run in runs if self.runs[run.config.run_id].seconds is None]
+        if any(not run.config.is_control for run in unknown) or (runs and len(unknown) == len(runs)):
             return None
         return sum(self.runs[run.config.run_id].seconds or 0.0 for run in runs)
 
@@ -195,7 +195,7 @@ def cost_plan(runs: Sequence[PlannedRun], data: StudyData, measure: Measure | No
             # The rate of a control is its seconds.
             seconds = rate if rate is None or operations is None else operations / rate
             costs[run.config.run_id] = RunCost(operations, seconds, memory)
-    return PlanCost(costs, basis)
+    return PlanCost(costs, list(dict.fromkeys(basis)))
 
 
 def model_key(config: RunConfig) -> str:

@@ -151,6 +151,21 @@ def test_a_plan_shows_its_cost_and_starts_nothing(tmp_path: Path, command: Comma
     assert [path.name for path in (output / "runs").iterdir()] == [run_folder(output, expand(spec)[1]).name]
 
 
+def test_a_plan_of_controls_without_records_knows_no_time_and_says_so_once(tmp_path: Path, command: Command) -> None:
+    file, names = tmp_path / "s.yaml", [str(write_reviews(tmp_path / f"{name}.csv", 200 + len(name))) for name in "ab"]
+    data = [{"name": name, "tokenizer": "trained"} for name in names]
+    spec = study(tmp_path, models=["linear"], data=data)
+    file.write_text(write_yaml(spec.plain()), encoding="utf-8")
+    words = ["study", "plan", file, "--output", tmp_path / "out", "--cache-dir", tmp_path / "cache", "--workers", 1]
+    plan = command(*words, "--json").json
+    assert (plan["remaining_s"], [run["seconds"] for run in plan["runs"]]) == (None, [None, None])
+    table = command(*words).out
+    assert "time with 1 at once: not known" in table and table.count("time of linear: no record here yet") == 1
+    finish(tmp_path / "out", expand(spec)[0], values={"wall_s": 7.0})
+    finish(tmp_path / "out", expand(spec)[1], values={"wall_s": 9.0})
+    assert command(*words, "--json").json["remaining_s"] == 0
+
+
 def test_a_plan_of_many_runs_is_shown_by_groups(tmp_path: Path, command: Command) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(write_yaml(study(tmp_path, seeds=list(range(200))).plain()), encoding="utf-8")
