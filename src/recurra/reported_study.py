@@ -25,14 +25,14 @@ from recurra.core.packed import (
     in_study,
 )
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyRecord, EpochRecord, LabelRunRecord, holds_any_record, read_any_record
+from recurra.core.record import RECORD_NAME, AnyRecord, EpochRecord, LabelRunRecord, holds_any_record, read_any_record
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration
 from recurra.data.configuration import DataConfig
 from recurra.data.splits import texts_as_written
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.formats import find_format
-from recurra.deployment.export_record import WITH_EXITS, load_export_records
+from recurra.deployment.export_record import EXPORTS_NAME, WITH_EXITS, load_export_records
 from recurra.report.render import results_frame, results_text, write_study_report
 from recurra.report.summary import (
     group_tables,
@@ -55,6 +55,7 @@ from recurra.study.spec import StudySpec, load_study
 from recurra.study.workers import Workers
 from recurra.tasks.base import ENCODER, RunConfig, task, task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.measures import StudyLatency
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.tasks.summary import Summary, plain
 
@@ -104,20 +105,26 @@ def time_side_by_side(
 ) -> str | None:
     """Times all models and exports of a study in one process, in turns, unless that was done for exactly these.
 
-    Runs train side by side, so what each of them could measure of itself would depend on its neighbours.
+    Runs train side by side, so what each of them could measure of itself would depend on its neighbours. Packed runs
+    have no model: they keep the times that they have.
 
     Returns:
         Why it failed, in one line; none if it did not.
     """
-    present = read_latency_file(output)
-    if present is not None:
-        timed = {name.removesuffix(WITH_EXITS) for name in present.exports}
-        if (set(present.runs), timed) == ({run.name for run in runs}, set(exports)):
-            return None
-    reporter.say(f"timing {len(runs)} runs{f' and {len(exports)} exports' if exports else ''} side by side")
-    names = {"runs": [run.name for run in runs], "exports": list(exports)}
+    present = read_latency_file(output) or StudyLatency()
+    here = [run.name for run in runs if _has_model(run)]
+    packed = {run.name for run in runs}.difference(here)
+    names = {"runs": here, "exports": [name for name in exports if (output / EXPORTS_NAME / name).is_dir()]}
+    if untimed := len(packed.difference(present.runs)):
+        reporter.say(f"not timed: {untimed} packed {'run' if untimed == 1 else 'runs'}, of which there is no model")
+    timed = (name.removesuffix(WITH_EXITS) for name in (*present.runs, *present.exports))
+    if {name for name in timed if name.partition("/")[0] not in packed} == {*here, *names["exports"]}:
+        return None
+    exported = f" and {len(names['exports'])} exports" if names["exports"] else ""
+    reporter.say(f"timing {len(here)} runs{exported} side by side")
     threads = machine.threads or available_cores()
-    ended = workers.call("recurra.study.timing:time_all", str(output), names, machine=machine, threads=threads)
+    asked = "recurra.study.timing:time_all", str(output), names, present.times_of(packed)
+    ended = workers.call(*asked, machine=machine, threads=threads)
     if not ended.code:
         return None
     reason = f"the models could not be timed side by side ({ended.reason})"
@@ -197,7 +204,7 @@ class StudyResult:
 
     @property
     def commands(self) -> list[str]:
-        """What to type to use the recommended model; nothing if none is."""
+        """What to type to use the recommended model; nothing if none is, or its record is packed."""
         with contextlib.suppress(RunError):
             path = shlex.quote(str(self.best_path))
             command, argument = task(self.shown.task).usage
@@ -214,10 +221,12 @@ class StudyResult:
         """What stands for the recommended run wherever one is wanted: the study's folder, if it has one table.
 
         Raises:
-            RunError: If none can be recommended.
+            RunError: If none can be recommended, or its record is packed.
         """
         folder = self.best.folder
-        return self.output if len(self.shown.tables) == 1 else folder
+        if not _has_model(folder):
+            raise RunError(f"there is no model in '{folder}': its record is packed, without it")
+        return self.output if len(self.shown.tables) == 1 and folder.is_relative_to(self.output) else folder
 
     @property
     def best(self) -> BestRun:
@@ -296,6 +305,11 @@ class StudyResult:
             if line.status == "failed"
         ]
         return list(dict.fromkeys(failed))
+
+
+def _has_model(run: Path) -> bool:
+    """Whether a finished run lies on disk with its model: of a packed one there is the record alone."""
+    return (run / RECORD_NAME).is_file()
 
 
 def _merit(record: AnyRecord) -> tuple[float, float]:
@@ -489,8 +503,7 @@ def report_records(
     outcomes = [Outcome(RunConfig.parse(record.config), run, record) for run, record in records]
     spec = load_study(study_file_of(folder) or folder / SPEC_NAME)
     runs, summary = _summarise(spec, folder, outcomes, StudyData(Machine(data_root)), by_length)
-    # Packed records have no model: there is nothing to type.
-    return _written(StudyResult(output or folder, outcomes, None, summary), spec, runs, command, with_answer=False)
+    return _written(StudyResult(output or folder, outcomes, None, summary), spec, runs, command)
 
 
 def _report(
@@ -507,19 +520,18 @@ def _report(
     exports = plan_exports(spec, output, outcomes)
     runs, summary = _summarise(spec, output, outcomes, data, by_length)
     judged = StudyResult(output, outcomes, None, summary, exports, timing_error)
-    result = _written(replace(judged, ships=ship(judged)), spec, runs, command)
+    ships = ship(judged)
+    result = _written(replace(judged, ships=ships if judged.commands else ""), spec, runs, command)
     _keep_best(result)
     return result
 
 
-def _written(
-    result: StudyResult, spec: StudySpec, runs: Sequence[LoadedRun], command: str, *, with_answer: bool = True
-) -> StudyResult:
+def _written(result: StudyResult, spec: StudySpec, runs: Sequence[LoadedRun], command: str) -> StudyResult:
     """Writes report, figures and tables, if there is a run to report."""
     if len(result.failed_runs) == len(result.outcomes):
         return result
-    answer, title = result if with_answer else None, spec.title or spec.name
-    page = write_study_report(result.output, result.shown, runs, title=title, command=command, answer=answer)
+    title = spec.title or spec.name
+    page = write_study_report(result.output, result.shown, runs, title=title, command=command, answer=result)
     return replace(result, report=page)
 
 

@@ -152,9 +152,6 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
         return
     if result.report is not None:
         print_lines([f"report: {result.report}"])
-    if not (result.output / "runs").is_dir():
-        # Packed records have no model.
-        return
     if result.ships:
         print_lines([f"what is shipped: {result.ships}"])
     print_lines([f"next: {command}" for command in result.commands[:1]])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recurra.core.configuration import read_yaml
 from recurra.core.errors import ConfigurationError, DataError, RecurraError
 from recurra.core.files import read_json
 from recurra.core.packed import LATENCY_NAME, SPEC_NAME, in_study, run_folders
@@ -33,7 +34,7 @@ from recurra.report.statistics import (
 from recurra.tasks import part_of
 from recurra.tasks.audits import audit_lines, group_of
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns, in_order
-from recurra.tasks.measures import Latencies, Measure, MeasuredExports, StudyLatency
+from recurra.tasks.measures import Measure, MeasuredExports, StudyLatency
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import (
@@ -44,9 +45,15 @@ from recurra.tasks.summary import (
     TableSummary,
 )
 
-STUDY_FILES = "configs/studies"
+STUDY_FILES, RESULTS = "configs/studies", "results"
 # The share of `StudyLatency.waited` from which on milliseconds mean little.
 MOST_WAITED = 0.05
+# How a warning says when a model was timed.
+TIMED = {
+    "side by side": "side by side",
+    "earlier": "before their records were packed",
+    "own run": "in the models' own runs",
+}
 
 
 def read_study(folder: Path | str) -> list[Path]:
@@ -70,10 +77,17 @@ def read_latency_file(folder: Path) -> StudyLatency | None:
 
 
 def study_file_of(folder: Path | str) -> Path | None:
-    """The file of a study: ``configs/studies/NAME.yaml`` beside ``results/``, or else its own ``study.yaml``."""
+    """The file of a study: its own ``study.yaml``, or ``configs/studies/NAME.yaml`` two folders up if it has none.
+
+    What is packed in ``results/`` is asked what the project's file of the same study asks, which may be newer.
+    """
     path = Path(folder).resolve()
-    files = (path.parents[1] / STUDY_FILES / f"{path.name}.yaml", path / SPEC_NAME)
-    return next((file for file in files if in_study(file)), None)
+    own, shared = path / SPEC_NAME, path.parent.parent / STUDY_FILES / f"{path.name}.yaml"
+    if not in_study(own):
+        return shared if shared.is_file() else None
+    if own.is_file() or path.parent.name != RESULTS or not shared.is_file():
+        return own
+    return shared if read_yaml(shared).get("name") == read_yaml(own).get("name") else own
 
 
 def load_runs(
@@ -111,13 +125,16 @@ def _writable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _busy(latency: StudyLatency, runs: Sequence[LoadedRun]) -> list[str]:
+def _busy(latency: StudyLatency, runs: Sequence[LoadedRun], study: Path | None) -> list[str]:
     """Says that other programs ran while models were timed, if they did and the figures are shown."""
     if (latency.waited or 0.0) <= MOST_WAITED or not any(run.record.run_id in latency.runs for run in runs):
         return []
+    again = ""
+    if study is not None and (study / LATENCY_NAME).is_file():
+        again = f" Delete {LATENCY_NAME} and start the same command again on an idle machine; nothing is trained again."
     return [
         f"Other programs had the processors {latency.waited:.0%} of the time while models were timed: milliseconds are "
-        "too high. Delete latency.json and start the same command again on an idle machine; nothing is trained again."
+        f"too high.{again}"
     ]
 
 
@@ -227,14 +244,13 @@ class _Study:
     """What the tables of a study are made with.
 
     Attributes:
-        measured: Latencies that were taken side by side, by run identifier.
         base: Folders of runs inside this one are named relative to it.
         scored: Its models, by table and label, read once.
     """
 
     reporting: Reporting
     questions: Questions
-    measured: Latencies
+    latency: StudyLatency
     exports: MeasuredExports
     base: Path | None
     scored: ScoredTables
@@ -245,7 +261,8 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
     reporting, headline, runs = study.reporting, table.headline, table.groups[label]
     model = runs[-1].record.model
     parts = [part for run in runs for part in run.parts]
-    side_by_side = [own for part in parts if (own := study.measured.get(part.record.run_id))]
+    timings = {part.record.run_id: own for part in parts if (own := study.latency.runs.get(part.record.run_id))}
+    side_by_side = [own for run_id, own in timings.items() if run_id not in study.latency.earlier]
     splits = [split for split in runs[0].record.metrics if all(split in run.record.metrics for run in runs)]
     failed = [audit.name for run in runs for audit in run.record.failed_audits()]
     common = ModelSummary(
@@ -265,8 +282,8 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
         flops_per_token=model.flops_per_token,
         file_size_mib=statistics.median(run.record.model.file_size_bytes for run in runs) / MIB,
         # If the study timed any of the runs side by side, only those measurements count.
-        latency=_medians(side_by_side or [part.record.latency for part in parts]),
-        timed="side by side" if side_by_side else "own run",
+        latency=_medians(side_by_side or list(timings.values()) or [part.record.latency for part in parts]),
+        timed="side by side" if side_by_side else "earlier" if timings else "own run",
         training_wall_s=statistics.fmean(part.record.training.wall_s for part in parts),
         peak_memory_mib=max(part.record.training.peak_memory_mib for part in parts),
         fronts=[],
@@ -328,7 +345,8 @@ def latency_warnings(models: Sequence[ModelSummary], runs: Sequence[LoadedRun]) 
     warnings = []
     if len(ways) > 1:
         warnings.append(
-            "Some latencies were taken side by side and some in the models' own runs: do not compare the two."
+            f"Some latencies were taken {' and some '.join(TIMED[way] for way in TIMED if way in ways)}: "
+            "do not compare the two."
         )
     elif len(models) > 1 and "own run" in ways:
         machines = {(run.record.environment.cpu, run.record.environment.accelerator) for run in runs}
@@ -436,7 +454,7 @@ def summarise(
 
     Args:
         latency: Preferred to what a run measured alone.
-        base: Folders of runs inside this one are named relative to it.
+        base: The study's folder. Folders of runs inside it are named relative to it.
 
     Raises:
         ConfigurationError: If what the study wants its models judged by is nothing that the runs have.
@@ -459,13 +477,13 @@ def summarise(
             for table in groups
         }
         measured = MeasuredExports(exports, latency.exports, latency.memory_mib)
-        study = _Study(reporting, questions, latency.runs, measured, base, scored)
+        study = _Study(reporting, questions, latency, measured, base, scored)
         tables = [_table(study, table, measures[table.key]) for table in groups]
     return Summary(
         tables=tables,
         machines=_machines(runs),
         failed_runs=list(failed),
-        warnings=_busy(latency, runs),
+        warnings=_busy(latency, runs, base),
         task=tasks[0] if tasks else "",
         pooled=pool_contrasts(tables),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recurra.core.environment import available_cores
+from recurra.core.packed import in_study
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.deployment.export_record import (
@@ -79,7 +80,7 @@ def _look_at(output: Path, config: RunConfig, record: AnyRecord | None, request:
     if record is None:
         return PlannedExport(config.run_id, request, folder, "waits")
     path = record_path(folder)
-    present = read_export_record(path) if path.exists() else None
+    present = read_export_record(path) if in_study(path) else None
     if present is not None and fits(present, record):
         return PlannedExport(config.run_id, request, folder, "done")
     reason = read_reason(error_path(folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,14 @@ class Timed:
     shape: tuple[Any, ...]
 
 
-def time_all(data: StudyData, study: str, names: dict[str, list[str]]) -> None:
-    """Times the named runs and exports over their test texts and writes ``latency.json``.
+def time_all(
+    data: StudyData, study: str, names: dict[str, list[str]], kept: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Times the named runs and exports over their test texts and writes ``latency.json``, with times to be ``kept``.
 
     One model stands for all seeds of its configuration: they differ in the weights' values only.
     """
+    kept = kept or {}
     output = Path(study)
     threads = data.machine.threads or available_cores()
     timed_items = list(_named(output, names))
@@ -61,12 +64,14 @@ def time_all(data: StudyData, study: str, names: dict[str, list[str]]) -> None:
         values["waited"] = max(0.0, now - waited) / (time.perf_counter() - started) / threads
     exports = [f"{name}{suffix}" for name in names["exports"] for suffix in ("", WITH_EXITS)]
     for kind, wanted in (("runs", names["runs"]), ("exports", exports)):
-        values[kind] = {
+        values[kind] = {**kept.get(kind, {})} | {
             name: {key: latency.model_dump(mode="json") for key, latency in timed[name].items()}
             for name in wanted
             if name in timed
         }
-    values["memory_mib"] = memory
+    values["memory_mib"] = {**kept.get("memory_mib", {}), **memory}
+    if kept.get("runs"):
+        values["earlier"] = list(kept["runs"])
     write_json(output / LATENCY_NAME, values)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -26,12 +26,22 @@ class StudyLatency(BaseModel):
     Attributes:
         waited: Share of the time that threads were ready and other programs had the processors. It is below 0.01 on an
             idle machine, 0.5 where each core has other work.
+        earlier: Those of the runs that were timed before the others, and packed since.
     """
 
     runs: Latencies = {}
     exports: Latencies = {}
     memory_mib: Mapping[str, Annotated[float, Field(strict=True, allow_inf_nan=False)]] = {}
     waited: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
+    earlier: Sequence[str] = ()
+
+    def times_of(self, runs: Collection[str]) -> dict[str, dict[str, Any]]:
+        """What is known of some of the runs and their exports, as plain values."""
+        kinds = self.model_dump(mode="json", include={"runs", "exports", "memory_mib"})
+        return {
+            kind: {name: value for name, value in values.items() if name.partition("/")[0] in runs}
+            for kind, values in kinds.items()
+        }
 
 
 @dataclass(frozen=True)

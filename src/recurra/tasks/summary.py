@@ -49,7 +49,7 @@ class ModelSummary:
     Attributes:
         scores: By split, as its task has them; a `recurra.tasks.measures.Measure` reads its estimate from there.
         latency: By batch size in samples, as text (a key of JSON); medians over the runs that were timed.
-        timed: Whether that was done ``side by side`` with all models, or by each of its runs alone.
+        timed: Whether that was done ``side by side`` with all models, ``earlier``, or by each of its runs alone.
         fronts: Costs (``latency 1``, ``size``) by which no model of the table is both cheaper and better; see
             `recurra.report.summary.pareto_front`.
         barred: Why its figures are held against nobody's; empty if they may be.
@@ -70,7 +70,7 @@ class ModelSummary:
     flops_per_token: float
     file_size_mib: float
     latency: dict[str, LatencyRecord]
-    timed: Literal["side by side", "own run"]
+    timed: Literal["side by side", "earlier", "own run"]
     training_wall_s: float
     peak_memory_mib: float
     fronts: list[str]

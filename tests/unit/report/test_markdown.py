@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import statistics
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from recurra.core import terminal as form
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.record import read_record, write_record
 from recurra.report.summary import read_latency_file, read_study
+from recurra.study.packing import pack_study
 from recurra.tasks.summary import Summary
 from rendered import summarise_folders
 
@@ -231,14 +233,26 @@ def test_a_study_with_records_that_no_page_shows_gets_one(studies: Path) -> None
     assert render_results_markdown(studies / "results", check=True) == []
 
 
-def test_the_study_file_of_the_project_asks_before_the_one_of_the_runs(studies: Path) -> None:
-    files = studies / "configs" / "studies"
+def test_the_study_file_of_the_project_asks_of_what_is_packed_in_it_and_of_nothing_else(studies: Path) -> None:
+    files, second = studies / "configs" / "studies", studies / "results" / "second"
     files.mkdir(parents=True)
-    assert [item.name for item in questions_of(studies / "results" / "second").contrasts] == ["asked of second"]
+
+    def asked(folder: Path) -> list[str]:
+        return [item.name for item in questions_of(folder).contrasts]
+
     newer = EITHER.format(name="second", title="x", question="asked later")
     (files / "second.yaml").write_text(newer, encoding="utf-8")
-    assert [item.name for item in questions_of(studies / "results" / "second").contrasts] == ["asked later"]
-    assert list(questions_of(studies / "results" / "third").contrasts) == []
+    assert asked(second) == ["asked of second"], "it lies there as it was run"
+    pack_study(second, studies / "runs" / "second")
+    assert asked(studies / "runs" / "second") == ["asked of second"]
+    shutil.rmtree(second)
+    shutil.copytree(studies / "runs" / "second", second)
+    assert asked(second) == ["asked later"]
+    (files / "second.yaml").write_text(newer.replace("name: second", "name: another"), encoding="utf-8")
+    assert asked(second) == ["asked of second"]
+    assert asked(studies / "results" / "third") == []
+    (files / "third.yaml").write_text(newer, encoding="utf-8")
+    assert asked(studies / "results" / "third") == ["asked later"]
     (files / "second.yaml").write_text("name: second\ncontrasts: [{name: without sides}]\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"second\.yaml"):
         render_results_markdown(studies / "results")

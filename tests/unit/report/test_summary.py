@@ -250,9 +250,23 @@ def test_study_latency_is_preferred_and_mixtures_are_named(tmp_path: Path) -> No
     assert table["warnings"] == []
     del latency.runs[folders[0].name]  # type: ignore[attr-defined]
     assert "do not compare" in " ".join(summarise_runs(folders, latency)["tables"][0]["warnings"])
+    before = study_latency(folders).model_copy(update={"earlier": [folders[0].name]})
+    mixed = summarise_runs(folders, before)["tables"][0]
+    assert [model(mixed, name)["timed"] for name in ("baseline", "recurrent")] == ["earlier", "side by side"]
+    assert "some before their records were packed: do not compare" in " ".join(mixed["warnings"])
     own = summarise_runs(folders)["tables"][0]
     assert model(own, "recurrent")["latency"]["1"]["median_ms"] == pytest.approx(7.0)
     assert "own run" in " ".join(own["warnings"])
+
+
+def test_timings_are_to_be_deleted_only_where_they_lie(tmp_path: Path) -> None:
+    folders = [RunFactory(tmp_path / "runs", rows=SMALL).run("baseline")]
+    latency = study_latency(folders).model_copy(update={"waited": 0.5})
+    (packed,) = summarise_folders(folders, latency, base=tmp_path).warnings
+    assert packed.startswith("Other programs had the processors 50%") and packed.endswith("milliseconds are too high.")
+    (tmp_path / "latency.json").write_text(latency.model_dump_json(), encoding="utf-8")
+    (here,) = summarise_folders(folders, latency, base=tmp_path).warnings
+    assert here.startswith(f"{packed} Delete latency.json and start the same command again")
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,8 @@ def test_the_commands_pack_and_report(study: Path, tmp_path: Path) -> None:
     assert reported.exit_code == 0, reported.output
     assert "baseline-tiny" in (page / "report.html").read_text(encoding="utf-8") and "next:" not in reported.stdout
     assert not (RESULTS / "demo" / "report.html").exists()
+    as_json = run(make_app(), ["study", "report", str(RESULTS / "demo"), "--output", str(page), "--json"])
+    assert json.loads(as_json.stdout)["commands"] == [], "of what is packed there is no model"
     models = report_records(RESULTS / "demo", page, command="").summary["tables"][0]["models"]
     assert {Path(run["folder"]).parent for model in models for run in model["runs"]} == {RESULTS / "demo" / "runs"}
     assert "recurra study pack runs/sst2" in run(make_app(), ["study", "pack", "--help"]).stdout
@@ -197,14 +199,23 @@ def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path) -> None:
     run, spec, first = CliRunner().invoke, tmp_path / "mine.yaml", tmp_path / "first"
     one = "name: mine\ntitle: Mine\ndata: [{name: demo}]\nmodels: [linear]\n"
     spec.write_text(one, encoding="utf-8")
-    assert run(make_app(), ["study", "run", str(spec), "-o", str(first), "--no-latency", "-q"]).exit_code == 0
+    assert run(make_app(), ["study", "run", str(spec), "-o", str(first), "-q"]).exit_code == 0
     pack_study(first, tmp_path / "packed")
+    (done,) = (first / "runs").iterdir()
+    assert report_records(first, command="").best_path == first
+    # A page elsewhere is no study.
+    assert report_records(first, tmp_path / "page", command="").best_path == done
     spec.write_text(one.replace("[linear]", "[linear, linear-tuned]"), encoding="utf-8")
     second = tmp_path / "second"
     shutil.copytree(tmp_path / "packed", second)
     assert [done.state for done in plan_study(load_study(spec), second)] == ["done", "to do"]
-    went_on = run(make_app(), ["study", "run", str(spec), "-o", str(second), "--no-latency", "-q"])
+    went_on = run(make_app(), ["study", "run", str(spec), "-o", str(second), "-q"])
     assert went_on.exit_code == 0, went_on.output
+    times, before = (read_json(folder / "latency.json") for folder in (second, first))
+    assert len(times["runs"]) == 2 and times["runs"][done.name] == before["runs"][done.name]
+    assert times["earlier"] == [done.name]
+    # The recommended model is the packed one.
+    assert "next:" not in went_on.stdout and not (second / "best.json").exists()
     assert len(list((second / "runs").iterdir())) == 1, "what was packed is not run again"
     assert [done.state for done in plan_study(load_study(spec), second)] == ["done", "done"]
     assert pack_study(second, tmp_path / "packed").runs == 2

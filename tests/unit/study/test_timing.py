@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from exported import export_record
+from factories import finish, latency_of
 from recurra.core.files import read_json
 from recurra.core.progress import Reporter
+from recurra.core.record import read_record
+from recurra.deployment.export_record import export_folder, write_export_record
+from recurra.reported_study import time_side_by_side
+from recurra.study.export_plan import plan_exports
+from recurra.study.packing import pack_study
+from recurra.study.plan import plan_study
 from recurra.study.run import execute_run
 from recurra.study.spec import StudySpec, expand
 from recurra.study.timing import time_all
+from recurra.study.workers import Ended, Workers
+from recurra.tasks.measures import StudyLatency
 from recurra.tasks.study_data import Machine, StudyData
 
 
@@ -21,3 +35,52 @@ def test_models_that_read_other_lengths_of_the_same_texts_are_timed_apart(tmp_pa
     time_all(known, str(tmp_path), {"runs": [run.run_id for run in runs], "exports": []})
     short, long = read_json(tmp_path / "latency.json")["runs"].values()
     assert short != long
+
+
+class Timer(Workers):
+    """Writes down what it was asked to time, and made-up times."""
+
+    asked: list[Any]
+
+    def call(self, function: str, *arguments: Any, **_: Any) -> Ended:
+        study, names, kept = json.loads(json.dumps(arguments))
+        self.asked.append([names, kept])
+        timed = StudyLatency(runs={name: latency_of("recurrent") for name in names["runs"]}).model_dump(mode="json")
+        values = {kind: {**timed[kind], **kept[kind]} for kind in kept}
+        (Path(study) / "latency.json").write_text(json.dumps(values), encoding="utf-8")
+        return Ended(0)
+
+
+def test_what_is_packed_keeps_its_times_and_what_has_a_model_is_timed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, packed = tmp_path / "first", tmp_path / "packed"
+    values = {"name": "s", "data": [{"name": "demo"}], "models": ["recurrent"], "exports": [{"precision": "fp16"}]}
+    spec = StudySpec.parse({**values, "seeds": [0, 1, 2]})
+    old, other, new = expand(spec)
+    for config in (old, other):
+        finish(first, config)
+    request, export = spec.exports[0], f"{old.run_id}/{spec.exports[0].name}"
+    made = export_record(old.run_id, "fp16", record_hash=str(read_record(first / "runs" / old.run_id).content_hash))
+    write_export_record(export_folder(first, old.run_id, request), made)
+    times = latency_of("recurrent")
+    known = StudyLatency(runs={old.run_id: times}, exports={export: times}, memory_mib={export: 310.5})
+    (first / "latency.json").write_text(known.model_dump_json(include={"runs", "exports", "memory_mib"}))
+    pack_study(first, packed)
+    timer = Timer(0, 1)
+    timer.asked = []
+
+    def time_again() -> None:
+        exports = [each.key for each in plan_exports(spec, packed, plan_study(spec, packed)) if each.state == "done"]
+        assert exports == [export], "what is packed is done"
+        runs = [run.folder for run in plan_study(spec, packed) if run.record is not None]
+        assert time_side_by_side(packed, runs, Machine(), Reporter(), timer, exports=exports) is None
+
+    time_again()
+    assert timer.asked == [] and "not timed: 1 packed run, of which there is no model" in capsys.readouterr().err
+    finish(packed, new)
+    time_again()
+    before = known.model_dump(mode="json", include={"runs", "exports", "memory_mib"})
+    assert timer.asked == [[{"runs": [new.run_id], "exports": []}, before]]
+    time_again()
+    assert len(timer.asked) == 1, "it is timed once"
