@@ -169,16 +169,22 @@ def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableR
     """Sorts runs into tables of models that may be compared; see `recurra.tasks.reporting.Reporting.key`."""
     members: dict[TableKey, list[LoadedRun]] = defaultdict(list)
     everywhere: list[LoadedRun] = []
+    names = data_names(runs)
+
+    def key_of(run: LoadedRun) -> TableKey:
+        key = reporting.key(run)
+        return key._replace(data=names[key.data, key.fingerprint])
+
     for run in runs:
         if reporting.stands_everywhere(run):
             everywhere.append(run)
         else:
-            members[reporting.key(run)].append(run)
+            members[key_of(run)].append(run)
     by_data: dict[TableKey, list[TableKey]] = defaultdict(list)
     for key in members:
         by_data[_data(key)].append(key)
     for run in everywhere:
-        data = _data(reporting.key(run))
+        data = _data(key_of(run))
         for key in by_data.get(data) or [data]:
             members[key].append(run)
     titles = {key: reporting.title(key, reporting.variant(of_table[0])) for key, of_table in sorted(members.items())}
@@ -191,6 +197,30 @@ def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableR
             warnings.append(f"The test split was not evaluated for every model: the '{headline}' split is shown first.")
         tables.append(TableRuns(key, whole, reporting.variant(members[key][0]), groups, headline, warnings))
     return tables
+
+
+def data_names(runs: Sequence[LoadedRun]) -> dict[tuple[str, str], str]:
+    """What data are called, by their name in the records and their fingerprint: that name, which has no folder.
+
+    Of several files of one name it is that with as many of their folders as tell them apart: ``x/t.csv``, ``y/t.csv``.
+    """
+    files: dict[str, dict[str, Path]] = defaultdict(dict)
+    for run in runs:
+        data = run.record.data
+        files[data.name].setdefault(data.fingerprint, Path(run.data_settings.get("name") or data.name))
+    names = {}
+    for name, paths in files.items():
+        several, folders = len({path.parent for path in paths.values()}), 0
+        while len({_last(path, folders) for path in paths.values()}) < several:
+            folders += 1
+        for fingerprint, path in paths.items():
+            names[name, fingerprint] = (_last(path, folders) / name).as_posix()
+    return names
+
+
+def _last(path: Path, folders: int) -> Path:
+    """The innermost folders that a file lies in."""
+    return Path(*path.parts[:-1][-folders:]) if folders else Path()
 
 
 def _data(key: TableKey) -> TableKey:

@@ -233,6 +233,30 @@ def test_over_data_sets_each_counts_once_and_the_interval_is_over_them(tmp_path:
     assert found.statement.startswith(f"sharing at equal width: over 4 data sets recurrent is {size}; {found.verdict}")
 
 
+def test_files_of_one_name_are_as_many_data_sets_as_there_are_files(tmp_path: Path) -> None:
+    gaps = {"x/t.csv": 0.02, "y/t.csv": 0.04, "/z/y/t.csv": 0.01, "sst2": 0.03}
+
+    def runs(fraction: float) -> list[LoadedRun]:
+        folders = []
+        for number, (path, gap) in enumerate(gaps.items()):
+            where = {"name": path, "fraction": fraction}
+            factory = RunFactory(
+                tmp_path / f"{number} {fraction}", data=Path(path).name, data_config=where, seed=number,
+                rows={"train": 90, "validation": 60, "test": 400},
+            )  # fmt: skip
+            folders += [factory.run("recurrent", 0.8), factory.run("stacked-narrow", 0.8 - gap)]
+        return load_runs(folders)[0]
+
+    # Parts of one file are one data set.
+    summary = summarise(runs(1.0) + runs(0.5), questions=Questions((SHARING,)))
+    assert len(summary.tables) == 8
+    (found,) = summary.pooled
+    assert set(found.gaps) == {"x/t.csv", "y/t.csv", "z/y/t.csv", "sst2"}
+    assert all(table.title.startswith(f"{table.data} · ") for table in summary.tables)
+    (alone,) = {table.data for table in summarise(runs(1.0)[:2]).tables}
+    assert alone == "t.csv", "where nothing else has the name, it is enough"
+
+
 def test_two_data_sets_say_nothing_of_others(tmp_path: Path) -> None:
     summary = summarise(runs_on(tmp_path, {"sst2": (0.8, 0.7), "domains": (0.9, 0.8)}), questions=SEVERAL)
     assert len(summary.tables) == 2 and summary.pooled == []
