@@ -49,21 +49,20 @@ class PredictedRows:
     Attributes:
         probabilities: Shape ``(rows, labels)``.
         input_columns: Values of the columns of the input that are written too, one list a column.
-        abstained: Rows that get no label, ``(rows,)``; none if every row gets one.
     """
 
     texts: Sequence[str]
     probabilities: npt.NDArray[np.float64]
     input_columns: Sequence[Sequence[Any]] = ()
-    abstained: npt.NDArray[np.bool_] | None = None
     explanations: Sequence[Explanation] | None = None
 
     def label_texts(self, decision: LabelDecision) -> list[str | None]:
         """The labels of each row as one text; none of a row that gets none."""
         labels: list[str | None] = list(decision.texts(self.probabilities))
-        if self.abstained is None:
+        abstained = decision.abstained(self.probabilities)
+        if abstained is None:
             return labels
-        return [None if without else label for label, without in zip(labels, self.abstained.tolist(), strict=True)]
+        return [None if without else label for label, without in zip(labels, abstained.tolist(), strict=True)]
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -126,8 +125,9 @@ class Layout:
         if self._decision.exclusive:
             best = self._decision.decide(rows.probabilities)
             front.append(probabilities[np.arange(len(rows)), best].tolist())
-        if self._decision.abstains:
-            front.append([False] * len(rows) if rows.abstained is None else rows.abstained.tolist())
+        abstained = self._decision.abstained(rows.probabilities)
+        if abstained is not None:
+            front.append(abstained.tolist())
         if self.explains:
             front.append([None] * len(rows) if rows.explanations is None else list(rows.explanations))
         return [*front, *probabilities.T.tolist()]
@@ -333,18 +333,14 @@ def write_stream(
     counts = PredictionCounts(abstained=0 if decision.abstains else None)
     for chunk in chunks:
         probabilities = classifier.predict_proba(chunk.texts)
-        abstained = decision.abstained(probabilities)
         explanations = None
         if explain_words is not None:
             whole = explain(classifier.predict_proba, chunk.texts, probabilities, decision)
             explanations = [explanation.strongest(explain_words) for explanation in whole]
-        writer.write(
-            PredictedRows(
-                chunk.texts, probabilities, input_columns=chunk.columns, abstained=abstained, explanations=explanations
-            )
-        )
+        writer.write(PredictedRows(chunk.texts, probabilities, chunk.columns, explanations))
         counts.rows += len(chunk.texts)
         counts.empty += sum(not text.strip() for text in chunk.texts)
+        abstained = decision.abstained(probabilities)
         if abstained is not None:
             counts.abstained = (counts.abstained or 0) + int(abstained.sum())
             probabilities = probabilities[~abstained]

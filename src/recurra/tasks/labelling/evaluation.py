@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import LabelRunRecord
 from recurra.data.corpora import recorded_data, recorded_split
@@ -61,13 +64,12 @@ def evaluate_labels(
         rows = own_split(record, split or record.data.reported_splits[-1], data_root)
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     logits = classifier.logits(rows.texts, clean=False)
+    decision, computation, names = classifier.decision, classifier.computation, record.data.label_names
+    probabilities = decision.probabilities(logits)
     if output is not None:
-        decision = classifier.decision
         columns = {"id": rows.ids, "truth": decision.truth_texts(rows.labels), "text": rows.texts}
         with open_writer(output, decision, columns=InputColumns(list(columns))) as writer:
-            predicted = PredictedRows(rows.texts, decision.probabilities(logits), input_columns=list(columns.values()))
-            writer.write(predicted)
-    decision, computation, names = classifier.decision, classifier.computation, record.data.label_names
+            writer.write(PredictedRows(rows.texts, probabilities, list(columns.values())))
     metrics = task.measure(logits, rows.labels, decision)
     recorded = None if data is not None else record.metrics.get(rows.name)
     figures = {"Rows of": rows.name, "Rows": f"{len(rows):,}", **task.figures(metrics)}
@@ -75,6 +77,9 @@ def evaluate_labels(
     if recorded is not None:
         first = task.measures[0]
         lines.append(f"{first.in_text} in the record: {first.value(first.of_run(recorded))}")
+    abstained = decision.abstained(probabilities)
+    if abstained is not None:
+        lines.append(_withheld(abstained, decision.same(logits, rows.labels)))
     plain = {
         "run_id": record.run_id,
         "source": rows.name,
@@ -85,10 +90,22 @@ def evaluate_labels(
         "computation": computation.plain(),
         "output": None if output is None else str(output),
     }
+    if abstained is not None:
+        plain["abstained"] = int(abstained.sum())
     if isinstance(decision, AnyLabels):
         plain["thresholds"] = dict(zip(names, decision.thresholds.tolist(), strict=True))
     return CommandResult(
         plain, [Table("results", record.run_id, [figures]), task.details(names, metrics, decision), lines]
+    )
+
+
+def _withheld(abstained: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> str:
+    """How many rows get no label, which the figures do not know, and how good the labels of the others are."""
+    count, given = int(abstained.sum()), right[~abstained]
+    others = f"; of the labels given {given.mean():.1%} are right" if given.size else ""
+    return (
+        f"{count:,} of {abstained.size:,} rows ({abstained.mean():.1%}) have no label: below the threshold of their "
+        f"label that the export carries; the figures are of all rows, with the label that each would have{others}"
     )
 
 

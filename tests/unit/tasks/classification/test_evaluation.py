@@ -6,15 +6,21 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from recurra import Classifier
+from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, DataError, StorageError
 from recurra.core.record import read_record
 from recurra.data.configuration import MultiLabelData
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions
+from recurra.deployment.prediction.files import SUFFIXES
 from recurra.evaluation.predictions import read_predictions
 from recurra.tasks.classification.task import TASK
-from reviews import review_rows, train_linear, write_csv, write_reviews
+from reviews import read_rows, review_rows, train_linear, write_csv, write_reviews
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +71,29 @@ def test_a_file_is_evaluated_with_the_labels_of_the_run(run: Path, tmp_path: Pat
     right = sum(row["truth"] == row["label"] for row in written) / 30
     assert result["metrics"]["accuracy"] == pytest.approx(right)
     assert [row["truth"] for row in written] == [label for _, label in rows]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_rows_that_get_no_label_from_predict_get_none_here_and_their_share_is_told(
+    run: Path, tmp_path: Path, suffix: str
+) -> None:
+    rows = review_rows(30, seed=7)
+    path = write_csv(tmp_path / "more.csv", rows)
+    highest = Classifier.open(run).predict_proba([text for text, _ in rows]).max(axis=1)
+    export, written = tmp_path / "export", [tmp_path / f"{name}{suffix}" for name in ("evaluated", "predicted")]
+    export_run(run, export, ExportOptions(abstain_below=[float(np.median(highest))] * 2))
+    result = TASK.evaluate(export, {"data": path, "output": written[0]}, None)
+    assert main(["predict", str(export), "-i", str(path), "-o", str(written[1]), "--no-keep-columns", "-q"]) == 0
+    found, expected = map(read_rows, written)
+    assert [(row["label"], row["abstained"]) for row in found] == [(row["label"], row["abstained"]) for row in expected]
+    given = [row for row in found if row["label"]]
+    assert result.plain["abstained"] == 30 - len(given) == 15 and result.plain["metrics"]["rows"] == 30
+    right = sum(row["label"] == row["truth"] for row in given) / len(given)
+    said = [line for part in result.parts if isinstance(part, list) for line in part if "no label" in line]
+    assert len(said) == 1 and said[0].startswith("15 of 30 rows (50.0%) have no label: ")
+    assert (
+        f"the figures are of all rows, with the label that each would have; of the labels given {right:.1%}" in said[0]
+    )
 
 
 def test_a_label_that_the_model_does_not_know_is_refused(run: Path, tmp_path: Path) -> None:
