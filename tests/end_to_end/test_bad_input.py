@@ -189,8 +189,8 @@ def test_a_damaged_run_is_refused(name: str, tiny: Path, refused: Callable[..., 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "empty").mkdir()
-    for folder in (tmp_path / "empty", tmp_path / "nowhere"):
-        assert "is not a run folder; give a folder made by 'recurra train'" in refused("predict", folder, "a text")
+    for name, said in (("empty", "is not a run folder"), ("nowhere", "does not exist")):
+        assert f"{said}; give a folder made by 'recurra train'" in refused("predict", tmp_path / name, "a text")
 
 
 def test_predict_refuses_bad_input_and_keeps_the_old_output(

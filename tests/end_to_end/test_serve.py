@@ -122,7 +122,7 @@ def test_a_server_killed_under_load_starts_again_on_its_port(exported: Path) -> 
 
 
 def test_mistakes_are_one_line(exported: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    assert "is not a run folder" in refused("serve", tmp_path / "nothing", "--port", 0)
+    assert "does not exist" in refused("serve", tmp_path / "nothing", "--port", 0)
     assert "two models are called 'fp32'" in refused("serve", exported, exported, "--port", 0)
     real = tmp_path / "real name"
     real.mkdir()

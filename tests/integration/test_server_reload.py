@@ -132,7 +132,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "without its manifest": (lambda folder: (folder / "export.json").unlink(), "is not a run folder"),
     "another's manifest": (lambda folder: (folder / "export.json").write_text("{}"), "is not an export of ours"),
     "a pickle": (lambda folder: (folder / "more.pkl").write_bytes(b"\x80\x04."), "a pickle"),
-    "nothing": (shutil.rmtree, "is not a run folder"),
+    "nothing": (shutil.rmtree, "does not exist"),
 }
 
 

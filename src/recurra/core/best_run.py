@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import StringConstraints
 
-from recurra.core.errors import CheckpointError
+from recurra.core.errors import CheckpointError, near_name
 from recurra.core.packed import RUNS_NAME, SPEC_NAME
 from recurra.core.record import RECORD_NAME
 from recurra.core.sealed import Sealed
@@ -78,7 +78,8 @@ def no_run(folder: Path) -> CheckpointError:
         return CheckpointError(f"'{folder}' is a comparison of which no run is finished; {again}")
     if (folder / _CONFIGURATION).is_file():
         return CheckpointError(f"'{folder}' is a run that is not finished; {again}")
-    return CheckpointError(f"'{folder}' is not a run folder; give a folder made by 'recurra train'")
+    what = "is not a run folder" if folder.exists() else f"does not exist{near_name(folder)}"
+    return CheckpointError(f"'{folder}' {what}; give a folder made by 'recurra train'")
 
 
 def _finished(comparison: Path) -> list[Path]:

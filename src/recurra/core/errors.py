@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 
 
 class RecurraError(Exception):
@@ -70,6 +71,13 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     initials = [item for item in options if "_" in item and "".join(part[:1] for part in item.split("_")) == str(word)]
     matches = initials[:1] or difflib.get_close_matches(str(word), options, n=1, cutoff=0.6)
     return f" (did you mean '{matches[0]}'?)" if matches else ""
+
+
+def near_name(path: Path) -> str:
+    """The same for a path that is not there: the closest name beside it."""
+    with contextlib.suppress(OSError, ValueError):
+        return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
+    return ""
 
 
 def no_numbers(of: str = "") -> RunError:

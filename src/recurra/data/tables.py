@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from recurra.core.errors import DataError, UnavailableError, did_you_mean
+from recurra.core.errors import DataError, UnavailableError, near_name
 from recurra.data.formats import (
     SEPARATORS,
     Row,
@@ -73,8 +73,7 @@ def check_path(path: Path, allowed: Sequence[str]) -> None:
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        close = did_you_mean(path.name, _siblings(path))
-        raise DataError(f"'{path}' does not exist{close}; give the path of a file") from error
+        raise DataError(f"'{path}' does not exist{near_name(path)}; give the path of a file") from error
     except OSError as error:
         raise DataError(f"cannot read '{path}': {error.strerror}; give the path of a file") from error
     if stat.S_ISDIR(status.st_mode):
@@ -89,12 +88,6 @@ def check_path(path: Path, allowed: Sequence[str]) -> None:
         )
     if status.st_size == 0 and path.suffix.lower() != ".txt":
         raise DataError(f"'{path}' is empty; give a file with rows")
-
-
-def _siblings(path: Path) -> list[str]:
-    with suppress(OSError, ValueError):
-        return [entry.name for entry in path.parent.iterdir()]
-    return []
 
 
 def is_fasttext(path: Path | str) -> bool:

@@ -131,4 +131,8 @@ def test_what_is_no_finished_run_is_called_what_it_is(tmp_path: Path) -> None:
     (run / "config.yaml").touch()
     assert "is a run that is not finished; start its command again" in str(no_run(run))
     assert "is a comparison of which no run is finished; start its command again" in str(no_run(comparison))
+    said = "does not exist (did you mean 'comparison'?); give a folder made by 'recurra train'"
+    assert said in str(no_run(tmp_path / "comparisons"))
+    assert "does not exist; give a folder" in str(no_run(nothing / "no" / "run"))
+    nothing.mkdir()
     assert "is not a run folder; give a folder made by 'recurra train'" in str(no_run(nothing))

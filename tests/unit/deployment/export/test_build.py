@@ -188,7 +188,7 @@ def test_a_damaged_run_gives_no_export(run: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="truncated or changed"):
         export_run(copy, tmp_path / "out")
     assert snapshot(tmp_path) == before
-    with pytest.raises(CheckpointError, match="is not a run folder; give a folder made by 'recurra train'"):
+    with pytest.raises(CheckpointError, match="does not exist; give a folder made by 'recurra train'"):
         export_run(tmp_path / "nothing", tmp_path / "out")
 
 
