@@ -35,7 +35,8 @@ def predict(
         typer.Option(
             "--input",
             "-i",
-            help="A .txt, .csv, .tsv, .jsonl, .json, .parquet or .xlsx file, - for standard input, or a folder.",
+            help="A .txt, .csv, .tsv, .jsonl, .json, .parquet or .xlsx file, a folder, or - for standard input: lines, "
+            "JSON lines, or a table with a header.",
         ),
     ] = None,
     output: Annotated[

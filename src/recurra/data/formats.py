@@ -207,13 +207,14 @@ def _too_long(source: str, unit: str, place: int) -> DataError:
     )
 
 
-def _header_names(line: str, delimiter: str) -> list[str]:
+def header_names(line: str, delimiter: str) -> list[str]:
+    """The names that a header has if so separated; none if it cannot be read."""
     try:
         names = next(csv.reader([line[:_LONGEST_HEADER]], delimiter=delimiter), [])
     except csv.Error:
         # Whoever reads the rows says what is wrong with it.
         return []
-    return [name.strip().casefold() for name in names]
+    return [name.strip() for name in names]
 
 
 def delimiter_of(header: str, wanted: Iterable[str], usual: str) -> str:
@@ -221,7 +222,7 @@ def delimiter_of(header: str, wanted: Iterable[str], usual: str) -> str:
 
     Where none finds them all, the one that finds most names of any kind lets the message list them.
     """
-    names = {separator: _header_names(header, separator) for separator in (usual, *SEPARATORS)}
+    names = {separator: header_names(header.casefold(), separator) for separator in (usual, *SEPARATORS)}
     asked = {name.strip().casefold() for name in wanted}
     finding = [separator for separator in names if asked and asked <= {*names[separator]}]
     if finding:

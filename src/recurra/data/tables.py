@@ -35,6 +35,7 @@ from recurra.data.formats import (
     decoded_whole,
     delimiter_of,
     find_column,
+    header_names,
     is_json,
     join_cells,
     json_lines,
@@ -324,23 +325,11 @@ class TableFile:
         if self.kind == "txt":
             return ((place, (line.rstrip("\r\n"),)) for place, line in enumerate(self._lines(), start=1))
         if self.kind in ("csv", "tsv"):
-            return self._csv_rows(columns, optional)
+            rows = _csv_rows(self._fields(), self.source, self.header, columns, optional)
+            return ((place, tuple(map(_choices_of_cell, cells))) for place, cells in rows) if self.tool else rows
         return record_rows(
             self._objects(), self.source, columns, optional, unit=self.unit, lenient=columns if self.tool else lenient
         )
-
-    def _csv_rows(self, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-        names = [*(find_column(self.source, column, self.header) for column in columns), *optional]
-        check_unique(self.source, names, self.header)
-        positions = [self.header.index(name) if name in self.header else None for name in names]
-        for place, fields in itertools.islice(self._fields(), 1, None):
-            if len(fields) != len(self.header):
-                raise DataError(
-                    f"{self.source} line {place} has {len(fields)} fields, the header has {len(self.header)}; "
-                    "put texts that hold the separator into double quotes"
-                )
-            cells = tuple(None if position is None else fields[position] for position in positions)
-            yield place, tuple(map(_choices_of_cell, cells)) if self.tool else cells
 
     def _fields(self) -> Iterator[tuple[int, list[str]]]:
         return csv_fields(self._lines(), self.source, self.delimiter, quoted=self._quoted, skipped=self._skipped)
@@ -374,6 +363,26 @@ def _fasttext_records(lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any
         text = " ".join(word for word in words if not word.startswith(_FASTTEXT_PREFIX))
         if words:
             yield place, {"text": text, "label": Choices(labels)}
+
+
+def _csv_rows(
+    lines: Iterator[tuple[int, list[str]]],
+    source: str,
+    header: Sequence[str],
+    columns: Sequence[str],
+    optional: Sequence[str] = (),
+) -> Iterator[Row]:
+    """Yields the rows behind the header, which is the first of the lines' fields."""
+    names = [*(find_column(source, column, header) for column in columns), *optional]
+    check_unique(source, names, header)
+    positions = [header.index(name) if name in header else None for name in names]
+    for place, fields in itertools.islice(lines, 1, None):
+        if len(fields) != len(header):
+            raise DataError(
+                f"{source} line {place} has {len(fields)} fields, the header has {len(header)}; "
+                "put texts that hold the separator into double quotes"
+            )
+        yield place, tuple(None if position is None else fields[position] for position in positions)
 
 
 def _first_line(lines: Iterable[str]) -> tuple[int, str]:
@@ -478,8 +487,9 @@ def stream_rows(
 ) -> Iterator[TextRows]:
     """Yields the raw texts of a file in chunks, as `stream_texts` does, with the values of other columns.
 
-    ``-`` is standard input, whose lines are texts or, if the first begins with a brace, JSON objects. Chunks have fewer
-    rows where their cells have `MAX_CHUNK_CHARACTERS` together. What came before a defect was yielded.
+    ``-`` is standard input, whose lines are texts; if the first begins with a brace, JSON objects; if it is a header of
+    several columns with the text's, a table. Chunks have fewer rows where their cells have `MAX_CHUNK_CHARACTERS`
+    together. What came before a defect was yielded.
     """
     if str(path) == STANDARD_INPUT:
         source, unit = "standard input", "line"
@@ -508,11 +518,18 @@ def stream_rows(
 
 def _standard_rows(text_column: str, encoding: str | None) -> tuple[int, Iterator[Row]]:
     """The number of columns that make a text, and the rows."""
-    lines = decoded(sys.stdin.buffer, "standard input", encoding)[0]
+    source = "standard input"
+    lines = decoded(sys.stdin.buffer, source, encoding)[0]
     first = next(lines, "")
     lines = itertools.chain([first] if first else [], lines)
     if first.lstrip().startswith("{"):
-        _, names = next(json_lines([first], "standard input"))
+        _, names = next(json_lines([first], source))
         columns = split_names(text_column, list(names))
-        return len(columns), record_rows(json_lines(lines, "standard input"), "standard input", columns, ())
+        return len(columns), record_rows(json_lines(lines, source), source, columns, ())
+    delimiter = delimiter_of(first, text_column.split(","), ",")
+    header = header_names(first, delimiter)
+    columns = split_names(text_column, header)
+    if len(header) > 1 and {name.strip().casefold() for name in columns} <= {name.casefold() for name in header}:
+        fields = csv_fields(lines, source, delimiter, quoted=True, skipped=0)
+        return len(columns), _csv_rows(fields, source, header, columns)
     return 1, ((place, (line.rstrip("\r\n"),)) for place, line in enumerate(lines, start=1))

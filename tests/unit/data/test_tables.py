@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -12,6 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recurra.core.errors import DataError
 from recurra.data import formats, tables
@@ -250,11 +253,36 @@ def test_text_lines(tmp_path: Path) -> None:
         (b'{"text": "a"}\n{"text": "b"}\n', "text", ["a", "b"]),
         (b'{"title": "a", "body": "b"}\n{"body": "d", "title": "c"}\n', "title, body", ["a b", "c d"]),
         (b"", "text", []),
+        (b'\xef\xbb\xbftext,label\n"a dull, slow mess",x\n', "text", ["a dull, slow mess"]),
+        (b"title\tn\tBody\na\t1\tb\n", "title,body", ["a b"]),
+        # A table of one column cannot be told from texts.
+        (b"text\na, b\n", "text", ["text", "a, b"]),
+        (b'"text, one\ntwo, "three\n', "text", ['"text, one', 'two, "three']),
     ],
 )
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes, column: str, texts: list[str]) -> None:
     monkeypatch.setattr(tables.sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     assert [text for chunk in stream_texts("-", column) for text in chunk] == texts
+
+
+@given(
+    texts=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))),
+    separator=st.sampled_from([*formats.SEPARATORS]),
+    column=st.sampled_from(["text", "Text", " TEXT"]),
+)
+def test_the_header_of_a_table_on_standard_input_is_no_text(texts: list[str], separator: str, column: str) -> None:
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, delimiter=separator, quoting=csv.QUOTE_ALL)
+    writer.writerows([["id", column, "label"], *(["1", text, separator] for text in texts)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables.sys, "stdin", io.TextIOWrapper(io.BytesIO(stream.getvalue().encode())))
+        assert [text for chunk in stream_texts("-") for text in chunk] == texts
+
+
+def test_a_broken_row_of_a_table_on_standard_input_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables.sys, "stdin", io.TextIOWrapper(io.BytesIO(b"text,label\ngood,1\nbad\n")))
+    with pytest.raises(DataError, match="standard input line 3 has 1 fields, the header has 2"):
+        list(stream_texts("-"))
 
 
 def test_what_came_before_a_defect_was_yielded(tmp_path: Path) -> None:
