@@ -123,9 +123,21 @@ _READING = {
     "skip_unlabelled": "Leave rows of a file without a label out, and say which; else an error.",
     "unlabelled": "File of texts without labels (or .txt, one a line): students learn a teacher's answers.",
 }
+
+
+def _known_encoding(name: str | None) -> str | None:
+    from recurra.core.errors import ConfigurationError
+    from recurra.data.formats import check_encoding
+
+    try:
+        return None if name is None else check_encoding(name)
+    except ValueError as error:
+        raise ConfigurationError(f"--encoding is '{name}': {error}") from error
+
+
 Encoding = Annotated[
     str | None,
-    typer.Option("--encoding", help=_READING["encoding"]),
+    typer.Option("--encoding", help=_READING["encoding"], callback=_known_encoding),
 ]
 InputTextColumn = Annotated[
     str, typer.Option("--text-column", help="Column with the text, or several to join: title,body.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 # Options that mean nothing for the files of a folder.
-_OF_SINGLE_FILES = ("abstain_below", "precision_of", "answers_right", "explain", "encoding")
+_OF_SINGLE_FILES = ("abstain_below", "precision_of", "answers_right", "explain")
 
 
 def predict(
@@ -100,11 +100,12 @@ def predict(
     run = options.one_run(run, quiet=quiet)
     text_column = text_column or ("text" if texts else _recorded_text_column(run))
     early = (exit_rule, threshold, exit_after) != (None, None, None)
-    if escape_formulas and (output is None or output.suffix.lower() not in {".csv", ".tsv"}):
-        raise ConfigurationError(
-            f"--escape-formulas is for a .csv or .tsv file; the output is {output or 'no file'}: leave it out"
-        )
-    if engine is options.Executor.RAY or (source is not None and source != "-" and Path(source).is_dir()):
+    folder = engine is options.Executor.RAY or (source is not None and source != "-" and Path(source).is_dir())
+    suffix = f".{part_format}" if folder else "" if output is None else output.suffix.lower()
+    if escape_formulas and suffix not in {".csv", ".tsv"}:
+        written = f"of a folder {part_format} (--part-format)" if folder else output or "no file"
+        raise ConfigurationError(f"--escape-formulas is for .csv and .tsv files; the output is {written}: leave it out")
+    if folder:
         job = _job(locals())
         on_ray = {"address": address, "workers": workers, "cpus": worker_cpus, "retries": retries}
         _predict_folder(job, on_ray if engine is options.Executor.RAY else None, as_json=as_json, quiet=quiet)
@@ -285,6 +286,8 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
     else:
         failed = f"; {len(result.failures):,} files failed" if result.failures else ""
         reporter.say(f"{result.rows:,} rows of {result.made:,} files{failed}: {job.output}")
+    for sentence in _remarks(result, None, (), None):
+        reporter.say(sentence)
     if result.failures:
         first, more = result.failures[0], len(result.failures) - 1
         others = f" (and {more:,} more files)" if more else ""

@@ -225,7 +225,10 @@ def test_an_export_holds_a_label_to_a_precision_wherever_it_predicts(
     expected, found = (read(one)[1] for one in written)
     assert found == expected and 0 < sum(row["abstained"] for row in found) < len(found)
     # So do the files of a folder, and the server.
-    assert main(["predict", str(export), "-i", str(inputs), "-o", str(tmp_path / "out"), "-q"]) == 0
+    assert main(["predict", str(export), "-i", str(inputs), "-o", str(tmp_path / "out"), "--json"]) == 0
+    said, without = capsys.readouterr(), sum(row["abstained"] for row in found)
+    assert json.loads(said.out)["abstained"] == without and f"1 of {len(found)} texts are empty" in said.err
+    assert f"{without} of {len(found)} rows ({without / len(found):.1%}) have no label: below the thresh" in said.err
     (part,) = (tmp_path / "out").rglob("*.parquet")
     assert [row["label"] for row in read(part)[1]] == [row["label"] for row in expected]
     classifier = Classifier.open(export)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -32,6 +33,12 @@ def test_every_limit_of_a_server_that_is_typed_holds(monkeypatch: pytest.MonkeyP
     for option, value in TYPED.items():
         name = option.removeprefix("--").replace("-", "_")
         assert getattr(limits, name) == value != getattr(ServerLimits(), name)
+
+
+@pytest.mark.parametrize("words", ["predict a", "predict a -i . -o b", "export a", "generate a", "adapt a"])
+@pytest.mark.parametrize("name", ["cp1251x", "hex"])
+def test_an_encoding_that_is_none_is_one_line(words: str, name: str, refused: Callable[..., str]) -> None:
+    assert f"--encoding is '{name}': no encoding is called so" in refused(*words.split(), "--encoding", name)
 
 
 # What a command works out, or leaves as it is: it has no option of that name.

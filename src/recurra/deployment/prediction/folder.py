@@ -21,7 +21,7 @@ from recurra.core.terminal import one_line
 from recurra.data.tables import STREAM_FORMATS, check_pyarrow, format_of, stream_rows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, refuse_precision
-from recurra.deployment.prediction.files import open_writer, write_stream
+from recurra.deployment.prediction.files import PredictionCounts, open_writer, write_stream
 
 SIDECAR_NAME = "predictions.json"
 PART_FORMATS = ("parquet", "jsonl", "csv", "tsv")
@@ -38,6 +38,8 @@ class FolderJob:
     precision: str | None = None
     batch_size: int = 64
     part_format: str = "parquet"
+    encoding: str | None = None
+    escape_formulas: bool = False
 
     def output_of(self, name: str) -> Path:
         """Where the predictions of an input file lie, from its path below the input folder."""
@@ -78,8 +80,10 @@ class FolderJob:
             check_pyarrow("or give --part-format jsonl, csv or tsv")
         run, model_hash = _identify(self.model)
         refuse_precision(self.model, self.precision)
-        wanted = {"model_hash": model_hash, "model": run, "precision": self.precision}
+        wanted: dict[str, Any] = {"model_hash": model_hash, "model": run, "precision": self.precision}
         wanted |= {"text_column": self.text_column, "part_format": self.part_format}
+        # Folders of earlier versions lack this key. Files that failed in one encoding may be read in another.
+        wanted["escape_formulas"] = True if self.escape_formulas else None
         path = self.output / SIDECAR_NAME
         if begin and not path.exists():
             if self.output.is_dir() and any(not entry.name.startswith(".") for entry in self.output.iterdir()):
@@ -97,9 +101,10 @@ class FolderJob:
                     f"'{self.output}' holds predictions of another model (of the run {before.get('model')!r}); choose "
                     "another --output"
                 )
+            was, is_now = ("given" if one is True else one or "left out" for one in (other, value))
             raise ConfigurationError(
-                f"'{self.output}' was begun with --{key.replace('_', '-')} {other or 'left out'}, not "
-                f"{value or 'left out'}; give the same, or choose another --output"
+                f"'{self.output}' was begun with --{key.replace('_', '-')} {was}, not {is_now}; give the same, or "
+                "choose another --output"
             )
 
     def load(self, threads: int = 0) -> Classifier:
@@ -115,8 +120,10 @@ class FolderJob:
         source = self.source / name
         try:
             before = source.stat()
-            with open_writer(self.output_of(name), classifier.decision) as writer:
-                counts = write_stream(classifier, stream_rows(source, self.text_column, ()), writer)
+            output, escape = self.output_of(name), self.escape_formulas
+            with open_writer(output, classifier.decision, escape_formulas=escape) as writer:
+                chunks = stream_rows(source, self.text_column, (), encoding=self.encoding)
+                counts = write_stream(classifier, chunks, writer)
                 after = source.stat()
                 if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                     raise DataError("the file was changed while it was read; try again when no program writes to it")
@@ -128,14 +135,11 @@ class FolderJob:
 
 
 @dataclass
-class FolderResult:
-    """What became of the files; ``rows``, ``empty`` and ``labels`` are of those made now, not of those skipped."""
+class FolderResult(PredictionCounts):
+    """What became of the files; rows are counted of those made now, not of those skipped."""
 
-    skipped: list[str]
+    skipped: list[str] = field(default_factory=list)
     made: int = 0
-    rows: int = 0
-    empty: int = 0
-    labels: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     def add(self, outcome: dict[str, Any]) -> None:
@@ -147,11 +151,13 @@ class FolderResult:
         self.rows += outcome["rows"]
         self.empty += outcome["empty"]
         self.labels.update(outcome["labels"])
+        if "abstained" in outcome:
+            self.abstained = (self.abstained or 0) + outcome["abstained"]
 
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values."""
-        counts = {"made": self.made, "skipped": len(self.skipped), "rows": self.rows, "empty": self.empty}
-        return {**counts, "labels": dict(sorted(self.labels.items())), "failures": self.failures}
+        files = {"made": self.made, "skipped": len(self.skipped), "failures": self.failures}
+        return {**files, **super().plain(), "labels": dict(sorted(self.labels.items()))}
 
 
 Outcomes = Iterator[tuple[str, dict[str, Any]]]
@@ -175,7 +181,7 @@ def predict_folder(
             check_precision(job.precision)
     job.check(begin=True)
     pending = [name for name in names if not job.is_done(name)]
-    result = FolderResult(sorted(set(names) - set(pending)))
+    result = FolderResult(skipped=sorted(set(names) - set(pending)))
     if result.skipped:
         some = ", ".join(map(one_line, result.skipped[:5])) + (", ..." if len(result.skipped) > 5 else "")
         reporter.say(f"skipped {len(result.skipped):,} files whose predictions are there: {some}")

@@ -25,7 +25,7 @@ from recurra.core.progress import Reporter
 from recurra.deployment.prediction import folder as module
 from recurra.deployment.prediction.folder import FolderJob, FolderResult, predict_on_node, predict_on_ray
 from recurra.models.controls import LINEAR_NAME
-from reviews import Command, review_rows, snapshot, train_linear
+from reviews import Command, read_rows, review_rows, snapshot, train_linear
 
 TEXTS = [text for text, _ in review_rows(40, seed=6)]
 WANTED = {
@@ -114,6 +114,34 @@ def test_a_broken_file_does_not_stop_the_others(run: Path, inputs: Path, tmp_pat
     (inputs / "broken.jsonl").unlink()
     (inputs / "cut.parquet").unlink()
     assert command(*words).json["skipped"] == 5
+
+
+def test_an_encoding_holds_for_the_files_that_failed_without_it(
+    run: Path, inputs: Path, tmp_path: Path, command: Command
+) -> None:
+    texts = ["caf\u00e9 lovely", "na\u00efve plot"]
+    (inputs / "old.txt").write_text("\n".join(texts) + "\n", encoding="cp1252")
+    words = ["predict", run, "--input", inputs, "--output", tmp_path / "out"]
+    assert "name its encoding, for example --encoding cp1252" in command(*words, code=1).err
+    assert "skipped 5 files" in command(*words, "--encoding", "cp1252").err
+    assert rows_of(tmp_path / "out") == {**WANTED, "old.txt": texts}
+
+
+@pytest.mark.parametrize("part_format", ["csv", "tsv"])
+def test_formulas_are_escaped_in_the_parts_of_a_folder(
+    part_format: str, run: Path, tmp_path: Path, command: Command, refused: Callable[..., str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("=1+1\ngreat\n", encoding="utf-8")
+    words = ["predict", run, "--input", tmp_path / "in", "--output", tmp_path / "out"]
+    assert "is for .csv and .tsv files; the output is of a folder parquet (--part-format)" in refused(
+        *words, "--escape-formulas"
+    )
+    words += ["--part-format", part_format]
+    command(*words, "--escape-formulas")
+    assert [row["text"] for row in read_rows(tmp_path / "out" / f"a.txt.{part_format}")] == ["'=1+1", "great"]
+    assert "skipped 1 files" in command(*words, "--escape-formulas").err
+    assert "was begun with --escape-formulas given, not left out" in refused(*words)
 
 
 @pytest.mark.parametrize("moment", FOLDER_MOMENTS)
