@@ -80,9 +80,10 @@ _REASONS = {
     415: "The body is not declared to be JSON in UTF-8, or is compressed.",
     422: "The body is not what is asked for, or beyond a limit.",
     429: "Too many texts are waiting, or this client asks more often than it may; Retry-After says when to try again.",
+    500: "The server failed; its log says why under the number in X-Request-ID.",
     503: "The texts were not computed in time, or the server is being stopped.",
 }
-# What each path answers with, as type or media type, and which errors.
+# What each path answers with, as type or media type, and which errors beside 500.
 _OPERATIONS: dict[str, tuple[str, Any, tuple[int, ...]]] = {
     "/v1/classify": ("post", ClassifyResponse, (400, 401, 404, 408, 413, 415, 422, 429, 503)),
     "/v1/models": ("get", ModelsResponse, (401, 429)),
@@ -428,7 +429,7 @@ def describe(limits: ServerLimits, names: Sequence[str], *, with_key: bool) -> d
     paths: dict[str, Any] = {}
     for path, (method, result, errors) in _OPERATIONS.items():
         responses = {200: _content("The answer.", result)}
-        responses |= {status: _content(_REASONS[status], ErrorResponse) for status in errors}
+        responses |= {status: _content(_REASONS[status], ErrorResponse) for status in (*errors, 500)}
         if path == "/health/ready":
             responses[503] = _content("A model takes no requests.", result)
         operation: dict[str, Any] = {"responses": {str(status): value for status, value in responses.items()}}

@@ -68,7 +68,7 @@ class ClassifyRequest(Struct, frozen=True, forbid_unknown_fields=True):
     model: Name | Annotated[list[Name], Meta(min_length=1)] | None = None
     exit_rule: Literal["calibrated"] | None = None
     # Of JSON 1.0 is a whole number too.
-    exit_after: Annotated[float, Meta(ge=1, multiple_of=1)] | None = None
+    exit_after: Annotated[float, Meta(ge=1, le=1_000_000, multiple_of=1)] | None = None
     recurrences: bool = False
     abstain_below: Annotated[float, Meta(ge=0, le=1)] | None = None
     explain: bool = False
@@ -335,7 +335,7 @@ _ALLOWED = {
     "text": "a string or a list of strings, one at least",
     "model": "the name of a model or a list of names, one at least",
     "exit_rule": "'calibrated' or null",
-    "exit_after": "a whole number from 1, or null",
+    "exit_after": "a whole number from 1 to 1,000,000, or null",
     "recurrences": "true or false",
     "abstain_below": "a number from 0 to 1, or null",
     "explain": "true or false",

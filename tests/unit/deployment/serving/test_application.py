@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
-from recurra.deployment.serving.application import Application, read_examples, read_page
+from recurra.deployment.serving.application import Application, describe, read_examples, read_page
 from recurra.deployment.serving.limits import ApiKeys, Rate, ServerLimits
 from recurra.deployment.serving.observation import EventLog
 
@@ -118,6 +118,10 @@ def test_an_error_of_ours_is_told_without_what_it_says() -> None:
     assert "my-secret" not in guarded.log.getvalue() and b"my-secret" not in answer.body
     assert guarded.counted("recurra_refused_total", code="failed") == 1
     assert guarded.counted("recurra_requests_total", path="/v1/models", method="GET", status="500") == 1
+    document = describe(ServerLimits(), ["a"], with_key=False)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert "X-Request-ID" in operation["responses"]["500"]["description"]
 
 
 def test_an_answer_that_has_begun_gets_no_second_beginning() -> None:

@@ -34,6 +34,8 @@ MISTAKES = {
     b'{"text": "a", "abstain_below": 1.5}': f"{NUMBER}: expected `float` <= 1.0",
     b'{"text": "a", "abstain_below": true}': f"{NUMBER}: expected `float | null`, got `bool`",
     b'{"text": "a", "abstain_below": 1e999}': f"{NUMBER}: number out of range",
+    b'{"text": "a", "exit_after": 1e300}':
+        "'exit_after' must be a whole number from 1 to 1,000,000, or null: expected `float` <= 1000000.0",
     b'{"text": "a", "model": ["m", ""]}':
         "'model[1]' must be the name of a model or a list of names, one at least: expected `str` of length >= 1",
     b'{"texts": "a"}': f"unknown key 'texts' (did you mean 'text'?); allowed: {KEYS}",
