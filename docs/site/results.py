@@ -245,26 +245,28 @@ def by_split(summary: Summary) -> str:
         judge = table.judged_by
         rows = []
         for split in table.reported_splits:
+            # A level of difficulty has its mean alone, so that a row fits a page.
+            text = (lambda value: f"{value.mean:.3f}") if any(map(str.isdigit, split)) else _mean_and_spread
             values = [judge.of(model, split) for model in table.models]
-            cells = [form.NONE if value is None else _mean_and_spread(value) for value in values]
-            rows.append([escaped(split), *cells])
+            rows.append([escaped(split), *(form.NONE if value is None else text(value) for value in values)])
         seeds = max(len(model.seeds) for model in table.models)
-        spread = f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
+        spread = f", mean over {seeds} seeds, of whole splits ± standard deviation" if seeds > 1 else ""
         grid = markdown_grid(["Split", *(escaped(model.label) for model in table.models)], rows)
         blocks.append(f"{grid}\n\n{escaped(judge.heading)} on each split{spread}.")
     return "\n\n".join(blocks) + "\n" if blocks else NO_RUN
 
 
 def by_depth(summary: Summary) -> str:
-    """What each model scores after each recurrence with a head, on each of a study's data."""
+    """What each model with exits scores after each recurrence with a head, on each of a study's data."""
     exits = {measure.key: measure for table in summary.tables for measure in exit_measures(table)}
     measures = [*(exits[key] for key in sorted(exits, key=_natural)), ACCURACY]
     rows = []
     for table, name in zip(summary.tables, _short_names(summary.tables), strict=True):
         for model in table.models:
             values = [measure.of(model, table.headline_split) for measure in measures]
-            cells = [form.NONE if value is None else _mean_and_spread(value) for value in values]
-            rows.append([escaped(name), escaped(model.label), *cells])
+            if any(value is not None for value in values[:-1]):
+                cells = [form.NONE if value is None else _mean_and_spread(value) for value in values]
+                rows.append([escaped(name), escaped(model.label), *cells])
     headings = ["Data", "Model", *(measure.heading for measure in measures[:-1]), "After the last"]
     several = any(len(model.seeds) > 1 for table in summary.tables for model in table.models)
     over = ", mean ± standard deviation over seeds" if several else ""
@@ -284,8 +286,13 @@ def by_passes(folder: Path) -> str:
                 models.setdefault(record.config["model"], []).append(record.metrics)
         if not models:
             continue
-        rows = [[level, *(_mean_of([_mean_taken(seed[level]) for seed in seeds]) for seeds in models.values())]
-                for level in levels]  # fmt: skip
+        rows = [
+            [
+                level,
+                *(f"{statistics.fmean(_mean_taken(seed[level]) for seed in seeds):.2f}" for seeds in models.values()),
+            ]
+            for level in levels
+        ]
         for name, among in (("inside training", levels[: corpus.inside]), ("all", levels)):
             correlations = [[_correlation(seed, among) for seed in seeds] for seeds in models.values()]
             rows.append([f"rank correlation, {name}", *map(_mean_of, correlations)])
