@@ -101,7 +101,7 @@ def test_explaining_stays_within_the_limits() -> None:
                 told = one["words"]
                 assert len(told) <= parts and told[0]["start"] == 0
                 assert " ".join(word["text"] for word in told) == texts[0]
-            assert sum(len(batch) for batch in engine.batches) <= 8 + 2 * len(texts)
+            assert sum(len(batch) for batch in engine.batches) <= 8 + len(texts)
 
 
 @pytest.fixture

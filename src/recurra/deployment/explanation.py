@@ -3,8 +3,7 @@
 Occlusion (Zeiler and Fergus 2014, "Visualizing and Understanding Convolutional Networks"; of words Li, Monroe and
 Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", equation 1, with probabilities in place
 of their logarithms). It asks the model alone and so means the same for every model, and it is exact for what it says:
-the text without the word is computed, beside the whole text, as an int8 batch shares a scale. What several words say
-together it does not see.
+the text without the word is computed. What several words say together it does not see.
 """
 
 from __future__ import annotations
@@ -102,11 +101,6 @@ def without(text: str, span: Span) -> str:
     return text[: span[0]] + text[span[1] :]
 
 
-def occluded(texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> list[str]:
-    """What is computed for `explanations_of`: each text whole, then without each of its spans."""
-    return [part for text, own in zip(texts, spans, strict=True) for part in (text, *(without(text, at) for at in own))]
-
-
 def effects_of(
     text: str, spans: Sequence[Span], probabilities: Probabilities, changed: Probabilities, label: int
 ) -> list[WordEffect]:
@@ -125,16 +119,16 @@ def explanations_of(
 ) -> list[Explanation]:
     """Puts the explanations of texts together, each for the labels that `LabelDecision.explained` names.
 
-    ``probabilities`` is ``(texts, labels)``; ``changed`` those of `occluded`, ``(texts + spans, labels)``.
+    ``probabilities`` is ``(texts, labels)``; ``changed`` of the texts without each of their words, ``(spans, labels)``.
     """
     explanations = []
     start = 0
     for text, own, row, labels in zip(texts, spans, probabilities, decision.explained(probabilities), strict=True):
-        whole, rest = changed[start], changed[start + 1 : start + 1 + len(own)]
-        start += 1 + len(own)
+        rest = changed[start : start + len(own)]
+        start += len(own)
         given = decision.labels(row[None])[0]
         names = [decision.label_names[label] for label in labels]
-        words = [effects_of(text, own, whole, rest, label) for label in labels]
+        words = [effects_of(text, own, row, rest, label) for label in labels]
         explained = [ExplainedLabel(name, name in given, effects) for name, effects in zip(names, words, strict=True)]
         explanations.append(Explanation(explained, decision.exclusive))
     return explanations
@@ -151,6 +145,6 @@ def explain(
     for start in range(0, len(texts), _TOGETHER):
         part = slice(start, start + _TOGETHER)
         spans = [spans_of(text) for text in texts[part]]
-        changed = predict(occluded(texts[part], spans))
+        changed = predict([without(text, span) for text, own in zip(texts[part], spans, strict=True) for span in own])
         explanations += explanations_of(texts[part], spans, probabilities[part], changed, decision)
     return explanations

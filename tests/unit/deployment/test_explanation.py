@@ -15,7 +15,7 @@ from scipy.special import expit
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import MOST_EXPLAINED_LABELS, AnyLabels, OneLabel
+from recurra.deployment.decision import MOST_EXPLAINED_LABELS, AnyLabels
 from recurra.deployment.engines.computation import LinearEngine
 from recurra.deployment.explanation import (
     MOST_PARTS,
@@ -86,13 +86,6 @@ def test_an_effect_is_the_probability_that_the_label_loses(classifier: Classifie
             assert text[word.start : word.end] == word.text
             rest = classifier.predict_proba([text[: word.start] + text[word.end :]])[0]
             assert word.effect == pytest.approx(probabilities[label] - rest[label], abs=1e-5)
-
-
-def test_the_whole_text_is_computed_beside_the_others(texts: list[str]) -> None:
-    """As in int8, where neighbours move a probability: an effect must not hold what they do."""
-    predict = lambda asked: np.tile([[0.4, 0.6]], (len(asked), 1))  # noqa: E731
-    found = explain(predict, texts, np.tile([[0.3, 0.7]], (len(texts), 1)), OneLabel(["no", "yes"]))
-    assert {word.effect for one in found for word in one.labels[0].words} == {0.0}
 
 
 def test_without_its_strongest_words_a_text_loses_more_than_without_others(

@@ -32,7 +32,7 @@ from starlette.types import Message, Receive, Scope, Send
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.version import __version__
 from recurra.data.tables import TABLE_FORMATS, format_of, stream_texts
-from recurra.deployment.explanation import MOST_PARTS, Span, explanations_of, occluded, spans_of
+from recurra.deployment.explanation import MOST_PARTS, Span, explanations_of, spans_of, without
 from recurra.deployment.export.formats import FORMATS
 from recurra.deployment.serving.bodies import (
     BodyReader,
@@ -240,7 +240,7 @@ class Application:
                 except ConfigurationError as error:
                     raise Refusal(404, "unknown_exit", f"'exit_after', {model.description.name}: {error}") from None
         spans = _occluded_spans(texts, self._limits) if query.explain else []
-        changed = occluded(texts, spans) if any(spans) else []
+        changed = [without(text, span) for text, ranges in zip(texts, spans, strict=False) for span in ranges]
         futures: list[Future[Computed]] = []
         try:
             futures.extend(model.batcher.submit(texts, extras) for model in models)
@@ -260,7 +260,7 @@ class Application:
         results = [_result(*pair, query.abstain_below) for pair in zip(models, computed, strict=False)]
         for number, model in enumerate(models if query.explain else ()):
             probabilities = computed[number].answers.probabilities
-            rest = computed[len(models) + number].answers.probabilities if changed else probabilities
+            rest = computed[len(models) + number].answers.probabilities if changed else probabilities[:0]
             explanations = explanations_of(texts, spans, probabilities, rest, model.classifier.decision)
             for prediction, explanation in zip(results[number].predictions, explanations, strict=True):
                 if explanation.exclusive:
@@ -319,9 +319,9 @@ def _refusal_of(error: Exception, scope: Scope) -> Refusal | None:
 
 
 def _occluded_spans(texts: Sequence[str], limits: ServerLimits) -> list[list[Span]]:
-    """Words or runs of words: with the texts no more than a request may have, nor together longer than its body."""
+    """Words or runs of words: no more in all than a request may have texts, nor together longer than its body."""
     characters = max(1, sum(map(len, texts)))
-    most = min(MOST_PARTS, limits.max_texts // len(texts) - 1, limits.max_body_bytes // characters)
+    most = min(MOST_PARTS, limits.max_texts // len(texts), limits.max_body_bytes // characters)
     return [spans_of(text, max(1, most)) for text in texts]
 
 
