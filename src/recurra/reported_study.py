@@ -105,11 +105,8 @@ def time_side_by_side(
 ) -> str | None:
     """Times all models and exports of a study in one process, in turns, unless that was done for exactly these.
 
-    Runs train side by side, so what each of them could measure of itself would depend on its neighbours. Packed runs
-    have no model: they keep the times that they have.
-
-    Returns:
-        Why it failed, in one line; none if it did not.
+    Runs train side by side, so what each could measure of itself would depend on its neighbours. Packed runs have no
+    model: they keep the times that they have. Returns why it failed, in one line; none if it did not.
     """
     present = read_latency_file(output) or StudyLatency()
     here = [run.name for run in runs if _has_model(run)]
@@ -117,6 +114,8 @@ def time_side_by_side(
     names = {"runs": here, "exports": [name for name in exports if (output / EXPORTS_NAME / name).is_dir()]}
     if untimed := len(packed.difference(present.runs)):
         reporter.say(f"not timed: {untimed} packed {'run' if untimed == 1 else 'runs'}, of which there is no model")
+    if not here and not names["exports"]:
+        return None
     timed = (name.removesuffix(WITH_EXITS) for name in (*present.runs, *present.exports))
     if {name for name in timed if name.partition("/")[0] not in packed} == {*here, *names["exports"]}:
         return None

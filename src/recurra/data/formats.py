@@ -275,7 +275,7 @@ def record_rows(
         if not all(name in value for name in columns):
             own, where = list(value), f"{source} {unit} {place}"
             names = [
-                column_if_there(name, own) or name if name in lenient else find_column(where, name, own)
+                column_if_there(where, name, own) or name if name in lenient else find_column(where, name, own)
                 for name in columns
             ]
         if unseen:
@@ -388,12 +388,11 @@ def find_column(where: str, column: str, present: Sequence[str]) -> str:
     return similar[0]
 
 
-def column_if_there(column: str, present: Sequence[str]) -> str | None:
+def column_if_there(where: str, column: str, present: Sequence[str]) -> str | None:
     """What `find_column` finds; none if there is nothing."""
-    try:
-        return find_column("", column, present)
-    except MissingColumnError:
-        return None
+    wanted = column.strip().casefold()
+    there = column in present or any(name.strip().casefold() == wanted for name in present)
+    return find_column(where, column, present) if there else None
 
 
 def missing_column(where: str | Path, column: str, present: Sequence[str]) -> MissingColumnError:

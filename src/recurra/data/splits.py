@@ -241,11 +241,12 @@ def split_rows(
         places = iterative_split(units, keys, labels, {"train": 1 - sum(shares.values()), **shares})
     else:
         places = [""] * len(units)
+        crowded = max(map(len, units), default=0) > min(shares.values(), default=1.0) * len(texts)
         for label, members in _by_label(units, labels).items():
             ordered = sorted(members, key=lambda unit: (keys[unit], units[unit]))
             sizes = [len(units[unit]) for unit in ordered]
-            # A group has rows of other labels too, and a large one would make much room for its commonest.
-            rows = sum(sizes) if groups is None else int((labels == label).sum())
+            # A large group has rows of other labels too, and would make much room for its commonest.
+            rows = int((labels == label).sum()) if crowded else sum(sizes)
             for unit, place in zip(ordered, _assign(sizes, shares, rows), strict=True):
                 places[unit] = place
     return _rows_of(["train", *shares], units, places)
@@ -315,14 +316,14 @@ def _by_label(units: Sequence[list[int]], labels: Labels) -> dict[int, list[int]
 def _joined_groups(texts: Sequence[str], groups: Sequence[str] | None) -> str:
     """Says how many groups hang together by equal texts, and by which the most; nothing if none do."""
     of_text: defaultdict[str, set[str]] = defaultdict(set)
-    for text, group in zip(texts, groups or [""] * len(texts), strict=True):
-        of_text[text].add(group)
-    text, shared = max(of_text.items(), key=lambda item: len(item[1]))
-    if len(shared) == 1:
+    for text, group in zip(texts, groups or (), strict=groups is not None):
+        of_text[text].update(filter(None, [group]))
+    text, shared = max(of_text.items(), key=lambda item: len(item[1]), default=("", set[str]()))
+    if len(shared) < 2:
         return ""
     return (
         f", {len(_units(texts, groups))} where equal texts join them (the commonest, '{text[:60]}', stands in "
-        f"{len(shared)}: leave it out)"
+        f"{len(shared)}; leave such texts out)"
     )
 
 
@@ -354,7 +355,8 @@ def _assign(sizes: Sequence[int], shares: Mapping[str, float], rows: int) -> lis
     names = ["train"] * len(sizes)
     if len(sizes) < _MINIMUM_UNITS:
         return names
-    room = {name: max(1, round(share * rows)) for name, share in shares.items()}
+    most = sum(sizes) // _MINIMUM_UNITS if rows > sum(sizes) else rows
+    room = {name: max(1, min(round(share * rows), most)) for name, share in shares.items()}
     for unit, size in enumerate(sizes):
         fitting = next((name for name in room if size <= room[name]), None)
         if fitting is not None:

@@ -530,6 +530,10 @@ def _standard_rows(text_column: str, encoding: str | None) -> tuple[int, Iterato
     header = header_names(first, delimiter)
     columns = split_names(text_column, header)
     if len(header) > 1 and {name.strip().casefold() for name in columns} <= {name.casefold() for name in header}:
-        fields = csv_fields(lines, source, delimiter, quoted=True, skipped=0)
-        return len(columns), _csv_rows(fields, source, header, columns)
+        two = [*itertools.islice(lines, 2)]
+        lines = itertools.chain(two, lines)
+        # "text, and more" is a text: the next line has another number of fields, and no cell of several lines.
+        if '"' in two[-1] or len(header_names(two[-1], delimiter)) == len(header):
+            fields = csv_fields(lines, source, delimiter, quoted=True, skipped=0)
+            return len(columns), _csv_rows(fields, source, header, columns)
     return 1, ((place, (line.rstrip("\r\n"),)) for place, line in enumerate(lines, start=1))

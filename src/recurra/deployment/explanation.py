@@ -3,7 +3,8 @@
 Occlusion (Zeiler and Fergus 2014, "Visualizing and Understanding Convolutional Networks"; of words Li, Monroe and
 Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", equation 1, with probabilities in place
 of their logarithms). It asks the model alone and so means the same for every model, and it is exact for what it says:
-the text without the word is computed. What several words say together it does not see.
+the text without the word is computed (in int8 in a batch with a scale of its own). What several words say together it
+does not see.
 """
 
 from __future__ import annotations

@@ -150,10 +150,11 @@ def find_label_errors(
         table.texts, labels, num_labels=len(names), states=states, seed=seed
     )
     own = probabilities[np.arange(len(labels)), labels]
-    # Who judges the only row with a label has never seen that label.
-    seen = np.bincount(labels)[labels] > 1
+    # Who judges the only text with a label has never seen that label.
+    different = [label for label, _ in {*zip(labels.tolist(), table.texts, strict=True)}]
+    seen = np.bincount(different)[labels] > 1
     if alone := int((~seen).sum()):
-        notes = [*notes, f"{alone:,} rows have a label that no other row has, so nothing says whether it is wrong"]
+        notes = [*notes, f"{alone:,} rows have a label that no other text has, so nothing says whether it is wrong"]
     judged, share = wrong_labels(probabilities[seen], labels[seen])
     wrong = np.full(len(labels), share)
     wrong[seen] = judged

@@ -62,6 +62,8 @@ def time_all(
     values: dict[str, Any] = {"environment": environment.model_dump(mode="json")}
     if waited is not None and (now := waited_s()) is not None:
         values["waited"] = max(0.0, now - waited) / (time.perf_counter() - started) / threads
+    if kept.get("waited") is not None:
+        values["waited"] = max(kept["waited"], values.get("waited", 0.0))
     exports = [f"{name}{suffix}" for name in names["exports"] for suffix in ("", WITH_EXITS)]
     for kind, wanted in (("runs", names["runs"]), ("exports", exports)):
         values[kind] = {**kept.get(kind, {})} | {

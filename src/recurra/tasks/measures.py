@@ -35,13 +35,14 @@ class StudyLatency(BaseModel):
     waited: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
     earlier: Sequence[str] = ()
 
-    def times_of(self, runs: Collection[str]) -> dict[str, dict[str, Any]]:
-        """What is known of some of the runs and their exports, as plain values."""
+    def times_of(self, runs: Collection[str]) -> dict[str, Any]:
+        """What is known of some of the runs and their exports, as plain values; nothing if nothing is."""
         kinds = self.model_dump(mode="json", include={"runs", "exports", "memory_mib"})
-        return {
+        times = {
             kind: {name: value for name, value in values.items() if name.partition("/")[0] in runs}
             for kind, values in kinds.items()
         }
+        return {**times, "waited": self.waited} if any(times.values()) else {}
 
 
 @dataclass(frozen=True)

@@ -58,17 +58,22 @@ def read_costs(path: Path) -> Costs:
         raise ConfigurationError(
             f"cannot read the costs '{path}': {error.strerror}; give a CSV or JSON file"
         ) from error
-    except (DataError, ValueError, RecursionError, csv.Error) as error:
+    except DataError as error:
+        raise ConfigurationError(f"the costs '{path}' are not UTF-8 text; save the file as UTF-8") from error
+    except (ValueError, RecursionError, csv.Error) as error:
         raise ConfigurationError(f"the costs '{path}' cannot be read ({error}); {_FORM}") from error
     return check_costs(values, f"the costs '{path}'")
 
 
 def _of_csv(text: str) -> dict[str, dict[str, str]]:
+    lines = [line for line in text.splitlines() if line.strip()]
+    delimiter = delimiter_of(lines[0] if lines else "", (), ",")
     rows = [
-        [cell.strip() for cell in row]
-        for row in csv.reader(text.splitlines(), delimiter=delimiter_of(text.partition("\n")[0], (), ","))
-        if any(map(str.strip, row))
+        [cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter) if any(map(str.strip, row))
     ]
+    if delimiter != ",":
+        # There a comma stands before decimals.
+        rows = [rows[0], *([name, *(cost.replace(",", ".") for cost in costs)] for name, *costs in rows[1:])]
     header = rows[0][1:] if rows else []
     for row in rows[1:]:
         if len(row) != len(header) + 1:

@@ -131,12 +131,21 @@ def test_one_giant_group_goes_to_train() -> None:
     assert np.bincount(mixed[parts["test"]]).tolist() == np.bincount(mixed[parts["validation"]]).tolist() == [6, 4]
 
 
+def test_beside_a_large_group_every_label_keeps_most_of_its_own_groups_to_train_on() -> None:
+    labels = np.array([0, 0, 1] * 40 + [1] * 3 + [0] * 40)
+    groups = ["giant"] * 120 + [f"rare {row}" for row in range(3)] + [f"g{row}" for row in range(40)]
+    texts = [f"text {row}" for row in range(len(labels))]
+    parts = split_rows(texts, labels, groups, SHARES, 0)
+    for split in ("validation", "test"):
+        assert 1 <= (labels[parts[split]] == 1).sum() <= 1 and 1 <= (labels[parts[split]] == 0).sum() <= 13
+
+
 def test_a_text_that_joins_all_groups_is_named(tmp_path: Path) -> None:
     rows = [(text, label, f"g{index // 4}") for index, (text, label) in enumerate(many(40))]
     rows += [("thank you", "good", f"g{group}") for group in range(10)]
     path = write(tmp_path / "a.csv", rows, "text,label,author")
     message = (
-        r"in 10 groups of 'author', 1 where equal texts join them \(the commonest, 'thank you', stands in 10: leave"
+        r"in 10 groups of 'author', 1 where equal texts join them \(the commonest, 'thank you', stands in 10; leave"
     )
     with pytest.raises(DataError, match=message):
         load_dataset(DataConfig(name=path, group_column="author"))

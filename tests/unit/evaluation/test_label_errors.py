@@ -24,7 +24,7 @@ from recurra.evaluation.label_errors import NO_ENCODER, find_label_errors, wrong
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls import STATES_TOKENS
 from recurra.models.controls.fitting import fit_tuned, out_of_fold_probabilities
-from reviews import write_csv
+from reviews import review_rows, write_csv
 from tiny_encoder import write_tiny_encoder
 
 _WORDS = {
@@ -187,7 +187,14 @@ def test_texts_are_as_written_whatever_cleaning_leaves_out_and_no_lone_label_is_
     assert [by_place[place].text for place in (2, 243)] == [lines[0].split(",")[0], "An odd thing"]
     assert bad <= {row.place for row in found if row.suspect} and not by_place[243].suspect
     assert list(found)[-1].place == 243
-    assert any(note.startswith("1 rows have a label that no other row has") for note in found.notes)
+    assert any(note.startswith("1 rows have a label that no other text has") for note in found.notes)
+
+
+def test_a_text_that_alone_has_its_label_is_not_called_wrong_however_often_it_stands_there(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "mail.csv", [*review_rows(120), *[("I am out of office until Monday", "auto")] * 20])
+    found = find_label_errors(DataConfig(name=str(path)), encoder=NO_ENCODER)
+    assert not any(row.suspect for row in found if row.label == "auto")
+    assert any(note.startswith("20 rows have a label that no other text has") for note in found.notes)
 
 
 def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,7 @@ class Timer(Workers):
         study, names, kept = json.loads(json.dumps(arguments))
         self.asked.append([names, kept])
         timed = StudyLatency(runs={name: latency_of("recurrent") for name in names["runs"]}).model_dump(mode="json")
-        values = {kind: {**timed[kind], **kept[kind]} for kind in kept}
+        values = {kind: {**timed[kind], **kept[kind]} for kind in kept if kind != "waited"}
         (Path(study) / "latency.json").write_text(json.dumps(values), encoding="utf-8")
         return Ended(0)
 
@@ -64,8 +64,8 @@ def test_what_is_packed_keeps_its_times_and_what_has_a_model_is_timed(
     made = export_record(old.run_id, "fp16", record_hash=str(read_record(first / "runs" / old.run_id).content_hash))
     write_export_record(export_folder(first, old.run_id, request), made)
     times = latency_of("recurrent")
-    known = StudyLatency(runs={old.run_id: times}, exports={export: times}, memory_mib={export: 310.5})
-    (first / "latency.json").write_text(known.model_dump_json(include={"runs", "exports", "memory_mib"}))
+    known = StudyLatency(runs={old.run_id: times}, exports={export: times}, memory_mib={export: 310.5}, waited=0.9)
+    (first / "latency.json").write_text(known.model_dump_json(include={"runs", "exports", "memory_mib", "waited"}))
     pack_study(first, packed)
     timer = Timer(0, 1)
     timer.asked = []
@@ -80,7 +80,7 @@ def test_what_is_packed_keeps_its_times_and_what_has_a_model_is_timed(
     assert timer.asked == [] and "not timed: 1 packed run, of which there is no model" in capsys.readouterr().err
     finish(packed, new)
     time_again()
-    before = known.model_dump(mode="json", include={"runs", "exports", "memory_mib"})
+    before = known.model_dump(mode="json", include={"runs", "exports", "memory_mib", "waited"})
     assert timer.asked == [[{"runs": [new.run_id], "exports": []}, before]]
     time_again()
     assert len(timer.asked) == 1, "it is timed once"

@@ -348,7 +348,7 @@ def out_of_fold_probabilities(
         problem = replace(problem, features=(states - centre) / spread)
         others, candidate = _out_of_fold(problem, [Candidate("logistic", c) for c in STATES_C])
         logits = log_softmax(logits, axis=1) + log_softmax(others, axis=1)
-        logits *= _calibration(logits, problem.targets)[0]
+        logits *= _factor(logits, problem)
         judges = f"{judges}, and mean token states + {candidate}"
     return softmax(logits, axis=1), f"{judges}, out of {FOLDS} folds"
 
@@ -358,7 +358,16 @@ def _out_of_fold(problem: Problem, candidates: Sequence[Candidate]) -> tuple[Flo
     order = np.random.default_rng(problem.seed).permutation(len(problem.targets))
     logits = np.zeros((len(order), problem.num_labels))
     logits[order] = problem.part(order).left_out(candidate)
-    return logits * _calibration(logits, problem.targets)[0], candidate
+    return logits * _factor(logits, problem), candidate
+
+
+def _factor(logits: Floats, problem: Problem) -> float:
+    """What makes probabilities of the logits, by the rows whose label another text has: of others it is never seen."""
+    texts = np.arange(len(logits)) if problem.first is None else problem.first
+    of_texts = np.unique(np.stack([problem.targets, texts], axis=1), axis=0)[:, 0]
+    judged = np.bincount(of_texts)[problem.targets] > 1
+    rows = judged if judged.any() else slice(None)
+    return _calibration(logits[rows], problem.targets[rows])[0]
 
 
 def scale_of(rows: Floats) -> tuple[Floats, Floats]:

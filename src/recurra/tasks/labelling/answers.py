@@ -138,7 +138,7 @@ def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
     named = judged.ids != [f"{judged.unit}-{place}" for place in judged.places]
     table = TableFile(path, config.text_column.split(","), encoding=config.encoding)
     columns, column = split_names(config.text_column, table.header), id_column(config)
-    column = column_if_there(column, table.columns()) or column if config.id_column else column
+    column = column_if_there(table.source, column, table.columns()) or column if config.id_column else column
     taken, rows = set(judged.ids), []
     for place, cells in table.rows(columns, [column]):
         own = as_identity(cells[-1], table.source, table.unit, place, column)
@@ -161,14 +161,11 @@ def _rows_of(
     wanted = [id_column(config), *config.text_column.split(","), "label", config.label_column]
     table = TableFile(path, wanted, encoding=encoding)
     present = table.columns()
-    there = [column_if_there(name, present) for name in split_names(config.text_column, present)]
+    there = [column_if_there(table.source, name, present) for name in split_names(config.text_column, present)]
     texts = [name for name in there if name is not None] if None not in there else []
     # An id that nobody named is one by its exact name alone, as in the data.
-    ids = (
-        _there([config.id_column], present)
-        if config.id_column
-        else [DEFAULT_ID_COLUMN] * (DEFAULT_ID_COLUMN in present)
-    )
+    own_id = column_if_there(table.source, config.id_column, present) if config.id_column else DEFAULT_ID_COLUMN
+    ids = [own_id] if own_id in present else []
     if not texts and not ids:
         raise DataError(
             f"{table.source} has neither the column '{id_column(config)}' nor '{config.text_column}', by which its "
@@ -183,10 +180,10 @@ def _rows_of(
         read = lambda cells, where, _: _of_probabilities(_by_name(cells[0], names, where), where)  # noqa: E731
     else:
         # Beside the columns of the data, `predict` calls its own label so.
-        labels_only, columns = (
-            True,
-            _there(["label_predicted", "label", config.label_column], present)[:1],
-        )
+        labels_only, wanted = True, ["label_predicted", "label", config.label_column]
+        exact = [name for name in wanted if name in present]
+        similar = [name for name in (column_if_there(table.source, name, present) for name in wanted) if name]
+        columns = [*exact, *similar][:1]
         spelt = {spelling_key(name): name for name in names} if config.join_labels else {}
         index = {name: place for place, name in enumerate(names)}
 
@@ -214,10 +211,6 @@ def _rows_of(
         text = _text(own[: len(texts)], table, place, config) if texts else ""
         rows.append(_Row(place, row_id, text, scores))
     return table, rows, labels_only
-
-
-def _there(wanted: Sequence[str], present: Sequence[str]) -> list[str]:
-    return [name for name in (column_if_there(column, present) for column in wanted) if name is not None]
 
 
 def _by_name(cell: Any, names: Sequence[str], where: str) -> list[Any]:

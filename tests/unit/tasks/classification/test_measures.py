@@ -213,7 +213,7 @@ def test_costs_are_read_from_csv_and_json_alike(tmp_path: Path) -> None:
     (tmp_path / "costs.csv").write_text("true,b,a\na,1.5,0\nb, 0,20\n\n", encoding="utf-8")
     assert read_costs(tmp_path / "costs.json") == read_costs(tmp_path / "costs.csv") == costs
     # As spreadsheets write them.
-    (tmp_path / "sheet.csv").write_text("true;b;a\na;1.5;0\nb; 0;20\n", encoding="utf-16")
+    (tmp_path / "sheet.csv").write_text("\ntrue;b;a\na;1,5;0\nb; 0;20\n", encoding="utf-16")
     assert read_costs(tmp_path / "sheet.csv") == costs
     # A study keeps the costs themselves: the file may move.
     values = {
