@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from onnx_graphs import FEED_FORWARDS, SHAPES, rows, session_of
+from onnx_graphs import FEED_FORWARDS, SHAPES, exact_products, rows, session_of
 from recurra.cli.main import main
 from recurra.data.sst2 import load_sst2
 from recurra.deployment.export.build import export_run
@@ -33,6 +33,8 @@ WHOLE = [text for text, _ in review_rows(60, seed=9)]
 TEXTS = [*WHOLE[:30], *(" ".join(text.split()[: 2 + number % 8]) for number, text in enumerate(WHOLE[30:]))]
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
 PRECISIONS = ("fp32", "int8")
+# OpenVINO's products do not saturate where those of ONNX Runtime do.
+COMPARED = ["fp32", pytest.param("int8", marks=exact_products)]
 LEARNS = ("max_epochs=6", "learning_rate=1e-2", "batch_size=8", "warmup_ratio=0.1", "label_smoothing=0.1")
 EXITS = "model.exits=[1]"
 CONVOLUTION = ("model.feed_forward=conv+linear", "model.num_cycles=2", "model.pooling=max")
@@ -128,7 +130,7 @@ def guide_blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", COMPARED)
 def test_labels_and_logits_are_those_of_onnx_runtime(exports: dict[str, Path], precision: str) -> None:
     graph = onnx.load(exports[precision] / "model.onnx")
     inputs = encoded(exports[precision], TEXTS)
@@ -143,7 +145,7 @@ def test_labels_and_logits_are_those_of_onnx_runtime(exports: dict[str, Path], p
 
 
 @pytest.mark.parametrize("exports", shapes(*sorted({*RUNS, *PLANS} - {"stacked", "encoder"})), indirect=True)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", COMPARED)
 def test_recurrences_and_exits_are_inputs_once_their_defaults_are_gone(
     exports: dict[str, Path], precision: str
 ) -> None:

@@ -259,7 +259,7 @@ def test_the_schema_says_what_is_true(server: Running) -> None:
     operation = document["paths"]["/v1/classify"]["post"]
     assert {"200", "400", "404", "408", "413", "415", "422", "429", "503"} <= set(operation["responses"])
     assert request["properties"]["text"]["anyOf"][1]["maxItems"] == 256
-    assert set(document["paths"]["/health/ready"]["get"]["responses"]) == {"200", "503"}
+    assert set(document["paths"]["/health/ready"]["get"]["responses"]) == {"200", "500", "503"}
 
 
 def test_the_examples_of_the_how_to_run(server: Running, capsys: pytest.CaptureFixture[str]) -> None:

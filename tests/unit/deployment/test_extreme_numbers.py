@@ -20,6 +20,7 @@ from hypothesis.extra import numpy as arrays
 from transformers import PreTrainedTokenizerFast
 
 from extreme import EDGES, EDITS, LARGEST, SMALLEST, Edit, edited
+from onnx_graphs import SATURATES
 from recurra import Classifier, RecurraForSequenceClassification
 from recurra.core.errors import AuditError, RunError
 from recurra.data.tokenization import as_transformers, train_wordpiece, wordpiece
@@ -94,7 +95,7 @@ ENGINES = {
     "torch bf16": (on_torch("bf16"), 2e-2),
     "safetensors fp16": (stored_as("fp16"), 1e-5),
     "onnx fp32": (on_onnx("fp32"), 1e-5),
-    "onnx int8": (on_onnx("int8"), 0.15),
+    "onnx int8": (on_onnx("int8"), 0.3 if SATURATES else 0.15),
 }
 
 

@@ -19,7 +19,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onnx_graphs import FEED_FORWARDS, SHAPES, rows, session_of
+from onnx_graphs import FEED_FORWARDS, SHAPES, exact_products, rows, session_of
 from recurra import RecurraForSequenceClassification, preset
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.export.formats import OnnxFormat
@@ -174,6 +174,7 @@ def naive_int8(states: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.n
     return (whole @ rounded.T) * (float(step) * scale.astype(np.float64)) + bias
 
 
+@exact_products
 def test_an_int8_map_is_the_standards() -> None:
     dice = np.random.default_rng(3)
     states = dice.normal(0.3, 2.0, (4, 5, 16)).astype(np.float32)
@@ -198,6 +199,7 @@ def test_an_int8_table_gives_each_row_by_its_own_scale() -> None:
     assert (np.abs(found - table) <= np.abs(table).max(axis=1, keepdims=True) / 254 * 1.001).all()
 
 
+@exact_products
 def test_int8_lies_near_the_model_and_in_a_quarter_of_the_bytes() -> None:
     model, inputs = stirred(num_recurrences=3), rows(64, 12)
     graph = build(model, Int8Linear())
@@ -362,6 +364,7 @@ def test_nothing_in_it_stops_runtimes_that_take_the_standard_less_exactly() -> N
             assert any(not size.HasField("dim_value") for size in part.type.tensor_type.shape.dim), part.name
 
 
+@exact_products
 @pytest.mark.parametrize("pooling", ["first", "last", "max"])
 def test_int8_leaves_where_its_own_heads_are_sure(pooling: str) -> None:
     model, inputs = stirred(num_recurrences=3, exits=[1, 2], pooling=pooling), rows(48, 10)
