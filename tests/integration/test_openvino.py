@@ -177,6 +177,7 @@ def test_recurrences_and_exits_are_inputs_once_their_defaults_are_gone(
                 assert set(wanted[1].tolist()) == {1, recurrences}
 
 
+@exact_products
 @pytest.mark.slow
 @settings(max_examples=10)
 @given(
@@ -212,6 +213,7 @@ def test_the_lines_of_the_guide_run(exports: dict[str, Path], tmp_path: Path, mo
     assert not optional & {weight.name for weight in kept.graph.initializer}
 
 
+@exact_products
 @pytest.mark.data
 @pytest.mark.slow
 def test_real_sentences_get_the_same_labels(data_root: Path, tmp_path: Path) -> None:
