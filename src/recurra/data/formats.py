@@ -376,23 +376,22 @@ def _is_unicode(value: object) -> bool:
 
 def find_column(where: str, column: str, present: Sequence[str]) -> str:
     """The name by which a table or line has a column: as asked for, in other case, or with blanks around."""
+    found = column_if_there(where, column, present)
+    if found is None:
+        raise missing_column(where, column, present)
+    return found
+
+
+def column_if_there(where: str, column: str, present: Sequence[str]) -> str | None:
+    """What `find_column` finds; none if it is not there."""
     if column in present:
         return column
     similar = [name for name in dict.fromkeys(present) if name.strip().casefold() == column.strip().casefold()]
-    if not similar:
-        raise missing_column(where, column, present)
     if len(similar) > 1:
         raise MissingColumnError(
             f"{where} has no column '{column}' but {', '.join(repr(name) for name in similar)}", column
         )
-    return similar[0]
-
-
-def column_if_there(where: str, column: str, present: Sequence[str]) -> str | None:
-    """What `find_column` finds; none if there is nothing."""
-    wanted = column.strip().casefold()
-    there = column in present or any(name.strip().casefold() == wanted for name in present)
-    return find_column(where, column, present) if there else None
+    return similar[0] if similar else None
 
 
 def missing_column(where: str | Path, column: str, present: Sequence[str]) -> MissingColumnError:

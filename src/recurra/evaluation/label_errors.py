@@ -30,7 +30,7 @@ from recurra.data.labels import FileTable
 from recurra.data.splits import read_rows, texts_as_written
 from recurra.evaluation.metrics import Floats
 from recurra.models.adaptation.source import find_encoder
-from recurra.models.controls.fitting import out_of_fold_probabilities
+from recurra.models.controls.fitting import first_rows, of_several_texts, out_of_fold_probabilities
 
 DEFAULT_ENCODER, NO_ENCODER = "minilm", "none"
 # Of reviews an encoder reads so many in some minutes; beyond, it has to be asked for.
@@ -150,9 +150,7 @@ def find_label_errors(
         table.texts, labels, num_labels=len(names), states=states, seed=seed
     )
     own = probabilities[np.arange(len(labels)), labels]
-    # Who judges the only text with a label has never seen that label.
-    different = [label for label, _ in {*zip(labels.tolist(), table.texts, strict=True)}]
-    seen = np.bincount(different)[labels] > 1
+    seen = of_several_texts(labels, first_rows(table.texts))
     if alone := int((~seen).sum()):
         notes = [*notes, f"{alone:,} rows have a label that no other text has, so nothing says whether it is wrong"]
     judged, share = wrong_labels(probabilities[seen], labels[seen])

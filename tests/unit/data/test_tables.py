@@ -258,6 +258,8 @@ def test_text_lines(tmp_path: Path) -> None:
         # A table of one column cannot be told from texts.
         (b"text\na, b\n", "text", ["text", "a, b"]),
         (b'"text, one\ntwo, "three\n', "text", ['"text, one', 'two, "three']),
+        # A name begins the first text, and the second has no such parts.
+        (b"text, and more\nI like it\n", "text", ["text, and more", "I like it"]),
     ],
 )
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes, column: str, texts: list[str]) -> None:

@@ -24,7 +24,7 @@ from recurra.evaluation.label_errors import NO_ENCODER, find_label_errors, wrong
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls import STATES_TOKENS
 from recurra.models.controls.fitting import fit_tuned, out_of_fold_probabilities
-from reviews import review_rows, write_csv
+from reviews import write_csv
 from tiny_encoder import write_tiny_encoder
 
 _WORDS = {
@@ -191,9 +191,12 @@ def test_texts_are_as_written_whatever_cleaning_leaves_out_and_no_lone_label_is_
 
 
 def test_a_text_that_alone_has_its_label_is_not_called_wrong_however_often_it_stands_there(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "mail.csv", [*review_rows(120), *[("I am out of office until Monday", "auto")] * 20])
+    path, bad = _planted(tmp_path / "topics.csv")
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write("I am out of office,auto\n" * 20)
     found = find_label_errors(DataConfig(name=str(path)), encoder=NO_ENCODER)
-    assert not any(row.suspect for row in found if row.label == "auto")
+    # Its judge is sure of another label, which must not make the judge of all others seem a poor one.
+    assert bad == {row.place for row in found if row.suspect}
     assert any(note.startswith("20 rows have a label that no other text has") for note in found.notes)
 
 

@@ -20,6 +20,7 @@ from factories import RunFactory, invariance, leakage, seen, skipped, study_late
 from recurra.core.record import AuditResult, read_record
 from recurra.evaluation.predictions import read_predictions, write_predictions
 from recurra.report.summary import load_runs, pareto_front, read_latency_file, reporting_of, summarise
+from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import StudyLatency
 from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.summary import Comparison
@@ -588,13 +589,19 @@ def test_timings_on_a_busy_machine_are_called_so(tmp_path: Path, share: float | 
     assert said in found if said else not found
 
 
+def with_neutral(folders: list[Path]) -> list[LoadedRun]:
+    """Runs with a third label, which no test row has."""
+    runs, _ = load_runs(folders)
+    for run in runs:
+        metrics = run.record.metrics["test"]
+        matrix = [[*row, 0] for row in metrics.confusion_matrix] + [[0, 0, 0]]
+        run.record.metrics["test"] = metrics.model_copy(update={"confusion_matrix": matrix})
+        run.record.data.label_names.append("neutral")
+    return runs
+
+
 def test_a_class_without_a_test_row_is_said_to_be_untested(tmp_path: Path) -> None:
-    runs, _ = load_runs([RunFactory(tmp_path, rows=SMALL).run("linear", 0.8)])
-    metrics = runs[0].record.metrics["test"]
-    matrix = [[*row, 0] for row in metrics.confusion_matrix] + [[0, 0, 0]]
-    runs[0].record.metrics["test"] = metrics.model_copy(update={"confusion_matrix": matrix})
-    runs[0].record.data.label_names.append("neutral")
-    (table,) = summarise(runs).tables
+    (table,) = summarise(with_neutral([RunFactory(tmp_path, rows=SMALL).run("linear", 0.8)])).tables
     assert "No test row is of neutral" in table.conclusion
 
 
@@ -616,13 +623,7 @@ def test_rows_of_one_class_give_no_verdict_on_any_model(tmp_path: Path) -> None:
 
 def test_a_measure_of_a_label_that_no_row_has_gives_no_verdict(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
-    folders = [factory.run(name, accuracy) for name, accuracy in (("linear", 0.8), ("recurrent", 0.9))]
-    runs, _ = load_runs(folders)
-    for run in runs:
-        metrics = run.record.metrics["test"]
-        matrix = [[*row, 0] for row in metrics.confusion_matrix] + [[0, 0, 0]]
-        run.record.metrics["test"] = metrics.model_copy(update={"confusion_matrix": matrix})
-        run.record.data.label_names.append("neutral")
+    runs = with_neutral([factory.run(name, accuracy) for name, accuracy in (("linear", 0.8), ("recurrent", 0.9))])
     (table,) = summarise(runs, questions=Questions(measure="f1:neutral")).tables
     assert table.conclusion.startswith("No test row is of 'neutral': ") and "there is no verdict" in table.conclusion
     assert table.recommended is None and "scores highest" not in table.conclusion

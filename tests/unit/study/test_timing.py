@@ -35,6 +35,11 @@ def test_models_that_read_other_lengths_of_the_same_texts_are_timed_apart(tmp_pa
     time_all(known, str(tmp_path), {"runs": [run.run_id for run in runs], "exports": []})
     short, long = read_json(tmp_path / "latency.json")["runs"].values()
     assert short != long
+    # Times that are kept keep their warning.
+    kept = StudyLatency(runs={"packed": latency_of("recurrent")}, waited=0.9).times_of(["packed"])
+    time_all(known, str(tmp_path), {"runs": [runs[0].run_id], "exports": []}, kept)
+    again = read_json(tmp_path / "latency.json")
+    assert (again["waited"], again["earlier"], len(again["runs"])) == (0.9, ["packed"], 2)
 
 
 class Timer(Workers):
@@ -84,3 +89,5 @@ def test_what_is_packed_keeps_its_times_and_what_has_a_model_is_timed(
     assert timer.asked == [[{"runs": [new.run_id], "exports": []}, before]]
     time_again()
     assert len(timer.asked) == 1, "it is timed once"
+    assert time_side_by_side(packed, [packed / "runs" / old.run_id], Machine(), Reporter(), timer) is None
+    assert len(timer.asked) == 1, "there is no model to time"

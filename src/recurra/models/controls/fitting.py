@@ -88,7 +88,7 @@ class Problem:
     """Features, ``(texts, features)``, sparse or dense, what is to be learned, and what each text counts in a fit.
 
     Attributes:
-        first: The first row with the text of each row; equal texts are left out together. None if all differ.
+        first: See `first_rows`; equal texts are left out together. None takes all for different.
     """
 
     features: Any
@@ -363,9 +363,7 @@ def _out_of_fold(problem: Problem, candidates: Sequence[Candidate]) -> tuple[Flo
 
 def _factor(logits: Floats, problem: Problem) -> float:
     """What makes probabilities of the logits, by the rows whose label another text has: of others it is never seen."""
-    texts = np.arange(len(logits)) if problem.first is None else problem.first
-    of_texts = np.unique(np.stack([problem.targets, texts], axis=1), axis=0)[:, 0]
-    judged = np.bincount(of_texts)[problem.targets] > 1
+    judged = of_several_texts(problem.targets, np.arange(len(logits)) if problem.first is None else problem.first)
     rows = judged if judged.any() else slice(None)
     return _calibration(logits[rows], problem.targets[rows])[0]
 
@@ -401,7 +399,7 @@ def tuned_problem(
     checked, independent = checked_targets(texts, targets, num_labels, independent=independent)
     vectorizers = fit_vectorizers(texts, characters=True, num_labels=num_labels)
     problem = Problem(
-        features_of(vectorizers, texts), checked, num_labels, independent, seed, weights, _first_rows(texts)
+        features_of(vectorizers, texts), checked, num_labels, independent, seed, weights, first_rows(texts)
     )
     if checked.dtype.kind == "f":
         return vectorizers, problem, [Candidate("logistic", c) for c in C_GRID]
@@ -411,10 +409,15 @@ def tuned_problem(
     return vectorizers, problem, candidates
 
 
-def _first_rows(texts: Sequence[str]) -> npt.NDArray[np.int64] | None:
+def first_rows(texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The first row with the text of each row."""
     seen: dict[str, int] = {}
-    first = [seen.setdefault(text, row) for row, text in enumerate(texts)]
-    return None if len(seen) == len(texts) else np.array(first)
+    return np.array([seen.setdefault(text, row) for row, text in enumerate(texts)])
+
+
+def of_several_texts(labels: Labels, first: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Rows whose label stands at another text too, by `first_rows`: a judge without the text has seen that label."""
+    return np.bincount(np.unique(np.stack([labels, first], axis=1), axis=0)[:, 0])[labels] > 1
 
 
 def checked_targets(

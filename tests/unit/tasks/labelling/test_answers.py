@@ -205,23 +205,35 @@ def test_answers_in_memory_are_found_by_texts_of_two_columns_and_labels_are_no_p
     assert score.figures["accuracy"].mean == 1.0
 
 
-def test_names_of_columns_match_in_any_case(frame: Frame, tmp_path: Path) -> None:
+def accuracies(folder: Path, predictions: dict[str, Any], **options: Any) -> dict[str, float]:
+    """Of answers to a file beside a linear model, by name."""
+    found = recurra.compare(
+        folder / "reviews.csv",
+        models="linear",
+        predictions=predictions,
+        folds=1,
+        output=folder / "o",
+        quiet=True,
+        **options,
+    )
+    return {model.label: model.scores["test"].figures["accuracy"].mean for model in found.shown.tables[0].models}
+
+
+def test_names_of_columns_match_in_any_case_and_exact_ones_come_first(frame: Frame, tmp_path: Path) -> None:
     rows = frame.rename(columns={"text": "Text", "label": "Label", "id": "Ticket ID"})
     rows[["Text", "Label", "Ticket ID"]].to_csv(tmp_path / "reviews.csv", index=False)
     rows.assign(label=rows.Label, Label="?").to_csv(tmp_path / "predicted.csv", index=False)
     rows[["Text", "Label"]].to_csv(tmp_path / "labels.csv", index=False)
     rows[["Ticket ID", "Label"]].to_csv(tmp_path / "ids.csv", index=False)
-    found = recurra.compare(
-        tmp_path / "reviews.csv",
-        models="linear",
-        predictions={name: tmp_path / f"{name}.csv" for name in ("predicted", "labels", "ids")},
-        id_column="ticket id",
-        folds=1,
-        output=tmp_path / "o",
-        quiet=True,
-    )
-    scores = {model.label: model.scores["test"].figures["accuracy"].mean for model in found.shown.tables[0].models}
+    names = {name: tmp_path / f"{name}.csv" for name in ("predicted", "labels", "ids")}
+    scores = accuracies(tmp_path, names, id_column="ticket id")
     assert scores["predicted"] == scores["labels"] == scores["ids"] == 1.0
+    frame.rename(columns={"label": "mood"})[["text", "mood"]].to_csv(tmp_path / "reviews.csv", index=False)
+    wrong = {"negative": "positive", "positive": "negative"}
+    frame.assign(mood=frame.label.map(wrong), Label=frame.label)[["text", "mood", "Label"]].to_csv(
+        tmp_path / "both.csv", index=False
+    )
+    assert accuracies(tmp_path, {"both": tmp_path / "both.csv"}, label_column="mood")["both"] == 0.0
 
 
 def test_an_id_that_a_left_out_row_repeats_and_another_encoding_are_no_matter(frame: Frame, tmp_path: Path) -> None:
@@ -230,14 +242,6 @@ def test_an_id_that_a_left_out_row_repeats_and_another_encoding_are_no_matter(fr
     rows.to_csv(tmp_path / "reviews.csv", index=False, encoding="cp1252")
     rows[:-1].to_csv(tmp_path / "file.csv", index=False, encoding="cp1252")
     rows[["text", "label"]][:-1].to_csv(tmp_path / "texts.csv", index=False, encoding="utf-8")
-    found = recurra.compare(
-        tmp_path / "reviews.csv",
-        models="linear",
-        predictions={"listed": list(rows.label), "file": tmp_path / "file.csv", "texts": tmp_path / "texts.csv"},
-        encoding="cp1252",
-        folds=1,
-        output=tmp_path / "o",
-        quiet=True,
-    )
-    scores = {model.label: model.scores["test"].figures["accuracy"].mean for model in found.shown.tables[0].models}
+    predictions = {"listed": list(rows.label), "file": tmp_path / "file.csv", "texts": tmp_path / "texts.csv"}
+    scores = accuracies(tmp_path, predictions, encoding="cp1252")
     assert scores["listed"] == scores["file"] == scores["texts"] == 1.0
