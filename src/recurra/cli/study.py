@@ -232,7 +232,7 @@ def pack(
     output: Annotated[Path, typer.Option("--output", "-o", help="The packed study; one that is there gains the runs.")],
     as_json: options.Json = False,
 ) -> None:
-    """Store the records of a study's finished runs in three files; weights are left out, the folder is not touched.
+    """Store the records of a study's finished runs in two files; weights are left out, the folder is not touched.
 
     Example: recurra study pack runs/sst2 --output results/sst2
     """

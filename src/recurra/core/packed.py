@@ -1,4 +1,4 @@
-"""A finished study in three files: ``records.jsonl``, ``history.jsonl`` and ``predictions.parquet``.
+"""A finished study in two files: ``records.jsonl`` and ``predictions.parquet``.
 
 ``records.jsonl`` has a line for every small file of the study: ``{"file": "runs/RUN/record.json", "content": {...}}``.
 JSON stands there byte for byte but for line ends, which are tabs: no string of JSON may hold one, so the bytes come

@@ -127,14 +127,16 @@ def _real_lengths(data: str, first: str, data_root: Path | None) -> tuple[list[i
     config = DataConfig(name=data)
     dataset = load_dataset(config, data_root)
     if first in PRESETS:
-        tokenizer = load_tokenizer(config, dataset, data_root)
+        tokenizer, most = load_tokenizer(config, dataset, data_root), config.max_length
     else:
+        # A run keeps there what it was trained to read.
         tokenizer = read_tokenizer(str(_model_folder(first)))
+        most = tokenizer.model_max_length
     name = dataset.reported_splits[-1]
     texts = dataset.splits[name].texts
     texts = texts[:: -(-len(texts) // MOST_ROWS)]
-    _, offsets = encode_texts(texts, tokenizer, config.max_length)
-    return np.diff(offsets).tolist(), f"{len(texts):,} rows of {dataset.name} ({name})"
+    _, offsets = encode_texts(texts, tokenizer, most)
+    return np.diff(offsets).tolist(), f"{len(texts):,} rows of {dataset.name} ({name}), at most {most} tokens each"
 
 
 def bert_of_equal_shape(config: RecurraConfig) -> BertConfig:

@@ -1,4 +1,4 @@
-"""Packs a finished study into three files, as they are committed under ``results/``; see `recurra.core.packed`."""
+"""Packs a finished study into two files, as they are committed under ``results/``; see `recurra.core.packed`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from recurra.core.best_run import BEST_NAME, FINAL_NAME
 from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import EXITS_NAME, read_exits
 from recurra.core.files import FolderLock, atomic_path
 from recurra.core.packed import (
-    HISTORY_NAME,
     PREDICTIONS_NAME,
     RECORDS_NAME,
     RUNS_NAME,
@@ -65,7 +63,6 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
         read_exits(run)
     load_export_records(study)
     lines = {name: _line(study, name) for name in _files(study, runs)}
-    history = [epoch for run in runs for epoch in _history(run)]
     with FolderLock(output):
         before = packed_files(output)
         had = {Path(name).parts[1] for name in before if Path(name).match(f"{RUNS_NAME}/*/{RECORD_NAME}")}
@@ -76,11 +73,8 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
             if name not in lines and not (name.startswith(f"{RUNS_NAME}/") and name.split("/")[1] in names)
         }
         pack_predictions(output, runs)
-        epochs = [*history, *_other_history(output, names)]
-        ordered = sorted(epochs, key=lambda epoch: (epoch["run"], epoch["epoch"]))
-        _write(output / HISTORY_NAME, [f"{json.dumps(epoch, ensure_ascii=False)}\n".encode() for epoch in ordered])
         _write(output / RECORDS_NAME, [line for _, line in sorted((others | lines).items())])
-    files = [output / name for name in (RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME)]
+    files = [output / name for name in (RECORDS_NAME, PREDICTIONS_NAME)]
     return PackedStudy(
         output,
         added=len(names - had),
@@ -109,31 +103,7 @@ def _line(study: Path, name: str) -> bytes:
         raise CheckpointError(f"'{study / name}' cannot be read as {kind} ({error}); restore or delete it") from error
 
 
-def _history(run: Path) -> Iterator[dict[str, Any]]:
-    """The epochs of a run, each with the run's name in front."""
-    path = run / HISTORY_NAME
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            epoch = json.loads(line)
-            epoch["epoch"] + 0
-        except (ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(f"'{path}' has a line that is no epoch; restore or delete it") from error
-        yield {"run": run.name, **epoch}
-
-
-def _other_history(output: Path, names: Collection[str]) -> list[dict[str, Any]]:
-    path = output / HISTORY_NAME
-    try:
-        epochs = [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
-        return [epoch for epoch in epochs if epoch["run"] not in names]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"'{path}' is damaged; restore it, or pack the study again") from error
-
-
 def _write(path: Path, lines: Collection[bytes]) -> None:
-    """Writes lines atomically; a file without any is removed."""
-    if not lines:
-        path.unlink(missing_ok=True)
-        return
+    """Writes lines atomically."""
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         stream.writelines(lines)

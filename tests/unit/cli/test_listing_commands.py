@@ -203,6 +203,7 @@ def test_audit_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
         (["data", "describe", "sst"], "did you mean 'sst2'"),
         (["data", "describe", "demo", "fractoin=1"], "did you mean 'data.fraction'"),
         (["data", "describe", "demo", "fraction=2"], "'fraction' is 2"),
+        (["evaluate", "runs/nowhere"], "'runs/nowhere' does not exist; give a folder made by 'recurra train'"),
     ],
 )
 def test_wrong_names_are_refused(arguments: list[str], said: str, refused: Callable[..., str]) -> None:

@@ -10,7 +10,7 @@ import torch
 from transformers import BertForSequenceClassification
 
 from recurra.core.errors import ConfigurationError
-from recurra.core.record import LatencyRecord
+from recurra.core.record import LatencyRecord, read_record
 from recurra.data.tokenization import SPECIAL_TOKENS
 from recurra.evaluation.benchmark import (
     benchmark,
@@ -84,7 +84,15 @@ def test_rows_of_a_file_are_timed_at_their_lengths(tmp_path: Path, monkeypatch: 
     ((lengths, batch_size),) = asked
     # 20 test rows, every fourth of them; [CLS] and [SEP], two tokens at least.
     assert batch_size == 2 and len(lengths) == 5 and min(lengths) >= 4
-    assert found.source == "5 rows of rows.csv (test)"
+    assert found.source == "5 rows of rows.csv (test), at most 128 tokens each"
+
+
+def test_a_run_is_timed_at_the_lengths_that_it_reads(run: Path, tmp_path: Path) -> None:
+    longest = read_record(run).config["data"]["max_length"]
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\n" + "".join(f"row {n} {'good ' * 2 * longest},{n % 2}\n" for n in range(40)))
+    found = benchmark([str(run)], data=str(path), batch_sizes=(4,), threads=1)
+    assert longest < 128 and found.source == f"4 rows of rows.csv (test), at most {longest} tokens each"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Studies in three files: what is packed is read as if it lay in folders, and nothing damaged is packed or read."""
+"""Studies in two files: what is packed is read as if it lay in folders, and nothing damaged is packed or read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def study(tmp_path: Path) -> Path:
     (folder / "latency.json").write_text(study_latency(runs).model_dump_json(), encoding="utf-8")
     text = "name: mine\ntitle: Größe\ndata: [{name: sst2}]\nmodels: [baseline, recurrent]\n"
     (folder / "study.yaml").write_text(text, encoding="utf-8")
-    (runs[0] / "history.jsonl").write_text('{"epoch": 1, "loss": 0.5}\n{"epoch": 2, "loss": 0.25}\n', encoding="utf-8")
     (folder / "summary.json").write_text("{}", encoding="utf-8")
     (folder / "runs" / "unfinished").mkdir()
     return folder
@@ -53,7 +52,7 @@ def test_a_packed_study_is_read_as_its_folders_are(study: Path, tmp_path: Path) 
     output = tmp_path / "results" / "mine"
     made = pack_study(study, output)
     assert (made.added, made.replaced, made.unfinished, made.runs) == (4, 0, 1, 4)
-    assert sorted(path.name for path in output.iterdir()) == ["history.jsonl", "predictions.parquet", RECORDS_NAME]
+    assert sorted(path.name for path in output.iterdir()) == ["predictions.parquet", RECORDS_NAME]
     shutil.rmtree(study / "runs" / "unfinished")
     assert [run.name for run in run_folders(output)] == [run.name for run in run_folders(study)]
     for run in run_folders(study):
@@ -66,8 +65,6 @@ def test_a_packed_study_is_read_as_its_folders_are(study: Path, tmp_path: Path) 
     assert read_json(output / "latency.json") == read_json(study / "latency.json")
     assert read_study_bytes(output / "study.yaml") == (study / "study.yaml").read_bytes()
     assert plain(output) == plain(study)
-    epochs = [json.loads(line) for line in (output / "history.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [(epoch["epoch"], epoch["loss"]) for epoch in epochs] == [(1, 0.5), (2, 0.25)]
     assert not in_study(output / "summary.json") and not holds_any_record(output / "runs" / "other")
 
 
@@ -127,9 +124,7 @@ def test_nothing_damaged_is_packed(study: Path, tmp_path: Path) -> None:
         ("record.json", lambda data: data.replace(b'"seed": 0', b'"seed": 7'), "was changed after it was written"),
         ("record.json", lambda data: data[:-20], "not valid JSON"),
         ("predictions/test.parquet", lambda data: data[:-20], "cannot be read as Parquet"),
-        ("history.jsonl", lambda data: data + b'{"epo', "a line that is no epoch"),
     ):
-        (run / "history.jsonl").touch()
         intact = (run / name).read_bytes()
         (run / name).write_bytes(damage(intact))
         with pytest.raises(CheckpointError, match=message):
