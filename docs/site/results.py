@@ -4,7 +4,8 @@ A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->
 from the records of ``results/NAME/``: what follows from them, the results, what the study asked, and the command that
 shows everything else. ``NAME.across`` writes the scores on each of its data alone, ``NAME.splits`` those on each split,
 ``NAME.depths`` those after each recurrence, ``NAME.passes`` the recurrences that rows took,
-``results:overview`` a line for each table of all studies, ``results:claims`` what `claims_markdown` writes.
+``results:overview`` a line for each table with the papers' two classifiers, ``results:claims`` the verdicts on their
+claims (`claims_markdown`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,6 @@ from recurra.deployment.export_record import load_export_records
 from recurra.report.summary import load_runs, read_latency_file, read_study, reporting_of, study_file_of, summarise
 from recurra.study.spec import load_study
 from recurra.tasks.classification.measures import ACCURACY, exit_measures
-from recurra.tasks.language.reporting import LOSS, WORD_PERPLEXITY
 from recurra.tasks.measures import Estimate, Measure, over_seeds
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.summary import Comparison, PooledContrast, Summary, TableSummary
@@ -440,23 +440,6 @@ def _classifiers(table: Any) -> Cells | None:
     }
 
 
-def _language_models(table: Any) -> Cells:
-    """The best model that does not leak, and what failed."""
-    best = next((model for model in table.models if not model.leaks), None)
-    loss, word = (None if best is None else part.of(best, table.headline_split) for part in (LOSS, WORD_PERPLEXITY))
-    leaking = [model.label for model in table.models if model.leaks]
-    failed = [label if "leaks" in label else f"{label} leaks" for label in leaking]
-    failed += sorted({group for model in table.models if not model.leaks for group in model.failed_groups})
-    return {
-        "Data": table.title,
-        "Seeds": " or ".join(map(str, sorted({len(model.seeds) for model in table.models}))),
-        "Best that does not leak": form.NONE if best is None else best.label,
-        "Loss": form.NONE if loss is None else _half_width(loss, LOSS),
-        "Perplexity a word": WORD_PERPLEXITY.text(word),
-        "Audits": f"failed: {form.words(failed)}" if failed else "passed",
-    }
-
-
 def _half_width(value: Estimate, measure: Measure) -> str:
     """A mean ± half of its interval."""
     mean = measure.value(value.mean)
@@ -466,40 +449,27 @@ def _half_width(value: Estimate, measure: Measure) -> str:
     return f"{mean} ± {(value.high - value.low) / 2:.{measure.digits - (measure.scale > 1)}f}"
 
 
-# By task: a table in a row, and what stands below all of them.
-OVERVIEWS: dict[str, tuple[Callable[[Any], Cells | None], str]] = {
-    "classification": (
-        _classifiers,
-        "Test accuracy; ± half of the 95 % interval over seeds, or over the test rows with one seed. Published figures "
-        "are of the papers' own split (for SST-2 the pooled one, which leaks). The gap is recurrent less baseline; a "
-        "verdict holds for the rows and seeds that were tested.",
-    ),
-    "language modelling": (
-        _language_models,
-        "Language models: test loss in nats a token of the final head; ± half of the 95 % interval over seeds.",
-    ),
-}
-
-
 def _overview(path: Path, studies: _Studies) -> str:
-    """A line for each table of each study, a block a task."""
-    addresses, blocks = _addresses(path, studies), []
-    for task, (overview, note) in OVERVIEWS.items():
-        rows = [
-            {"Study": name, **cells}
-            for name in studies.names()
-            if studies.read(name).task == task
-            for table in studies.read(name).tables
-            if (cells := overview(table)) is not None
-        ]
-        if rows:
-            common = _take_common(rows, "Data")
-            made = markdown_table(Table("overview", "", rows))
-            for name in {row["Study"] for row in rows} & set(addresses):
-                made = made.replace(f"| {escaped(name)} |", f"| [{escaped(name)}]({addresses[name]}) |")
-            all_of_them = f" All of them: {escaped(common)}." if common else ""
-            blocks.append(f"{made}\n\n{note}{all_of_them}\n")
-    return "\n".join(blocks) or NO_RUN
+    """A line for each table in which the papers' two classifiers stand."""
+    rows = [
+        {"Study": name, **cells}
+        for name in studies.names()
+        if studies.read(name).task == "classification"
+        for table in studies.read(name).tables
+        if (cells := _classifiers(table)) is not None
+    ]
+    if not rows:
+        return NO_RUN
+    common, addresses = _take_common(rows, "Data"), _addresses(path, studies)
+    made = markdown_table(Table("overview", "", rows))
+    for name in {row["Study"] for row in rows} & set(addresses):
+        made = made.replace(f"| {escaped(name)} |", f"| [{escaped(name)}]({addresses[name]}) |")
+    return (
+        f"{made}\n\nTest accuracy; ± half of the 95 % interval over seeds, or over the test rows with one seed. "
+        "Published figures are of the papers' own split (for SST-2 the pooled one, which leaks). The gap is recurrent "
+        "less baseline; a verdict holds for the rows and seeds that were tested."
+        f"{f' All of them: {escaped(common)}.' if common else ''}\n"
+    )
 
 
 def _take_common(rows: Sequence[dict[str, str]], heading: str) -> str:
