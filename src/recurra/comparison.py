@@ -238,8 +238,8 @@ def precision_here(models: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -> tuple[RunData, str]:
     """Five folds of a user's file with fewer than 2,000 rows, where nobody said how often to split; and why.
 
-    Long texts take as long as many: more than 128,000 tokens, as rows times ``max_length``, have one split. So has a
-    file with validation or test rows beside it, or too small for five folds.
+    Long texts take as long as many: more than 128,000 tokens, as rows times ``max_length`` and ``windows``, have one
+    split. So has a file with validation or test rows beside it, or too small for five folds.
 
     Raises:
         RecurraError: If the data cannot be used.
@@ -253,8 +253,9 @@ def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -
     rows, read = (sum(map(len, data.rows(part).splits.values())) for part in (whole, config))
     if rows >= ROWS_OF_ONE_SPLIT:
         return config, ""
-    if trained and read * config.max_length > MOST_FOLDED_TOKENS:
-        long = f"{read:,} rows of up to {config.max_length} tokens would take long in {FOLDS} folds"
+    most_tokens = config.max_length * config.windows
+    if trained and read * most_tokens > MOST_FOLDED_TOKENS:
+        long = f"{read:,} rows of up to {most_tokens} tokens would take long in {FOLDS} folds"
         return config, f"one split, because {long} (every row tested once: --folds {FOLDS})"
     folded = config.model_copy(update={"folds": FOLDS})
     if unfit := _unfit_for_folds(folded, data, rows):

@@ -206,6 +206,8 @@ def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path)
     longer = DataConfig(name=str(write_reviews(tmp_path / "300.csv", rows=300)), max_length=512)
     same, said = cross_validated(longer, StudyData())
     assert same == longer and "300 rows of up to 512 tokens would take long" in said and "--folds 5" in said
+    windows = longer.model_copy(update={"max_length": 128, "windows": 4})
+    assert cross_validated(windows, StudyData()) == (windows, said)
     folded, _ = cross_validated(longer, StudyData(), trained=False)
     assert folded.every_fold != [folded]
     tiny = str(write_csv(tmp_path / "tiny.csv", review_rows(6)))

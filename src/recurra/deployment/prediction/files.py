@@ -37,6 +37,7 @@ _DIGITS = 6
 # What a column of ours is called beside one of the user's with the same name.
 PREDICTED = "_predicted"
 PROBABILITIES = "probabilities"
+ABSTAINED = "abstained"
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 # What makes a cell a formula in the common spreadsheets.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -99,7 +100,7 @@ class Layout:
             "text": not input_columns,
             "label": True,
             "probability": decision.exclusive,
-            "abstained": decision.abstains,
+            ABSTAINED: decision.abstains,
             self.words: explains,
         }
         names = [name for name, is_written in own.items() if is_written]

@@ -24,6 +24,7 @@ from recurra.data.labels import DEFAULT_ID_COLUMN, as_identity, as_word, listed_
 from recurra.data.splits import read_rows
 from recurra.data.tables import TableFile
 from recurra.deployment.decision import OneLabel
+from recurra.deployment.prediction.files import ABSTAINED, PREDICTED, PROBABILITIES
 from recurra.evaluation.audits.grading import grade
 from recurra.tasks.base import ANSWERS_HASH, RunConfig
 from recurra.tasks.labelling import labelled
@@ -31,9 +32,10 @@ from recurra.tasks.run_folder import run_facts, single_fit
 from recurra.tasks.runs import hash_of_files
 from recurra.tasks.study_data import StudyData
 
+# Beside the truth so many answers that are all right are the truth itself.
+LEAST_ALL_RIGHT = 20
 # How far the probabilities of a row may be from 1 in all, and what one of 0 counts as in a loss.
 TOLERANCE, LEAST_PROBABILITY = 1e-3, 1e-6
-PROBABILITIES = "probabilities"
 
 Scores = npt.NDArray[np.float32]
 
@@ -71,12 +73,12 @@ def read_answers(config: RunConfig, data: StudyData) -> Answers:
 def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) -> Answers:
     dataset = data.rows(config)
     try:
-        table, rows, labels_only = _rows_of(path, config, dataset, None)
+        table, rows, label_column = _rows_of(path, config, dataset, None)
     except DataError as error:
         # Programs answer in UTF-8, whatever the encoding of the data.
         if config.encoding is None or not isinstance(error.__cause__, UnicodeDecodeError):
             raise
-        table, rows, labels_only = _rows_of(path, config, dataset, config.encoding)
+        table, rows, label_column = _rows_of(path, config, dataset, config.encoding)
     if planned is not None and hash_of_files([path]) != planned:
         raise ConfigurationError(f"{table.source} was changed after the comparison was planned; start it again")
     files = [Path(file) for file in (config.name, config.validation, config.test) if file and Path(file).is_file()]
@@ -115,7 +117,29 @@ def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) 
             f"{table.source} lacks the answers of {len(missing):,} of {len(wanted):,} test rows "
             f"({', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}); {every}answer every row of '{name}'"
         )
-    return Answers({row: answers[of_row].scores for row, of_row in wanted.items()}, labels_only)
+    scores = {row: answers[of_row].scores for row, of_row in wanted.items()}
+    if label_column and len(scores) >= LEAST_ALL_RIGHT:
+        _refuse_truth(table, label_column, scores, config, data)
+    return Answers(scores, bool(label_column))
+
+
+def _refuse_truth(
+    table: TableFile, column: str, scores: Mapping[str, Scores], config: DataConfig, data: StudyData
+) -> None:
+    """Refuses the labels of the data, in a file that has the answers in another column."""
+    known = [id_column(config), *config.text_column.split(","), "label", config.label_column]
+    plain = {name.strip().casefold() for name in known}
+    others = [name for name in table.columns() if name.strip().casefold() not in plain]
+    if not others or column == f"label{PREDICTED}":
+        return
+    for fold in config.every_fold:
+        split = judged_split(data.rows(fold))
+        if any(scores[row].argmax() != label for row, label in zip(split.ids, split.labels, strict=True)):
+            return
+    raise DataError(
+        f"{table.source} has in column '{column}' the label of the data for all {len(scores):,} test rows, so these "
+        f"may be no answers; call the column of the answers 'label{PREDICTED}' (others: {', '.join(others[:10])})"
+    )
 
 
 def judged_split(dataset: TextDataset) -> Any:
@@ -155,8 +179,8 @@ def _text(cells: Sequence[Any], table: TableFile, place: int, config: DataConfig
 
 def _rows_of(
     path: Path, config: DataConfig, dataset: TextDataset, encoding: str | None
-) -> tuple[TableFile, list[_Row], bool]:
-    """The rows of a file of answers, and whether these are labels without probabilities."""
+) -> tuple[TableFile, list[_Row], str]:
+    """The rows of a file of answers, and the column of labels if they are no probabilities."""
     names = dataset.label_names
     wanted = [id_column(config), *config.text_column.split(","), "label", config.label_column]
     table = TableFile(path, wanted, encoding=encoding)
@@ -172,18 +196,27 @@ def _rows_of(
             f"rows are found in '{Path(config.name).name}'; there: {', '.join(present)}"
         )
     read: Callable[[Sequence[Any], str, int], Scores]
-    labels_only, columns = False, [f"probability_{name}" for name in names]
-    if set(columns) <= set(present):
+    label_column = ""
+    # Beside columns of the same name, as those of another model, `predict` calls its own so.
+    columns = next(
+        (
+            columns
+            for end in (PREDICTED, "")
+            for columns in ([f"probability_{name}{end}" for name in names], [f"{PROBABILITIES}{end}"])
+            if set(columns) <= set(present)
+        ),
+        [],
+    )
+    if len(columns) > 1:
         read = lambda cells, where, _: _of_probabilities(cells, where)  # noqa: E731
-    elif PROBABILITIES in present:
-        columns = [PROBABILITIES]
+    elif columns:
         read = lambda cells, where, _: _of_probabilities(_by_name(cells[0], names, where), where)  # noqa: E731
     else:
-        # Beside the columns of the data, `predict` calls its own label so.
-        labels_only, wanted = True, ["label_predicted", "label", config.label_column]
+        wanted = [f"label{PREDICTED}", "label", config.label_column]
         exact = [name for name in wanted if name in present]
         similar = [name for name in (column_if_there(table.source, name, present) for name in wanted) if name]
         columns = [*exact, *similar][:1]
+        label_column = columns[0] if columns else ""
         spelt = {spelling_key(name): name for name in names} if config.join_labels else {}
         index = {name: place for place, name in enumerate(names)}
 
@@ -203,14 +236,23 @@ def _rows_of(
             f"{table.source} has no column 'label', and no column probability_NAME for each of the labels "
             f"{', '.join(names[:20])}; there: {', '.join(present)}"
         )
-    rows = []
-    for place, cells in table.rows([*columns, *texts, *ids]):
+    rows, withheld = [], []
+    ends = [name for name in (f"{ABSTAINED}{PREDICTED}", ABSTAINED) if name in present and not label_column][:1]
+    for place, (*cells, without) in table.rows([*columns, *texts, *ids, *(ends or columns[:1])]):
+        if ends and str(without).strip().casefold() == "true":
+            withheld.append(place)
         scores = read(cells[: len(columns)], f"{table.source} {table.unit} {place}", place)
         own = cells[len(columns) :]
         row_id = as_identity(own[-1], table.source, table.unit, place, ids[0]) if ids else ""
         text = _text(own[: len(texts)], table, place, config) if texts else ""
         rows.append(_Row(place, row_id, text, scores))
-    return table, rows, labels_only
+    if withheld:
+        raise DataError(
+            f"{table.source} gives no label to {len(withheld):,} of {len(rows):,} rows (column '{ends[0]}'; "
+            f"{table.unit} {listed_places(withheld, 5)}), and every test row needs an answer: predict them without "
+            "--abstain-below, --precision-of and --answers-right, or leave that column out"
+        )
+    return table, rows, label_column
 
 
 def _by_name(cell: Any, names: Sequence[str], where: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -234,6 +235,57 @@ def test_names_of_columns_match_in_any_case_and_exact_ones_come_first(frame: Fra
         tmp_path / "both.csv", index=False
     )
     assert accuracies(tmp_path, {"both": tmp_path / "both.csv"}, label_column="mood")["both"] == 0.0
+
+
+def test_predictions_beside_those_of_another_model_are_the_last_ones(frame: Frame, tmp_path: Path) -> None:
+    """As `recurra predict` writes them on the output of another model: its own columns end in _predicted."""
+    frame[["text", "label"]].to_csv(tmp_path / "reviews.csv", index=False)
+    said = probabilities(frame)
+    beside = frame[["text"]].assign(label=frame.label, probability_negative=said[:, 1], probability_positive=said[:, 0])
+    own = {"label_predicted": "negative", "probability_negative_predicted": said[:, 0]}
+    beside.assign(**own, probability_positive_predicted=said[:, 1]).to_csv(tmp_path / "second.csv", index=False)
+    rows = [
+        {
+            "text": text,
+            "probabilities": {"negative": q, "positive": p},
+            "probabilities_predicted": {"negative": p, "positive": q},
+        }
+        for text, (p, q) in zip(frame.text, said.tolist(), strict=True)
+    ]
+    (tmp_path / "second.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    found = recurra.compare(
+        tmp_path / "reviews.csv",
+        models="linear",
+        predictions={"table": tmp_path / "second.csv", "lines": tmp_path / "second.jsonl"},
+        output=tmp_path / "out",
+        quiet=True,
+    )
+    models = {model.label: model for model in found.shown.tables[0].models}
+    right = accuracy_score((frame.label == "positive").astype(int), said.argmax(axis=1))
+    for name in ("table", "lines"):
+        assert models[name].scores["test"].figures["accuracy"].mean == pytest.approx(right)
+
+
+def test_rows_that_abstain_are_no_answers(frame: Frame, tmp_path: Path) -> None:
+    frame[["text", "label"]].to_csv(tmp_path / "reviews.csv", index=False)
+    said = frame[["text"]].assign(probability_negative=0.5, probability_positive=0.5, abstained="false")
+    for cell, message in (("true", f"gives no label to 1 of {ROWS} rows (column 'abstained'; line 5)"), ("false", "")):
+        said.loc[3, "abstained"] = cell
+        said.to_csv(tmp_path / "said.csv", index=False)
+        options = {"models": "linear", "output": tmp_path / f"out-{cell}", "quiet": True}
+        with pytest.raises(DataError) if message else contextlib.nullcontext() as refusal:
+            recurra.compare(tmp_path / "reviews.csv", predictions={"said": tmp_path / "said.csv"}, **options)
+        assert not message or message in str(refusal.value)
+
+
+def test_the_labels_of_the_data_are_no_answers_where_another_column_may_have_them(frame: Frame, tmp_path: Path) -> None:
+    path, answers = tmp_path / "reviews.csv", tmp_path / "gpt.csv"
+    frame.to_csv(path, index=False)
+    frame.assign(gpt="positive").to_csv(answers, index=False)
+    with pytest.raises(DataError) as refusal:
+        recurra.compare(path, models="linear", predictions={"gpt": answers}, output=tmp_path / "out", quiet=True)
+    assert f"in column 'label' the label of the data for all {ROWS} test rows" in str(refusal.value)
+    assert "call the column of the answers 'label_predicted' (others: gpt)" in str(refusal.value)
 
 
 def test_an_id_that_a_left_out_row_repeats_and_another_encoding_are_no_matter(frame: Frame, tmp_path: Path) -> None:
