@@ -137,7 +137,12 @@ def with_row(values: list[Any], row: int, value: Any) -> list[Any]:
         (TEXTS, LABELS[1:], {}, "X has 120 texts and y 119 labels; give one each"),
         (TEXTS, ["a"] * 120, {}, "y has one class only: 'a'; a classifier needs texts of at least two"),
         (TEXTS, [1, "1"] * 60, {}, "y has labels (int and str) that cannot be hashed and sorted"),
-        (TEXTS, [["a"], ["b"]] * 60, {}, "cannot be hashed and sorted"),
+        (
+            TEXTS,
+            [["a"], ["b"]] * 60,
+            {},
+            "y has labels (list) that cannot be hashed and sorted; give labels of one type, one",
+        ),
         ([], [], {}, "y has no labels; a classifier needs texts of at least two"),
         ([" "] * 4, list("abab"), {}, "0 texts leave 0 to train on"),
         (TEXTS[:4], list("abab"), {}, "4 texts leave 4 to train on and 0 to choose the epoch by"),

@@ -164,7 +164,10 @@ def _number_labels(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDAr
         distinct = sorted(set(values))
     except TypeError as error:
         kinds = " and ".join(sorted({type(value).__name__ for value in values}))
-        raise InputError(f"y has labels ({kinds}) that cannot be hashed and sorted; give labels of one type") from error
+        raise InputError(
+            f"y has labels ({kinds}) that cannot be hashed and sorted; give labels of one type, one a text (several a "
+            "text: recurra.compare with label_separator)"
+        ) from error
     if len(distinct) < 2:
         only = f"one class only: {distinct[0]!r}" if distinct else "no labels"
         raise InputError(f"y has {only}; a classifier needs texts of at least two")
