@@ -141,7 +141,7 @@ def with_row(values: list[Any], row: int, value: Any) -> list[Any]:
             TEXTS,
             [["a"], ["b"]] * 60,
             {},
-            "y has labels (list) that cannot be hashed and sorted; give labels of one type, one",
+            "y has labels (list) that cannot be hashed and sorted; give labels of one",
         ),
         ([], [], {}, "y has no labels; a classifier needs texts of at least two"),
         ([" "] * 4, list("abab"), {}, "0 texts leave 0 to train on"),
