@@ -22,6 +22,7 @@ from recurra.data.corpora import DEMO_LARGE
 from recurra.data.formats import split_names
 from recurra.data.frames import opened_rows, rows_in_memory
 from recurra.data.tokenization import TRAINED
+from recurra.deployment.prediction.files import PROBABILITIES
 from recurra.ladder import choose_models
 from recurra.reported_study import StudyResult, refuse_folder_of_another, run_and_report
 from recurra.study.assignments import sort_keywords
@@ -30,7 +31,7 @@ from recurra.study.run import preflight
 from recurra.study.spec import StudySpec, expand
 from recurra.study.status import within_minutes
 from recurra.tasks.base import ANSWERS_FILE, ENCODER, WORDS_AND_ENCODER, control_of, task_of_values
-from recurra.tasks.labelling.answers import PROBABILITIES, file_rows, id_column
+from recurra.tasks.labelling.answers import file_rows, id_column
 from recurra.tasks.runs import Entry, resolve_model
 from recurra.tasks.study_data import Machine, StudyData
 

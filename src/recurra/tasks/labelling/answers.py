@@ -249,8 +249,8 @@ def _rows_of(
     if withheld:
         raise DataError(
             f"{table.source} gives no label to {len(withheld):,} of {len(rows):,} rows (column '{ends[0]}'; "
-            f"{table.unit} {listed_places(withheld, 5)}), and every test row needs an answer: predict them without "
-            "--abstain-below, --precision-of and --answers-right, or leave that column out"
+            f"{table.unit} {listed_places(withheld, 5)}), and every test row needs an answer: have every row given a "
+            "label, or leave that column out"
         )
     return table, rows, label_column
 
