@@ -6,11 +6,14 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from recurra.core.errors import DataError
+from recurra.data.tables import TableFile
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
 from recurra.deployment.serving.limits import ServerLimits
@@ -339,6 +342,43 @@ def test_a_model_that_gives_no_label_where_it_is_not_sure_says_so(visit: Any) ->
     for row, answer in zip(written, answers, strict=True):
         assert float(row["probability"]) == pytest.approx(max(answer["probabilities"].values()), abs=1e-6)
     assert found.complaints == []
+
+
+FILES = {
+    "quotes.tsv": 'text\tx\n"great food\t1\nbad "food"\t2\n',
+    "lines.tsv": 'text\tx\n"great\tfood"\t1\n"bad\nfood"\t2\n',
+    "declared.csv": "sep=;\ntext;x\ngreat, food;1\n",
+    "commas.csv": '"a,b, text";label\nx;good food\n',
+    "asked.csv": "x,y;text\n1;great food\n",
+    "bars.csv": "text|x\ngreat food|1\n",
+    "empty.csv": 'text\ngreat food\n\n""\n  \nbad food\n',
+    "blank.csv": "\ntext,x\r\n  \r\ngreat food,1\r\n",
+    "behind.csv": 'text\n"great" food\n',
+    "returns.csv": "text\rgreat food\r",
+    "wide.csv": "text\ngreat, food\n",
+    "lines.txt": "text\ngreat food\n",
+}
+
+
+def test_a_file_has_the_rows_that_predict_reads(server: Running, visit: Any, tmp_path: Path) -> None:
+    page = visit(server).page
+    read = {}
+    for name, content in FILES.items():
+        path = tmp_path / name
+        path.write_bytes(content.encode())
+        try:
+            table = TableFile(path, ["text"])
+            read[name] = [table.header, *(list(cells) for _, cells in table.rows(table.header))]
+        except DataError:
+            read[name] = None
+    assert [name for name in read if read[name] is None] == ["behind.csv", "returns.csv", "wide.csv", "lines.txt"]
+    found = page.evaluate(
+        """files => Object.fromEntries(Object.entries(files).map(([name, text]) => {
+            try { return [name, readTable(text, name)]; } catch { return [name, null]; }
+        }))""",
+        FILES,
+    )
+    assert found == read
 
 
 def test_a_file_that_cannot_be_read_is_told(server: Running, visit: Any) -> None:

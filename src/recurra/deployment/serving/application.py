@@ -384,7 +384,9 @@ def read_examples(path: Path) -> list[str]:
 
 def read_page(examples: Sequence[str]) -> tuple[bytes, dict[str, str]]:
     """Reads the page and makes its headers: its policy names the hashes of its own script and style, and no other."""
-    text = (resources.files("recurra.deployment.serving") / "page.html").read_text(encoding="utf-8")
+    folder = resources.files("recurra.deployment.serving")
+    text = (folder / "page.html").read_text(encoding="utf-8")
+    text = text.replace("/* table.js */", (folder / "table.js").read_text(encoding="utf-8"))
     # No text may end the script.
     encoded = msgspec.json.encode(list(examples)).decode("utf-8").replace("<", r"\u003c")
     text = text.replace("EXAMPLES = []", f"EXAMPLES = {encoded}")
