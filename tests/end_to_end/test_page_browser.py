@@ -68,7 +68,7 @@ def visit(browser: Any) -> Iterator[Any]:
 
 
 # The second and the third would end the script or the string.
-EXAMPLES = ["The wings were cold. \U0001f357", "</script><b>late</b>", 'a "quoted" \\ text\u2028', "fine"]
+EXAMPLES = ["The wings were cold. \U0001f357", "</script><b>late</b>", 'a "quoted" \\ text\u2028', "שלום, fine"]
 
 
 def shown(page: Any) -> list[tuple[str, str, list[str]]]:
@@ -115,6 +115,11 @@ def test_type_classify_switch_and_go_back_by_keyboard(server: Running, visit: An
     page.locator("#examples button").first.click()
     playwright.expect(page.locator("#history li")).to_have_count(3)
     assert page.input_value("#text") == EXAMPLES[0]
+    page.locator("#examples button").last.click()
+    playwright.expect(page.locator("#history li")).to_have_count(4)
+    page.click("#results .why")
+    for place in ("#text", "#examples :last-child", "#history .text", "#results .words"):
+        assert page.locator(place).first.evaluate("element => getComputedStyle(element).direction") == "rtl", place
     assert page.locator("#alarm").is_hidden()
     assert found.complaints == []
     assert all(url.startswith(f"{server.url}/") for url in found.requests)
@@ -199,24 +204,37 @@ def test_texts_stop_early_if_the_box_is_ticked(deep_server: Running, visit: Any)
     assert "carries no rule" in page.locator("#results table + p").inner_text()
 
 
-def test_the_slider_says_after_which_recurrence_texts_stop(deep_server: Running, visit: Any) -> None:
+def test_the_slider_says_after_which_recurrence_texts_of_one_model_stop(deep_server: Running, visit: Any) -> None:
     page = visit(deep_server).page
-    page.select_option("#second", "")
-    slider = page.locator("#depth")
-    assert slider.get_attribute("max") == slider.input_value() and page.locator("#depth-said").inner_text().endswith(
-        "4 of 4"
-    )
+    page.select_option("#second", "ruleless")
+    slider, said = page.locator("#depth"), page.locator("#depth-said")
+    assert slider.get_attribute("max") == slider.input_value()
+    assert said.inner_text() == "Recurrences of reviews: 4 of 4"
     box = slider.bounding_box()
     assert box is not None and box["width"] > 100
     slider.focus()
     page.keyboard.press("Home")
-    assert page.locator("#depth-said").inner_text() == "Recurrences: 1 of 4"
+    page.keyboard.press("ArrowRight")
+    assert said.inner_text() == "Recurrences of reviews: 3 of 4" and slider.get_attribute("aria-valuetext") == "3 of 4"
+    page.check("#early")
+    assert said.inner_text() == "Recurrences of reviews: 3 of 4, in place of its rule"
     page.locator("#text").fill("a")
     page.locator("#classify").click()
     page.wait_for_selector("#results .card")
-    first = deep_server.classify("a", exit_after=1)
-    shares = [f"{100 * share:.1f} %" for share in sorted(first["probabilities"].values(), reverse=True)]
-    assert shown(page)[0] == ("reviews", first["label"], shares)
+    answers = deep_server.classify("a", exit_after=3), deep_server.classify("a", model="ruleless")
+    for card, answer in zip(shown(page), answers, strict=True):
+        assert card[2] == [f"{100 * share:.1f} %" for share in sorted(answer["probabilities"].values(), reverse=True)]
+    assert [row[0] for row in thoughts(page) if "stop" in row[0]] == ["3 stopped"]
+    page.set_input_files("#file", {"name": "in.csv", "mimeType": "text/csv", "buffer": b"text\na\n"})
+    for after in ({"exit_after": 3}, {"exit_rule": "calibrated"}):
+        with page.expect_request("**/v1/classify") as request:
+            page.click("#run")
+        assert request.value.post_data_json == {"text": ["a"], "model": "reviews", **after}
+        playwright.expect(page.locator("#state a")).to_be_visible()
+        slider.focus()
+        page.keyboard.press("End")
+    page.select_option("#first", "stars")
+    assert said.inner_text() == "Recurrences of ruleless: 4 of 4"
 
 
 @pytest.mark.parametrize("width", [360, 1280])
