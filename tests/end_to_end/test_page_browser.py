@@ -329,6 +329,30 @@ def test_a_file_is_classified_in_parts_and_comes_back(visit: Any) -> None:
     assert found.complaints == []
 
 
+def test_a_text_that_is_longer_than_the_model_reads_is_told_and_explained_as_far_as_it_is_read(visit: Any) -> None:
+    model, engine = prompt_model()
+    engine.max_length = model.description.max_length_tokens = 3
+    engine.are_cut = lambda texts: np.array([len(text.split()) > 3 for text in texts])  # type: ignore[method-assign]
+    with running([model]) as server:
+        page = visit(server).page
+        for text, told in (("a b c", 0), ("a b c d e", 1)):
+            page.locator("#text").fill(text)
+            page.click("#classify")
+            playwright.expect(page.locator("#history .text").first).to_have_text(text)
+            assert page.locator("#results").get_by_text("behind its first 3 tokens").count() == told
+        engine.batches.clear()
+        page.click("#results .why")
+        page.wait_for_selector("#results .words")
+        # The text, and its three words left out in turn.
+        assert sum(map(len, engine.batches)) == 4 and page.locator("#results .words").inner_text() == "a b c d e"
+        content = b"text\na b c\na b c d\n"
+        page.set_input_files("#file", {"name": "in.csv", "mimeType": "text/csv", "buffer": content})
+        page.click("#run")
+        playwright.expect(page.locator("#state")).to_contain_text(
+            "2 of 2 rows by slow; longer than it reads and cut: 1"
+        )
+
+
 def test_a_model_that_gives_no_label_where_it_is_not_sure_says_so(visit: Any) -> None:
     model, _ = prompt_model()
     texts = [f"text {number}" for number in range(12)]
