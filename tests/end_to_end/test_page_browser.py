@@ -404,7 +404,7 @@ FILES = {
 
 def test_a_file_has_the_rows_that_predict_reads(server: Running, visit: Any, tmp_path: Path) -> None:
     page = visit(server).page
-    read = {}
+    read: dict[str, list[list[Any]] | None] = {}
     for name, content in FILES.items():
         path = tmp_path / name
         path.write_bytes(content.encode())
