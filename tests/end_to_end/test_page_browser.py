@@ -6,11 +6,14 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from recurra.core.errors import DataError
+from recurra.data.tables import TableFile
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
 from recurra.deployment.serving.limits import ServerLimits
@@ -65,7 +68,7 @@ def visit(browser: Any) -> Iterator[Any]:
 
 
 # The second and the third would end the script or the string.
-EXAMPLES = ["The wings were cold. \U0001f357", "</script><b>late</b>", 'a "quoted" \\ text\u2028', "fine"]
+EXAMPLES = ["The wings were cold. \U0001f357", "</script><b>late</b>", 'a "quoted" \\ text\u2028', "שלום, fine"]
 
 
 def shown(page: Any) -> list[tuple[str, str, list[str]]]:
@@ -112,6 +115,11 @@ def test_type_classify_switch_and_go_back_by_keyboard(server: Running, visit: An
     page.locator("#examples button").first.click()
     playwright.expect(page.locator("#history li")).to_have_count(3)
     assert page.input_value("#text") == EXAMPLES[0]
+    page.locator("#examples button").last.click()
+    playwright.expect(page.locator("#history li")).to_have_count(4)
+    page.click("#results .why")
+    for place in ("#text", "#examples :last-child", "#history .text", "#results .words"):
+        assert page.locator(place).first.evaluate("element => getComputedStyle(element).direction") == "rtl", place
     assert page.locator("#alarm").is_hidden()
     assert found.complaints == []
     assert all(url.startswith(f"{server.url}/") for url in found.requests)
@@ -196,24 +204,37 @@ def test_texts_stop_early_if_the_box_is_ticked(deep_server: Running, visit: Any)
     assert "carries no rule" in page.locator("#results table + p").inner_text()
 
 
-def test_the_slider_says_after_which_recurrence_texts_stop(deep_server: Running, visit: Any) -> None:
+def test_the_slider_says_after_which_recurrence_texts_of_one_model_stop(deep_server: Running, visit: Any) -> None:
     page = visit(deep_server).page
-    page.select_option("#second", "")
-    slider = page.locator("#depth")
-    assert slider.get_attribute("max") == slider.input_value() and page.locator("#depth-said").inner_text().endswith(
-        "4 of 4"
-    )
+    page.select_option("#second", "ruleless")
+    slider, said = page.locator("#depth"), page.locator("#depth-said")
+    assert slider.get_attribute("max") == slider.input_value()
+    assert said.inner_text() == "Recurrences of reviews: 4 of 4"
     box = slider.bounding_box()
     assert box is not None and box["width"] > 100
     slider.focus()
     page.keyboard.press("Home")
-    assert page.locator("#depth-said").inner_text() == "Recurrences: 1 of 4"
+    page.keyboard.press("ArrowRight")
+    assert said.inner_text() == "Recurrences of reviews: 3 of 4" and slider.get_attribute("aria-valuetext") == "3 of 4"
+    page.check("#early")
+    assert said.inner_text() == "Recurrences of reviews: 3 of 4, in place of its rule"
     page.locator("#text").fill("a")
     page.locator("#classify").click()
     page.wait_for_selector("#results .card")
-    first = deep_server.classify("a", exit_after=1)
-    shares = [f"{100 * share:.1f} %" for share in sorted(first["probabilities"].values(), reverse=True)]
-    assert shown(page)[0] == ("reviews", first["label"], shares)
+    answers = deep_server.classify("a", exit_after=3), deep_server.classify("a", model="ruleless")
+    for card, answer in zip(shown(page), answers, strict=True):
+        assert card[2] == [f"{100 * share:.1f} %" for share in sorted(answer["probabilities"].values(), reverse=True)]
+    assert [row[0] for row in thoughts(page) if "stop" in row[0]] == ["3 stopped"]
+    page.set_input_files("#file", {"name": "in.csv", "mimeType": "text/csv", "buffer": b"text\na\n"})
+    for after in ({"exit_after": 3}, {"exit_rule": "calibrated"}):
+        with page.expect_request("**/v1/classify") as request:
+            page.click("#run")
+        assert request.value.post_data_json == {"text": ["a"], "model": "reviews", **after}
+        playwright.expect(page.locator("#state a")).to_be_visible()
+        slider.focus()
+        page.keyboard.press("End")
+    page.select_option("#first", "stars")
+    assert said.inner_text() == "Recurrences of ruleless: 4 of 4"
 
 
 @pytest.mark.parametrize("width", [360, 1280])
@@ -308,6 +329,30 @@ def test_a_file_is_classified_in_parts_and_comes_back(visit: Any) -> None:
     assert found.complaints == []
 
 
+def test_a_text_that_is_longer_than_the_model_reads_is_told_and_explained_as_far_as_it_is_read(visit: Any) -> None:
+    model, engine = prompt_model()
+    engine.max_length = model.description.max_length_tokens = 3
+    engine.are_cut = lambda texts: np.array([len(text.split()) > 3 for text in texts])  # type: ignore[method-assign]
+    with running([model]) as server:
+        page = visit(server).page
+        for text, told in (("a b c", 0), ("a b c d e", 1)):
+            page.locator("#text").fill(text)
+            page.click("#classify")
+            playwright.expect(page.locator("#history .text").first).to_have_text(text)
+            assert page.locator("#results").get_by_text("behind its first 3 tokens").count() == told
+        engine.batches.clear()
+        page.click("#results .why")
+        page.wait_for_selector("#results .words")
+        # The text, and its three words left out in turn.
+        assert sum(map(len, engine.batches)) == 4 and page.locator("#results .words").inner_text() == "a b c d e"
+        content = b"text\na b c\na b c d\n"
+        page.set_input_files("#file", {"name": "in.csv", "mimeType": "text/csv", "buffer": content})
+        page.click("#run")
+        playwright.expect(page.locator("#state")).to_contain_text(
+            "2 of 2 rows by slow; longer than it reads and cut: 1"
+        )
+
+
 def test_a_model_that_gives_no_label_where_it_is_not_sure_says_so(visit: Any) -> None:
     model, _ = prompt_model()
     texts = [f"text {number}" for number in range(12)]
@@ -339,6 +384,43 @@ def test_a_model_that_gives_no_label_where_it_is_not_sure_says_so(visit: Any) ->
     for row, answer in zip(written, answers, strict=True):
         assert float(row["probability"]) == pytest.approx(max(answer["probabilities"].values()), abs=1e-6)
     assert found.complaints == []
+
+
+FILES = {
+    "quotes.tsv": 'text\tx\n"great food\t1\nbad "food"\t2\n',
+    "lines.tsv": 'text\tx\n"great\tfood"\t1\n"bad\nfood"\t2\n',
+    "declared.csv": "sep=;\ntext;x\ngreat, food;1\n",
+    "commas.csv": '"a,b, text";label\nx;good food\n',
+    "asked.csv": "x,y;text\n1;great food\n",
+    "bars.csv": "text|x\ngreat food|1\n",
+    "empty.csv": 'text\ngreat food\n\n""\n  \nbad food\n',
+    "blank.csv": "\ntext,x\r\n  \r\ngreat food,1\r\n",
+    "behind.csv": 'text\n"great" food\n',
+    "returns.csv": "text\rgreat food\r",
+    "wide.csv": "text\ngreat, food\n",
+    "lines.txt": "text\ngreat food\n",
+}
+
+
+def test_a_file_has_the_rows_that_predict_reads(server: Running, visit: Any, tmp_path: Path) -> None:
+    page = visit(server).page
+    read: dict[str, list[list[Any]] | None] = {}
+    for name, content in FILES.items():
+        path = tmp_path / name
+        path.write_bytes(content.encode())
+        try:
+            table = TableFile(path, ["text"])
+            read[name] = [table.header, *(list(cells) for _, cells in table.rows(table.header))]
+        except DataError:
+            read[name] = None
+    assert [name for name in read if read[name] is None] == ["behind.csv", "returns.csv", "wide.csv", "lines.txt"]
+    found = page.evaluate(
+        """files => Object.fromEntries(Object.entries(files).map(([name, text]) => {
+            try { return [name, readTable(text, name)]; } catch { return [name, null]; }
+        }))""",
+        FILES,
+    )
+    assert found == read
 
 
 def test_a_file_that_cannot_be_read_is_told(server: Running, visit: Any) -> None:

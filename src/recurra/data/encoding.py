@@ -178,6 +178,20 @@ def encode_windows(
     return cut_windows(input_ids, offsets, before=before, added=added, max_length=max_length)
 
 
+def are_cut(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int, windows: int
+) -> npt.NDArray[np.bool_]:
+    """Which cleaned texts have more tokens than `encode_windows` takes, ``(texts,)``."""
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    added = int(backend.num_special_tokens_to_add(False))
+    most = most_tokens(max_length, windows, added)
+    # A token has a byte at least, and most texts so few that nothing need be counted.
+    long = np.array([len(text.encode()) > most - added for text in texts], dtype=np.bool_)
+    _, offsets = encode_texts([texts[index] for index in np.flatnonzero(long).tolist()], backend, most + 1)
+    long[long] = np.diff(offsets) > most
+    return long
+
+
 def _encode_rows(
     texts: Sequence[str],
     tokenizer: PreTrainedTokenizerFast | Tokenizer,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from recurra.core.best_run import find_run
 from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers
 from recurra.core.sealed import sealed_model
-from recurra.data.cleaning import FIRST, check_texts, clean_texts, recorded_cleaning
+from recurra.data.cleaning import FIRST, check_texts, clean_text, clean_texts, recorded_cleaning
 from recurra.data.columns import one_dimension
 from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import LabelDecision, OneLabel, read_decision
@@ -26,6 +26,7 @@ from recurra.deployment.engines.computation import (
     Trace,
     trace_of,
 )
+from recurra.deployment.explanation import WORD
 from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export, read_run, refuse_precision
 from recurra.models.exits.rules import ExitRule
 
@@ -231,6 +232,23 @@ class Classifier:
         """
         decided = self.decision.of_logits(self.logits(texts))
         return self.classes_[decided] if self.decision.exclusive else decided.astype(np.int64)
+
+    def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Which texts are longer than the model reads, ``(texts,)``."""
+        if self.engine.reads_all:
+            return np.zeros(len(texts), dtype=np.bool_)
+        return self.engine.are_cut(clean_texts(texts, self.cleaning))
+
+    def most_words(self, text: str) -> int | None:
+        """No fewer than the words that the model can read of a text; none where it reads all.
+
+        A word gives a token at least, unless the cleaning takes it out.
+        """
+        length = self.engine.max_length
+        if self.engine.reads_all or length is None:
+            return None
+        removed = len(WORD.findall(text)) - len(WORD.findall(clean_text(text, self.cleaning)))
+        return self.engine.windows * length + max(removed, 0)
 
     def stream(self, chunks: Iterable[Sequence[str]]) -> Iterator[npt.NDArray[np.float64]]:
         """Yields the probabilities of each chunk of texts; holds one chunk at a time."""

@@ -149,6 +149,15 @@ class Engine(ABC):
     max_length: int | None = None
     windows: int = 1
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether all of a text counts, however long it is."""
+        return self.max_length is None
+
+    def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Which cleaned texts its tokenizer cuts, ``(texts,)``."""
+        return np.zeros(len(texts), dtype=np.bool_)
+
     @abstractmethod
     def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
         """Returns ``(texts, labels)``."""
@@ -208,11 +217,15 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Classified:
-    """What a classifier says of texts; ``exited_after`` is ``(texts,)``, or none without a rule."""
+    """What a classifier says of texts; ``exited_after`` is ``(texts,)``, or none without a rule.
+
+    Which texts are ``cut``, ``(texts,)``, a server adds.
+    """
 
     probabilities: npt.NDArray[np.float64]
     exited_after: npt.NDArray[np.int64] | None = None
     trace: Trace | None = None
+    cut: npt.NDArray[np.bool_] | None = None
 
 
 def trace_of(

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 from recurra.core.errors import CheckpointError
 from recurra.data.batching import sorted_batches
 from recurra.data.cleaning import clean_texts
-from recurra.data.encoding import encode_texts, encode_windows
+from recurra.data.encoding import are_cut, encode_texts, encode_windows
 from recurra.data.tokenization import read_tokenizer, tokenizer_from_folder
 from recurra.data.windows import pool_windows
 from recurra.deployment.engines.computation import (
@@ -224,6 +224,10 @@ class TransformerEngine(Engine):
         """Token that fills."""
         return int(self.model.config.pad_token_id or 0)
 
+    def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Which cleaned texts its tokenizer cuts, ``(texts,)``."""
+        return are_cut(texts, self.tokenizer, self.max_length, self.windows)
+
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)`` for cleaned texts."""
         batches, rows, counts = self._read(texts, batch_size)
@@ -293,6 +297,11 @@ class JoinedEngine(TransformerEngine):
 
         encoder = TransformerEngine.load(folder, **{**reading, "max_length": STATES_TOKENS, "windows": 1})
         return cls.of(encoder, LinearModel.load(folder))
+
+    @property
+    def reads_all(self) -> bool:
+        """The linear model does."""
+        return True
 
     def parts(self, texts: Sequence[str], batch_size: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Scores that come of words and characters, and of the encoder, ``(texts, labels)`` each."""

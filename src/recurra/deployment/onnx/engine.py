@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json
-from recurra.data.encoding import encode_windows
+from recurra.data.encoding import are_cut, encode_windows
 from recurra.data.tokenization import read_tokenizer_file
 from recurra.data.windows import pool_windows
 from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, Depth, Early, Engine, padded_ids
@@ -78,6 +78,16 @@ class OnnxEngine(Engine):
         self.computation: Computation = Computation(
             engine="onnxruntime", storage_precision=precision, compute_precision=precision, device="cpu"
         )
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether a linear model in the graph does."""
+        return bool(self._units)
+
+    def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Which cleaned texts its tokenizer cuts, ``(texts,)``."""
+        with self._encoding:
+            return are_cut(texts, self.tokenizer, self.max_length, self.windows)
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)`` for cleaned texts."""

@@ -239,7 +239,7 @@ class Application:
                     model.classifier.check_rule(FixedExit(after))
                 except ConfigurationError as error:
                     raise Refusal(404, "unknown_exit", f"'exit_after', {model.description.name}: {error}") from None
-        spans = _occluded_spans(texts, self._limits) if query.explain else []
+        spans = _occluded_spans(texts, models, self._limits) if query.explain else []
         changed = [without(text, span) for text, ranges in zip(texts, spans, strict=False) for span in ranges]
         futures: list[Future[Computed]] = []
         try:
@@ -318,11 +318,18 @@ def _refusal_of(error: Exception, scope: Scope) -> Refusal | None:
     return Refusal(404, "not_found", "there is nothing under this address; /openapi.json lists what there is")
 
 
-def _occluded_spans(texts: Sequence[str], limits: ServerLimits) -> list[list[Span]]:
-    """Words or runs of words: no more in all than a request may have texts, nor together longer than its body."""
+def _occluded_spans(texts: Sequence[str], models: Sequence[ServedModel], limits: ServerLimits) -> list[list[Span]]:
+    """Words or runs of words: no more in all than a request may have texts, nor together longer than its body.
+
+    What none of the models reads has none.
+    """
     characters = max(1, sum(map(len, texts)))
     most = min(MOST_PARTS, limits.max_texts // len(texts), limits.max_body_bytes // characters)
-    return [spans_of(text, max(1, most)) for text in texts]
+    words = ([model.classifier.most_words(text) for model in models] for text in texts)
+    return [
+        spans_of(text, max(1, most), None if None in read else max(filter(None, read)))
+        for text, read in zip(texts, words, strict=True)
+    ]
 
 
 def _result(model: ServedModel, computed: Computed, abstain_below: float | None) -> ModelResult:
@@ -384,7 +391,9 @@ def read_examples(path: Path) -> list[str]:
 
 def read_page(examples: Sequence[str]) -> tuple[bytes, dict[str, str]]:
     """Reads the page and makes its headers: its policy names the hashes of its own script and style, and no other."""
-    text = (resources.files("recurra.deployment.serving") / "page.html").read_text(encoding="utf-8")
+    folder = resources.files("recurra.deployment.serving")
+    text = (folder / "page.html").read_text(encoding="utf-8")
+    text = text.replace("/* table.js */", (folder / "table.js").read_text(encoding="utf-8"))
     # No text may end the script.
     encoded = msgspec.json.encode(list(examples)).decode("utf-8").replace("<", r"\u003c")
     text = text.replace("EXAMPLES = []", f"EXAMPLES = {encoded}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -110,7 +110,8 @@ class Prediction(Struct, omit_defaults=True):
         probabilities: By label; they add up to 1, but of a multi-label model.
         abstained: With 'abstain_below', or if the export holds labels to a precision: whether the highest probability
             is lower.
-        words: With 'explain': in the order of the text.
+        cut: True if the text is longer than the model reads.
+        words: With 'explain': in the order of the text, as far as the model reads it.
         words_by_label: The same of a multi-label model: for each of the text's labels, at most 20.
         exited_after: With 'exit_rule' or 'exit_after': recurrences that the text took; the label is of there.
         recurrences: If asked for: the prediction after each recurrence with a head, the last included.
@@ -121,6 +122,7 @@ class Prediction(Struct, omit_defaults=True):
     probabilities: dict[str, float]
     labels: list[str] | None = None
     abstained: bool | None = None
+    cut: bool = False
     words: list[WordEffect] | None = None
     words_by_label: list[ExplainedLabel] | None = None
     exited_after: int | None = None
@@ -395,10 +397,14 @@ def _shortened(word: str) -> str:
 
 
 def answer(classifier: Classifier, texts: list[str], extras: Extras) -> Classified:
-    """Asks a model; extras that it cannot give are left out.
+    """Asks a model, also which texts it cuts; extras that it cannot give are left out.
 
     A model without a rule of its own goes all the way, and says so; one without recurrences has nothing to say of them.
     """
+    return replace(_classified(classifier, texts, extras), cut=classifier.are_cut(texts))
+
+
+def _classified(classifier: Classifier, texts: list[str], extras: Extras) -> Classified:
     depth, rule = classifier.engine.depth, classifier.calibrated_rule
     if extras.exit_after is not None:
         rule = FixedExit(extras.exit_after)
@@ -427,6 +433,8 @@ def predictions_of(answers: Classified, decision: LabelDecision) -> list[Predict
         if abstained is not None:
             prediction.abstained = bool(abstained[number])
             prediction.label = None if prediction.abstained else prediction.label
+        if answers.cut is not None:
+            prediction.cut = bool(answers.cut[number])
         if answers.exited_after is not None:
             prediction.exited_after = int(answers.exited_after[number])
         if trace is not None:

@@ -360,6 +360,7 @@ def _part(answers: Classified, start: int, end: int) -> Classified:
         answers.probabilities[start:end],
         None if exited_after is None else exited_after[start:end],
         None if trace is None else trace.part(start, end),
+        None if answers.cut is None else answers.cut[start:end],
     )
 
 

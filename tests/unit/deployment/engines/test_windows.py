@@ -13,6 +13,7 @@ from recurra import Classifier
 from recurra.core.errors import ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.deployment.engines import load_engine
+from recurra.deployment.explanation import spans_of
 from recurra.deployment.export.build import trim
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.models.exits.rules import ConfidenceRule
@@ -69,6 +70,21 @@ def test_logits_are_the_mean_over_windows_alone_and_in_any_batch(folder: Path, k
     backwards = classifier(folder, kind, batch_size=2).logits(MIXED[::-1])
     np.testing.assert_allclose(backwards[::-1], wanted, rtol=1e-4, atol=1e-4)
     assert classifier(folder, kind).logits([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_what_is_behind_the_part_that_is_read_counts_for_nothing(folder: Path, kind: str) -> None:
+    model = classifier(folder, kind)
+    texts = [*MIXED, "<br/>Great " * 90]
+    logits = model.logits(texts)
+    cut = model.are_cut(texts)
+    assert set(cut.tolist()) == {True, False}
+    same = np.isclose(model.logits([f"{text} bad" for text in texts]), logits, atol=1e-5).all(axis=1)
+    assert cut.tolist() == same.tolist()
+    long = [text for text, is_cut in zip(texts, cut, strict=True) if is_cut]
+    read = [text[: spans_of(text, words=model.most_words(text))[-1][1]] for text in long]
+    assert sum(map(len, read)) < sum(map(len, long))
+    assert model.logits([f"{text} bad" for text in read]) == pytest.approx(logits[cut], abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
