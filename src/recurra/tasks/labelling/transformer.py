@@ -81,6 +81,7 @@ def train_model(
             train,
             None if dataset.unlabelled is None else encode(dataset.unlabelled),
             plan=None if source is None or source.is_adapted or source.is_foreign else source.plan(plan),
+            tokenizer=tokenizer,
             cache_dir=cache_dir,
             reporter=reporter,
         )
