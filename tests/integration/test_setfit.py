@@ -32,7 +32,11 @@ ROWS = 8
 
 
 def configured(
-    root: Path, protocol: ProtocolConfig = PROTOCOLS["finetune-few"], max_length: int = 24, windows: int = 1, **keys: Any
+    root: Path,
+    protocol: ProtocolConfig = PROTOCOLS["finetune-few"],
+    max_length: int = 24,
+    windows: int = 1,
+    **keys: Any,
 ) -> RunConfig:
     """A run of the encoder trained by SetFit."""
     model = root / "model.yaml"
@@ -150,7 +154,9 @@ def test_every_window_of_a_text_is_learned(
     windows = encode_split(split, tokenizer, 6, windows=4)
     texts, labels = given["train_classifier"]
     assert len(texts) > 2 * ROWS and labels == windows.labels.tolist()
-    assert [tokenizer(text)["input_ids"] for text in texts] == [row["input_ids"].tolist() for row in windows]
+    assert [tokenizer(text)["input_ids"] for text in texts] == [
+        windows[row]["input_ids"].tolist() for row in range(len(windows))
+    ]
 
 
 @pytest.mark.parametrize(
