@@ -104,6 +104,7 @@ class PlanScores:
             wide the token table is.
 
     Attributes:
+        rows_hash: Hash of the texts that plans are scored on.
         mean_tokens: Tokens of a text, rounded, as many of it as the encoder reads.
         pieces: Numbers of the pieces that a narrow token table is fitted to, ``(tokens,)``, those of texts that no plan
             is scored on as far as there are any; none without such a table.
@@ -131,8 +132,14 @@ class PlanScores:
             self.pieces = torch.from_numpy(encode_texts(others or scored, tokenizer, MOST_TOKENS)[0])
             digest = hashlib.sha256(self.pieces.numpy().tobytes()).hexdigest()
             fitted = {"table": [relaxed.embedding_size, digest]}
-        rows_hash = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
-        content = {"version": _SCORE_VERSION, "encoder": source.sha256, "rows": rows_hash, "relaxations": {}, **fitted}
+        self.rows_hash = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
+        content = {
+            "version": _SCORE_VERSION,
+            "encoder": source.sha256,
+            "rows": self.rows_hash,
+            "relaxations": {},
+            **fitted,
+        }
         self._path = cache_path(f"plans-{content_hash(content)}", cache_dir)
         stored = read_arrays(self._path, ("plans", "kept"))
         self._known: dict[str, float] = {}
@@ -312,7 +319,14 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
         # What is drawn of low-rank updates is the same every time.
         torch.manual_seed(0)
         model = load_encoder(name, str(plan), pieces, **given)
-    taught = _teach(model, source, plan, lessons, options, work=work, reporter=reporter) if lessons else {}
+    taught: dict[str, Any] = {}
+    if lessons:
+        # For `_begun_search`.
+        searched: dict[str, Any] = {}
+        if auto and scores is not None:
+            compared = [[str(point.plan), point.kept, point.parameters, point.ms] for point in points]
+            searched = {"compared_on": scores.rows_hash, "scores": compared}
+        taught = _teach(model, source, plan, lessons, options, searched=searched, work=work, reporter=reporter)
     texts = 0 if scores is None else scores.texts
     made = Adaptation(Path(output), source, plan, costs.parameters(plan), given, points, texts, taught)
     with atomic_folder(output, replace=options.overwrite) as folder:
@@ -339,31 +353,34 @@ def _choose_plan(
     reporter: Reporter,
 ) -> tuple[SharingPlan, list[PlanPoint], dict[str, Any]]:
     """The plan, those that were compared, best first, and what its model changes of the encoder's configuration."""
-    given, auto = dict(options.changes or {}), options.plan.strip() == AUTO
-    begun = _begun_plan(work, source, options) if auto and options.teach else None
-    if auto and begun is None:
-        points = _search(scores, costs, options, reporter)
+    given = dict(options.changes or {})
+    if options.plan.strip() == AUTO:
+        begun = _begun_search(work, source, scores, options) if options.teach else []
+        points = begun or _search(scores, costs, options, reporter)
         plan = points[0].plan
-        if (kept := costs.changes(plan)) != given:
+        kept = costs.changes(plan)
+        if begun:
+            # Times are never measured twice alike, so another search might choose another plan.
+            reporter.say(f"the plan is {plan}, with which teaching began")
+        elif kept != given:
             reporter.say(f"the best plan, {plan}, is a stack: it shares nothing, so there is nothing to relax")
         return plan, points, kept
-    plan = source.plan(begun or options.plan)
-    points = [] if scores is None else [PlanPoint(plan, scores.score(plan), costs.parameters(plan))]
-    if begun is None:
-        return plan, points, given
-    # Times are never measured twice alike, so another search might choose another plan.
-    reporter.say(f"the plan is {plan}, with which teaching began")
-    return plan, points, costs.changes(plan)
+    plan = source.plan(options.plan)
+    return plan, [] if scores is None else [PlanPoint(plan, scores.score(plan), costs.parameters(plan))], given
 
 
-def _begun_plan(work: Path, source: EncoderSource, options: AdaptationOptions) -> str | None:
-    """The plan of a teaching of this encoder, within these budgets, that was interrupted in a folder; or none."""
+def _begun_search(
+    work: Path, source: EncoderSource, scores: PlanScores | None, options: AdaptationOptions
+) -> list[PlanPoint]:
+    """What was compared, on these texts and within these budgets, for a teaching that was interrupted in a folder."""
     try:
         task = read_json(work / TASK_NAME)
         same = task["encoder"] == source.sha256 and task["budgets"] == _budgets(options)
-        return str(task["plan"]) if same else None
+        if scores is None or not same or task["compared_on"] != scores.rows_hash:
+            return []
+        return [PlanPoint(source.plan(plan), *costs) for plan, *costs in task["scores"]]
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return []
 
 
 def _budgets(options: AdaptationOptions) -> dict[str, Any]:
@@ -377,6 +394,7 @@ def _teach(
     lessons: Sequence[PassageSource],
     options: AdaptationOptions,
     *,
+    searched: Mapping[str, Any],
     work: Path,
     reporter: Reporter,
 ) -> dict[str, Any]:
@@ -399,6 +417,7 @@ def _teach(
         "minutes": options.minutes,
         "tokens": options.tokens,
         "texts": {lesson.name: f"{lesson.sha256[:16]}, {len(lesson):,} passages" for lesson in lessons},
+        **searched,
     }
     teaching.run(work, task, read_tokenizer(source.folder), reporter)
     model.cpu()

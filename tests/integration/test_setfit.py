@@ -19,6 +19,8 @@ from recurra import Classifier
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.record import RunRecord
 from recurra.data.configuration import DataConfig, MultiLabelData
+from recurra.data.corpora import recorded_split
+from recurra.data.encoding import encode_split
 from recurra.study.run import execute_run
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import make_run, resolve_model
@@ -29,11 +31,17 @@ from reviews import Command, review_rows, write_reviews
 ROWS = 8
 
 
-def configured(root: Path, protocol: ProtocolConfig = PROTOCOLS["finetune-few"], **keys: Any) -> RunConfig:
+def configured(
+    root: Path,
+    protocol: ProtocolConfig = PROTOCOLS["finetune-few"],
+    max_length: int = 24,
+    windows: int = 1,
+    **keys: Any,
+) -> RunConfig:
     """A run of the encoder trained by SetFit."""
     model = root / "model.yaml"
     model.write_text(yaml.safe_dump({"encoder": str(root / "encoder"), "method": "setfit", **keys}), encoding="utf-8")
-    data = DataConfig(name=str(root / "reviews.csv"), rows_per_label=ROWS, max_length=24)
+    data = DataConfig(name=str(root / "reviews.csv"), rows_per_label=ROWS, max_length=max_length, windows=windows)
     return make_run(str(model), data, protocol, seed=0, precision="fp32")
 
 
@@ -106,28 +114,49 @@ def test_each_row_is_in_forty_pairs_until_the_steps_are_bounded(rows: int, steps
     assert method.reads_of_a_row(rows) == pytest.approx(2 * 16 * steps / rows)
 
 
-def test_of_many_rows_some_are_paired_and_all_fit_the_regression(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[list[str], list[int]]]:
+    """Texts and labels that the package got, by its method."""
     from setfit import Trainer
 
-    given: dict[str, list[str]] = {}
+    found: dict[str, tuple[list[str], list[int]]] = {}
 
     def told(name: str) -> Any:
         whole = getattr(Trainer, name)
 
         def part(self: Any, texts: list[str], labels: list[int], **keys: Any) -> Any:
-            given[name] = texts
+            found[name] = texts, labels
             return whole(self, texts, labels, **keys)
 
         return part
 
     for name in ("train_embeddings", "train_classifier"):
         monkeypatch.setattr(Trainer, name, told(name))
+    return found
+
+
+def test_of_many_rows_some_are_paired_and_all_fit_the_regression(
+    root: Path, tmp_path: Path, given: dict[str, tuple[list[str], list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(method, "MOST_PAIRED_ROWS", ROWS)
     execute(configured(root), tmp_path / "run", root)
-    assert len(given["train_classifier"]) == 2 * ROWS
-    assert given["train_embeddings"] == [given["train_classifier"][row] for row in method.paired_rows(2 * ROWS, 0)]
+    texts, _ = given["train_classifier"]
+    assert len(texts) == 2 * ROWS
+    assert given["train_embeddings"][0] == [texts[row] for row in method.paired_rows(2 * ROWS, 0)]
+
+
+def test_every_window_of_a_text_is_learned(
+    root: Path, tmp_path: Path, given: dict[str, tuple[list[str], list[int]]]
+) -> None:
+    record = execute(configured(root, max_length=6, windows=4), tmp_path / "run", root)
+    tokenizer = AutoTokenizer.from_pretrained(root / "encoder")
+    split = recorded_split(record, "train", None)
+    windows = encode_split(split, tokenizer, 6, windows=4)
+    texts, labels = given["train_classifier"]
+    assert len(texts) > 2 * ROWS and labels == windows.labels.tolist()
+    assert [tokenizer(text)["input_ids"] for text in texts] == [
+        windows[row]["input_ids"].tolist() for row in range(len(windows))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ then reads these means. The result is a classifier of ours: a mean over tokens a
 
 The encoder is transformers' own and the training that of the package ``setfit``, in FP32. Our deviations: with many
 rows the steps are bounded (the package's documentation advises it too) and some of the rows are paired, while all fit
-the regression, which may take as many iterations as it needs.
+the regression, which may take as many iterations as it needs. Each window of a text is a row.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from recurra.adaptation import AdaptationOptions, adapt
+from recurra import adaptation
+from recurra.adaptation import AdaptationOptions, PlanPoint, adapt
 from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.core.progress import Reporter
@@ -132,15 +133,29 @@ def test_a_plan_that_was_searched_is_not_searched_again(
     texts = tmp_path / "windows.csv"
     texts.write_bytes((root / "reviews.csv").read_text(encoding="utf-8").encode("utf-16-le"))
     asked = replace(options, plan="auto", stored=1, texts=texts, teach=(str(texts),), encoding="utf-16-le")
+    asked = replace(asked, tokens=600, max_ms=1e6)
+    encoder, small = str(root / "encoder"), tmp_path / "small"
+    found: list[list[PlanPoint]] = []
+    search, step = adaptation._search, GeneralDistillation._step
+
+    def searched(*given: Any) -> list[PlanPoint]:
+        found.append(search(*given))
+        return found[-1]
+
+    monkeypatch.setattr(adaptation, "_search", searched)
     monkeypatch.setattr(GeneralDistillation, "_step", stop)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            adapt(str(root / "encoder"), tmp_path / "small", asked, reporter=QUIET)
-        # Where times have changed, another plan would be the best.
-        monkeypatch.setattr("recurra.adaptation._search", None)
-    monkeypatch.undo()
-    with pytest.raises(Exception, match=r"another '(plan|budgets)'"):
-        adapt(str(root / "encoder"), tmp_path / "small", replace(asked, applied=2), reporter=QUIET)
+            adapt(encoder, small, asked, reporter=QUIET)
+    # Where times have changed, another plan would be the best.
+    assert len(found) == 1
+    others = tmp_path / "others.csv"
+    others.write_text("text\na good film\nno idea\n", encoding="utf-16-le")
+    for changed in ({"applied": 2}, {"texts": others}):
+        with pytest.raises(Exception, match=r"another '(plan|budgets|compared_on)'"):
+            adapt(encoder, small, replace(asked, **changed), reporter=QUIET)
+    monkeypatch.setattr(GeneralDistillation, "_step", step)
+    assert adapt(encoder, small, asked, reporter=QUIET).scores == found[0] and len(found[0]) > 1
 
 
 def test_minutes_are_counted_over_restarts(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:

@@ -130,8 +130,8 @@ def _leak(audit: AuditResult, right: Mask, rows: Mask, who: str) -> AuditResult:
 
 
 def _form(audit: AuditResult, share: float, who: str) -> AuditResult:
-    if "label" in audit.details:
-        # Of one label of several: the model's figure is of all of them together.
+    if "label" in audit.details or "folds" in audit.details:
+        # Of one label of several, where the model's figure is of all of them together; or of other rows.
         return audit
     form, majority = float(audit.details["accuracy"]), float(audit.details["majority_accuracy"])
     effect: dict[str, Any] = {"who": who, "share_right": share}

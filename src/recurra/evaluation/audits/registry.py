@@ -90,6 +90,8 @@ NOTES = {
     "form is part of the signal, as exclamation marks are in spam, nothing is wrong. Where the label must not depend "
     "on it, say so with --form-must-not-predict (form_must_not_predict: true in a study file's data): then this "
     "fails.",
+    "shortcuts.words": "One word nearly gives a label away. A signature, a name or a marker that the source left is a "
+    "shortcut: take it out. A word that is part of the task, as 'who' in questions about persons, is none.",
     "long-texts": "Models read the first max_length tokens of a text alone; what stands behind them changes nothing. "
     "Read more with --max-length N (max_length: N in a study file's data), at the price of time.",
     "teacher": "The teacher was trained on rows of this split, and the student's figures are much the same without "

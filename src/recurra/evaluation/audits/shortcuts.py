@@ -1,6 +1,6 @@
 """Shortcut audit: can the label be guessed without reading? And are the labels themselves in order?
 
-Three measures:
+Four measures; where a split has too few rows for the first two, they are made in five folds of a small ``train``:
 
 ``shortcuts.format.<split>``  A classifier that sees the format alone (length, punctuation, digits, spacing, case) is
     trained on ``train`` and measured on the split. Real sentiment or topic leaves weak traces in format; a strong one
@@ -10,6 +10,11 @@ Three measures:
     the lower end of its 95 % interval, a failure where the label must not depend on the form
     (`recurra.evaluation.audits.grading`). What length alone reaches stands beside it: where it is most of it,
     rewriting the texts cannot help.
+``shortcuts.words.<split>``  The word that alone tells a label best, by what is sure of its precision, is chosen on
+    ``train`` among those of at least 20 rows and a third of the label's, and measured on the split. A note, never a
+    failure, if of the rows with it surely more than 0.9 have the label (lower end of the 95 % interval), it stands in a
+    third of the label's rows and is nine times as common there as in others, and no more than three quarters of the
+    rows have the label: a signature or a marker of the source, or a word that is part of the task.
 ``shortcuts.labels.<split>``  Label proportions of the split against those of ``train``: total variation distance, the
     share of rows that would need another label. Fails above 0.20, beyond what chance explains (chi-squared, p < 0.001).
 ``shortcuts.conflicts``  Rows of ``train`` and the reported splits whose text stands there with another label too: no
@@ -18,14 +23,17 @@ Three measures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 from recurra.core.configuration import derive_seed
@@ -35,7 +43,10 @@ from recurra.data.dataset import TextDataset, TextSplit
 TRAIN_ROWS_CAP = 20_000
 MIN_TRAIN_ROWS = 100
 MIN_ROWS_A_CLASS = 20
+# A split with too few rows is judged within train, of so many rows at most: there every part of it by the others.
+MOST_FOLDED_ROWS, FOLDS = 2_000, 5
 
+_WORD = re.compile(r"\w+")
 _PUNCTUATION = ".,!?;:'\"`()[]-/&$%*#@"
 FEATURE_NAMES = (
     "characters",
@@ -66,23 +77,14 @@ class FormatProbe:
 _LENGTH_COLUMNS = [FEATURE_NAMES.index(name) for name in LENGTH_FEATURES]
 
 
-def fit_probe(train: TextSplit, seed: int) -> tuple[FormatProbe | None, str]:
-    """Fits the probe on training rows, at most 20,000."""
-    counts = np.unique(train.labels, return_counts=True)[1]
-    if len(train) < MIN_TRAIN_ROWS or len(counts) < 2 or counts.min() < MIN_ROWS_A_CLASS:
-        smallest = int(counts.min()) if len(counts) else 0
-        return None, (
-            f"train has {len(train)} rows, {len(counts)} labels, the rarest {smallest} times; "
-            f"needed are {MIN_TRAIN_ROWS} rows, 2 labels, each {MIN_ROWS_A_CLASS} times"
-        )
-    rng = np.random.default_rng(derive_seed(seed, "shortcuts"))
-    rows = np.sort(rng.permutation(len(train))[:TRAIN_ROWS_CAP])
-    features, labels = format_features([train.texts[row] for row in rows.tolist()]), train.labels[rows]
+def fit_probe(train: TextSplit, seed: int) -> FormatProbe:
+    """Fits the probe on training rows."""
+    features = format_features(train.texts)
     with _one_thread():
-        whole = _classifier(seed).fit(features, labels)
+        whole = _classifier(seed).fit(features, train.labels)
         # Two features are learned in a few steps.
-        length = _classifier(seed, steps=20, learning_rate=0.3).fit(features[:, _LENGTH_COLUMNS], labels)
-    return FormatProbe(whole, length), ""
+        length = _classifier(seed, steps=20, learning_rate=0.3).fit(features[:, _LENGTH_COLUMNS], train.labels)
+    return FormatProbe(whole, length)
 
 
 def _one_thread() -> threadpool_limits:
@@ -141,6 +143,12 @@ def mean_recall(
 
 
 FORMAT_MARGIN = 0.15
+MIN_ROWS_A_WORD = 20
+WORD_PRECISION, WORD_RECALL = 0.9, 1 / 3
+# How many times as common a word must be in texts with the label as in others.
+WORD_RATIO = 9
+# A label that nearly all rows have is told by any word.
+MOST_LABEL_SHARE = 0.75
 LABEL_DISTANCE_THRESHOLD = 0.20
 LABEL_P_VALUE = 0.001
 LEAST_EXPECTED = 5
@@ -151,56 +159,219 @@ _EXAMPLE_CHARACTERS = 200
 
 
 def audit_shortcuts(dataset: TextDataset, *, seed: int = 0) -> list[AuditResult]:
-    """Audits format shortcuts and labels of every reported split."""
+    """Audits format, words and labels of every reported split."""
     train = dataset.splits["train"]
-    probe, reason = fit_probe(train, seed)
+    sample = _sample(train, seed)
+    fitted = cache(lambda: _Fitted.on(sample, seed))
+    in_folds = cache(lambda: _judge_in_folds(train, seed))
     results = []
     for name in dataset.reported_splits:
         split = dataset.splits[name]
-        results.append(_audit_format(probe, reason, train, split, name))
+        lacking, few = _lacking("train", train, MIN_TRAIN_ROWS), _lacking(name, split)
+        why = lacking or (few if len(train) > MOST_FOLDED_ROWS else "")
+        if why:
+            results += [AuditResult.skipped(f"shortcuts.{kind}.{name}", why) for kind in ("format", "words")]
+        else:
+            judged = in_folds() if few else fitted().judge(split)
+            majority = int(np.bincount(train.labels).argmax())
+            results.append(_audit_format(judged, f"shortcuts.format.{name}", majority, len(sample)))
+            results.append(_audit_words(judged, f"shortcuts.words.{name}", dataset.label_names, len(sample)))
         results.append(_audit_labels(train, split, name, dataset.label_names))
     results.append(_audit_conflicts(dataset))
     return results
 
 
-def _audit_format(probe: FormatProbe | None, reason: str, train: TextSplit, split: TextSplit, name: str) -> AuditResult:
-    audit = f"shortcuts.format.{name}"
-    if probe is None:
-        return AuditResult.skipped(audit, reason)
+def _lacking(name: str, split: TextSplit, least: int = 0) -> str:
+    """What a split lacks to be judged; empty if it lacks nothing."""
     present, counts = np.unique(split.labels, return_counts=True)
-    if len(present) < 2 or counts.min() < MIN_ROWS_A_CLASS:
-        smallest = int(counts.min()) if len(counts) else 0
-        needed = f"needed are 2 labels, each {MIN_ROWS_A_CLASS} times"
-        return AuditResult.skipped(audit, f"{name} has {len(present)} labels, the rarest {smallest} times; {needed}")
-    features = format_features(split.texts)
-    with _one_thread():
-        predicted, by_length = probe.whole.predict(features), probe.length.predict(features[:, _LENGTH_COLUMNS])
-    balanced, half = mean_recall(split.labels, predicted, present, counts)
-    length_alone, _ = mean_recall(split.labels, by_length, present, counts)
-    majority = np.bincount(train.labels).argmax()
+    smallest = int(counts.min()) if len(counts) else 0
+    if len(split) >= least and len(present) >= 2 and smallest >= MIN_ROWS_A_CLASS:
+        return ""
+    has, needed = (f"{len(split)} rows, ", f"{least} rows, ") if least else ("", "")
+    return (
+        f"{name} has {has}{len(present)} labels, the rarest {smallest} times; needed are {needed}2 labels, each "
+        f"{MIN_ROWS_A_CLASS} times"
+    )
+
+
+def _sample(train: TextSplit, seed: int) -> TextSplit:
+    rng = np.random.default_rng(derive_seed(seed, "shortcuts"))
+    rows = np.sort(rng.permutation(len(train))[:TRAIN_ROWS_CAP])
+    return train if len(rows) == len(train) else train.select(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """What the form and one word say of rows that they were not chosen on.
+
+    Attributes:
+        predicted: The label by the form, ``(rows,)``; ``by_length`` the one by length alone.
+        word: The word and the label that it tells; none if no word stands in a third of the rows of any.
+        has: Rows with the word, ``(rows,)``.
+        wanted: Rows with its label, ``(rows,)``.
+        folds: How many parts of train were judged, each by the others; 1 if it is another split.
+    """
+
+    labels: npt.NDArray[np.int64]
+    predicted: npt.NDArray[np.int64]
+    by_length: npt.NDArray[np.int64]
+    word: tuple[str, int] | None
+    has: npt.NDArray[np.bool_]
+    wanted: npt.NDArray[np.bool_]
+    folds: int = 1
+
+    @property
+    def where(self) -> str:
+        """Where it was judged, if not on the split, for a summary."""
+        return f"in {self.folds} folds of train, for the split has few rows: " if self.folds > 1 else ""
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    probe: FormatProbe
+    word: tuple[str, int] | None
+
+    @classmethod
+    def on(cls, train: TextSplit, seed: int) -> _Fitted:
+        return cls(fit_probe(train, seed), telling_word(train))
+
+    def judge(self, split: TextSplit) -> _Judged:
+        features = format_features(split.texts)
+        with _one_thread():
+            predicted = self.probe.whole.predict(features)
+            by_length = self.probe.length.predict(features[:, _LENGTH_COLUMNS])
+        has = wanted = np.zeros(len(split), dtype=bool)
+        if self.word is not None:
+            word, label = self.word
+            has, wanted = rows_with(word, split.texts), split.labels == label
+        return _Judged(split.labels, predicted, by_length, self.word, has, wanted)
+
+
+def _judge_in_folds(train: TextSplit, seed: int) -> _Judged:
+    """Every part of train by what was fitted on the others; the word is that of the whole."""
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=derive_seed(seed, "shortcuts", "folds"))
+    parts = [
+        _Fitted.on(train.select(learned), seed).judge(train.select(judged))
+        for learned, judged in folds.split(train.labels, train.labels)
+    ]
+    columns = ("labels", "predicted", "by_length", "has", "wanted")
+    pooled = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
+    return _Judged(**pooled, word=telling_word(train), folds=FOLDS)
+
+
+def telling_word(train: TextSplit) -> tuple[str, int] | None:
+    """The word that alone tells a label best, and the label; none if no word stands in enough rows of a label."""
+    numbers: dict[str, int] = {}
+    sizes: list[int] = []
+
+    def each() -> Iterator[int]:
+        for text in train.texts:
+            found = dict.fromkeys(_WORD.findall(text.lower()))
+            sizes.append(len(found))
+            for word in found:
+                yield numbers.setdefault(word, len(numbers))
+
+    columns = np.fromiter(each(), dtype=np.int64)
+    labels, own, counts = np.unique(train.labels, return_inverse=True, return_counts=True)
+    common = np.flatnonzero(np.bincount(columns) >= MIN_ROWS_A_WORD)
+    place = np.full(len(numbers), -1)
+    place[common] = np.arange(len(common))
+    known = place[columns] >= 0
+    cells = place[columns[known]] * len(labels) + np.repeat(own, sizes)[known]
+    # Words by labels.
+    hits = np.bincount(cells, minlength=len(common) * len(labels)).reshape(len(common), len(labels))
+    shares = counts / len(train)
+    often = (hits >= WORD_RECALL * counts) & (shares <= MOST_LABEL_SHARE)
+    if not often.any():
+        return None
+    words, told = np.nonzero(often)
+    lowest = _least_precision(hits[words, told], hits[words].sum(axis=1))
+    best = (lowest - _needed_precision(shares[told])).argmax()
+    return list(numbers)[common[words[best]]], int(labels[told[best]])
+
+
+def rows_with(word: str, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which texts have a word, in any case, ``(texts,)``."""
+    pattern = re.compile(rf"\b{re.escape(word)}\b")
+    return np.fromiter((pattern.search(text.lower()) is not None for text in texts), dtype=bool, count=len(texts))
+
+
+def _least_precision(hits: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The lower end of the 95 % interval (Clopper-Pearson) of shares."""
+    lowest = stats.beta.ppf(0.025, hits, rows - hits + 1)
+    return np.where(hits > 0, lowest, 0.0)
+
+
+def _needed_precision(share: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """What a word's precision must exceed: 0.9, and that of one that is as much commoner in texts with the label."""
+    return np.maximum(WORD_PRECISION, WORD_RATIO * share / (1 + (WORD_RATIO - 1) * share))
+
+
+def _audit_format(judged: _Judged, audit: str, majority: int, train_rows: int) -> AuditResult:
+    present, counts = np.unique(judged.labels, return_counts=True)
+    balanced, half = mean_recall(judged.labels, judged.predicted, present, counts)
+    length_alone, _ = mean_recall(judged.labels, judged.by_length, present, counts)
     chance = 1 / len(present)
     threshold = chance + FORMAT_MARGIN
-    accuracy = float((predicted == split.labels).mean())
-    majority_accuracy = float((split.labels == majority).mean())
+    accuracy = float((judged.predicted == judged.labels).mean())
+    majority_accuracy = float((judged.labels == majority).mean())
     return AuditResult(
         name=audit,
         status="note" if balanced - half > threshold else "passed",
         summary=(
-            f"the form alone reaches balanced accuracy {balanced:.3f} ± {half:.3f} (chance {chance:.3f}, a note above "
-            f"{threshold:.3f}), length alone {length_alone:.3f}; it is right on {accuracy:.3f} of the rows, always the "
-            f"most frequent label on {majority_accuracy:.3f}"
+            f"{judged.where}the form alone reaches balanced accuracy {balanced:.3f} ± {half:.3f} (chance {chance:.3f}, "
+            f"a note above {threshold:.3f}), length alone {length_alone:.3f}; it is right on {accuracy:.3f} of the "
+            f"rows, always the most frequent label on {majority_accuracy:.3f}"
         ),
         value=balanced,
         threshold=threshold,
         details={
-            "rows": len(split),
+            "rows": len(judged.labels),
             "interval": [max(0.0, balanced - half), min(1.0, balanced + half)],
             "chance": chance,
             "length_alone": length_alone,
             "accuracy": accuracy,
             "majority_accuracy": majority_accuracy,
-            "train_rows": min(len(train), TRAIN_ROWS_CAP),
+            "train_rows": train_rows,
             "features": list(FEATURE_NAMES),
+            **({"folds": judged.folds} if judged.folds > 1 else {}),
+        },
+    )
+
+
+def _audit_words(judged: _Judged, audit: str, label_names: Sequence[str], train_rows: int) -> AuditResult:
+    if judged.word is None:
+        return AuditResult(
+            name=audit,
+            status="passed",
+            summary="no word stands in a third of the training rows of a label that at most three quarters have",
+        )
+    word, label = judged.word
+    hits, rows, wanted = (int(each.sum()) for each in (judged.has & judged.wanted, judged.has, judged.wanted))
+    lowest = float(_least_precision(np.array([hits]), np.array([rows]))[0])
+    share = wanted / len(judged.labels)
+    threshold = float(_needed_precision(np.array([share]))[0])
+    precision, recall = hits / max(rows, 1), hits / max(wanted, 1)
+    return AuditResult(
+        name=audit,
+        status="note" if lowest > threshold and recall >= WORD_RECALL else "passed",
+        summary=(
+            f"{judged.where}of {rows:,} rows with the word '{word}' {precision:.1%} are '{label_names[label]}', at "
+            f"least {lowest:.1%} beyond chance (a note above {threshold:.1%}), of all {len(judged.labels):,} rows "
+            f"{share:.1%}; it stands in {recall:.1%} of the rows of that label (a note from a third)"
+        ),
+        value=lowest,
+        threshold=threshold,
+        details={
+            "word": word,
+            "told": label_names[label],
+            "precision": precision,
+            "recall": recall,
+            "share": share,
+            "rows_with": rows,
+            "rows": len(judged.labels),
+            "train_rows": train_rows,
+            **({"folds": judged.folds} if judged.folds > 1 else {}),
         },
     )
 

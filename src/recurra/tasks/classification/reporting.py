@@ -585,7 +585,10 @@ def _costs(questions: Questions, label_names: Sequence[str]) -> list[list[float]
 def _form_accuracy(table: TableRuns) -> float | None:
     name = f"shortcuts.format.{table.headline}"
     accuracies = (
-        audit.details.get("accuracy") for audit in table.runs[0].record_of(RunRecord).audits if audit.name == name
+        audit.details.get("accuracy")
+        for audit in table.runs[0].record_of(RunRecord).audits
+        # In folds of train it is that of other rows.
+        if audit.name == name and "folds" not in audit.details
     )
     return next((float(value) for value in accuracies if isinstance(value, (int, float))), None)
 

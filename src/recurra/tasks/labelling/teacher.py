@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,8 @@ from recurra.core.record import AuditResult, LabelRunRecord, TeacherRecord, hold
 from recurra.core.sealed import sealed_model
 from recurra.data.corpora import recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.encoding import EncodedSplit, cache_path, cached_arrays
+from recurra.data.encoding import EncodedSplit, cache_path, cached_arrays, encode_windows
+from recurra.data.tokenization import read_tokenizer
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.engines.trained import FlatRows, ForeignClassifier
 from recurra.deployment.export.manifest import is_export, read_source_record
@@ -33,9 +34,13 @@ from recurra.models.inference import compute_rows, default_device
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.tasks.base import RunConfig, TeacherConfig
+from recurra.tasks.labelling import labelled
 from recurra.tasks.runs import locate_teacher
 from recurra.tasks.study_data import StudyData
 from recurra.training.distillation import TaughtSplit
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # Rows that a killed run has to compute again at most.
 PART_ROWS = 8192
@@ -168,13 +173,14 @@ def taught_rows(
     unlabelled: EncodedSplit | None = None,
     *,
     plan: SharingPlan | None,
+    tokenizer: PreTrainedTokenizerFast,
     cache_dir: Path | None,
     reporter: Reporter,
 ) -> tuple[TaughtSplit, Lesson]:
     """The rows that a Transformer learns from, with the answers to them and, of the same encoder, the teacher's states.
 
     A text in windows has the same answers for each. ``plan`` are layers of the encoder that the student is made of;
-    none if it does not start from one.
+    none if it does not start from one. ``tokenizer`` wrote the rows.
 
     Returns:
         The rows, and the lesson with what the states took.
@@ -185,8 +191,9 @@ def taught_rows(
     if unlabelled is not None:
         labelled = np.repeat([True, False], [len(train), len(unlabelled)])
         train = train.followed_by(unlabelled).weighed(None)
+    read = _as_teacher_reads(config, lesson, train, tokenizer) if layers else None
     asked = _Asked(lesson.teachers[0], config, cache_dir, reporter)
-    states = asked.states(train, layers) if layers else None
+    states = None if read is None else asked.states(*read, layers)
     taught = TaughtSplit(
         train.input_ids,
         train.offsets,
@@ -232,6 +239,22 @@ def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan |
     return align(plan, encoder.layers) if whole and encoder.sha256 == own else []
 
 
+def _as_teacher_reads(
+    config: RunConfig, lesson: Lesson, train: EncodedSplit, tokenizer: PreTrainedTokenizerFast
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None:
+    """Rows in the numbers of the teacher's tokenizer, and their offsets; none if it cuts texts into other windows.
+
+    Of one encoder too: a wide token table is cut down to what the training rows of each run use.
+    """
+    theirs = read_tokenizer(sealed_model(lesson.teachers[0].folder))
+    if theirs.get_vocab() == tokenizer.get_vocab():
+        return train.input_ids, train.offsets
+    data = labelled(config.data)
+    ids, offsets, counts = encode_windows(lesson.texts, theirs, data.max_length, data.windows)
+    same = np.array_equal(train.windows_of_texts, np.ones(len(lesson.texts)) if counts is None else counts)
+    return (ids, offsets) if same else None
+
+
 class _Asked:
     """A teacher that is asked part by part; what it says is kept by content, and it is opened if a part is missing."""
 
@@ -249,12 +272,14 @@ class _Asked:
             parts.append(self._part("logits", start, len(part), ["answers", digest.hexdigest()], compute))
         return np.concatenate(parts)
 
-    def states(self, split: EncodedSplit, layers: Sequence[int]) -> npt.NDArray[np.float16]:
-        """States ``(rows, layers, hidden)``; the tokenizer of teacher and student is that of their encoder."""
+    def states(
+        self, input_ids: npt.NDArray[np.int32], rows: npt.NDArray[np.int64], layers: Sequence[int]
+    ) -> npt.NDArray[np.float16]:
+        """States ``(rows, layers, hidden)`` of rows that the teacher's tokenizer wrote; ``rows`` are their offsets."""
         parts = []
-        for start in range(0, len(split), PART_ROWS):
-            offsets = split.offsets[start : start + PART_ROWS + 1]
-            ids, offsets = split.input_ids[offsets[0] : offsets[-1]], offsets - offsets[0]
+        for start in range(0, len(rows) - 1, PART_ROWS):
+            offsets = rows[start : start + PART_ROWS + 1]
+            ids, offsets = input_ids[offsets[0] : offsets[-1]], offsets - offsets[0]
             digest = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
             compute = partial(self._compute_states, ids, offsets, layers)
             parts.append(self._part("states", start, len(offsets) - 1, ["states", list(layers), digest], compute))

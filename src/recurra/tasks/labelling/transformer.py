@@ -81,6 +81,7 @@ def train_model(
             train,
             None if dataset.unlabelled is None else encode(dataset.unlabelled),
             plan=None if source is None or source.is_adapted or source.is_foreign else source.plan(plan),
+            tokenizer=tokenizer,
             cache_dir=cache_dir,
             reporter=reporter,
         )
@@ -94,7 +95,7 @@ def train_model(
             training = train_by_setfit(
                 model,
                 source,
-                dataset.splits["train"],
+                _windows(dataset.splits["train"], train, tokenizer),
                 max_length=rows.max_length,
                 seed=config.seed,
                 protocol=protocol.name,
@@ -142,6 +143,15 @@ def _selection(dataset: TextDataset, config: RunConfig) -> TextSplit:
     if 0 < most < len(split):
         return stratified_fraction(split, most / len(split), labelled(config.data).split_seed)
     return split
+
+
+def _windows(split: TextSplit, encoded: EncodedSplit, tokenizer: Any) -> TextSplit:
+    """Rows for a package that reads texts: where some are cut into windows, each of these is a row."""
+    if encoded.window_counts is None:
+        return split
+    ids = np.split(encoded.input_ids, encoded.offsets[1:-1])
+    texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    return TextSplit(split.name, texts, encoded.labels, list(map(str, range(len(texts)))))
 
 
 def classifier_of(config: Any) -> Any:

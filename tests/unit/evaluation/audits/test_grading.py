@@ -115,6 +115,9 @@ def test_form_is_a_note_with_its_share_and_a_failure_for_who_asks() -> None:
     assert "linear is right on 0.900" in graded.summary
     for given in ({}, {"test": right}):
         assert form(grade(audits, given, "linear", form_must_not_predict=True)).status == "failed"
+    # In folds of train it is of other rows than the model's share.
+    of_train = audit_shortcuts(dataset(0, 30, mark=" !!!"))
+    assert form(of_train).status == "note" and grade(of_train, {"test": right[:30]}, "linear") == of_train
     plain = audit_shortcuts(dataset(0))
     assert form(grade(plain, {"test": right}, "linear", form_must_not_predict=True)).status == "passed"
 

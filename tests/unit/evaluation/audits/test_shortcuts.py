@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
@@ -22,6 +23,8 @@ def _texts(rng: np.random.Generator, labels: np.ndarray, trick: str) -> list[str
         if trick == "few" and rng.random() < 0.1:
             mark = "!" if label else "."
         words = [str(word) for word in rng.choice(WORDS, size=length)]
+        if trick == "marker" and label:
+            words[0] = "kim"
         if trick == "words":
             words[0] = "great" if label else "dull"
         texts.append(" ".join([*words, str(mark)]).strip())
@@ -55,12 +58,73 @@ def test_form_that_tells_the_label_is_a_note_and_words_are_not(trick: str, statu
         assert got.value < 0.65
 
 
-@pytest.mark.parametrize(("train_rows", "test_rows"), [(50, 500), (500, 30), (0, 500), (500, 0)])
+@pytest.mark.parametrize(("train_rows", "test_rows"), [(50, 500), (2500, 30), (0, 500), (2500, 0)])
 def test_too_little_data_is_skipped_with_the_reason(train_rows: int, test_rows: int) -> None:
     got = _audit(_split("train", train_rows, "length", 0), _split("test", test_rows, "length", 1))
-    result = got["shortcuts.format.test"]
-    assert result.status == "skipped"
-    assert result.summary.startswith("skipped: ")
+    for name in ("format", "words"):
+        result = got[f"shortcuts.{name}.test"]
+        assert result.status == "skipped"
+        assert result.summary.startswith("skipped: ")
+
+
+@pytest.mark.parametrize("test_rows", [30, 0])
+def test_where_a_split_is_small_train_is_judged_in_folds(test_rows: int) -> None:
+    for trick, found in (
+        ("punctuation", ("note", "passed")),
+        ("marker", ("passed", "note")),
+        ("none", ("passed",) * 2),
+    ):
+        got = _audit(_split("train", 240, trick, 0), _split("test", test_rows, trick, 1))
+        results = [got[f"shortcuts.{name}.test"] for name in ("format", "words")]
+        assert tuple(result.status for result in results) == found
+        for result in results:
+            assert (result.details["rows"], result.details["folds"]) == (240, 5)
+            assert result.summary.startswith("in 5 folds of train")
+
+
+def _marked(share: float, of_others: float = 0.0, positive: float = 0.5, seed: int = 0) -> TextSplit:
+    """Rows of which a share with the label has a word, and a share of the others."""
+    split = _split("any", 2000, "none", seed, positive)
+    chance = np.random.default_rng(seed + 9).random(len(split))
+    texts = [
+        f"Kim: {text}" if number < (share if label else of_others) else text
+        for text, label, number in zip(split.texts, split.labels.tolist(), chance, strict=True)
+    ]
+    return TextSplit("any", texts, split.labels, split.ids)
+
+
+@pytest.mark.parametrize(
+    ("keys", "status"),
+    [
+        ({"share": 1.0}, "note"),
+        ({"share": 0.5}, "note"),
+        ({"share": 0.5, "positive": 0.1}, "note"),
+        ({"share": 0.5, "positive": 0.7}, "note"),
+        # Seldom, in others too, and of a label that nearly all have.
+        ({"share": 0.2}, "passed"),
+        ({"share": 0.5, "of_others": 0.06}, "passed"),
+        ({"share": 0.5, "of_others": 0.06, "positive": 0.7}, "passed"),
+        ({"share": 0.5, "positive": 0.95}, "passed"),
+        ({"share": 0.0}, "passed"),
+    ],
+)
+def test_a_word_that_tells_a_label_is_a_note(keys: dict[str, float], status: str) -> None:
+    test = _marked(**keys, seed=1)
+    got = _audit(_marked(**keys), test)["shortcuts.words.test"]
+    assert got.status == status
+    if status == "note":
+        low, _ = stats.binomtest(got.details["rows_with"], got.details["rows_with"]).proportion_ci(method="exact")
+        assert got.value == pytest.approx(low) and got.threshold is not None and low > got.threshold >= 0.9
+        assert (got.details["word"], got.details["told"], got.details["precision"]) == ("kim", "yes", 1.0)
+        assert got.details["share"] == pytest.approx(test.labels.mean())
+        assert got.details["recall"] == pytest.approx(keys["share"], abs=0.1)
+        assert "'kim'" in got.summary and "'yes'" in got.summary
+
+
+def test_a_word_that_told_in_train_alone_is_none() -> None:
+    assert _audit(_marked(0.5), _marked(0.0, seed=1))["shortcuts.words.test"].status == "passed"
+    empty = TextSplit("train", ["!"] * 200, np.arange(200) % 2, list(map(str, range(200))))
+    assert _audit(empty, empty)["shortcuts.words.test"].status == "passed"
 
 
 def test_balanced_accuracy_is_the_mean_of_recalls() -> None:
@@ -72,7 +136,7 @@ def test_balanced_accuracy_is_the_mean_of_recalls() -> None:
 
 
 def test_one_class_in_a_split_is_skipped() -> None:
-    got = _audit(_split("train", 500, "none", 0), _split("test", 100, "none", 1, positive=0.0))
+    got = _audit(_split("train", 2500, "none", 0), _split("test", 100, "none", 1, positive=0.0))
     assert got["shortcuts.format.test"].status == "skipped"
     assert got["shortcuts.labels.test"].status == "failed"
 

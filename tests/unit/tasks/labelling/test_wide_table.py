@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from blocks_file import pieces_of, write_blocks
 from recurra.cli.main import main
 from recurra.core.record import read_record
 from recurra.data.corpora import recorded_split
+from recurra.data.tokenization import read_tokenizer
 from recurra.deployment.classifier import Classifier
 from recurra.models.adaptation.blocks import unpack_encoder
-from recurra.tasks.labelling import training
+from recurra.tasks.labelling import teacher, training
 from reviews import review_rows
 
 ROWS = review_rows(120)
@@ -59,6 +61,40 @@ def test_rows_are_answered_as_with_the_whole_table(
         assert main([*command, "--output", str(target)]) == 0
         found = Classifier.from_export(target).logits([*texts, *OTHERS])
         np.testing.assert_allclose(found, expected, atol=tolerance * max(1, np.abs(expected).max()))
+
+
+def test_a_teacher_of_other_rows_reads_a_students_rows_in_its_own_pieces(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "WIDE_TABLE", 10)
+    monkeypatch.setattr(training, "NARROWED_TO", 10)
+    asked: list[list[int]] = []
+    compute = teacher._Asked._compute_states
+
+    def seen(self: Any, ids: Any, offsets: Any, layers: Any) -> Any:
+        asked.extend(row.tolist() for row in np.split(ids, offsets[1:-1]))
+        return compute(self, ids, offsets, layers)
+
+    monkeypatch.setattr(teacher._Asked, "_compute_states", seen)
+    options = ["--quiet", "--max-length", "32", "--cache-dir", str(tmp_path / "cache"), "--protocol", "finetune-few"]
+    # Each has words that the other lacks, and the student more of them.
+    rows = {
+        "teacher": [(f"{text} {OTHERS[1]}", name) for text, name in ROWS[:60]],
+        "student": [(f"{text} {OTHERS[number % 3]}", name) for number, (text, name) in enumerate(ROWS[60:])],
+    }
+    for name, keys in (("teacher", ""), ("student", "plan: '0'\n")):
+        file, model = tmp_path / f"{name}.csv", tmp_path / f"{name}.yaml"
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream).writerows([("text", "label"), *rows[name]])
+        model.write_text(f"encoder: {encoder}\n{keys}", encoding="utf-8")
+        taught = [f"teacher={tmp_path / 'teacher'}"] if keys else []
+        command = ["train", "--model", str(model), "--data", str(file), *options, "max_epochs=1", *taught]
+        assert main([*command, "--output", str(tmp_path / name)]) == 0
+    record = read_record(tmp_path / "student")
+    texts = recorded_split(record, "train", None).texts
+    own, theirs = (read_tokenizer(tmp_path / name / "model") for name in ("student", "teacher"))
+    assert own.get_vocab() != theirs.get_vocab() and record.teacher is not None and record.teacher.compares_states
+    assert asked == [theirs(text, truncation=True, max_length=32)["input_ids"] for text in texts]
 
 
 def test_texts_that_an_encoder_was_not_made_for_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
