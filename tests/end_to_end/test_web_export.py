@@ -6,6 +6,7 @@ import contextlib
 import csv
 import itertools
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,13 @@ def test_ids_of_ten_thousand_real_texts(page: Any, folder: Path, data_root: Path
     assert found == [ids[start:end].tolist() for start, end in itertools.pairwise(offsets)]
 
 
-def test_what_a_web_export_cannot_be(linear_run: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    said = refused("export", linear_run, "--format", "web", "--output", tmp_path / "web", "--quiet")
-    assert "linear model is not written as web" in said
+def test_what_a_web_export_cannot_be(run: Path, linear_run: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    runs = tmp_path / "runs"
+    for source in (run, linear_run):
+        shutil.copytree(source, runs / source.name)
+    # At once, before anything is computed or the precision is looked at.
+    said = refused("export", runs / "linear", "--format", "web", "--precision", "int8", "--output", tmp_path / "web")
+    assert said == (
+        "error: 'linear' is not written as web; take --format onnx, or export a Transformer, for example "
+        f"{runs / 'tiny'}\n"
+    )
