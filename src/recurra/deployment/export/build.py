@@ -393,15 +393,13 @@ def export_run(
     rows = rows or choose_rows(record, options)
     if rows.note:
         reporter.say(f"not checked on the run's own rows: {rows.note}")
-    decision = read_decision(record.data.label_names, record.decision)
-    if options.abstain_below is not None:
-        decision = decision.abstaining_below(options.abstain_below)
+    decision = _decision(record, options)
     agreement = _wanted_agreement(engine, decision, options, reporter)
     reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
     reference = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
-    vocabulary = None
+    written, vocabulary = reference, None
     if options.vocabulary is not None and isinstance(engine, TransformerEngine):
-        engine, reference, vocabulary = _trimmed(engine, record, rows, reference, options)
+        engine, written, vocabulary = _trimmed(engine, record, rows, reference, options)
         reporter.say(vocabulary.describe())
     with atomic_folder(output, replace=options.overwrite) as folder:
         reporter.say(f"writing {options.format} in {options.precision}")
@@ -417,16 +415,20 @@ def export_run(
         stored = StoredModel(format=options.format, precision=options.precision, **reading)
         # Read as a user's program will.
         exported = stored.open(folder)
-        check = compare_logits(
-            rows,
-            reference,
-            exported.logits(rows.texts, DEFAULT_BATCH_SIZE),
-            by=exported.computation,
-            reference_by=engine.computation,
-            decision=decision,
+        logits = exported.logits(rows.texts, DEFAULT_BATCH_SIZE)
+        # A smaller vocabulary was asked for, whatever it costs: storing alone is judged, both together are recorded.
+        stored_check, check = (
+            compare_logits(
+                rows, held, logits, by=exported.computation, reference_by=engine.computation, decision=decision
+            )
+            for held in (written, reference)
         )
-        if note := judge_check(check, precision, 1 if decision.exclusive else len(decision.label_names)):
-            reporter.say(note)
+        for note in (
+            judge_check(stored_check, precision, 1 if decision.exclusive else len(decision.label_names)),
+            "" if vocabulary is None else _describe_excess(check, precision),
+        ):
+            if note:
+                reporter.say(note)
         exits = None
         if agreement is not None:
             exit_rows = exit_rows or choose_exit_rows(record, options, rows)
@@ -463,6 +465,11 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
     refuse_present(output, replace=overwrite)
     if output.is_dir() and any(output.iterdir()) and not is_export(output):
         raise StorageError(f"'{output}' is not an export of ours and is not replaced; choose another --output")
+
+
+def _decision(record: LabelRunRecord, options: ExportOptions) -> LabelDecision:
+    decision = read_decision(record.data.label_names, record.decision)
+    return decision if options.abstain_below is None else decision.abstaining_below(options.abstain_below)
 
 
 def _check_kind(run: Path, record: LabelRunRecord, export_format: ExportFormat) -> None:
@@ -512,6 +519,19 @@ def _trimmed(
         accuracy=None if rows.labels is None else float(decision.same(logits, rows.labels).mean()),
     )
     return smaller, logits, cost
+
+
+def _describe_excess(check: CheckRecord, precision: StoredPrecision) -> str:
+    """What an export with a smaller vocabulary loses, if more than one with the run's vocabulary is to."""
+    lost, most = check.lost_points or 0.0, precision.most_lost_points
+    if check.label_agreement >= precision.least_agreement and (most is None or lost <= most):
+        return ""
+    loses = f" and {loss}" if (loss := check.describe_loss()) else ""
+    points = "" if most is None else f" and lose at most {most} points"
+    return (
+        f"with the smaller vocabulary the export keeps {check.label_agreement:.2%} of the run's labels{loses}; "
+        f"with the whole one {precision.name} is to keep {precision.least_agreement:.1%}{points}; keep more pieces"
+    )
 
 
 def _tokens_read(texts: Sequence[str], engine: TransformerEngine) -> npt.NDArray[np.int64]:
