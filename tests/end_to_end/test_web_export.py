@@ -192,7 +192,7 @@ def test_the_page_writes_several_labels_as_the_model_does(separator: str, browse
         probabilities = {name: float(row[f"probability_{name}"]) for name in classifier.classes_}
         # Of each label that is given, or of the nearest.
         names = [max(probabilities, key=probabilities.__getitem__)] if given == "(none)" else given.split(", ")
-        assert shares == ", ".join(f"{name} {100 * probabilities[name]:.1f} %" for name in names)
+        assert shares == ", ".join(f"{name} {100 * probabilities[name]:.1f}\u00a0%" for name in names)
 
 
 def test_the_careful_cleaning_is_the_same(page: Any) -> None:

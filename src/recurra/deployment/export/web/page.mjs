@@ -68,7 +68,7 @@ const label = ({ label }) => (label === null ? "(not sure)" : Array.isArray(labe
 
 /** Of the label that is given; named where there may be several, or none and it is that of the nearest. */
 function probability({ label, probabilities }) {
-  const percent = (name) => `${(100 * probabilities[name]).toFixed(1)} %`;
+  const percent = (name) => `${(100 * probabilities[name]).toFixed(1)}\u00a0%`;
   if (typeof label === "string") return percent(label);
   const nearest = model.labels.reduce((best, name) => (probabilities[name] > probabilities[best] ? name : best));
   return (label?.length ? label : [nearest]).map((name) => `${name} ${percent(name)}`).join(", ");
