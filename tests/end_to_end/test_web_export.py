@@ -6,6 +6,7 @@ import contextlib
 import csv
 import itertools
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,16 +101,74 @@ def test_a_browser_answers_as_the_engine_does(page: Any, folder: Path) -> None:
         assert (min(left) == 1) is early
 
 
-def test_nothing_leaves_the_page(page: Any) -> None:
-    page.fill("#texts", "a warm and funny film\n\n<b>dull</b>, and dull again")
+def classify(page: Any) -> list[list[str]]:
+    """Classifies what stands in the box; returns the cells of the table."""
     page.click("#classify")
-    page.wait_for_selector("#results tbody tr:nth-child(2)")
-    assert page.locator("#results tbody tr").count() == 2
+    page.wait_for_selector("#classify:not([disabled])")
+    return [row.locator("td").all_inner_texts() for row in page.locator("#results tbody tr").all()]
+
+
+def save(page: Any) -> list[dict[str, str]]:
+    """The rows of the CSV file that the page gives."""
     with page.expect_download() as download:
         page.click("#save")
-    lines = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
-    assert lines[0].startswith("text,label,probability_") and len(lines) == 3
+    with Path(download.value.path()).open(encoding="utf-8-sig", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_nothing_leaves_the_page(page: Any) -> None:
+    page.fill("#texts", "a warm and funny film\n<b>dull</b>, and dull again")
+    assert len(classify(page)) == len(save(page)) == 2
     assert all(url.startswith(("http://127.0.0.1:", "data:", "blob:http://127.0.0.1:")) for url in page.requested)
+
+
+def test_rows_are_the_lines_of_the_file(page: Any, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_bytes("\ufeffa wärm film\r\n\r\n   \r\na dull one\r\n".encode())
+    page.set_input_files("#file", tmp_path / "texts.txt")
+    page.wait_for_function("document.getElementById('texts').value.includes('dull')")
+    assert [cells[0] for cells in classify(page)] == ["a wärm film", "", "", "a dull one"]
+    assert [row["text"] for row in save(page)] == ["a wärm film", "", "   ", "a dull one"]
+    assert page.inner_text("#status").startswith("4 texts (2 empty) in ")
+    page.fill("#texts", "\n  \n")
+    page.click("#classify")
+    assert page.inner_text("#problem") == "There is no text yet: type one."
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("texts.txt", "café déjà vu".encode("cp1252"), "texts.txt is not UTF-8; save it as UTF-8"),
+        ("texts.txt", "good".encode("utf-16"), "texts.txt is not UTF-8; save it as UTF-8"),
+        ("rows.CSV", b"text,label\ngood,1\n", "rows.CSV is a table, and this page reads one text a line"),
+    ],
+)
+def test_a_file_that_the_page_cannot_read_is_refused(
+    name: str, content: bytes, said: str, page: Any, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    page.fill("#texts", "as before")
+    page.set_input_files("#file", tmp_path / name)
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.inner_text("#problem").startswith(said) and page.input_value("#texts") == "as before"
+    classify(page)
+    assert page.is_hidden("#problem")
+
+
+def test_texts_stop_early_only_if_they_are_asked_to(page: Any, folder: Path) -> None:
+    texts = [text for text, _ in review_rows(20, seed=9)]
+    classifier = Classifier.from_export(folder)
+    page.fill("#texts", "\n".join(texts))
+    for early in (False, True):
+        page.set_checked("#early", early)
+        if early:
+            classifier.stop_early()
+        classify(page)
+        found = [[float(row[f"probability_{name}"]) for name in classifier.classes_] for row in save(page)]
+        assert np.abs(np.array(found) - classifier.predict_proba(texts)).max() < 1e-4
+        assert (" of 2 recurrences." in page.inner_text("#status")) is early
+    page.uncheck("#early")
+    unasked = page.evaluate(STEPS.replace("{ exits }", ""), [texts, None])
+    assert {answer["recurrences"] for answer in unasked["answers"]} == {2}
 
 
 @pytest.mark.parametrize("separator", [";", "json"])
@@ -126,13 +185,14 @@ def test_the_page_writes_several_labels_as_the_model_does(separator: str, browse
     classifier = Classifier.from_export(tmp_path / "web")
     with opened_page(browser, tmp_path / "web") as page:
         page.fill("#texts", "\n".join(texts))
-        page.click("#classify")
-        page.wait_for_selector(f"#results tbody tr:nth-child({len(texts)})")
-        with page.expect_download() as download:
-            page.click("#save")
-        with Path(download.value.path()).open(encoding="utf-8-sig", newline="") as stream:
-            written = [row["label"] for row in csv.DictReader(stream)]
-    assert written == classifier.decision.texts(classifier.predict_proba(texts))
+        shown, rows_saved = classify(page), save(page)
+        assert page.is_hidden("#early")
+    assert [row["label"] for row in rows_saved] == classifier.decision.texts(classifier.predict_proba(texts))
+    for (_, given, shares), row in zip(shown, rows_saved, strict=True):
+        probabilities = {name: float(row[f"probability_{name}"]) for name in classifier.classes_}
+        # Of each label that is given, or of the nearest.
+        names = [max(probabilities, key=probabilities.__getitem__)] if given == "(none)" else given.split(", ")
+        assert shares == ", ".join(f"{name} {100 * probabilities[name]:.1f}\u00a0%" for name in names)
 
 
 def test_the_careful_cleaning_is_the_same(page: Any) -> None:
@@ -165,6 +225,13 @@ def test_ids_of_ten_thousand_real_texts(page: Any, folder: Path, data_root: Path
     assert found == [ids[start:end].tolist() for start, end in itertools.pairwise(offsets)]
 
 
-def test_what_a_web_export_cannot_be(linear_run: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    said = refused("export", linear_run, "--format", "web", "--output", tmp_path / "web", "--quiet")
-    assert "linear model is not written as web" in said
+def test_what_a_web_export_cannot_be(run: Path, linear_run: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    runs = tmp_path / "runs"
+    for source in (run, linear_run):
+        shutil.copytree(source, runs / source.name)
+    # At once, before anything is computed or the precision is looked at.
+    said = refused("export", runs / "linear", "--format", "web", "--precision", "int8", "--output", tmp_path / "web")
+    assert said == (
+        "error: 'linear' is not written as web; take --format onnx, or export a Transformer, for example "
+        f"{runs / 'tiny'}\n"
+    )

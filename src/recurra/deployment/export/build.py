@@ -5,6 +5,7 @@ An export is held against the run's model on real rows before it takes its place
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import shutil
@@ -23,8 +24,9 @@ from transformers import PreTrainedTokenizerFast
 from recurra.core.environment import code_record
 from recurra.core.errors import AuditError, ConfigurationError, DataError, RecurraError, StorageError
 from recurra.core.files import atomic_folder, refuse_present, write_text
+from recurra.core.packed import RUNS_NAME
 from recurra.core.progress import Reporter
-from recurra.core.record import RECORD_NAME, DecisionRecord, LabelRunRecord, OneLabelRecord
+from recurra.core.record import RECORD_NAME, DecisionRecord, LabelRunRecord, OneLabelRecord, read_record
 from recurra.core.sealed import FileEntry, describe_file, sealed_model
 from recurra.data.cleaning import CLEANINGS, clean_texts, recorded_cleaning
 from recurra.data.configuration import DataConfig
@@ -38,7 +40,7 @@ from recurra.deployment.decision import LabelDecision, read_decision
 from recurra.deployment.engines import load_engine
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation, Engine, LinearEngine
 from recurra.deployment.engines.trained import JoinedEngine, TransformerEngine
-from recurra.deployment.export.formats import StoredPrecision, find_format, find_precision
+from recurra.deployment.export.formats import ExportFormat, StoredPrecision, find_format, find_precision
 from recurra.deployment.export.manifest import (
     RUN_RECORD_NAME,
     CalibrationRecord,
@@ -381,25 +383,23 @@ def export_run(
     precision, export_format = find_precision(options.format, options.precision), find_format(options.format)
     export_format.check_packages()
     record = read_run(run)
+    _check_kind(run, record, export_format)
     check_place(run, output, overwrite=options.overwrite)
     engine: Any = load_engine(sealed_model(run), precision="fp32", **recorded_reading(record.config))
     if isinstance(engine, LinearEngine):
         _check_linear(run, options)
+    elif isinstance(engine, TransformerEngine):
+        export_format.check_model(engine.model.config)
     rows = rows or choose_rows(record, options)
     if rows.note:
         reporter.say(f"not checked on the run's own rows: {rows.note}")
-    decision = read_decision(record.data.label_names, record.decision)
-    if options.abstain_below is not None:
-        decision = decision.abstaining_below(options.abstain_below)
-    agreement = None
-    if isinstance(engine, TransformerEngine):
-        export_format.check_model(engine.model.config)
-        agreement = _wanted_agreement(engine, decision, options, reporter)
+    decision = _decision(record, options)
+    agreement = _wanted_agreement(engine, decision, options, reporter)
     reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
     reference = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
-    vocabulary = None
+    written, vocabulary = reference, None
     if options.vocabulary is not None and isinstance(engine, TransformerEngine):
-        engine, reference, vocabulary = _trimmed(engine, record, rows, reference, options)
+        engine, written, vocabulary = _trimmed(engine, record, rows, reference, options)
         reporter.say(vocabulary.describe())
     with atomic_folder(output, replace=options.overwrite) as folder:
         reporter.say(f"writing {options.format} in {options.precision}")
@@ -415,16 +415,20 @@ def export_run(
         stored = StoredModel(format=options.format, precision=options.precision, **reading)
         # Read as a user's program will.
         exported = stored.open(folder)
-        check = compare_logits(
-            rows,
-            reference,
-            exported.logits(rows.texts, DEFAULT_BATCH_SIZE),
-            by=exported.computation,
-            reference_by=engine.computation,
-            decision=decision,
+        logits = exported.logits(rows.texts, DEFAULT_BATCH_SIZE)
+        # A smaller vocabulary was asked for, whatever it costs: storing alone is judged, both together are recorded.
+        stored_check, check = (
+            compare_logits(
+                rows, held, logits, by=exported.computation, reference_by=engine.computation, decision=decision
+            )
+            for held in (written, reference)
         )
-        if note := judge_check(check, precision, 1 if decision.exclusive else len(decision.label_names)):
-            reporter.say(note)
+        for note in (
+            judge_check(stored_check, precision, 1 if decision.exclusive else len(decision.label_names)),
+            "" if vocabulary is None else _describe_excess(check, precision),
+        ):
+            if note:
+                reporter.say(note)
         exits = None
         if agreement is not None:
             exit_rows = exit_rows or choose_exit_rows(record, options, rows)
@@ -463,6 +467,28 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
         raise StorageError(f"'{output}' is not an export of ours and is not replaced; choose another --output")
 
 
+def _decision(record: LabelRunRecord, options: ExportOptions) -> LabelDecision:
+    decision = read_decision(record.data.label_names, record.decision)
+    return decision if options.abstain_below is None else decision.abstaining_below(options.abstain_below)
+
+
+def _check_kind(run: Path, record: LabelRunRecord, export_format: ExportFormat) -> None:
+    """Refuses a linear model where the format takes none; names a Transformer's run on the same data beside it."""
+    if record.model.kind != "linear" or export_format.takes_linear:
+        return
+    runs, example = run.parent if run.parent.name == RUNS_NAME else run.parent / RUNS_NAME, ""
+    for file in sorted(runs.glob(f"*/{RECORD_NAME}")):
+        with contextlib.suppress(RecurraError):
+            other = read_record(file.parent)
+            if other.model.kind == "transformer" and other.data.name == record.data.name:
+                example = f", for example {file.parent}"
+                break
+    raise ConfigurationError(
+        f"'{record.model.preset}' is not written as {export_format.name}; take --format onnx, "
+        f"or export a Transformer{example}"
+    )
+
+
 def _check_linear(run: Path, options: ExportOptions) -> None:
     for name, value, reason in (
         ("--precision", None if options.precision == "fp32" else options.precision, "its weights are stored in fp32"),
@@ -495,6 +521,19 @@ def _trimmed(
     return smaller, logits, cost
 
 
+def _describe_excess(check: CheckRecord, precision: StoredPrecision) -> str:
+    """What an export with a smaller vocabulary loses, if more than one with the run's vocabulary is to."""
+    lost, most = check.lost_points or 0.0, precision.most_lost_points
+    if check.label_agreement >= precision.least_agreement and (most is None or lost <= most):
+        return ""
+    loses = f" and {loss}" if (loss := check.describe_loss()) else ""
+    points = "" if most is None else f" and lose at most {most} points"
+    return (
+        f"with the smaller vocabulary the export keeps {check.label_agreement:.2%} of the run's labels{loses}; "
+        f"with the whole one {precision.name} is to keep {precision.least_agreement:.1%}{points}; keep more pieces"
+    )
+
+
 def _tokens_read(texts: Sequence[str], engine: TransformerEngine) -> npt.NDArray[np.int64]:
     """Tokens that an engine reads of each text, ``(texts,)``."""
     _, offsets, counts = encode_windows(texts, engine.tokenizer, engine.max_length, engine.windows)
@@ -503,9 +542,11 @@ def _tokens_read(texts: Sequence[str], engine: TransformerEngine) -> npt.NDArray
 
 
 def _wanted_agreement(
-    engine: TransformerEngine, decision: LabelDecision, options: ExportOptions, reporter: Reporter
+    engine: Engine, decision: LabelDecision, options: ExportOptions, reporter: Reporter
 ) -> float | None:
     """The agreement to calibrate the exits to; none if the model has no exits, or its texts take all recurrences."""
+    if not isinstance(engine, TransformerEngine):
+        return None
     reason = "" if engine.windows == 1 else "read a text in one window"
     if not decision.exclusive:
         reason = "give each text one label"

@@ -75,6 +75,8 @@ class ExportFormat(ABC):
     precisions: ClassVar[tuple[StoredPrecision, ...]]
     weight_files: ClassVar[tuple[str, ...]]
     needs_torch: ClassVar[bool]
+    # Linear models, alone or beside an encoder.
+    takes_linear: ClassVar[bool] = True
     packages: ClassVar[tuple[str, ...]] = ()
     install: ClassVar[str] = ""
 
@@ -172,18 +174,14 @@ class WebFormat(OnnxFormat):
     """A graph with a page that computes it in the browser and sends nothing, for any static host."""
 
     name = "web"
+    takes_linear = False
 
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
-        if _words_of(engine) is not None:
-            raise ConfigurationError(f"'{record.model.preset}' is not written as {self.name}: take --format onnx")
         super().write(engine, record, precision, folder)
         _drop_exit_defaults(folder / MODEL_NAME)
         for asset in (Path(__file__).parent / "web").iterdir():
             shutil.copy(asset, folder)
         write_json(folder / "web.json", browser_steps(recorded_cleaning(record.config)))
-
-    def write_linear(self, model: LinearModel, folder: Path) -> None:  # noqa: ARG002
-        raise ConfigurationError(f"a linear model is not written as {self.name}; take --format onnx or safetensors")
 
 
 def _words_of(engine: TransformerEngine) -> LinearModel | None:

@@ -241,8 +241,7 @@ class ExportManifest(StoredModel, Sealed):
 
     Attributes:
         decision: How logits become labels; none takes the most probable label, by their softmax.
-        vocabulary: What a smaller vocabulary cost; none if it has the run's. The check is then against the run's model
-            with that vocabulary.
+        vocabulary: What a smaller vocabulary cost in FP32; none if it has the run's. The check counts it too.
     """
 
     schema_version: Literal[1] = 1

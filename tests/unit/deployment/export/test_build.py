@@ -22,6 +22,7 @@ from recurra.core.errors import AuditError, CheckpointError, ConfigurationError,
 from recurra.core.record import AuditResult, OneLabelRecord, read_record, write_record
 from recurra.core.sealed import seal_model
 from recurra.data.cleaning import clean_texts
+from recurra.data.corpora import recorded_split
 from recurra.data.tokenization import as_transformers, read_vocabulary, train_wordpiece, wordpiece
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export import formats
@@ -29,7 +30,7 @@ from recurra.deployment.export.build import export_run, trim
 from recurra.deployment.export.manifest import ExportManifest, ExportOptions, needs_torch, read_export
 from recurra.models.controls import LINEAR_NAME
 from recurra.models.controls.fitting import fit_static
-from reviews import review_rows, snapshot, write_csv, write_reviews
+from reviews import Command, review_rows, snapshot, write_csv, write_reviews
 from tiny import stir, tiny_model
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -141,6 +142,20 @@ def test_a_smaller_vocabulary_is_stored_with_its_table(run: Path, tmp_path: Path
     rows = load_file(tmp_path / "out" / "model.safetensors")["model.embeddings.token.weight"].shape[0]
     assert manifest.vocabulary is not None and rows == manifest.vocabulary.pieces < manifest.vocabulary.of
     assert Classifier.open(tmp_path / "out").predict(TEXTS).shape == (60,)
+
+
+def test_what_a_smaller_vocabulary_costs_is_held_against_the_run(run: Path, tmp_path: Path, command: Command) -> None:
+    said = command("export", run, "--vocabulary", 70, "--output", tmp_path / "out")
+    check = read_export(tmp_path / "out").check
+    split = recorded_split(read_record(run), "validation", None)
+    before, after = (Classifier.open(folder).predict(split.texts) for folder in (run, tmp_path / "out"))
+    truth = np.array(read_record(run).data.label_names)[split.labels]
+    assert (check.reference_accuracy, check.accuracy) == ((before == truth).mean(), (after == truth).mean())
+    assert check.label_agreement == (before == after).mean() < 0.9
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert f"| {check.accuracy:.4f}, the run's model {check.reference_accuracy:.4f} |" in card
+    kept = f"with the smaller vocabulary the export keeps {check.label_agreement:.2%} of the run's labels and loses "
+    assert kept in said.err and "with the whole one fp32 is to keep 99.9%; keep more pieces" in said.err
 
 
 # The card.

@@ -71,9 +71,10 @@ export class Classifier {
 
   /**
    * Classifies texts, in order. Each answer has `label` (null where the model abstains, a list where a text has any
-   * number of labels), `probabilities` by label, and `recurrences`, how many were computed.
+   * number of labels), `probabilities` by label, and `recurrences`, how many were computed: with `exits` a text stops
+   * early where the rule of the export lets it.
    */
-  async classify(texts, { exits = true, progress = () => {} } = {}) {
+  async classify(texts, { exits = false, progress = () => {} } = {}) {
     const rows = [];
     texts.forEach((text, owner) => this.encode(this.clean(text)).forEach((ids) => rows.push({ owner, ids })));
     const logits = texts.map(() => new Float64Array(this.labels.length));

@@ -9,13 +9,15 @@ async function load() {
     read += bytes;
     postMessage({ read });
   });
-  postMessage({ ready: { labels: classifier.labels, separator: classifier.decision.separator } });
+  const { labels, decision, recurrences, rule } = classifier;
+  postMessage({ ready: { labels, separator: decision.separator, recurrences, rule } });
 }
 
-onmessage = async ({ data: { id, texts } }) => {
+onmessage = async ({ data: { id, texts, exits } }) => {
   try {
     const started = performance.now();
     const answers = await classifier.classify(texts, {
+      exits,
       progress: (done, of) => postMessage({ id, done, of }),
     });
     postMessage({ id, answers, ms: performance.now() - started });
