@@ -104,6 +104,8 @@ def test_a_mistake_in_a_study_is_one_clear_line(values: dict[str, Any], message:
     with pytest.raises(ConfigurationError, match=message) as caught:
         spec(**{"models": ["baseline", "linear"], **values})
     assert "\n" not in str(caught.value)
+    # What is wrong with the whole is no key's value.
+    assert "'value'" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
