@@ -52,6 +52,7 @@ from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, PlannedRun, plan_study,
 from recurra.study.ray_executor import Cluster, RayExecutor
 from recurra.study.run import preflight, refuse_unheard_texts
 from recurra.study.spec import StudySpec, load_study
+from recurra.study.status import check_measure
 from recurra.study.workers import Workers
 from recurra.tasks.base import ENCODER, RunConfig, task, task_of_data
 from recurra.tasks.loaded_runs import LoadedRun
@@ -60,20 +61,6 @@ from recurra.tasks.study_data import Machine, StudyData
 from recurra.tasks.summary import Summary, plain
 
 _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME, RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME}
-
-
-def check_measure(spec: StudySpec, data: StudyData) -> None:
-    """Looks whether the data have what the study wants its models judged by.
-
-    Raises:
-        ConfigurationError: If there is no such measure, or no such label.
-        RecurraError: If the data cannot be used.
-    """
-    if spec.measure is None:
-        return
-    reporting = reporting_of(spec.task.name)
-    for config in spec.data:
-        reporting.asked(spec.questions, spec.task.label_names(config, data))
 
 
 def say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequence[str], reporter: Reporter) -> None:

@@ -148,6 +148,18 @@ def test_the_loss_by_position_is_that_of_the_model_called_block_by_block(trained
         assert f"{value:.4f}" in shown
 
 
+def test_under_a_stride_the_loss_by_position_is_not_that_of_the_first_window(
+    trained: TrainedRun, command: Command
+) -> None:
+    arguments = ("evaluate", trained.folder, "--stride", 4, "--by-position")
+    positions = command(*arguments, "--json").json["positions"]["final"]
+    assert set(positions["tokens"][:12]) == {1} and min(positions["tokens"][12:]) > 2
+    shown = command(*arguments).out.partition("loss by position, from token 13 of a window")[2]
+    for place in (12, 13, 15):
+        assert f"{positions['loss'][place]:.4f}" in shown
+    assert f"{positions['loss'][0]:.4f}" not in shown
+
+
 def test_the_harness_reads_a_run_as_our_evaluation_does(trained: TrainedRun, tmp_path: Path, command: Command) -> None:
     from recurra.study.harness import RecurraLM
 

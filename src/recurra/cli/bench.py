@@ -1,4 +1,4 @@
-"""``recurra bench``: a run or a preset against others of equal shape, side by side."""
+"""``recurra bench``: a classifier's run or preset against others of equal shape, side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from recurra.cli.output import present
 
 def bench(
     model: Annotated[
-        str, typer.Argument(metavar="RUN|PRESET", help="A run folder, a comparison or a preset.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RUN|PRESET", help="A classifier: its run folder, a comparison or a preset.", show_default=False
+        ),
     ],
     against: Annotated[
         list[str] | None,
@@ -27,7 +30,7 @@ def bench(
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Time forward passes of models side by side, batch by batch in turns.
+    """Time classifiers side by side, batch by batch in turns; language models: recurra exits, recurra generate.
 
     Example: recurra bench recurrent --against bert --against baseline
     """

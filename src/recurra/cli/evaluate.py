@@ -52,10 +52,7 @@ def evaluate(
     run = options.one_run(run)
     quieten_libraries()
     tune_allocator()
-    if is_export(run):
-        record = read_source_record(run)
-    elif (run / RECORD_NAME).exists():
-        record = read_any_record(run)
-    else:
+    if not is_export(run) and not (run / RECORD_NAME).exists():
         raise no_run(run)
+    record = read_source_record(run) if is_export(run) else read_any_record(run)
     present(task(record.task).evaluate(run, given, data_root), as_json=as_json)

@@ -144,7 +144,7 @@ class HashedSettings(Settings):
 
 def _first_problem(error: ValidationError, cls: type[BaseModel]) -> str:
     first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "value"
+    where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         allowed = _fields_at(cls, first["loc"][:-1])
         name = str(first["loc"][-1])
@@ -152,8 +152,11 @@ def _first_problem(error: ValidationError, cls: type[BaseModel]) -> str:
     if first["type"] == "missing":
         return f"key '{where}' is missing; add it"
     message = first["msg"].removeprefix("Value error, ")
+    message = f"{message[0].lower()}{message[1:]}"
+    if not where:
+        return message
     shown = json.dumps(first["input"], default=str, ensure_ascii=False)
-    return f"'{where}' is {shown[:120]}: {message[0].lower()}{message[1:]}"
+    return f"'{where}' is {shown[:120]}: {message}"
 
 
 def _fields_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Times models side by side: a run or a preset, and what it is held against, for instance BERT of equal shape."""
+"""Times classifiers side by side: a run or a preset, and what it is held against, for instance BERT of equal shape."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from recurra.data.tokenization import load_tokenizer, read_tokenizer
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.configuration import RecurraConfig
 from recurra.models.controls import holds_joined_model, holds_linear_model
+from recurra.models.folder import read_model_configuration
 from recurra.models.inference import PRECISIONS, check_precision, default_device, torch_threads
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import RecurraForSequenceClassification
-from recurra.models.names import PRESETS
+from recurra.models.names import LANGUAGE_PRESETS, PRESETS
 from recurra.models.presets import preset
 
 Inputs = dict[str, torch.Tensor]
@@ -111,6 +112,11 @@ def _models(names: Sequence[str]) -> dict[str, PreTrainedModel]:
             models[name] = RecurraForSequenceClassification(preset(name))
         elif holds_linear_model(_model_folder(name)) or holds_joined_model(_model_folder(name)):
             raise ConfigurationError(f"'{name}' is a linear model, which has no forward pass; give a Transformer's run")
+        elif name in LANGUAGE_PRESETS or (Path(name).is_dir() and _holds_language_model(_model_folder(name))):
+            raise ConfigurationError(
+                f"'{name}' is a language model, and bench times classifiers; 'recurra exits RUN' times its exits, "
+                "'recurra generate RUN PROMPT' each token"
+            )
         elif Path(name).is_dir():
             models[name] = load_classifier_model(_model_folder(name))
         else:
@@ -121,6 +127,10 @@ def _models(names: Sequence[str]) -> dict[str, PreTrainedModel]:
 def _model_folder(name: str) -> Path:
     folder = Path(name)
     return folder / "model" if (folder / "model").is_dir() else folder
+
+
+def _holds_language_model(folder: Path) -> bool:
+    return "CausalLM" in str(read_model_configuration(folder).get("architectures"))
 
 
 def _real_lengths(data: str, first: str, data_root: Path | None) -> tuple[list[int], str]:

@@ -247,8 +247,8 @@ def answer_contrasts(
     leaves out 0; and the seeds of the two models do not overlap. Rows speak for other data, seeds for another training:
     with one seed, a difference counts by rows only.
 
-    By seeds, it counts if the paired t-test has p below 0.05 after Holm's correction over all pairs of the table, so
-    that a contrast never claims what the test of its pair does not.
+    By seeds, the paired t-test takes the place of the bootstrap, corrected over all pairs of the table, so that a
+    contrast never claims what the test of its pair does not; the seeds must not overlap either.
 
     Args:
         key: The table. A side that names a precision is looked up in the table of that precision; the contrast belongs
@@ -404,12 +404,10 @@ def _verdict(line: Comparison, against: Sequence[str]) -> Verdict:
 
 def _against(line: Comparison, measure: Measure) -> list[str]:
     """What speaks against a difference."""
-    reasons, beyond = [], line.p_holm is not None and line.p_holm >= SIGNIFICANCE_LEVEL
-    if not measure.paired_by_rows:
-        could = f"other seeds could turn it round (p {p_value(line.p_holm)}, corrected over all pairs)"
-        return [could] if beyond else []
-    if beyond:
-        reasons.append(f"other rows could turn it round (p {p_value(line.p_holm)})")
+    beyond = line.p_holm is not None and line.p_holm >= SIGNIFICANCE_LEVEL
+    if beyond and not measure.paired_by_rows:
+        return [f"other seeds could turn it round (p {p_value(line.p_holm)}, corrected over all pairs)"]
+    reasons = [f"other rows could turn it round (p {p_value(line.p_holm)})"] if beyond else []
     # Of the many pairs, which nobody named before, the seeds' ranges are asked alone.
     if line.name and line.half is not None and abs(line.gap) <= line.half:
         reasons.append("the interval over seeds holds 0")

@@ -257,8 +257,7 @@ def _load_protocol(spec: StudySpec, entry: str | dict[str, Any]) -> ProtocolConf
     if isinstance(entry, str):
         return spec.task.load_protocol(entry, spec.protocol_overrides)
     own = {key: value for key, value in entry.items() if key not in ("base", "models")}
-    values = {**spec.task.load_protocol(entry["base"]).plain(), **own, **spec.protocol_overrides}
-    return ProtocolConfig.parse(values, source=f"protocol '{entry['name']}'")
+    return spec.task.load_protocol(entry["base"], {**own, **spec.protocol_overrides})
 
 
 def load_study(path: Path | str, assignments: Iterable[str] = ()) -> StudySpec:

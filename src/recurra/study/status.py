@@ -29,7 +29,9 @@ from recurra.study.executor import threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, plan_exports
 from recurra.study.plan import PlannedRun, plan_study
 from recurra.study.spec import StudySpec, load_study
+from recurra.tasks import part_of
 from recurra.tasks.base import RunConfig
+from recurra.tasks.reporting import Reporting
 from recurra.tasks.runs import model_name
 from recurra.tasks.study_data import StudyData
 
@@ -173,6 +175,20 @@ def _remaining(runs: Sequence[PlannedRun]) -> float | None:
     return seconds_left([*under_way, *((run.config, whole[model_key(run.config)]) for run in waiting)], len(running))
 
 
+def check_measure(spec: StudySpec, data: StudyData) -> None:
+    """Looks whether the data have what the study wants its models judged by.
+
+    Raises:
+        ConfigurationError: If there is no such measure, or no such label.
+        RecurraError: If the data cannot be used.
+    """
+    if spec.measure is None:
+        return
+    reporting: Reporting = part_of(spec.task.name, "reporting")
+    for config in spec.data:
+        reporting.asked(spec.questions, spec.task.label_names(config, data))
+
+
 def plan_with_cost(
     spec: StudySpec,
     output: Path,
@@ -188,7 +204,7 @@ def plan_with_cost(
     Data that cannot be had are no error here: the plan is shown without costs, and why.
 
     Raises:
-        ConfigurationError: If a model of the study has an impossible shape.
+        ConfigurationError: If a model of the study has an impossible shape, or there is no such measure.
     """
     runs = plan_study(spec, output)
     exports = plan_exports(spec, output, runs)
@@ -205,6 +221,8 @@ def plan_with_cost(
 
     costs, note = None, ""
     try:
+        if cost:
+            check_measure(spec, data)
         costs = cost_plan(runs, data, measure if calibrated else None) if cost else None
     except ConfigurationError:
         # No data would cure it, and `run` refuses it too.

@@ -181,7 +181,7 @@ def contrasts(table: TableSummary) -> Table:
     )
     by_seeds = (
         "Distinguishable means: the paired t-test over seeds has p below 0.05 after Holm's correction over all pairs "
-        "of models of the table. Another text could turn out differently."
+        "of models of the table, and the seeds do not overlap. Another text could turn out differently."
     )
     rows = _compared(table.contrasts, measure)
     note = (
@@ -284,8 +284,8 @@ def _tests_note(table: TableSummary) -> str:
     if not measure.paired_by_rows:
         return (
             f"Paired t-tests of {measure.in_text} over seeds, in {measure.unit}; p corrected by Holm over all pairs of "
-            "the table. A model without a seed is held against every seed of the other. Other data could turn out "
-            "differently."
+            "the table, and seeds must not overlap. A model without a seed is held against every seed of the other. "
+            "Other data could turn out differently."
         )
     return (
         f"All on the same {table.headline_split} rows: a bootstrap draws them, {measure.in_text} is averaged over a "

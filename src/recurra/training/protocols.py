@@ -244,7 +244,9 @@ def load_protocol(
         protocol = ProtocolConfig.load(name)
     else:
         raise ConfigurationError(unknown("protocol", name, [*known, "a .yaml file"]))
-    return ProtocolConfig.parse({**protocol.plain(), **changes}, source=f"protocol '{name}'") if changes else protocol
+    if not changes:
+        return protocol
+    return ProtocolConfig.parse({**protocol.plain(), **changes}, source=f"protocol '{changes.get('name', name)}'")
 
 
 # What the training of a language model does not do, and the value that asks for nothing.

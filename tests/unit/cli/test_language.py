@@ -214,3 +214,21 @@ def test_a_study_of_both_tasks_is_refused(values: dict[str, object], message: st
 def test_a_model_of_the_other_task_is_refused_before_any_run() -> None:
     with pytest.raises(ConfigurationError, match=r"'recurrent' classifies texts, and 'wikitext-2-v1' is running text"):
         expand(spec(models=["crt-tiny", "recurrent"]))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"protocol_overrides": ["class_weights=balanced"]}, r"'class_weights' is balanced: for classifiers"),
+        (
+            {"protocols": [{"name": "mine", "base": "tuned", "exit_distillation": 0.5}]},
+            r"'exit_distillation' is 0.5: for classifiers",
+        ),
+        ({"models": [{"name": "both-ways", "preset": "crt-tiny", "causal": False}]}, "'causal' is False; allowed"),
+    ],
+)
+def test_what_no_language_model_is_trained_with_shows_when_the_plan_is_made(
+    values: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        expand(spec(**values))

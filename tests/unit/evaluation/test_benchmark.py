@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
+from language_folders import write_language_model
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import LatencyRecord, read_record
 from recurra.data.tokenization import SPECIAL_TOKENS
@@ -107,3 +108,11 @@ def test_what_cannot_be_timed_is_refused(names: list[str], lengths: list[int], m
     with pytest.raises(ConfigurationError) as refusal:
         benchmark(names, lengths=lengths)
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("heads", ["tied", "separate"])
+def test_language_models_are_called_so(heads: str, tmp_path: Path) -> None:
+    write_language_model(tmp_path / "run" / "model", heads=heads)
+    for name in ("crt-tiny", str(tmp_path / "run"), str(tmp_path / "run" / "model")):
+        with pytest.raises(ConfigurationError, match=r"is a language model, and bench times classifiers; 'rec"):
+            benchmark([name])

@@ -48,7 +48,7 @@ def test_a_pair_is_scipys_paired_test(losses: list[tuple[float, float]]) -> None
 def test_only_seeds_that_both_have_are_paired_and_all_pairs_are_corrected_together() -> None:
     losses = {
         "a": {0: 4.0, 1: 4.1, 2: 4.05},
-        "b": {0: 4.2, 1: 4.31, 2: 4.24, 7: 1.0},
+        "b": {0: 4.2, 1: 4.31, 2: 4.24, 7: 9.0},
         "c": {1: 4.4},
         "d": {9: 4.0},
     }
@@ -122,6 +122,14 @@ def test_a_contrast_by_seeds_is_its_pair_and_claims_no_more() -> None:
     assert (line["low"], line["high"], line["odds_ratio"]) == (None, None, None)
     assert (line["verdict"] == "distinguishable") == pair.supported is True
     assert line["statement"].startswith("loops: b is 0.2000 ± 0.0248 nats a token above (worse than) a on test; ")
+
+
+def test_a_gap_within_the_seeds_is_not_distinguishable() -> None:
+    """Every seed puts a ahead by the same, and still seed 0 of b beats seed 1 of a."""
+    tests, (line,) = answer({"a": {0: 5.8114, 1: 5.8437}, "b": {0: 5.8225, 1: 5.8542}})
+    assert tests[0].p_holm is not None and tests[0].p_holm < 0.05
+    assert not tests[0].supported and line["verdict"] == "not distinguishable"
+    assert "not distinguishable at n = 2: the seeds overlap." in line["statement"]
 
 
 def test_what_leaks_is_held_against_nobody_and_the_contrast_says_why() -> None:

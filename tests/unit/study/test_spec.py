@@ -104,6 +104,8 @@ def test_a_mistake_in_a_study_is_one_clear_line(values: dict[str, Any], message:
     with pytest.raises(ConfigurationError, match=message) as caught:
         spec(**{"models": ["baseline", "linear"], **values})
     assert "\n" not in str(caught.value)
+    # What is wrong with the whole is no key's value.
+    assert "'value'" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,7 @@ def test_a_mistake_in_a_study_is_one_clear_line(values: dict[str, Any], message:
         ({"models": ["nowhere.yaml"]}, "cannot read 'nowhere.yaml'"),
         ({"protocols": ["papre"]}, r"\(did you mean 'paper'\?\)"),
         ({"protocol_overrides": ["epochs=3"]}, r"unknown key 'epochs' \(did you mean 'max_epochs'\?\)"),
+        ({"protocols": [{"name": "mine", "base": "tuned", "epochs": 3}]}, "protocol 'mine': unknown key 'epochs'"),
     ],
 )
 def test_a_mistake_shows_when_the_plan_is_made(values: dict[str, Any], message: str) -> None:

@@ -135,18 +135,23 @@ def head_table(title: str, metrics: Mapping[str, LanguageMetricsRecord]) -> Tabl
 
 
 def position_table(title: str, positions: Mapping[str, PositionLoss]) -> Table:
-    """A row a head: nats a token at the first, the middle and the last position, and at all but the last."""
-    rows = []
+    """A row a head: nats a token at the first, the middle and the last position, and at all but the last.
+
+    Under a stride most windows score their last tokens alone: the first position is where these begin, and the title
+    says it.
+    """
+    rows, first = [], 0
     for name, found in positions.items():
+        first = next(place for place, count in enumerate(found.tokens) if 2 * count >= max(found.tokens))
         last = len(found.loss) - 1
         places = {
-            "First": found.loss[0],
-            "Middle": found.loss[last // 2],
+            "First": found.loss[first],
+            "Middle": found.loss[(first + last) // 2],
             "Last": found.loss[last],
             "All but the last": found.mean(slice(0, last)),
         }
         rows.append({"Head": name} | {place: decimal(loss) for place, loss in places.items()})
-    return Table("positions", title, rows)
+    return Table("positions", f"{title}, from token {first + 1} of a window" if first else title, rows)
 
 
 def _perplexity(value: float | None) -> str:

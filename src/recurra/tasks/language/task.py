@@ -33,7 +33,7 @@ from recurra.tasks.exits import ExitSubject
 from recurra.tasks.language.data import check_context, language_configuration, load_run_text, running
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.tables import CommandResult, Table
-from recurra.training.protocols import LANGUAGE_PROTOCOLS, check_language_protocol
+from recurra.training.protocols import LANGUAGE_PROTOCOLS, ProtocolConfig, check_language_protocol
 
 # A preset with this table is meant for GPT-2's tokenizer, the others for one trained on the corpus.
 _GPT2_VOCABULARY = 50257
@@ -67,6 +67,20 @@ class LanguageTask(Task):
             f"'{model}' is a language model, and '{data_name}' is not running text{hint}; "
             "give it running text (wikitext-2, english_novels, a .txt file)"
         )
+
+    def load_protocol(self, name: str, changes: Mapping[str, Any] | None = None) -> ProtocolConfig:
+        """Also refuses what a protocol asks for and language models do not train with."""
+        protocol = super().load_protocol(name, changes)
+        check_language_protocol(protocol)
+        return protocol
+
+    def check_model(self, model: str, overrides: Mapping[str, Any], data_name: str) -> None:
+        """Also refuses one that is not causal, which the model would refuse once it is built."""
+        super().check_model(model, overrides, data_name)
+        if not overrides.get("causal", True):
+            raise ConfigurationError(
+                f"model '{model}': 'causal' is {overrides['causal']}; allowed for a language model: true"
+            )
 
     def label(self, model: str, overrides: Mapping[str, Any]) -> str:
         """The model's name; that of one that reads the future by its shape says so."""
@@ -167,7 +181,6 @@ class LanguageTask(Task):
         return DataCost([], count_lengths(samples.lengths), vocab_size=len(tokenizer))
 
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
-        check_language_protocol(config.protocol)
         text = running(config.data)
         load_run_text(text, data)
         if text.tokenizer != TRAINED:

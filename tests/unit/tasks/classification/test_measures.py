@@ -16,14 +16,15 @@ from sklearn.metrics import accuracy_score, average_precision_score, balanced_ac
 
 from factories import RunFactory
 from recurra.core.errors import ConfigurationError, RunError
+from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.evaluation.significance import paired_bootstrap_by_class
 from recurra.report.render import terminal_tables
 from recurra.report.statistics import Rows, bootstrap_gap
-from recurra.reported_study import check_measure
 from recurra.study.spec import StudySpec
+from recurra.study.status import check_measure, plan_with_cost
 from recurra.tasks import questions
 from recurra.tasks.classification.measures import (
     balanced_accuracy,
@@ -291,8 +292,13 @@ def test_costs_are_read_up_to_a_limit_whatever_size_a_file_has(monkeypatch: pyte
         ({"measure": "cost:no.csv"}, "cannot read the costs 'no.csv': No such file"),
     ],
 )
-def test_what_the_data_do_not_have_is_refused_before_anything_starts(values: dict, message: str) -> None:
+def test_what_the_data_do_not_have_is_refused_before_anything_starts(
+    values: dict, message: str, tmp_path: Path
+) -> None:
+    def study() -> StudySpec:
+        return StudySpec.parse({"name": "x", "data": [{"name": "demo"}], "models": ["linear"], **values})
+
     with pytest.raises(ConfigurationError, match=message):
-        check_measure(
-            StudySpec.parse({"name": "x", "data": [{"name": "demo"}], "models": ["linear"], **values}), StudyData()
-        )
+        check_measure(study(), StudyData())
+    with pytest.raises(ConfigurationError, match=message):
+        plan_with_cost(study(), tmp_path, StudyData(), reporter=Reporter(quiet=True))
