@@ -89,6 +89,14 @@ def test_words_are_told_what_they_do(server: Running, folders: dict[str, Path]) 
     assert server.classify("!!", explain=True)["words"] == []
 
 
+def test_texts_that_are_longer_than_the_model_reads_are_marked_if_that_is_asked_for(server: Running) -> None:
+    texts = [TEXTS[0], "good " * 2_000, ""]
+    assert [one.get("cut") for one in server.classify(texts, model="tiny", cut=True)] == [None, True, None]
+    # A linear model reads all.
+    assert not any("cut" in one for one in server.classify(texts, model="other", cut=True))
+    assert not any("cut" in one for one in server.classify(texts, model="tiny"))
+
+
 def test_explaining_stays_within_the_limits() -> None:
     model, engine = prompt_model()
     words = "a b c d e f g h i j k l m n o p"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,11 @@ from recurra.deployment.engines.computation import (
     Trace,
     trace_of,
 )
-from recurra.deployment.explanation import WORD
 from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export, read_run, refuse_precision
 from recurra.models.exits.rules import ExitRule
+
+# How often a longer part of a text is cleaned, to find how much of it a model can read.
+_CLEANINGS = 8
 
 
 class Classifier:
@@ -239,16 +242,24 @@ class Classifier:
             return np.zeros(len(texts), dtype=np.bool_)
         return self.engine.are_cut(clean_texts(texts, self.cleaning))
 
-    def most_words(self, text: str) -> int | None:
-        """No fewer than the words that the model can read of a text; none where it reads all.
+    def most_read(self, text: str) -> int | None:
+        """Before which character the part of a text ends that the model can read; none if it may read all.
 
-        A word gives a token at least, unless the cleaning takes it out.
+        What stands between spaces gives a token at least, unless the cleaning takes it out; most texts have more.
         """
         length = self.engine.max_length
         if self.engine.reads_all or length is None:
             return None
-        removed = len(WORD.findall(text)) - len(WORD.findall(clean_text(text, self.cleaning)))
-        return self.engine.windows * length + max(removed, 0)
+        ends = [match.end() for match in re.finditer(r"\S+", text)]
+        most = words = self.engine.windows * length
+        for _ in range(_CLEANINGS):
+            if words >= len(ends):
+                break
+            lacking = most - len(clean_text(text[: ends[words - 1]], self.cleaning).split())
+            if lacking <= 0:
+                return ends[words - 1]
+            words += lacking
+        return None
 
     def stream(self, chunks: Iterable[Sequence[str]]) -> Iterator[npt.NDArray[np.float64]]:
         """Yields the probabilities of each chunk of texts; holds one chunk at a time."""

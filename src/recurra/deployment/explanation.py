@@ -9,7 +9,6 @@ does not see.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +24,7 @@ MOST_PARTS = 64
 # Texts that are explained together.
 _TOGETHER = 16
 # Letters and digits, apostrophes between them; or what is neither those nor common punctuation, as signs and emoji.
-WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s!-/:-@\[-`{-~…“”‘’–—]+")
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s!-/:-@\[-`{-~…“”‘’–—]+")
 _DIGITS = 6
 
 Probabilities = npt.NDArray[np.float64]
@@ -91,14 +90,14 @@ def strongest(words: Sequence[WordEffect], count: int) -> list[WordEffect]:
     return sorted((word for word in words if word.effect > 0), key=lambda word: -word.effect)[:count]
 
 
-def spans_of(text: str, most: int = MOST_PARTS, words: int | None = None) -> list[Span]:
+def spans_of(text: str, most: int = MOST_PARTS, end: int | None = None) -> list[Span]:
     """First and last character of each word; of a text with more than ``most`` words those of runs of words.
 
-    Of a text of which only the first ``words`` may be read, these alone.
+    Words behind the character ``end`` are left out.
     """
-    found = [match.span() for match in itertools.islice(WORD.finditer(text), words)]
-    size = -(-len(found) // most)
-    return [(run[0][0], run[-1][1]) for run in (found[at : at + size] for at in range(0, len(found), max(size, 1)))]
+    words = [match.span() for match in _WORD.finditer(text, 0, len(text) if end is None else end)]
+    size = -(-len(words) // most)
+    return [(run[0][0], run[-1][1]) for run in (words[at : at + size] for at in range(0, len(words), max(size, 1)))]
 
 
 def without(text: str, span: Span) -> str:
@@ -144,16 +143,16 @@ def explain(
     texts: Sequence[str],
     probabilities: Probabilities,
     decision: LabelDecision,
-    most_words: Callable[[str], int | None] = lambda _: None,
+    most_read: Callable[[str], int | None] = lambda _: None,
 ) -> list[Explanation]:
     """Explains the labels of texts, of which these are the probabilities ``(texts, labels)``.
 
-    ``most_words`` says how many words of a text can be read at most.
+    ``most_read`` says before which character the part of a text ends that can be read.
     """
     explanations = []
     for start in range(0, len(texts), _TOGETHER):
         part = slice(start, start + _TOGETHER)
-        spans = [spans_of(text, words=most_words(text)) for text in texts[part]]
+        spans = [spans_of(text, end=most_read(text)) for text in texts[part]]
         changed = predict([without(text, span) for text, own in zip(texts[part], spans, strict=True) for span in own])
         explanations += explanations_of(texts[part], spans, probabilities[part], changed, decision)
     return explanations

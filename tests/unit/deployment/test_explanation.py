@@ -63,7 +63,7 @@ def test_a_long_text_is_taken_in_runs_of_words() -> None:
     spans = spans_of(text)
     assert 60 <= len(spans) <= MOST_PARTS and {len(text[a:b].split()) for a, b in spans[:-1]} == {16}
     assert spans[0][0] == 0 and spans[-1][1] == len(text)
-    read = spans_of(text, words=MOST_PARTS)
+    read = spans_of(text, end=len(" ".join(text.split()[:MOST_PARTS])))
     assert [text[start:end] for start, end in read] == text.split()[:MOST_PARTS]
 
 
@@ -79,7 +79,7 @@ def test_an_effect_is_the_probability_that_the_label_loses(classifier: Classifie
         computed.append(len(asked))
         return classifier.predict_proba(asked)
 
-    cut = explain(predict, many, said, classifier.decision, lambda _: 2)
+    cut = explain(predict, many, said, classifier.decision, lambda text: len(" ".join(text.split()[:2])))
     found = explain(predict, many, said, classifier.decision)
     assert [one.labels[0].words for one in cut] == [one.labels[0].words[:2] for one in found]
     assert len(found) == len(many) and len(computed) > 1 and max(computed) <= 1024

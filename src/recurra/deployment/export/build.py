@@ -508,7 +508,7 @@ def _trimmed(
     if isinstance(engine, JoinedEngine):
         smaller = JoinedEngine.of(smaller, engine.words)
     logits = smaller.logits(rows.texts, DEFAULT_BATCH_SIZE)
-    decision = read_decision(record.data.label_names, record.decision)
+    decision = _decision(record, options)
     before, after = (_tokens_read(rows.texts, model) for model in (engine, smaller))
     cost = VocabularyRecord(
         pieces=len(smaller.tokenizer),

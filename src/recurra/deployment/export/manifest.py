@@ -241,7 +241,7 @@ class ExportManifest(StoredModel, Sealed):
 
     Attributes:
         decision: How logits become labels; none takes the most probable label, by their softmax.
-        vocabulary: What a smaller vocabulary cost in FP32; none if it has the run's. The check counts it too.
+        vocabulary: What a smaller vocabulary cost in FP32; none if it has the run's. The check counts it since 0.3.0.
     """
 
     schema_version: Literal[1] = 1

@@ -336,7 +336,7 @@ def write_stream(
         probabilities = classifier.predict_proba(chunk.texts)
         explanations = None
         if explain_words is not None:
-            whole = explain(classifier.predict_proba, chunk.texts, probabilities, decision, classifier.most_words)
+            whole = explain(classifier.predict_proba, chunk.texts, probabilities, decision, classifier.most_read)
             explanations = [explanation.strongest(explain_words) for explanation in whole]
         writer.write(PredictedRows(chunk.texts, probabilities, chunk.columns, explanations))
         counts.rows += len(chunk.texts)

@@ -226,7 +226,7 @@ class Application:
 
     async def _results(self, query: ClassifyRequest, request: Request) -> list[ModelResult]:
         texts, after = query.texts, None if query.exit_after is None else int(query.exit_after)
-        extras = Extras(query.exit_rule is not None or after is not None, query.recurrences, after)
+        extras = Extras(query.exit_rule is not None or after is not None, query.recurrences, after, query.cut)
         # From here on to the last text that is submitted nothing is waited for: these models answer, or none.
         models = self._models.chosen(query.model_names(self._models.names))
         for model in models:
@@ -245,7 +245,7 @@ class Application:
         try:
             futures.extend(model.batcher.submit(texts, extras) for model in models)
             if changed:
-                rest_extras = replace(extras, recurrences=False)
+                rest_extras = replace(extras, recurrences=False, cut=False)
                 futures.extend(model.batcher.submit(changed, rest_extras, admitted=True) for model in models)
             request.state.counts = {
                 "models": [model.description.name for model in models],
@@ -325,10 +325,10 @@ def _occluded_spans(texts: Sequence[str], models: Sequence[ServedModel], limits:
     """
     characters = max(1, sum(map(len, texts)))
     most = min(MOST_PARTS, limits.max_texts // len(texts), limits.max_body_bytes // characters)
-    words = ([model.classifier.most_words(text) for model in models] for text in texts)
+    ends = ([model.classifier.most_read(text) for model in models] for text in texts)
     return [
         spans_of(text, max(1, most), None if None in read else max(filter(None, read)))
-        for text, read in zip(texts, words, strict=True)
+        for text, read in zip(texts, ends, strict=True)
     ]
 
 

@@ -41,6 +41,7 @@ class Extras:
     exits: bool = False
     recurrences: bool = False
     exit_after: int | None = None
+    cut: bool = False
 
 
 Name = Annotated[str, Meta(min_length=1)]
@@ -62,6 +63,7 @@ class ClassifyRequest(Struct, frozen=True, forbid_unknown_fields=True):
         explain: Also give the effect of each word: each text is computed once more for each of its words, 64 times at
             most, and all texts together no more often than a request may have texts; beyond that, runs of words are
             left out. Multi-label models give it for each label of a text.
+        cut: Also mark texts that are longer than a model reads; long texts are split into tokens once more for it.
     """
 
     text: str | Annotated[list[str], Meta(min_length=1)]
@@ -72,6 +74,7 @@ class ClassifyRequest(Struct, frozen=True, forbid_unknown_fields=True):
     recurrences: bool = False
     abstain_below: Annotated[float, Meta(ge=0, le=1)] | None = None
     explain: bool = False
+    cut: bool = False
 
     @property
     def texts(self) -> list[str]:
@@ -110,8 +113,8 @@ class Prediction(Struct, omit_defaults=True):
         probabilities: By label; they add up to 1, but of a multi-label model.
         abstained: With 'abstain_below', or if the export holds labels to a precision: whether the highest probability
             is lower.
-        cut: True if the text is longer than the model reads.
-        words: With 'explain': in the order of the text, as far as the model reads it.
+        cut: If asked for: true if the text is longer than the model reads.
+        words: With 'explain': in the order of the text; what is far behind the part that the model reads is left out.
         words_by_label: The same of a multi-label model: for each of the text's labels, at most 20.
         exited_after: With 'exit_rule' or 'exit_after': recurrences that the text took; the label is of there.
         recurrences: If asked for: the prediction after each recurrence with a head, the last included.
@@ -341,6 +344,7 @@ _ALLOWED = {
     "recurrences": "true or false",
     "abstain_below": "a number from 0 to 1, or null",
     "explain": "true or false",
+    "cut": "true or false",
 }
 
 
@@ -397,11 +401,12 @@ def _shortened(word: str) -> str:
 
 
 def answer(classifier: Classifier, texts: list[str], extras: Extras) -> Classified:
-    """Asks a model, also which texts it cuts; extras that it cannot give are left out.
+    """Asks a model; extras that it cannot give are left out.
 
     A model without a rule of its own goes all the way, and says so; one without recurrences has nothing to say of them.
     """
-    return replace(_classified(classifier, texts, extras), cut=classifier.are_cut(texts))
+    answers = _classified(classifier, texts, replace(extras, cut=False))
+    return replace(answers, cut=classifier.are_cut(texts)) if extras.cut else answers
 
 
 def _classified(classifier: Classifier, texts: list[str], extras: Extras) -> Classified:

@@ -65,7 +65,9 @@ function readTable(text, name) {
   const declared = /^"?sep=(.)"?\s*$/i.exec(first);
   if (declared) text = text.slice(from + first.length + 1);
   const separator = declared ? declared[1] : separatorOf(first, /\.csv$/i.test(name) ? "," : "\t");
+  if (text.includes("\0")) throw new Error("The file holds NUL characters, as text in UTF-16 does: save it as UTF-8.");
   const records = recordsOf(text, separator, { quoted: !(separator === "\t" && quotesAreText(text, separator)) });
+  if (records.length) records[0] = records[0].map((name) => name.trim());
   if (records.length < 2) throw new Error("The file has no rows under its header.");
   const odd = records.findIndex((record) => record.length !== records[0].length);
   if (odd > 0) throw new Error("Record " + (odd + 1) + " has " + records[odd].length + " cells and the header " + records[0].length + ".");

@@ -13,7 +13,6 @@ from recurra import Classifier
 from recurra.core.errors import ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.deployment.engines import load_engine
-from recurra.deployment.explanation import spans_of
 from recurra.deployment.export.build import trim
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.models.exits.rules import ConfidenceRule
@@ -75,15 +74,18 @@ def test_logits_are_the_mean_over_windows_alone_and_in_any_batch(folder: Path, k
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
 def test_what_is_behind_the_part_that_is_read_counts_for_nothing(folder: Path, kind: str) -> None:
     model = classifier(folder, kind)
-    texts = [*MIXED, "<br/>Great " * 90]
+    marks = "مُحَمَّدٌ नमस्ते ba\u200bd " * 6
+    texts = [*MIXED, "<br/>Great " * 90, marks]
     logits = model.logits(texts)
     cut = model.are_cut(texts)
     assert set(cut.tolist()) == {True, False}
     same = np.isclose(model.logits([f"{text} bad" for text in texts]), logits, atol=1e-5).all(axis=1)
     assert cut.tolist() == same.tolist()
     long = [text for text, is_cut in zip(texts, cut, strict=True) if is_cut]
-    read = [text[: spans_of(text, words=model.most_words(text))[-1][1]] for text in long]
+    read = [text[: model.most_read(text)] for text in long]
     assert sum(map(len, read)) < sum(map(len, long))
+    # What is read whole is explained whole, marks that are no letters of their own included.
+    assert all(model.most_read(text) is None for text, is_cut in zip(texts, cut, strict=True) if not is_cut)
     assert model.logits([f"{text} bad" for text in read]) == pytest.approx(logits[cut], abs=1e-5)
 
 

@@ -20,7 +20,7 @@ from recurra.deployment.serving.limits import Refusal, ServerLimits
 K = 1024
 LIMITS = ServerLimits(max_texts=5, max_characters=40_000)
 SMALL = ServerLimits(max_body_bytes=10 * K, max_held_bytes=16 * K, body_timeout_s=5)
-KEYS = "text, model, exit_rule, exit_after, recurrences, abstain_below, explain"
+KEYS = "text, model, exit_rule, exit_after, recurrences, abstain_below, explain, cut"
 TEXT = "must be a string or a list of strings, one at least"
 NUMBER = "'abstain_below' must be a number from 0 to 1, or null"
 MISTAKES = {
@@ -30,6 +30,7 @@ MISTAKES = {
     b'{"text": []}': f"'text' {TEXT}: expected `array` of length >= 1",
     b'{"text": 1, "text": ["a"]}': f"'text' {TEXT}: expected `str | array`, got `int`",
     b'{"text": "a", "recurrences": 1}': "'recurrences' must be true or false: expected `bool`, got `int`",
+    b'{"text": "a", "cut": 1}': "'cut' must be true or false: expected `bool`, got `int`",
     b'{"text": "a", "exit_rule": "x"}': "'exit_rule' must be 'calibrated' or null: invalid enum value 'x'",
     b'{"text": "a", "abstain_below": 1.5}': f"{NUMBER}: expected `float` <= 1.0",
     b'{"text": "a", "abstain_below": true}': f"{NUMBER}: expected `float | null`, got `bool`",

@@ -53,15 +53,15 @@ element("file").addEventListener("change", async ({ target }) => {
 element("save").addEventListener("click", save);
 
 async function read(file) {
-  if (/\.(csv|tsv|jsonl?)$/i.test(file.name)) {
+  if (/\.(csv|tsv|tab|jsonl?|ndjson)$/i.test(file.name)) {
     throw new Error(`${file.name} is a table, and this page reads one text a line; paste the column of texts, or use recurra predict`);
   }
   const content = await file.arrayBuffer();
   try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(content);
-  } catch {
-    throw new Error(`${file.name} is not UTF-8; save it as UTF-8`);
-  }
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(content);
+    if (!text.includes("\0")) return text;
+  } catch { /* told below */ }
+  throw new Error(`${file.name} is not UTF-8; save it as UTF-8`);
 }
 
 const label = ({ label }) => (label === null ? "(not sure)" : Array.isArray(label) ? label.join(", ") || "(none)" : label);
