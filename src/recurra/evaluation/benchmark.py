@@ -78,12 +78,12 @@ def benchmark(
     check_precision(precision)
     with torch_threads(threads):
         models = _models(names)
+        longest = min(int(model.config.max_position_embeddings) for model in models.values())
         if data is None:
             counts = [length for length in lengths for _ in range(ROWS_A_LENGTH)]
             source = f"made-up rows of {', '.join(map(str, lengths))} tokens"
         else:
-            counts, source = _real_lengths(data, names[0], data_root)
-        longest = min(int(model.config.max_position_embeddings) for model in models.values())
+            counts, source = _real_lengths(data, names[0], longest, data_root)
         if max(counts) > longest:
             raise ConfigurationError(f"rows of {max(counts)} tokens; these models take at most {longest}")
         entries = []
@@ -133,15 +133,15 @@ def _holds_language_model(folder: Path) -> bool:
     return "CausalLM" in str(read_model_configuration(folder).get("architectures"))
 
 
-def _real_lengths(data: str, first: str, data_root: Path | None) -> tuple[list[int], str]:
+def _real_lengths(data: str, first: str, longest: int, data_root: Path | None) -> tuple[list[int], str]:
     config = DataConfig(name=data)
     dataset = load_dataset(config, data_root)
     if first in PRESETS:
         tokenizer, most = load_tokenizer(config, dataset, data_root), config.max_length
     else:
-        # A run keeps there what it was trained to read.
         tokenizer = read_tokenizer(str(_model_folder(first)))
-        most = tokenizer.model_max_length
+        # A run keeps there what it was trained to read.
+        most = min(tokenizer.model_max_length, longest)
     name = dataset.reported_splits[-1]
     texts = dataset.splits[name].texts
     texts = texts[:: -(-len(texts) // MOST_ROWS)]

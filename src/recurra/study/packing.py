@@ -12,6 +12,7 @@ from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import EXITS_NAME, read_exits
 from recurra.core.files import FolderLock, atomic_path
 from recurra.core.packed import (
+    HISTORY_NAME,
     PREDICTIONS_NAME,
     RECORDS_NAME,
     RUNS_NAME,
@@ -74,6 +75,8 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
         }
         pack_predictions(output, runs)
         _write(output / RECORDS_NAME, [line for _, line in sorted((others | lines).items())])
+        # A copy of what the records hold, which earlier versions wrote.
+        (output / HISTORY_NAME).unlink(missing_ok=True)
     files = [output / name for name in (RECORDS_NAME, PREDICTIONS_NAME)]
     return PackedStudy(
         output,

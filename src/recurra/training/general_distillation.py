@@ -222,9 +222,12 @@ class GeneralDistillation:
         known = known if isinstance(known, dict) else {}
         for key, value in json.loads(json.dumps(task)).items():
             if known.get(key) != value:
+                other = f"another '{key}' ({known.get(key)} instead of {value})"
+                if key == "compared_on":
+                    other = "other texts to compare plans on (--texts)"
                 raise ConfigurationError(
-                    f"'{folder}' holds a training that was begun with another '{key}' ({known.get(key)} instead of "
-                    f"{value}); go on with the same command, delete that folder, or choose another --output"
+                    f"'{folder}' holds a training that was begun with {other}; go on with the same command, delete "
+                    "that folder, or choose another --output"
                 )
 
     def _save(self, folder: Path, tokenizer: Any) -> None:

@@ -73,6 +73,7 @@ def test_other_runs_stay_and_packing_again_changes_nothing(study: Path, tmp_path
     runs = [run for run in run_folders(study) if holds_any_record(run)]
     pack_study(study, output)
     before = {path.name: path.read_bytes() for path in output.iterdir()}
+    (output / "history.jsonl").write_text("of an earlier version", encoding="utf-8")
     shutil.copytree(runs[1], part / "runs" / runs[1].name)
     made = pack_study(part, output)
     assert (made.added, made.replaced, made.runs) == (0, 1, 4)

@@ -40,7 +40,7 @@ from recurra.core.configuration import derive_seed
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
 
-TRAIN_ROWS_CAP = 20_000
+TRAIN_ROWS_CAP, WORD_ROWS_CAP = 20_000, 5_000
 MIN_TRAIN_ROWS = 100
 MIN_ROWS_A_CLASS = 20
 # A split with too few rows is judged within train, of so many rows at most: there every part of it by the others.
@@ -77,13 +77,16 @@ class FormatProbe:
 _LENGTH_COLUMNS = [FEATURE_NAMES.index(name) for name in LENGTH_FEATURES]
 
 
-def fit_probe(train: TextSplit, seed: int) -> FormatProbe:
+# Enough for two features, and in folds for all.
+_FEW_STEPS: dict[str, Any] = {"steps": 20, "learning_rate": 0.3}
+
+
+def fit_probe(train: TextSplit, seed: int, *, in_folds: bool = False) -> FormatProbe:
     """Fits the probe on training rows."""
     features = format_features(train.texts)
     with _one_thread():
-        whole = _classifier(seed).fit(features, train.labels)
-        # Two features are learned in a few steps.
-        length = _classifier(seed, steps=20, learning_rate=0.3).fit(features[:, _LENGTH_COLUMNS], train.labels)
+        whole = _classifier(seed, **(_FEW_STEPS if in_folds else {})).fit(features, train.labels)
+        length = _classifier(seed, **_FEW_STEPS).fit(features[:, _LENGTH_COLUMNS], train.labels)
     return FormatProbe(whole, length)
 
 
@@ -158,24 +161,31 @@ _EXAMPLES = 5
 _EXAMPLE_CHARACTERS = 200
 
 
-def audit_shortcuts(dataset: TextDataset, *, seed: int = 0) -> list[AuditResult]:
-    """Audits format, words and labels of every reported split."""
+def audit_shortcuts(dataset: TextDataset, *, seed: int = 0, in_folds: bool = True) -> list[AuditResult]:
+    """Audits format, words and labels of every reported split.
+
+    Args:
+        in_folds: Whether the first two are judged within train where a split is too small.
+    """
     train = dataset.splits["train"]
-    sample = _sample(train, seed)
+    sample = _sample(train, seed, TRAIN_ROWS_CAP)
     fitted = cache(lambda: _Fitted.on(sample, seed))
-    in_folds = cache(lambda: _judge_in_folds(train, seed))
+    folded = cache(lambda: _judge_in_folds(train, seed))
     results = []
     for name in dataset.reported_splits:
         split = dataset.splits[name]
         lacking, few = _lacking("train", train, MIN_TRAIN_ROWS), _lacking(name, split)
-        why = lacking or (few if len(train) > MOST_FOLDED_ROWS else "")
+        why = lacking or ("" if in_folds and len(train) <= MOST_FOLDED_ROWS else few)
         if why:
             results += [AuditResult.skipped(f"shortcuts.{kind}.{name}", why) for kind in ("format", "words")]
         else:
-            judged = in_folds() if few else fitted().judge(split)
+            judged = folded() if few else fitted().judge(split)
+            rows = len(train) * (FOLDS - 1) // FOLDS if few else len(sample)
             majority = int(np.bincount(train.labels).argmax())
-            results.append(_audit_format(judged, f"shortcuts.format.{name}", majority, len(sample)))
-            results.append(_audit_words(judged, f"shortcuts.words.{name}", dataset.label_names, len(sample)))
+            results.append(_audit_format(judged, f"shortcuts.format.{name}", majority, rows))
+            results.append(
+                _audit_words(judged, f"shortcuts.words.{name}", dataset.label_names, min(rows, WORD_ROWS_CAP))
+            )
         results.append(_audit_labels(train, split, name, dataset.label_names))
     results.append(_audit_conflicts(dataset))
     return results
@@ -194,9 +204,9 @@ def _lacking(name: str, split: TextSplit, least: int = 0) -> str:
     )
 
 
-def _sample(train: TextSplit, seed: int) -> TextSplit:
+def _sample(train: TextSplit, seed: int, most: int) -> TextSplit:
     rng = np.random.default_rng(derive_seed(seed, "shortcuts"))
-    rows = np.sort(rng.permutation(len(train))[:TRAIN_ROWS_CAP])
+    rows = np.sort(rng.permutation(len(train))[:most])
     return train if len(rows) == len(train) else train.select(rows)
 
 
@@ -207,8 +217,8 @@ class _Judged:
     Attributes:
         predicted: The label by the form, ``(rows,)``; ``by_length`` the one by length alone.
         word: The word and the label that it tells; none if no word stands in a third of the rows of any.
-        has: Rows with the word, ``(rows,)``.
-        wanted: Rows with its label, ``(rows,)``.
+        has: Rows with the word, ``(rows,)``; in folds of those alone in which this word was chosen.
+        wanted: Of the same rows those with its label.
         folds: How many parts of train were judged, each by the others; 1 if it is another split.
     """
 
@@ -232,8 +242,8 @@ class _Fitted:
     word: tuple[str, int] | None
 
     @classmethod
-    def on(cls, train: TextSplit, seed: int) -> _Fitted:
-        return cls(fit_probe(train, seed), telling_word(train))
+    def on(cls, train: TextSplit, seed: int, *, in_folds: bool = False) -> _Fitted:
+        return cls(fit_probe(train, seed, in_folds=in_folds), telling_word(_sample(train, seed, WORD_ROWS_CAP)))
 
     def judge(self, split: TextSplit) -> _Judged:
         features = format_features(split.texts)
@@ -248,15 +258,21 @@ class _Fitted:
 
 
 def _judge_in_folds(train: TextSplit, seed: int) -> _Judged:
-    """Every part of train by what was fitted on the others; the word is that of the whole."""
+    """Every part of train by what was fitted on the others; the word of the whole where these chose it too."""
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=derive_seed(seed, "shortcuts", "folds"))
     parts = [
-        _Fitted.on(train.select(learned), seed).judge(train.select(judged))
+        _Fitted.on(train.select(learned), seed, in_folds=True).judge(train.select(judged))
         for learned, judged in folds.split(train.labels, train.labels)
     ]
-    columns = ("labels", "predicted", "by_length", "has", "wanted")
-    pooled = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
-    return _Judged(**pooled, word=telling_word(train), folds=FOLDS)
+    word = telling_word(train)
+    none = np.zeros(0, dtype=bool)
+
+    def pooled(name: str, of: Sequence[_Judged]) -> npt.NDArray[Any]:
+        return np.concatenate([none, *(getattr(part, name) for part in of)])
+
+    same = [part for part in parts if part.word == word]
+    of_all = [pooled(name, parts).astype(np.int64) for name in ("labels", "predicted", "by_length")]
+    return _Judged(*of_all, word, pooled("has", same), pooled("wanted", same), FOLDS)
 
 
 def telling_word(train: TextSplit) -> tuple[str, int] | None:
@@ -349,15 +365,16 @@ def _audit_words(judged: _Judged, audit: str, label_names: Sequence[str], train_
     word, label = judged.word
     hits, rows, wanted = (int(each.sum()) for each in (judged.has & judged.wanted, judged.has, judged.wanted))
     lowest = float(_least_precision(np.array([hits]), np.array([rows]))[0])
-    share = wanted / len(judged.labels)
+    judged_rows = len(judged.has)
+    share = wanted / max(judged_rows, 1)
     threshold = float(_needed_precision(np.array([share]))[0])
     precision, recall = hits / max(rows, 1), hits / max(wanted, 1)
     return AuditResult(
         name=audit,
         status="note" if lowest > threshold and recall >= WORD_RECALL else "passed",
         summary=(
-            f"{judged.where}of {rows:,} rows with the word '{word}' {precision:.1%} are '{label_names[label]}', at "
-            f"least {lowest:.1%} beyond chance (a note above {threshold:.1%}), of all {len(judged.labels):,} rows "
+            f"{judged.where}of {rows:,} rows with the word '{word}' {precision:.1%} are '{label_names[label]}', "
+            f"surely at least {lowest:.1%} (a note above {threshold:.1%}), of all {judged_rows:,} rows "
             f"{share:.1%}; it stands in {recall:.1%} of the rows of that label (a note from a third)"
         ),
         value=lowest,
@@ -369,7 +386,7 @@ def _audit_words(judged: _Judged, audit: str, label_names: Sequence[str], train_
             "recall": recall,
             "share": share,
             "rows_with": rows,
-            "rows": len(judged.labels),
+            "rows": judged_rows,
             "train_rows": train_rows,
             **({"folds": judged.folds} if judged.folds > 1 else {}),
         },

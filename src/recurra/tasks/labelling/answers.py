@@ -32,7 +32,7 @@ from recurra.tasks.run_folder import run_facts, single_fit
 from recurra.tasks.runs import hash_of_files
 from recurra.tasks.study_data import StudyData
 
-# Beside the truth so many answers that are all right are the truth itself.
+# So many answers that are all right may be the labels of the data, if another column has labels too.
 LEAST_ALL_RIGHT = 20
 # How far the probabilities of a row may be from 1 in all, and what one of 0 counts as in a loss.
 TOLERANCE, LEAST_PROBABILITY = 1e-3, 1e-6
@@ -54,6 +54,7 @@ class _Row:
     id: str
     text: str
     scores: Scores
+    abstained: bool
 
 
 def read_answers(config: RunConfig, data: StudyData) -> Answers:
@@ -117,6 +118,11 @@ def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) 
             f"{table.source} lacks the answers of {len(missing):,} of {len(wanted):,} test rows "
             f"({', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}); {every}answer every row of '{name}'"
         )
+    if withheld := [answers[of_row].place for of_row in wanted.values() if answers[of_row].abstained]:
+        raise DataError(
+            f"{table.source} gives no label to {len(withheld):,} of {len(wanted):,} test rows ({table.unit} "
+            f"{listed_places(sorted(withheld), 5)}); have every one given a label, or leave out what says 'abstained'"
+        )
     scores = {row: answers[of_row].scores for row, of_row in wanted.items()}
     if label_column and len(scores) >= LEAST_ALL_RIGHT:
         _refuse_truth(table, label_column, scores, config, data)
@@ -130,7 +136,11 @@ def _refuse_truth(
     known = [id_column(config), *config.text_column.split(","), "label", config.label_column]
     plain = {name.strip().casefold() for name in known}
     others = [name for name in table.columns() if name.strip().casefold() not in plain]
-    if not others or column == f"label{PREDICTED}":
+    names = {name.casefold() for name in data.rows(config.every_fold[0]).label_names}
+    with_labels = [
+        name for name in others if {str(cell).strip().casefold() for _, (cell,) in table.rows([name])} <= names
+    ]
+    if not with_labels or column.strip().casefold() == f"label{PREDICTED}":
         return
     for fold in config.every_fold:
         split = judged_split(data.rows(fold))
@@ -138,7 +148,8 @@ def _refuse_truth(
             return
     raise DataError(
         f"{table.source} has in column '{column}' the label of the data for all {len(scores):,} test rows, so these "
-        f"may be no answers; call the column of the answers 'label{PREDICTED}' (others: {', '.join(others[:10])})"
+        f"may be no answers; call the column of the answers 'label{PREDICTED}' ({', '.join(with_labels[:10])} has "
+        "labels too)"
     )
 
 
@@ -236,23 +247,28 @@ def _rows_of(
             f"{table.source} has no column 'label', and no column probability_NAME for each of the labels "
             f"{', '.join(names[:20])}; there: {', '.join(present)}"
         )
-    rows, withheld = [], []
-    ends = [name for name in (f"{ABSTAINED}{PREDICTED}", ABSTAINED) if name in present and not label_column][:1]
-    for place, (*cells, without) in table.rows([*columns, *texts, *ids, *(ends or columns[:1])]):
-        if ends and str(without).strip().casefold() == "true":
-            withheld.append(place)
+    rows = []
+    abstained = _abstained_column(columns, present) if not label_column else ""
+    for place, (*cells, withheld) in table.rows([*columns, *texts, *ids, abstained or columns[0]]):
         scores = read(cells[: len(columns)], f"{table.source} {table.unit} {place}", place)
         own = cells[len(columns) :]
         row_id = as_identity(own[-1], table.source, table.unit, place, ids[0]) if ids else ""
         text = _text(own[: len(texts)], table, place, config) if texts else ""
-        rows.append(_Row(place, row_id, text, scores))
-    if withheld:
-        raise DataError(
-            f"{table.source} gives no label to {len(withheld):,} of {len(rows):,} rows (column '{ends[0]}'; "
-            f"{table.unit} {listed_places(withheld, 5)}), and every test row needs an answer: have every row given a "
-            "label, or leave that column out"
-        )
+        without = bool(abstained) and str(withheld).strip().casefold() == "true"
+        rows.append(_Row(place, row_id, text, scores, without))
     return table, rows, label_column
+
+
+def _abstained_column(columns: Sequence[str], present: Sequence[str]) -> str:
+    """Which column says that a row abstained, where `predict` wrote these columns of probabilities; empty if none."""
+    if not columns[0].endswith(PREDICTED):
+        return ABSTAINED if ABSTAINED in present else ""
+    if f"{ABSTAINED}{PREDICTED}" in present:
+        return f"{ABSTAINED}{PREDICTED}"
+    # Its own columns are the last; one before them is of the other model.
+    own = f"label{PREDICTED}"
+    behind = present[present.index(own) :] if own in present else []
+    return ABSTAINED if ABSTAINED in behind else ""
 
 
 def _by_name(cell: Any, names: Sequence[str], where: str) -> list[Any]:

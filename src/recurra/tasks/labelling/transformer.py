@@ -146,7 +146,7 @@ def _selection(dataset: TextDataset, config: RunConfig) -> TextSplit:
 
 
 def _windows(split: TextSplit, encoded: EncodedSplit, tokenizer: Any) -> TextSplit:
-    """Rows for a package that reads texts: where some are cut into windows, each of these is a row."""
+    """Rows for a package that reads texts: where some are cut into windows, each of these, nearly, is a row."""
     if encoded.window_counts is None:
         return split
     ids = np.split(encoded.input_ids, encoded.offsets[1:-1])

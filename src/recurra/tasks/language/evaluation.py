@@ -142,13 +142,13 @@ def position_table(title: str, positions: Mapping[str, PositionLoss]) -> Table:
     """
     rows, first = [], 0
     for name, found in positions.items():
-        first = next(place for place, count in enumerate(found.tokens) if 2 * count >= max(found.tokens))
+        first = next((place for place, count in enumerate(found.tokens) if 2 * count > max(found.tokens)), 0)
         last = len(found.loss) - 1
         places = {
             "First": found.loss[first],
             "Middle": found.loss[(first + last) // 2],
             "Last": found.loss[last],
-            "All but the last": found.mean(slice(0, last)),
+            "All but the last": found.mean(slice(first, last)),
         }
         rows.append({"Head": name} | {place: decimal(loss) for place, loss in places.items()})
     return Table("positions", f"{title}, from token {first + 1} of a window" if first else title, rows)

@@ -242,7 +242,8 @@ def test_predictions_beside_those_of_another_model_are_the_last_ones(frame: Fram
     frame[["text", "label"]].to_csv(tmp_path / "reviews.csv", index=False)
     said = probabilities(frame)
     beside = frame[["text"]].assign(label=frame.label, probability_negative=said[:, 1], probability_positive=said[:, 0])
-    own = {"label_predicted": "negative", "probability_negative_predicted": said[:, 0]}
+    # The other model abstained; this one does not.
+    own = {"abstained": True, "label_predicted": "negative", "probability_negative_predicted": said[:, 0]}
     beside.assign(**own, probability_positive_predicted=said[:, 1]).to_csv(tmp_path / "second.csv", index=False)
     rows = [
         {
@@ -269,7 +270,7 @@ def test_predictions_beside_those_of_another_model_are_the_last_ones(frame: Fram
 def test_rows_that_abstain_are_no_answers(frame: Frame, tmp_path: Path) -> None:
     frame[["text", "label"]].to_csv(tmp_path / "reviews.csv", index=False)
     said = frame[["text"]].assign(probability_negative=0.5, probability_positive=0.5, abstained="false")
-    for cell, message in (("true", f"gives no label to 1 of {ROWS} rows (column 'abstained'; line 5)"), ("false", "")):
+    for cell, message in (("true", f"gives no label to 1 of {ROWS} test rows (line 5)"), ("false", "")):
         said.loc[3, "abstained"] = cell
         said.to_csv(tmp_path / "said.csv", index=False)
         options = {"models": "linear", "output": tmp_path / f"out-{cell}", "quiet": True}
@@ -281,11 +282,11 @@ def test_rows_that_abstain_are_no_answers(frame: Frame, tmp_path: Path) -> None:
 def test_the_labels_of_the_data_are_no_answers_where_another_column_may_have_them(frame: Frame, tmp_path: Path) -> None:
     path, answers = tmp_path / "reviews.csv", tmp_path / "gpt.csv"
     frame.to_csv(path, index=False)
-    frame.assign(gpt="positive").to_csv(answers, index=False)
+    frame.assign(gpt="Positive", why="it says so").to_csv(answers, index=False)
     with pytest.raises(DataError) as refusal:
         recurra.compare(path, models="linear", predictions={"gpt": answers}, output=tmp_path / "out", quiet=True)
     assert f"in column 'label' the label of the data for all {ROWS} test rows" in str(refusal.value)
-    assert "call the column of the answers 'label_predicted' (others: gpt)" in str(refusal.value)
+    assert "call the column of the answers 'label_predicted' (gpt has labels too)" in str(refusal.value)
 
 
 def test_an_id_that_a_left_out_row_repeats_and_another_encoding_are_no_matter(frame: Frame, tmp_path: Path) -> None:
