@@ -271,8 +271,8 @@ def _judge_in_folds(train: TextSplit, seed: int) -> _Judged:
         return np.concatenate([none, *(getattr(part, name) for part in of)])
 
     same = [part for part in parts if part.word == word]
-    of_all = [pooled(name, parts).astype(np.int64) for name in ("labels", "predicted", "by_length")]
-    return _Judged(*of_all, word, pooled("has", same), pooled("wanted", same), FOLDS)
+    labels, form, length = (pooled(name, parts).astype(np.int64) for name in ("labels", "predicted", "by_length"))
+    return _Judged(labels, form, length, word, pooled("has", same), pooled("wanted", same), FOLDS)
 
 
 def telling_word(train: TextSplit) -> tuple[str, int] | None:
