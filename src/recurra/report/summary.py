@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 from collections import defaultdict
@@ -195,6 +196,7 @@ def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableR
         groups = _group_models(members[key], headline, reporting, warnings)
         if "test" in members[key][0].record.data.splits and headline != "test":
             warnings.append(f"The test split was not evaluated for every model: the '{headline}' split is shown first.")
+        warnings += _trained_apart(groups)
         tables.append(TableRuns(key, whole, reporting.variant(members[key][0]), groups, headline, warnings))
     return tables
 
@@ -252,6 +254,19 @@ def _group_models(
             "and the configurations are listed under 'How to reproduce'."
         )
     return {label: groups[key] for label, key in zip(labels, ordered, strict=True)}
+
+
+def _trained_apart(groups: Mapping[str, Sequence[LoadedRun]]) -> list[str]:
+    """Says which models were trained on processors that another one never saw; a fit without passes counts as none."""
+    labels: dict[frozenset[str], list[str]] = defaultdict(list)
+    for label, runs in groups.items():
+        places = [part.record.environment for run in runs for part in run.parts if part.record.training.epochs]
+        labels[frozenset(place.accelerator or place.cpu for place in places)].append(label)
+    labels.pop(frozenset(), None)
+    if not any(first.isdisjoint(second) for first, second in itertools.combinations(labels, 2)):
+        return []
+    where = "; ".join(f"{', '.join(names)} on {' and '.join(sorted(places))}" for places, names in labels.items())
+    return [f"Trained on different processors, which can move a figure as much as another seed does: {where}."]
 
 
 def _headline_split(members: Sequence[LoadedRun]) -> str:

@@ -128,6 +128,25 @@ def test_other_settings_are_another_model_and_place_is_not(tmp_path: Path) -> No
     assert "more than one set of settings" in " ".join(table["warnings"])
 
 
+def test_models_that_no_processor_trained_both_are_told(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    runs, _ = load_runs(
+        [factory.run(name, seed=seed) for name in ("baseline", "recurrent", "linear") for seed in (0, 1)]
+    )
+
+    def told(*places: str) -> str:
+        of_runs = [
+            replace(run, record=run.record.model_copy(update={"environment": environment}))
+            for run, place in zip(runs, places, strict=True)
+            for environment in [run.record.environment.model_copy(update={"cpu": place})]
+        ]
+        return " ".join(summarise(of_runs).tables[0].warnings)
+
+    assert "baseline on A; recurrent on B" in told("A", "A", "B", "B", "A", "A")
+    # One seed on either is enough, and a linear model is the same everywhere.
+    assert "processors" not in told("A", "B", "B", "B", "C", "C")
+
+
 def test_of_one_seed_run_twice_the_latest_counts(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     late = factory.run("recurrent", 0.9, run_id="a-late", created="2026-11-21T00:00:00+00:00")
