@@ -229,7 +229,7 @@ def test_the_slider_says_after_which_recurrence_texts_of_one_model_stop(deep_ser
     for after in ({"exit_after": 3}, {"exit_rule": "calibrated"}):
         with page.expect_request("**/v1/classify") as request:
             page.click("#run")
-        assert request.value.post_data_json == {"text": ["a"], "model": "reviews", **after}
+        assert request.value.post_data_json == {"text": ["a"], "model": "reviews", "cut": True, **after}
         playwright.expect(page.locator("#state a")).to_be_visible()
         slider.focus()
         page.keyboard.press("End")
