@@ -171,7 +171,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "incomplete or damaged safetensors file",
     ),
     "truncated record": (lambda run: _cut(run / "record.json"), "cannot be read as a record"),
-    "no record": (lambda run: (run / "record.json").unlink(), "finished"),
+    "no record": (lambda run: (run / "record.json").unlink(), "not a finished run"),
     "a record of something else": (lambda run: (run / "record.json").write_text('{"a": 1}'), "not a record of ours"),
     "a broken tokenizer": (lambda run: _cut(run / "model" / "tokenizer.json"), "tokenizer"),
 }

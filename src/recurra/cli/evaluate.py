@@ -42,17 +42,15 @@ def evaluate(
     Example: recurra evaluate runs/reviews --data more.csv --output predictions.csv
     """
     given = {name: value for name, value in locals().items() if name not in ("run", "data_root", "as_json")}
-    from recurra.core.best_run import no_run
     from recurra.core.environment import tune_allocator
     from recurra.core.record import RECORD_NAME, read_any_record
-    from recurra.deployment.export.manifest import is_export, read_source_record
+    from recurra.deployment.export.manifest import read_source_record
     from recurra.models.quiet import quieten_libraries
     from recurra.tasks.base import task
 
     run = options.one_run(run)
     quieten_libraries()
     tune_allocator()
-    if not is_export(run) and not (run / RECORD_NAME).exists():
-        raise no_run(run)
-    record = read_source_record(run) if is_export(run) else read_any_record(run)
+    # What is no run is an export, or nothing that can be evaluated.
+    record = read_any_record(run) if (run / RECORD_NAME).exists() else read_source_record(run)
     present(task(record.task).evaluate(run, given, data_root), as_json=as_json)

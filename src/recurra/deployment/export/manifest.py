@@ -14,7 +14,14 @@ from recurra.core.best_run import no_run
 from recurra.core.configuration import HashedSettings
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in
-from recurra.core.record import RECORD_NAME, AnyDecisionRecord, CodeRecord, LabelRunRecord, read_record
+from recurra.core.record import (
+    RECORD_NAME,
+    AnyDecisionRecord,
+    CodeRecord,
+    LabelRunRecord,
+    holds_any_record,
+    read_record,
+)
 from recurra.core.sealed import MODEL_NAME, FileEntry, FileName, Sealed, verify_file
 from recurra.data.cleaning import CLEANINGS
 from recurra.data.windows import MOST_WINDOWS
@@ -353,6 +360,6 @@ def read_run(folder: Path) -> LabelRunRecord:
 def read_source_record(folder: Path | str) -> LabelRunRecord:
     """Reads the record of a run folder, or of the run that an export was made from."""
     if not is_export(folder):
-        return read_record(folder)
+        return read_record(folder) if holds_any_record(folder) else read_run(Path(folder))
     verify_files(Path(folder), read_manifest(folder), [RUN_RECORD_NAME])
     return read_record(Path(folder) / RUN_RECORD_NAME)

@@ -216,7 +216,8 @@ class _Judged:
 
     Attributes:
         predicted: The label by the form, ``(rows,)``; ``by_length`` the one by length alone.
-        word: The word and the label that it tells; none if no word stands in a third of the rows of any.
+        word: The word and the label that it tells; none if no word stands in a third of the rows of any, or each fold
+            chose another than the whole.
         has: Rows with the word, ``(rows,)``; in folds of those alone in which this word was chosen.
         wanted: Of the same rows those with its label.
         folds: How many parts of train were judged, each by the others; 1 if it is another split.
@@ -265,14 +266,16 @@ def _judge_in_folds(train: TextSplit, seed: int) -> _Judged:
         for learned, judged in folds.split(train.labels, train.labels)
     ]
     word = telling_word(train)
-    none = np.zeros(0, dtype=bool)
-
-    def pooled(name: str, of: Sequence[_Judged]) -> npt.NDArray[Any]:
-        return np.concatenate([none, *(getattr(part, name) for part in of)])
-
-    same = [part for part in parts if part.word == word]
-    labels, form, length = (pooled(name, parts).astype(np.int64) for name in ("labels", "predicted", "by_length"))
-    return _Judged(labels, form, length, word, pooled("has", same), pooled("wanted", same), FOLDS)
+    chose_it = np.concatenate([np.full(len(part.labels), part.word == word) for part in parts])
+    return _Judged(
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.predicted for part in parts]),
+        np.concatenate([part.by_length for part in parts]),
+        word if chose_it.any() else None,
+        np.concatenate([part.has for part in parts])[chose_it],
+        np.concatenate([part.wanted for part in parts])[chose_it],
+        FOLDS,
+    )
 
 
 def telling_word(train: TextSplit) -> tuple[str, int] | None:
@@ -360,13 +363,13 @@ def _audit_words(judged: _Judged, audit: str, label_names: Sequence[str], train_
         return AuditResult(
             name=audit,
             status="passed",
-            summary="no word stands in a third of the training rows of a label that at most three quarters have",
+            summary="no one word stands in a third of the training rows of a label that at most three quarters have",
         )
     word, label = judged.word
     hits, rows, wanted = (int(each.sum()) for each in (judged.has & judged.wanted, judged.has, judged.wanted))
     lowest = float(_least_precision(np.array([hits]), np.array([rows]))[0])
     judged_rows = len(judged.has)
-    share = wanted / max(judged_rows, 1)
+    share = wanted / judged_rows
     threshold = float(_needed_precision(np.array([share]))[0])
     precision, recall = hits / max(rows, 1), hits / max(wanted, 1)
     return AuditResult(

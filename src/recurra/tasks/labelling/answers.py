@@ -133,19 +133,19 @@ def _refuse_truth(
     table: TableFile, column: str, scores: Mapping[str, Scores], config: DataConfig, data: StudyData
 ) -> None:
     """Refuses the labels of the data, in a file that has the answers in another column."""
-    known = [id_column(config), *config.text_column.split(","), "label", config.label_column]
-    plain = {name.strip().casefold() for name in known}
-    others = [name for name in table.columns() if name.strip().casefold() not in plain]
-    names = {name.casefold() for name in data.rows(config.every_fold[0]).label_names}
-    with_labels = [
-        name for name in others if {str(cell).strip().casefold() for _, (cell,) in table.rows([name])} <= names
-    ]
-    if not with_labels or column.strip().casefold() == f"label{PREDICTED}":
-        return
     for fold in config.every_fold:
         split = judged_split(data.rows(fold))
         if any(scores[row].argmax() != label for row, label in zip(split.ids, split.labels, strict=True)):
             return
+    known = [id_column(config), *config.text_column.split(","), "label", config.label_column]
+    plain = {name.strip().casefold() for name in known}
+    with_labels = [name for name in table.columns() if name.strip().casefold() not in plain]
+    labels = {name.casefold() for name in data.rows(config.every_fold[0]).label_names}
+    for _, cells in table.rows(others := list(with_labels)):
+        without = {name for name, cell in zip(others, cells, strict=True) if str(cell).strip().casefold() not in labels}
+        with_labels = [name for name in with_labels if name not in without]
+    if not with_labels or column.strip().casefold() == f"label{PREDICTED}":
+        return
     raise DataError(
         f"{table.source} has in column '{column}' the label of the data for all {len(scores):,} test rows, so these "
         f"may be no answers; call the column of the answers 'label{PREDICTED}' ({', '.join(with_labels[:10])} has "
