@@ -2,8 +2,8 @@
 
 Each is asked three things, and the encoder that it came from too: how much of that encoder's function it keeps on test
 texts (the mean cosine of centred mean states), what a logistic regression on its mean states gets right after 64 and
-1,000 labelled rows (five draws of 64, one of 1,000), and with ``--fine-tune`` what it gets right when it is fine-tuned
-on as many. Corpora are those of the study ``ladder``.
+1,000 labelled rows (five draws of 64, one of 1,000), and with ``--fine-tune 0 1 2`` what it gets right when it is
+fine-tuned on as many, the mean of three seeds. Corpora are those of the study ``ladder``.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ def frozen_accuracy(
     return float(np.mean(found))
 
 
-def fine_tuned_accuracy(encoder: str, corpus: str, rows: int, data_root: Path) -> float:
+def fine_tuned_accuracy(encoder: str, corpus: str, rows: int, data_root: Path, seed: int) -> float:
     """Test accuracy of one training by the protocol for so many rows."""
     with tempfile.TemporaryDirectory() as folder:
         given = ["--model", encoder, "--data", corpus, "--protocol", PROTOCOLS[rows], "--output", f"{folder}/run"]
         given += [f"data.rows_per_label={rows // 2}", "--data-root", str(data_root), "--threads", "1", "--quiet"]
+        given += ["--seed", str(seed)]
         # What a training prints is not a result of this command.
         with contextlib.redirect_stdout(sys.stderr):
             if recurra(["train", *given, "--precision", "bf16"]) != 0:
@@ -72,8 +73,10 @@ def fine_tuned_accuracy(encoder: str, corpus: str, rows: int, data_root: Path) -
         return float(read_record(Path(folder) / "run").metrics["test"].accuracy)
 
 
-def judge(names: Sequence[str], data_root: Path, *, fine_tune: bool, reporter: Reporter) -> list[dict[str, Any]]:
-    """One row a corpus and encoder; the first encoder is the one that the others are held against."""
+def judge(
+    names: Sequence[str], of: str, data_root: Path, *, seeds: Sequence[int], reporter: Reporter
+) -> list[dict[str, Any]]:
+    """One row a corpus and encoder, fine-tuned with each seed, and one of the encoder that they were made of."""
     results = []
     for corpus in CORPORA:
         splits = load_dataset(DataConfig(name=corpus), data_root).splits
@@ -83,7 +86,7 @@ def judge(names: Sequence[str], data_root: Path, *, fine_tune: bool, reporter: R
         pool = np.concatenate([order[labels == label][: max(PROTOCOLS) // 2] for label in (0, 1)])
         tested = np.random.default_rng(1).permutation(len(test))[:TEST_ROWS]
         whole: States | None = None
-        for name in names:
+        for name in dict.fromkeys([of, *names]):
             source = find_encoder(name)
             states = mean_states(source, [test.texts[row] for row in tested], reporter)
             learned = mean_states(source, [train.texts[row] for row in pool], reporter)
@@ -94,8 +97,10 @@ def judge(names: Sequence[str], data_root: Path, *, fine_tune: bool, reporter: R
                 result[f"frozen_{rows}"] = frozen_accuracy(
                     learned, train.labels[pool], states, test.labels[tested], rows
                 )
-                if fine_tune:
-                    result[f"fine_tuned_{rows}"] = fine_tuned_accuracy(name, corpus, rows, data_root)
+                if seeds and name in names:
+                    tuned = [fine_tuned_accuracy(name, corpus, rows, data_root, seed) for seed in seeds]
+                    result[f"fine_tuned_{rows}"] = float(np.mean(tuned))
+                    result["seeds"] = list(seeds)
             sys.stdout.write(json.dumps({key: _short(value) for key, value in result.items()}) + "\n")
             sys.stdout.flush()
             results.append(result)
@@ -110,14 +115,17 @@ def main() -> int:
     """Measures, prints a line a corpus and encoder, and writes them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("encoders", nargs="+", metavar="FOLDER", help="folders of recurra adapt")
-    parser.add_argument("--of", default="minilm", help="the encoder that they were made of")
+    parser.add_argument(
+        "--of", default="minilm", help="the encoder that they were made of; to fine-tune it, name it as well"
+    )
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--fine-tune", action="store_true")
+    parser.add_argument("--fine-tune", type=int, nargs="*", default=[], metavar="SEED", help="once with each seed")
     options = parser.parse_args()
-    names = [options.of, *options.encoders]
     try:
-        found = judge(names, options.data_root, fine_tune=options.fine_tune, reporter=Reporter(quiet=True))
+        found = judge(
+            options.encoders, options.of, options.data_root, seeds=options.fine_tune, reporter=Reporter(quiet=True)
+        )
     except RecurraError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
