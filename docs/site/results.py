@@ -3,9 +3,9 @@
 A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->``; what stands between them is written
 from the records of ``results/NAME/``: what follows from them, the results, what the study asked, and the command that
 shows everything else. ``NAME.across`` writes the scores on each of its data alone, ``NAME.splits`` those on each split,
-``NAME.depths`` those after each recurrence, ``NAME.passes`` the recurrences that rows took,
-``results:overview`` a line for each table with the papers' two classifiers, ``results:claims`` the verdicts on their
-claims (`claims_markdown`).
+``NAME.depths`` those after each recurrence, ``NAME.passes`` the recurrences that rows took, ``NAME.exports`` those of
+each export, ``results:overview`` a line for each table with the papers' two classifiers, ``results:claims`` the
+verdicts on their claims (`claims_markdown`).
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _block(name: str, path: Path, studies: _Studies) -> str:
     if study not in present:
         raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, present)}")
     summary = studies.read(study)
-    parts = {"across": across, "splits": by_split, "depths": by_depth}
+    parts = {"across": across, "splits": by_split, "depths": by_depth, "exports": by_export}
     if part == "passes":
         return by_passes(studies.results / study)
     if part and part not in parts:
@@ -271,6 +271,28 @@ def by_depth(summary: Summary) -> str:
     several = any(len(model.seeds) > 1 for table in summary.tables for model in table.models)
     over = ", mean ± standard deviation over seeds" if several else ""
     return f"{markdown_grid(headings, rows, (True, True))}\n\nAccuracy on test{over}.\n"
+
+
+def by_export(summary: Summary) -> str:
+    """What each model scores in each format and precision, and how many labels differ from its own in FP32."""
+    blocks = []
+    for table in (table for table in summary.tables if table.exports):
+        lines = [line for line in table.exports if line.exits is None]
+        kinds = dict.fromkeys(f"{line.format} {line.precision}, {line.computed}" for line in lines)
+        cells = {(line.model, f"{line.format} {line.precision}, {line.computed}"): line for line in lines}
+        rows = []
+        for model in dict.fromkeys(line.model for line in lines):
+            found = [cells.get((model, kind)) for kind in kinds]
+            values = [
+                form.NONE if line is None else f"{line.accuracy.mean:.4f} ({line.labels_changed})" for line in found
+            ]
+            rows.append([escaped(model), *values])
+        grid = markdown_grid(["Model", *map(escaped, kinds)], rows)
+        against = "labels that differ from those of the run's model in FP32"
+        blocks.append(
+            f"{grid}\n\nAccuracy on {escaped(table.headline_split)}, and {against}, by stored weights and computation."
+        )
+    return "\n\n".join(blocks) + "\n" if blocks else "No export.\n"
 
 
 def by_passes(folder: Path) -> str:

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 from docs.site.claims import Claim, Claims, Figure
-from docs.site.results import _Studies, render_results_markdown
+from docs.site.results import _Studies, by_export, render_results_markdown
 
 from recurra.core.errors import ConfigurationError
 from recurra.tasks.summary import Summary
@@ -58,15 +58,12 @@ def test_a_verdict_rests_on_records_and_every_figure_is_used(claim: Claim) -> No
         assert re.search(r"\d", figure.read(read(figure.study))[0])
     # No figure of ours that may change stands in a text by hand, but those of a benchmark, which are its record's.
     by_hand = re.findall(r"\d+\.\d+", f"{claim.ours} {claim.why}".replace("0.13 ms", ""))
-    measured = [
-        measure for name in benches for measure in json.loads((ROOT / "results" / name).read_text())["measures"]
-    ]
-    assert set(by_hand) <= {
-        f"{measure[key]:{form}}"
-        for measure in measured
-        for key in ("ours", "other", "result")
-        for form in (".2f", ".3g")
-    }
+    measured = set()
+    for record in (json.loads((ROOT / "results" / name).read_text()) for name in benches):
+        values = [line[key] for line in record.get("measures", ()) for key in ("ours", "other", "result")]
+        values += [line["ms"] for line in record.get("paths", ())]
+        measured |= {f"{value:{form}}" for value in values for form in (".2f", ".3g")}
+    assert set(by_hand) <= measured
 
 
 @pytest.mark.parametrize("claim", [case for case in NAMED if case.values[0].verdict in ("holds", "does not hold")])
@@ -107,3 +104,14 @@ def test_every_draft_that_contradicts_another_says_what_fits() -> None:
 def test_a_figure_that_no_record_has_is_named(values: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         Figure.parse({"study": "domains", **values}).read(read("domains"))
+
+
+def test_each_export_stands_with_its_accuracy_and_the_labels_that_it_changes() -> None:
+    summary = read("deployment-gpu")
+    shown = by_export(summary)
+    lines = [line for line in summary.tables[0].exports if line.exits is None]
+    assert "safetensors fp16, fp16, torch on cuda" in shown and len(lines) == 25
+    for line in lines:
+        (row,) = [row for row in shown.splitlines() if row.startswith(f"| {line.model} |")]
+        assert f"{line.accuracy.mean:.4f} ({line.labels_changed})" in row
+    assert by_export(read("isolate")) == "No export.\n"
