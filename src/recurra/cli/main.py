@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import typer
@@ -93,16 +96,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name := next(filter(os.path.lexists, undecoded), None):
         return _fail(f"'{name}' is not UTF-8; rename the file, or set a UTF-8 locale", EXIT_USAGE)
     asked = next((word for word in given if not word.startswith("-")), "")
-    try:
-        app = make_app([asked] if asked in COMMANDS else COMMANDS)
-        code = app(given, prog_name="recurra", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
-        code = EXIT_INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - what is not known is raised again
-        code = EXIT_INTERRUPTED if _was_interrupted(error) else _tell(error, given)
+    with _interrupts() as interrupts:
+        try:
+            app = make_app([asked] if asked in COMMANDS else COMMANDS)
+            code = app(given, prog_name="recurra", standalone_mode=False)
+        except (KeyboardInterrupt, typer.Abort):
+            code = EXIT_INTERRUPTED
+        except Exception as error:  # noqa: BLE001 - what is not known is raised again
+            code = EXIT_INTERRUPTED if interrupts or _was_interrupted(error) else _tell(error, given)
     if code == EXIT_INTERRUPTED:
         sys.stderr.write("interrupted; start the same command again to go on: what is finished is not done twice\n")
     return code if isinstance(code, int) else 0
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Notes each Ctrl-C: pydantic's compiled code, building a class, may leave with an error of its own instead."""
+    noted: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        noted.append(number)
+        signal.default_int_handler(number, frame)
+
+    ours = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if ours:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _was_interrupted(error: BaseException | None) -> bool:

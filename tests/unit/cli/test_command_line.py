@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -170,6 +172,24 @@ def test_an_interrupt_says_how_to_go_on_also_if_it_left_a_lock_as_another_error(
 
     monkeypatch.setattr(command_line, "make_app", lambda _: stop)
     assert command_line.main([]) == 130
+    assert "start the same command again" in capsys.readouterr().err
+
+
+def test_an_interrupt_that_compiled_code_swallowed_is_told_as_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise TypeError("schema of a class that was half built")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(command_line, "make_app", lambda _: stop)
+        assert command_line.main([]) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert "start the same command again" in capsys.readouterr().err
 
 
