@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import shutil
 import statistics
 import time
@@ -434,8 +435,9 @@ def _check_budgets(options: AdaptationOptions) -> None:
     if options.teach and (options.minutes is None) == (options.tokens is None):
         raise ConfigurationError("--teach needs a budget: --minutes N of training over all restarts, or --tokens N")
     for name, value in {"--minutes": options.minutes, "--tokens": options.tokens}.items():
-        if value is not None and (value <= 0 or not options.teach):
-            why = "a budget is above 0" if options.teach else "it is how long to teach: name texts with --teach FILE"
+        if value is not None and not (options.teach and 0 < value < math.inf):
+            long = "it is how long to teach: name texts with --teach FILE"
+            why = "a budget is a finite number above 0" if options.teach else long
             raise ConfigurationError(f"{name} is {value:g}; {why}")
     if options.apart and not options.teach:
         raise ConfigurationError("--apart says which texts must not teach; name those that do with --teach FILE")

@@ -81,7 +81,7 @@ class Asked:
             RecurraError: If the data or the configuration cannot be used.
         """
         if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise ConfigurationError(f"--minutes is {self.minutes:g}; a budget is above 0")
+            raise ConfigurationError(f"--minutes is {self.minutes:g}; a budget is a finite number above 0")
         task = task_of_values(self.values)
         ladder = choose_models(
             task,

@@ -66,6 +66,8 @@ def test_exports_read_as_the_run_does(run: Path, tmp_path: Path, command: Comman
         torch.set_num_threads(threads)
     described = [model.description for model in models]
     assert [(each.max_length_tokens, each.windows) for each in described] == [(7, 3)] * 2
+    # It has an exit, and no text of several windows leaves by it.
+    assert [each.exits for each in described] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,12 @@ class Classifier:
     def _no_logits(self) -> npt.NDArray[np.float32]:
         return np.empty((0, len(self.classes_)), dtype=np.float32)
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether a text of this model can stop before the last recurrence."""
+        depth = self.engine.depth
+        return bool(self.decision.exclusive and depth and depth.exits and depth.windows == 1 and not depth.counted)
+
     def check_rule(self, rule: ExitRule) -> None:
         """Refuses a rule that texts of this model cannot stop by."""
         self._check_may_leave()

@@ -218,15 +218,20 @@ def _open_packed(path: Path, _changed: int, _size: int) -> _Packed:
 
 
 def pack_predictions(study: Path, runs: Collection[Path]) -> None:
-    """Writes the predictions of run folders into a packed study, whose other runs stay; nothing if there are none."""
+    """Writes the predictions of runs into a packed study, whose other runs stay; nothing if there are none.
+
+    A run that is itself packed has them in the packed file of its study.
+    """
     target = study / PREDICTIONS_NAME
-    new = [file for run in runs for file in (run / FOLDER_NAME).glob("*.parquet")]
-    places = {(file.parents[1].name, file.stem): file for file in new}
     replaced = {run.name for run in runs}
     old = _packed(predictions_path(study / RUNS_NAME / "_", "_"))
-    for run, split in old.groups if old else ():
-        if run not in replaced:
-            places[run, split] = predictions_path(study / RUNS_NAME / run, split)
+    others = [place for place in (old.groups if old else ()) if place[0] not in replaced]
+    places = {(name, split): predictions_path(study / RUNS_NAME / name, split) for name, split in others}
+    for run in runs:
+        splits = [file.stem for file in (run / FOLDER_NAME).glob("*.parquet")]
+        if not splits and (packed := _packed(predictions_path(run, "_"))) is not None:
+            splits = [split for name, split in packed.groups if name == run.name]
+        places |= {(run.name, split): predictions_path(run, split) for split in splits}
     if not places:
         target.unlink(missing_ok=True)
         return
@@ -244,11 +249,11 @@ def pack_predictions(study: Path, runs: Collection[Path]) -> None:
             column_encoding={"logits.list.element": "BYTE_STREAM_SPLIT", "id": "DELTA_BYTE_ARRAY"},
         ) as writer,
     ):
-        for (run, split), path in sorted(places.items()):
+        for place, path in sorted(places.items()):
             with _opened(path) as stored:
                 table = stored.read()
             _matrix(table, path)
-            names = [pa.array([name] * len(table), pa.string()) for name in (run, split)]
+            names = [pa.array([name] * len(table), pa.string()) for name in place]
             writer.write_table(
                 pa.Table.from_arrays([*names, *table.columns], schema=_packed_schema(schema)), len(table)
             )

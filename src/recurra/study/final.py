@@ -9,8 +9,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from recurra.core.best_run import FINAL_NAME
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
@@ -18,16 +16,13 @@ from recurra.core.files import FolderLock
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
 from recurra.data.configuration import DataConfig
-from recurra.data.corpora import CORPORA
-from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.corpora import CORPORA, with_test_rows
 from recurra.study.executor import threads_of
 from recurra.study.plan import CONFIG_NAME, load_run_config
 from recurra.study.run import execute_run
 from recurra.study.workers import Workers
 from recurra.tasks.base import RunConfig, task_of_data
 from recurra.tasks.study_data import Machine, StudyData
-
-_TRAIN, _TEST = "train", "test"
 
 
 def gains_rows(judged: RunConfig) -> bool:
@@ -77,22 +72,6 @@ def train(data: StudyData, judged: dict[str, object], folder: str, note: str) ->
     known.hold(config.data, with_test_rows(data.rows(config.data), note))
     Path(folder).mkdir(parents=True, exist_ok=True)
     execute_run(known, folder, final_config(config))
-
-
-def with_test_rows(dataset: TextDataset, note: str) -> TextDataset:
-    """The same rows, those of test among those of training; nothing is left to report but the rows that choose."""
-    train, test = dataset.splits[_TRAIN], dataset.splits[_TEST]
-    groups = None if train.groups is None or test.groups is None else [*train.groups, *test.groups]
-    rows = TextSplit(
-        _TRAIN,
-        [*train.texts, *test.texts],
-        np.concatenate([train.labels, test.labels]),
-        [*train.ids, *test.ids],
-        groups,
-    )
-    chosen = dataset.selection_split
-    splits = {_TRAIN: rows, chosen: dataset.splits[chosen]}
-    return replace(dataset, splits=splits, reported_splits=[chosen], notes=[*dataset.notes, note])
 
 
 def _is_of(judged: RunConfig, folder: Path) -> bool:

@@ -17,8 +17,10 @@ from recurra.core.packed import (
     RECORDS_NAME,
     RUNS_NAME,
     SPEC_NAME,
+    in_study,
     line_of,
     packed_files,
+    read_study_bytes,
     run_folders,
 )
 from recurra.core.record import RECORD_NAME, read_any_record
@@ -44,17 +46,18 @@ class PackedStudy:
 
 
 def pack_study(study: Path, output: Path) -> PackedStudy:
-    """Packs the finished runs of a study's folder, and what lies beside them, into a packed study.
+    """Packs the finished runs of a study, and what lies beside them, into a packed study.
 
-    Runs that are packed there already are replaced, all others stay. The records are written last: killed at any
-    moment, the packed study is whole, and the same call finishes what it began. The folder of the study is not touched.
+    Runs may lie in folders or be packed, as after going on with a packed study. Those that the output has already are
+    replaced, its others stay. The records are written last: killed at any moment, the packed study is whole, and the
+    same call finishes what it began. The folder of the study is not touched.
 
     Raises:
         CheckpointError: If there is no finished run, or a file is damaged; nothing is written then.
         StorageError: If the packed study cannot be written.
     """
-    folders = [path for path in run_folders(study) if path.is_dir()]
-    runs = [path for path in folders if (path / RECORD_NAME).exists()]
+    folders = run_folders(study)
+    runs = [path for path in folders if in_study(path / RECORD_NAME)]
     if not runs:
         raise CheckpointError(f"'{study}' holds no folder of a finished run; give the --output folder of a study")
     for run in runs:
@@ -89,18 +92,19 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
 
 
 def _files(study: Path, runs: Collection[Path]) -> Iterator[str]:
-    """Files to be packed, by their path below the study."""
+    """Files to be packed, by their path below the study: those on disk, and packed ones."""
+    yield from packed_files(study)
     files = [run / name for run in runs for name in (RECORD_NAME, EXITS_NAME) if (run / name).is_file()]
     files += [path for path in (study / SPEC_NAME,) if path.is_file()]
     files += [path for path in study.glob("*.json") if path.name not in _DERIVED]
     files += [path for path in study.glob("*/*.json") if path.parent.name not in _FOLDERS]
     files += study.glob(f"{EXPORTS_NAME}/*/*.json")
-    return (path.relative_to(study).as_posix() for path in files if not path.name.startswith("."))
+    yield from (path.relative_to(study).as_posix() for path in files if not path.name.startswith("."))
 
 
 def _line(study: Path, name: str) -> bytes:
     try:
-        return line_of(name, (study / name).read_bytes())
+        return line_of(name, read_study_bytes(study / name))
     except (OSError, ValueError) as error:
         kind = "JSON" if name.endswith(".json") else "text"
         raise CheckpointError(f"'{study / name}' cannot be read as {kind} ({error}); restore or delete it") from error

@@ -59,7 +59,7 @@ def _read_protocol(value: Any) -> Any:
     if not isinstance(value.get("base"), str):
         raise ConfigurationError(f"protocol '{name}': give 'base', the protocol whose keys it changes")
     models = value.get("models")
-    if models is not None and not isinstance(models, list):
+    if models is not None and not (isinstance(models, list) and all(isinstance(model, str) for model in models)):
         raise ConfigurationError(f"protocol '{name}': 'models' is {models!r}; give a list of names")
     return value
 
@@ -205,6 +205,8 @@ def expand(spec: StudySpec) -> list[RunConfig]:
         if name not in names_in(protocol.teacher) and (protocol.name not in only or name in only[protocol.name])
     ]
     runs = [_of_seed(run, data, seed, teachers) for seed in spec.seeds for run, teachers, data in pupils]
+    if not runs:
+        raise ConfigurationError("no model learns: each is the teacher of its protocols; add a protocol or a model")
     return list({run.config_hash: run for run in runs}.values())
 
 

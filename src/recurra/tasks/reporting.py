@@ -9,6 +9,7 @@ from typing import Any
 
 from recurra.core.errors import CheckpointError, ConfigurationError, unknown
 from recurra.core.exits_record import ExitsRecord, read_exits
+from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import significant, words
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
@@ -29,8 +30,12 @@ def nearest(models: Sequence[ModelSummary], limits: Limits) -> Advice:
 
 
 def best_model(models: Sequence[ModelSummary], split: str, measure: Measure) -> ModelSummary:
-    """The model with the best mean; of equals the one with fewer parameters."""
-    return max(models, key=lambda model: (measure.merit(measure.mean(model, split)), -model.parameters))
+    """The model with the best mean; of equals one that is more than its answers, then the smallest."""
+
+    def rank(model: ModelSummary) -> tuple[float, bool, int]:
+        return measure.merit(measure.mean(model, split)), model.kind != ANSWERS, -model.parameters
+
+    return max(models, key=rank)
 
 
 def find_test(tests: Sequence[Comparison], first: ModelSummary, second: ModelSummary) -> Comparison | None:

@@ -228,7 +228,7 @@ def test_an_encoder_that_is_shipped_is_found_by_name_and_checked(
     ("arguments", "message"),
     [
         (["--teach", "{root}/reviews.csv"], "--minutes N"),
-        (["--teach", "{root}/reviews.csv", "--minutes", "0"], "--minutes is 0; a budget is above 0"),
+        (["--teach", "{root}/reviews.csv", "--minutes", "0"], "--minutes is 0; a budget is a finite number above 0"),
         (["--minutes", "3"], "--teach FILE"),
         (["--apart", "{root}/reviews.csv"], "--teach FILE"),
         (["--teach", "{root}/my_test.csv", "--tokens", "9"], "is a test or validation part by its name"),

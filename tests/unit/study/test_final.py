@@ -10,8 +10,9 @@ from recurra.comparison import compare, comparison
 from recurra.core.best_run import find_run
 from recurra.core.record import SplitRecord, read_record
 from recurra.data.configuration import DataConfig
+from recurra.data.corpora import recorded_split, with_test_rows
 from recurra.reported_study import QUICK_S, StudyResult, _own_texts
-from recurra.study.final import FINAL_NAME, final_config, gains_rows, with_test_rows
+from recurra.study.final import FINAL_NAME, final_config, gains_rows
 from recurra.study.plan import load_run_config
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import StudyData
@@ -48,6 +49,8 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path
     rows = {name: split.rows for name, split in record.data.splits.items() if isinstance(split, SplitRecord)}
     of_fold = {name: split.rows for name, split in judged.record.data.splits.items() if isinstance(split, SplitRecord)}
     assert rows == {"train": of_fold["train"] + of_fold["test"], "validation": of_fold["validation"]}
+    for split in rows:
+        assert recorded_split(record, split, None).fingerprint == record.data.splits[split].fingerprint
     assert record.run_id != judged.record.run_id and read_record(judged.folder).run_id == judged.record.run_id
     page = (output / "report.html").read_text(encoding="utf-8")
     assert f"trained once more on {rows['train']:,} rows" in page and "The model of one of" not in page

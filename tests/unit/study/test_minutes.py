@@ -77,7 +77,10 @@ def test_without_time_for_training_folds_stay_and_the_small_rungs_answer(
     output, file = tmp_path / "out", write_reviews(tmp_path / "few.csv", 60)
     words = ["compare", file, "--from", "recurra-small", "--folds", 2, "--no-latency", "--output", output]
     for budget in ("0", "-1", "nan", "inf"):
-        assert refused(*words, "--minutes", budget) == f"error: --minutes is {budget}; a budget is above 0\n"
+        assert (
+            refused(*words, "--minutes", budget)
+            == f"error: --minutes is {budget}; a budget is a finite number above 0\n"
+        )
     said = command(*words, "--minutes", 0.001, "--json").err
     assert "left out for --minutes 0.001: recurra-small" in said
     records = [read_record(path.parent) for path in sorted(output.glob("runs/*/record.json"))]

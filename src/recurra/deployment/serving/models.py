@@ -161,7 +161,7 @@ def describe_model(name: str, classifier: Classifier, **known: Any) -> ModelDesc
     """Describes a classifier, given the fields of `ModelDescription` that it does not know itself."""
     depth, record, rule = classifier.engine.depth, classifier.calibration, classifier.calibrated_rule
     exits = None
-    if depth is not None and depth.exits:
+    if depth is not None and classifier.may_leave:
         exits = Exits(list(depth.exits))
         if rule is not None:
             bound = rule.as_bound(depth.exits[0])

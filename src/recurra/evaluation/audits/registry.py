@@ -92,8 +92,9 @@ NOTES = {
     "fails.",
     "shortcuts.words": "One word nearly gives a label away. A signature, a name or a marker that the source left is a "
     "shortcut: take it out. A word that is part of the task, as 'who' in questions about persons, is none.",
-    "long-texts": "Models read the first max_length tokens of a text alone; what stands behind them changes nothing. "
-    "Read more with --max-length N (max_length: N in a study file's data), at the price of time.",
+    "long-texts": "Models read the first max_length tokens of a text alone, or as many in each window; what stands "
+    "behind them changes nothing. Read more with --max-length N or --windows N (max_length, windows in a study file's "
+    "data), at the price of time.",
     "teacher": "The teacher was trained on rows of this split, and the student's figures are much the same without "
     "them. A teacher that never saw them leaves no question.",
     "encoder": "The encoder has read the reported texts, though not their labels, and knows them a little better than "

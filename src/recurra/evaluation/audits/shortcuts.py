@@ -338,9 +338,9 @@ def _audit_format(judged: _Judged, audit: str, majority: int, train_rows: int) -
         name=audit,
         status="note" if balanced - half > threshold else "passed",
         summary=(
-            f"{judged.where}the form alone reaches balanced accuracy {balanced:.3f} ± {half:.3f} (chance {chance:.3f}, "
-            f"a note above {threshold:.3f}), length alone {length_alone:.3f}; it is right on {accuracy:.3f} of the "
-            f"rows, always the most frequent label on {majority_accuracy:.3f}"
+            f"{judged.where}the form alone reaches balanced accuracy {balanced:.3f} ± {half:.3f} (chance {chance:.3f}; "
+            f"a note if surely above {threshold:.3f}), length alone {length_alone:.3f}; it is right on {accuracy:.3f} "
+            f"of the rows, always the most frequent label on {majority_accuracy:.3f}"
         ),
         value=balanced,
         threshold=threshold,
