@@ -3,7 +3,7 @@
 Each is asked three things, and the encoder that it came from too: how much of that encoder's function it keeps on test
 texts (the mean cosine of centred mean states), what a logistic regression on its mean states gets right after 64 and
 1,000 labelled rows (five draws of 64, one of 1,000), and with ``--fine-tune 0 1 2`` what it gets right when it is
-fine-tuned on as many, the mean of three seeds. Corpora are those of the study ``ladder``.
+fine-tuned on as many, the mean over the seeds, on all test texts. Corpora are those of the study ``ladder``.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def main() -> int:
     )
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--fine-tune", type=int, nargs="*", default=[], metavar="SEED", help="once with each seed")
+    parser.add_argument("--fine-tune", type=int, nargs="+", default=[], metavar="SEED", help="once with each seed")
     options = parser.parse_args()
     try:
         found = judge(

@@ -103,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (KeyboardInterrupt, typer.Abort):
             code = EXIT_INTERRUPTED
         except Exception as error:  # noqa: BLE001 - what is not known is raised again
-            code = EXIT_INTERRUPTED if interrupts or _was_interrupted(error) else _tell(error, given)
+            swallowed = bool(interrupts) and not isinstance(error, RecurraError)
+            code = EXIT_INTERRUPTED if swallowed or _was_interrupted(error) else _tell(error, given)
     if code == EXIT_INTERRUPTED:
         sys.stderr.write("interrupted; start the same command again to go on: what is finished is not done twice\n")
     return code if isinstance(code, int) else 0

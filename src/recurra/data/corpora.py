@@ -154,11 +154,8 @@ def recorded_data(record: LabelRunRecord) -> DataConfig:
 
 def recorded_split(record: LabelRunRecord, name: str, data_root: Path | None) -> TextSplit:
     """A split of a run's own data as it was recorded; a `DataError` says if the data have changed or are gone."""
-    dataset = load_dataset(recorded_data(record), data_root)
+    dataset = recorded_rows(record, load_dataset(recorded_data(record), data_root))
     rows, recorded = dataset.splits.get(name), record.data.splits[name].fingerprint
-    if "test" in dataset.splits and "test" not in record.data.splits:
-        # Only a final run reports no test rows where there are some.
-        rows = with_test_rows(dataset).splits.get(name)
     if rows is None or rows.fingerprint != recorded:
         now = "missing" if rows is None else rows.fingerprint
         raise DataError(
@@ -182,6 +179,11 @@ def with_test_rows(dataset: TextDataset, note: str = "") -> TextDataset:
     chosen = dataset.selection_split
     splits = {"train": rows, chosen: dataset.splits[chosen]}
     return replace(dataset, splits=splits, reported_splits=[chosen], notes=[*dataset.notes, *filter(None, [note])])
+
+
+def recorded_rows(record: LabelRunRecord, dataset: TextDataset) -> TextDataset:
+    """A run's own data as it was trained on them: only a final run reports no test rows where there are some."""
+    return with_test_rows(dataset) if "test" in set(dataset.splits) - set(record.data.splits) else dataset
 
 
 # Keys that mean nothing for a corpus.

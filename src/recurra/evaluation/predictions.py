@@ -228,9 +228,9 @@ def pack_predictions(study: Path, runs: Collection[Path]) -> None:
     others = [place for place in (old.groups if old else ()) if place[0] not in replaced]
     places = {(name, split): predictions_path(study / RUNS_NAME / name, split) for name, split in others}
     for run in runs:
-        splits = [file.stem for file in (run / FOLDER_NAME).glob("*.parquet")]
-        if not splits and (packed := _packed(predictions_path(run, "_"))) is not None:
-            splits = [split for name, split in packed.groups if name == run.name]
+        splits = {file.stem for file in (run / FOLDER_NAME).glob("*.parquet")}
+        if (packed := _packed(predictions_path(run, "_"))) is not None:
+            splits |= {split for name, split in packed.groups if name == run.name}
         places |= {(run.name, split): predictions_path(run, split) for split in splits}
     if not places:
         target.unlink(missing_ok=True)

@@ -59,7 +59,7 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
     folders = run_folders(study)
     runs = [path for path in folders if in_study(path / RECORD_NAME)]
     if not runs:
-        raise CheckpointError(f"'{study}' holds no folder of a finished run; give the --output folder of a study")
+        raise CheckpointError(f"'{study}' holds no finished run; give the --output folder of a study")
     for run in runs:
         record = read_any_record(run)
         if record.run_id != run.name:

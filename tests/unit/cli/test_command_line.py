@@ -183,14 +183,22 @@ def test_an_interrupt_that_compiled_code_swallowed_is_told_as_one(
             signal.raise_signal(signal.SIGINT)
         raise TypeError("schema of a class that was half built")
 
+    def fail(*_: object, **__: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise StorageError("the disk is full")
+
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         monkeypatch.setattr(command_line, "make_app", lambda _: stop)
         assert command_line.main([]) == 130
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert "start the same command again" in capsys.readouterr().err
+        monkeypatch.setattr(command_line, "make_app", lambda _: fail)
+        assert command_line.main([]) == StorageError.exit_code
+        assert capsys.readouterr().err == "error: the disk is full\n"
     finally:
         signal.signal(signal.SIGINT, before)
-    assert "start the same command again" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")  # noqa: PTH110

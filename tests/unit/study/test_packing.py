@@ -139,7 +139,7 @@ def test_nothing_damaged_is_packed(study: Path, tmp_path: Path) -> None:
     run.rename(run.with_name("renamed"))
     with pytest.raises(CheckpointError, match="name the folder like the run"):
         pack_study(study, output)
-    with pytest.raises(CheckpointError, match="no folder of a finished run"):
+    with pytest.raises(CheckpointError, match="no finished run"):
         pack_study(tmp_path / "nothing", output)
 
 
@@ -215,16 +215,20 @@ def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path) -> None:
     assert len(list((second / "runs").iterdir())) == 1, "what was packed is not run again"
     assert [done.state for done in plan_study(load_study(spec), second)] == ["done", "done"]
     assert pack_study(second, tmp_path / "packed").runs == 2
+    # A split on disk beside packed ones takes none away.
+    own = second / "runs" / done.name / "predictions"
+    own.mkdir(parents=True)
+    shutil.copy(done / "predictions" / "test.parquet", own)
     # Elsewhere too: what was packed goes along, and a packed study is packed as one.
     for source, name in ((second, "elsewhere"), (tmp_path / "packed", "copy")):
         made = pack_study(source, tmp_path / name)
         assert (made.runs, made.added) == (2, 2)
         assert packed_files(tmp_path / name) == packed_files(tmp_path / "packed")
         for folder in run_folders(tmp_path / "packed"):
-            ours, theirs = (
-                read_predictions(tmp_path / each / "runs" / folder.name, "test") for each in (name, "packed")
-            )
-            assert ours.ids == theirs.ids and (ours.logits == theirs.logits).all()
+            for split in ("validation", "test"):
+                places = (tmp_path / each / "runs" / folder.name for each in (name, "packed"))
+                ours, theirs = (read_predictions(place, split) for place in places)
+                assert ours.ids == theirs.ids and (ours.logits == theirs.logits).all()
 
 
 def test_a_damaged_file_of_timings_is_said_to_be_one(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from recurra.core.errors import ConfigurationError, RecurraError, RunError
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, LabelRunRecord, TeacherRecord, holds_any_record
 from recurra.core.sealed import sealed_model
-from recurra.data.corpora import recorded_data
+from recurra.data.corpora import recorded_data, recorded_rows
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, cache_path, cached_arrays, encode_windows
 from recurra.data.tokenization import read_tokenizer
@@ -216,7 +216,7 @@ def _trained_on(teacher: Teacher, dataset: TextDataset, data: StudyData) -> Text
     if record.data.fingerprint == dataset.fingerprint:
         return dataset.splits["train"]
     try:
-        rows = data.rows(recorded_data(record)).splits["train"]
+        rows = recorded_rows(record, data.rows(recorded_data(record))).splits["train"]
     except RecurraError:
         return None
     return rows if rows.fingerprint == record.data.splits["train"].fingerprint else None
