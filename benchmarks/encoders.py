@@ -99,8 +99,7 @@ def judge(
                 )
                 if seeds and name in names:
                     tuned = [fine_tuned_accuracy(name, corpus, rows, data_root, seed) for seed in seeds]
-                    result[f"fine_tuned_{rows}"] = float(np.mean(tuned))
-                    result["seeds"] = list(seeds)
+                    result[f"fine_tuned_{rows}"], result["seeds"] = float(np.mean(tuned)), list(seeds)
             sys.stdout.write(json.dumps({key: _short(value) for key, value in result.items()}) + "\n")
             sys.stdout.flush()
             results.append(result)

@@ -276,22 +276,20 @@ def by_depth(summary: Summary) -> str:
 def by_export(summary: Summary) -> str:
     """What each model scores in each format and precision, and how many labels differ from its own in FP32."""
     blocks = []
-    for table in (table for table in summary.tables if table.exports):
-        lines = [line for line in table.exports if line.exits is None]
-        kinds = dict.fromkeys(f"{line.format} {line.precision}, {line.computed}" for line in lines)
-        cells = {(line.model, f"{line.format} {line.precision}, {line.computed}"): line for line in lines}
-        rows = []
-        for model in dict.fromkeys(line.model for line in lines):
-            found = [cells.get((model, kind)) for kind in kinds]
-            values = [
-                form.NONE if line is None else f"{line.accuracy.mean:.4f} ({line.labels_changed})" for line in found
-            ]
-            rows.append([escaped(model), *values])
-        grid = markdown_grid(["Model", *map(escaped, kinds)], rows)
-        against = "labels that differ from those of the run's model in FP32"
-        blocks.append(
-            f"{grid}\n\nAccuracy on {escaped(table.headline_split)}, and {against}, by stored weights and computation."
+    for table in summary.tables:
+        cells: dict[str, dict[str, str]] = {}
+        for line in table.exports:
+            if line.exits is None:
+                kind = f"{line.format} {line.precision}, {line.computed}"
+                cells.setdefault(line.model, {})[kind] = f"{line.accuracy.mean:.4f} ({line.labels_changed})"
+        kinds = list(dict.fromkeys(kind for found in cells.values() for kind in found))
+        rows = [[escaped(model), *(found.get(kind, form.NONE) for kind in kinds)] for model, found in cells.items()]
+        told = (
+            f"Accuracy on {escaped(table.headline_split)}, and labels that differ from those of the run's model in FP32"
         )
+        if rows:
+            grid = markdown_grid(["Model", *map(escaped, kinds)], rows)
+            blocks.append(f"{grid}\n\n{told}, by stored weights and computation.")
     return "\n\n".join(blocks) + "\n" if blocks else "No export.\n"
 
 

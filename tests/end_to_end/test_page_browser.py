@@ -286,6 +286,7 @@ def test_words_of_several_labels_are_shaded_label_by_label(visit: Any) -> None:
             texts, notes = page.locator("#results .words"), page.locator("#results .words + p").all_inner_texts()
             assert texts.all_inner_texts() == ["a lovely film"] * len(told["words_by_label"])
             assert len(notes) == (2 if given else 1)
+            assert ("none of the labels" in page.locator("#results").inner_text()) != given
             for note, one in zip(notes, told["words_by_label"], strict=True):
                 assert f"For {one['label']}: " in note
                 assert note.startswith("No label is given") != given and one["given"] == given

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from recurra import Classifier
+from recurra.core.errors import ConfigurationError
+from recurra.deployment.decision import AnyLabels
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.serving.models import open_models
@@ -61,6 +63,15 @@ def test_models_say_what_they_can(server: Running, folders: dict[str, Path]) -> 
     assert models["plain"]["exits"] is None and not models["plain"]["own_heads"]
     assert models["plain"]["num_recurrences"] == 2
     assert models["linear"]["exits"] is None and models["linear"]["num_recurrences"] is None
+
+
+def test_a_text_of_several_labels_may_not_leave(folders: dict[str, Path]) -> None:
+    one = Classifier.open(folders["run"])
+    labels = one.classes_.tolist()
+    several = Classifier(one.engine, labels, decision=AnyLabels(labels, [0.5] * len(labels), ";"))
+    assert (one.may_leave, several.may_leave, Classifier.open(folders["plain"]).may_leave) == (True, False, False)
+    with pytest.raises(ConfigurationError, match="gives each text one label"):
+        several.check_rule(FixedExit(1))
 
 
 @pytest.mark.parametrize("name", ["fp32", "int8"])

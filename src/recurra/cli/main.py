@@ -103,8 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (KeyboardInterrupt, typer.Abort):
             code = EXIT_INTERRUPTED
         except Exception as error:  # noqa: BLE001 - what is not known is raised again
-            swallowed = bool(interrupts) and not isinstance(error, RecurraError)
-            code = EXIT_INTERRUPTED if swallowed or _was_interrupted(error) else _tell(error, given)
+            code = EXIT_INTERRUPTED if _was_interrupted(error, interrupts) else _tell(error, given)
     if code == EXIT_INTERRUPTED:
         sys.stderr.write("interrupted; start the same command again to go on: what is finished is not done twice\n")
     return code if isinstance(code, int) else 0
@@ -131,8 +130,10 @@ def _interrupts() -> Iterator[list[int]]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _was_interrupted(error: BaseException | None) -> bool:
+def _was_interrupted(error: BaseException | None, interrupts: Sequence[int]) -> bool:
     """Whether it is what became of a Ctrl-C, which may arrive inside a lock and leave as another error."""
+    if interrupts and not isinstance(error, RecurraError):
+        return True
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

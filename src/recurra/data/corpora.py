@@ -165,25 +165,9 @@ def recorded_split(record: LabelRunRecord, name: str, data_root: Path | None) ->
     return rows
 
 
-def with_test_rows(dataset: TextDataset, note: str = "") -> TextDataset:
-    """The same rows, those of test among those of training; nothing is left to report but the rows that choose."""
-    train, test = dataset.splits["train"], dataset.splits["test"]
-    groups = None if train.groups is None or test.groups is None else [*train.groups, *test.groups]
-    rows = TextSplit(
-        "train",
-        [*train.texts, *test.texts],
-        np.concatenate([train.labels, test.labels]),
-        [*train.ids, *test.ids],
-        groups,
-    )
-    chosen = dataset.selection_split
-    splits = {"train": rows, chosen: dataset.splits[chosen]}
-    return replace(dataset, splits=splits, reported_splits=[chosen], notes=[*dataset.notes, *filter(None, [note])])
-
-
 def recorded_rows(record: LabelRunRecord, dataset: TextDataset) -> TextDataset:
     """A run's own data as it was trained on them: only a final run reports no test rows where there are some."""
-    return with_test_rows(dataset) if "test" in set(dataset.splits) - set(record.data.splits) else dataset
+    return dataset.with_test_rows() if "test" in set(dataset.splits) - set(record.data.splits) else dataset
 
 
 # Keys that mean nothing for a corpus.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -113,6 +113,15 @@ class TextDataset:
         others = {"auxiliary": self.auxiliary, "unlabelled": self.unlabelled}
         more = {name: split.fingerprint for name, split in others.items() if split is not None}
         return content_hash({"labels": self.label_names, "splits": parts, **more})
+
+    def with_test_rows(self, *notes: str) -> TextDataset:
+        """The same rows, those of test among those of training; none is left to report but those that choose."""
+        train, test, chosen = self.splits["train"], self.splits["test"], self.selection_split
+        groups = None if train.groups is None or test.groups is None else [*train.groups, *test.groups]
+        labels = np.concatenate([train.labels, test.labels])
+        rows = TextSplit("train", [*train.texts, *test.texts], labels, [*train.ids, *test.ids], groups)
+        splits = {"train": rows, chosen: self.splits[chosen]}
+        return replace(self, splits=splits, reported_splits=[chosen], notes=[*self.notes, *notes])
 
     def record(self, tokenizer: dict[str, Any] | None = None) -> DataRecord:
         """Returns the record of this data."""

@@ -294,8 +294,13 @@ class Classifier:
     @property
     def may_leave(self) -> bool:
         """Whether a text of this model can stop before the last recurrence."""
-        depth = self.engine.depth
-        return bool(self.decision.exclusive and depth and depth.exits and depth.windows == 1 and not depth.counted)
+        if self.engine.depth is None or not self.engine.depth.exits:
+            return False
+        try:
+            self._check_may_leave()
+        except ConfigurationError:
+            return False
+        return True
 
     def check_rule(self, rule: ExitRule) -> None:
         """Refuses a rule that texts of this model cannot stop by."""

@@ -16,7 +16,7 @@ from recurra.core.files import FolderLock
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
 from recurra.data.configuration import DataConfig
-from recurra.data.corpora import CORPORA, with_test_rows
+from recurra.data.corpora import CORPORA
 from recurra.study.executor import threads_of
 from recurra.study.plan import CONFIG_NAME, load_run_config
 from recurra.study.run import execute_run
@@ -69,7 +69,7 @@ def train(data: StudyData, judged: dict[str, object], folder: str, note: str) ->
     config = RunConfig.parse(judged)
     assert isinstance(config.data, DataConfig)
     known = StudyData(data.machine)
-    known.hold(config.data, with_test_rows(data.rows(config.data), note))
+    known.hold(config.data, data.rows(config.data).with_test_rows(note))
     Path(folder).mkdir(parents=True, exist_ok=True)
     execute_run(known, folder, final_config(config))
 

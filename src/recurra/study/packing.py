@@ -66,7 +66,7 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
             raise CheckpointError(f"'{run}' holds the record of run '{record.run_id}'; name the folder like the run")
         read_exits(run)
     load_export_records(study)
-    lines = {name: _line(study, name) for name in _files(study, runs)}
+    lines = {name: _line(study, name) for name in dict.fromkeys(_files(study, runs))}
     with FolderLock(output):
         before = packed_files(output)
         had = {Path(name).parts[1] for name in before if Path(name).match(f"{RUNS_NAME}/*/{RECORD_NAME}")}

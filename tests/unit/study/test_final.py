@@ -10,7 +10,7 @@ from recurra.comparison import compare, comparison
 from recurra.core.best_run import find_run
 from recurra.core.record import SplitRecord, read_record
 from recurra.data.configuration import DataConfig
-from recurra.data.corpora import recorded_split, with_test_rows
+from recurra.data.corpora import recorded_split
 from recurra.reported_study import QUICK_S, StudyResult, _own_texts
 from recurra.study.final import FINAL_NAME, final_config, gains_rows
 from recurra.study.plan import load_run_config
@@ -29,7 +29,7 @@ def test_test_rows_join_those_of_training_and_no_other_row_does(tmp_path: Path) 
     path = write_reviews(tmp_path / "reviews.csv", 200)
     for folds in (None, 4):
         dataset = StudyData().rows(DataConfig(name=str(path), folds=folds))
-        merged = with_test_rows(dataset, "a note")
+        merged = dataset.with_test_rows("a note")
         assert merged.notes == [*dataset.notes, "a note"]
         train, test, chosen = (set(dataset.splits[name].ids) for name in ("train", "test", "validation"))
         assert set(merged.splits["train"].ids) == train | test and len(merged.splits["train"]) == len(train) + len(test)
@@ -70,6 +70,13 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path
     again = _compared(path, output, models=["linear-tuned"])
     assert again.best.folder == final and read_record(final).model.preset == "linear-tuned"
     assert load_run_config(final).config_hash == final_config(again.judged[2].config).config_hash
+
+
+def test_a_final_model_as_teacher_has_seen_the_test_rows_of_its_student(tmp_path: Path, command: Command) -> None:
+    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
+    _compared(path, output, folds=1)
+    given = ["--data", path, "--output", tmp_path / "student", "--no-latency", f"model.teacher={output}"]
+    assert "teacher.test" in command("train", "--model", "linear-tuned", *given, code=3).err
 
 
 def test_what_takes_longer_waits_to_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -11,6 +14,7 @@ from recurra.core import terminal as form
 from recurra.tasks.classification.measures import ACCURACY
 from recurra.tasks.language.reporting import LOSS
 from recurra.tasks.measures import over_seeds
+from recurra.tasks.reporting import best_model
 
 SHARES = some.floats(-1, 1, allow_subnormal=False)
 
@@ -46,3 +50,14 @@ def test_intervals_over_seeds_are_students_within_the_limits(values: list[float]
     low, high = stats.t.interval(0.95, len(values) - 1, loc=found.mean, scale=stats.sem(values))
     assert found.low == pytest.approx(max(0.0, low), abs=1e-9)
     assert found.high == pytest.approx(high)
+
+
+def test_of_equal_models_the_best_is_one_that_is_here_and_then_the_smallest() -> None:
+    def model(kind: str, parameters: int, accuracy: float) -> Any:
+        score = SimpleNamespace(figures={ACCURACY.key: SimpleNamespace(mean=accuracy)})
+        return SimpleNamespace(kind=kind, parameters=parameters, scores={"test": score})
+
+    answers, large, small = model("answers", 0, 0.9), model("transformer", 20, 0.9), model("linear", 10, 0.9)
+    assert best_model([answers, large, small], "test", ACCURACY) is small
+    better = model("answers", 0, 0.91)
+    assert best_model([better, large, small], "test", ACCURACY) is better
