@@ -38,7 +38,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from recurra import Classifier
-from recurra.data.demo_corpus import demo_rows
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
 from recurra.data.tables import stream_texts
 
 BATCH_SIZES = (1, 8, 32, 64)
@@ -304,7 +305,7 @@ def overloaded(options: argparse.Namespace, bodies: Sequence[bytes], room: int) 
 def sample_texts(file: Path | None, column: str) -> list[str]:
     """Texts of a file, or of the demo corpus."""
     if file is None:
-        return [row.text for row in demo_rows(train_rows=1, validation_rows=1, test_rows=512)["test"]]
+        return load_dataset(DataConfig(name="demo")).splits["test"].texts
     return [text for chunk in stream_texts(str(file), column, 4096) for text in chunk]
 
 

@@ -107,7 +107,7 @@ def _record(config: RunConfig) -> RunRecord:
         environment=EnvironmentRecord(python="3", packages={}, platform="", cpu="", cores=1, threads=1),
         data=DataRecord(
             name="demo",
-            protocol="held-out",
+            protocol="by-address",
             fingerprint="",
             label_names=["a", "b"],
             selection_split="validation",
@@ -140,7 +140,7 @@ def _occupation(folder: Path, setting: Setting) -> list[Measure]:
             {"name": "demo", "tokenizer": "trained", "max_length": 64, "trained_vocab_size": 2000, "fraction": 0.1}
         ],
         "models": ["baseline-tiny", "recurrent-tiny"],
-        "protocols": ["demo"],
+        "protocols": ["tuned"],
         "protocol_overrides": [f"max_epochs={setting.sized(2, 1)}"],
         "seeds": list(range(setting.sized(4, 1))),
     }

@@ -1,6 +1,6 @@
 """What a user waits for, by shipped commands: a text from the command line, a linear run, the server, the browser.
 
-The model is MiniLM, fine-tuned for one pass on generated reviews and exported as int8, so figures are about time alone.
+The model is MiniLM, fine-tuned for one pass on the demo corpus and exported as int8, so figures are about time alone.
 Commands are timed from start to end and take turns with a script of a few lines that opens the same file.
 """
 
@@ -25,7 +25,8 @@ from benchmarks.load import beside_peer
 from benchmarks.measures import Measure, Setting
 from benchmarks.turns import median_ms
 from recurra import Classifier
-from recurra.data.demo_corpus import demo_rows
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
 
 ENCODER = "minilm"
 # Modules are compiled once, as an installer does.
@@ -58,11 +59,12 @@ def measure(setting: Setting) -> list[Measure]:
     """Measures all four; without a browser on the machine, three."""
     with tempfile.TemporaryDirectory(prefix="recurra-usage-") as name:
         folder = Path(name)
-        rows = demo_rows(train_rows=setting.sized(1000, 200), validation_rows=100, test_rows=512)
+        corpus = load_dataset(DataConfig(name="demo"))
+        train, texts = corpus.splits["train"], corpus.splits["test"].texts
+        labelled = [(text, corpus.label_names[label]) for text, label in zip(train.texts, train.labels, strict=True)]
         file = folder / "reviews.csv"
         with file.open("w", encoding="utf-8", newline="") as stream:
-            csv.writer(stream).writerows([("text", "label"), *((row.text, row.label) for row in rows["train"])])
-        texts = [row.text for row in rows["test"]]
+            csv.writer(stream).writerows([("text", "label"), *labelled[:: setting.sized(1, 6)]])
         _recurra("train", "--model", ENCODER, "--data", file, "-o", folder / "run", "max_epochs=1")
         for kind in ("onnx", "web"):
             path = folder / kind

@@ -127,11 +127,12 @@ def _make_questions(workshop: Workshop, place: Path, sources: dict[str, list[Pat
 
 def _write_questions(path: Path, sources: dict[str, list[Path]]) -> int:
     from recurra import Classifier
-    from recurra.data.demo_corpus import demo_rows
+    from recurra.data.configuration import DataConfig
+    from recurra.data.corpora import load_dataset
     from recurra.deployment.serving.models import hash_model
 
     models = {name: {hash_model(one): Classifier.open(one, threads=1) for one in sources[name]} for name in _NAMES}
-    texts = [row.text for row in demo_rows(train_rows=1, validation_rows=1, test_rows=512)["test"]]
+    texts = load_dataset(DataConfig(name="demo")).splits["test"].texts
     rows: list[dict[str, object]] = []
     dice = random.Random(0)
     while len(rows) < _QUESTIONS:

@@ -147,7 +147,7 @@ Protocol = Annotated[
     typer.Option(
         "--protocol",
         "-p",
-        help="Training protocol: paper, tuned, tuned-treebank, demo; for encoders finetune-few, finetune-small, "
+        help="Training protocol: paper, tuned, tuned-treebank; for encoders finetune-few, finetune-small, "
         "finetune or finetune-large; or a file (YAML). Default: tuned; with an encoder by the number of rows.",
         show_default=False,
     ),

@@ -46,8 +46,8 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
         "recurrent-small with convolutional cycles, read by its largest values",
         {**_SMALL, **_CONVOLUTIONAL, **_recurrent(2, 2)},
     ),
-    "baseline-tiny": ("stacked, 4 layers, width 128: for the demo and small files", {**_TINY_WIDE, **_stacked(4)}),
-    "recurrent-tiny": ("2 layers applied twice, width 96: for the demo", {**_TINY_NARROW, **_recurrent(2, 2)}),
+    "baseline-tiny": ("stacked, 4 layers, width 128: for small files", {**_TINY_WIDE, **_stacked(4)}),
+    "recurrent-tiny": ("2 layers applied twice, width 96: for small files", {**_TINY_NARROW, **_recurrent(2, 2)}),
 }
 
 # The shared block of "CRT-Deep", section 3: post-norm, cycles of refinement, learned positions, no biases in attention.

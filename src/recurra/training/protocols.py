@@ -199,9 +199,6 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
     ),
     # The same for tens of thousands of rows.
     "finetune-large": _FINETUNE.model_copy(update={"name": "finetune-large", "learning_rate": 5e-5, "max_epochs": 2}),
-    "demo": ProtocolConfig(
-        name="demo", learning_rate=5e-4, batch_size=16, max_epochs=3, schedule="cosine", warmup_ratio=0.1
-    ),
 }
 
 # Up to how many training rows, and the protocol for a pretrained encoder; the last one is for any number.

@@ -69,10 +69,10 @@ def test_the_command_reads_the_data_again(tmp_path: Path, capsys: pytest.Capture
     command = ["study", "report", str(RESULTS / "demo"), "--output", str(tmp_path), "--json"]
     assert main([*command, "--by-length"]) == 0
     (table,) = json.loads(capsys.readouterr().out)["tables"]
-    test = load_dataset(DataConfig(name="demo", protocol="large")).splits["test"]
+    test = load_dataset(DataConfig(name="demo")).splits["test"]
     lengths = np.array([len(text.split()) for text in test.texts])
-    line = next(line for line in table["by_length"] if line["name"] == "linear")
-    (run,) = next(model["runs"] for model in table["models"] if model["label"] == "linear")
+    line = next(line for line in table["by_length"] if line["name"] == "linear-tuned")
+    (run,) = next(model["runs"] for model in table["models"] if model["label"] == "linear-tuned")
     right = read_predictions(RESULTS / "demo" / "runs" / run["run_id"], "test").correct
     edges = [-1, *sorted(map(int, line["values"]))]
     for low, high in itertools.pairwise(edges):

@@ -182,7 +182,7 @@ def test_the_commands_pack_and_report(study: Path, tmp_path: Path) -> None:
     assert "4 runs, 0 new, 4 replaced" in again.stdout and "left out 1 without a record" in again.stdout
     reported = run(make_app(), ["study", "report", str(RESULTS / "demo"), "--output", str(page)])
     assert reported.exit_code == 0, reported.output
-    assert "baseline-tiny" in (page / "report.html").read_text(encoding="utf-8") and "next:" not in reported.stdout
+    assert "recurra-small" in (page / "report.html").read_text(encoding="utf-8") and "next:" not in reported.stdout
     assert not (RESULTS / "demo" / "report.html").exists()
     as_json = run(make_app(), ["study", "report", str(RESULTS / "demo"), "--output", str(page), "--json"])
     assert json.loads(as_json.stdout)["commands"] == [], "of what is packed there is no model"

@@ -279,7 +279,7 @@ def test_a_protocol_may_be_for_some_models_alone() -> None:
         "models": ["minilm", "recurrent-tiny", "baseline-tiny"],
         "protocols": [
             {"name": "teach", "base": "finetune", "models": ["minilm"]},
-            {"name": "taught", "base": "demo", "teacher": "minilm", "models": ["recurrent-tiny"]},
+            {"name": "taught", "base": "tuned", "teacher": "minilm", "models": ["recurrent-tiny"]},
         ],
         "seeds": [0],
     }

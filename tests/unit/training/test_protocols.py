@@ -56,7 +56,7 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
             "papre",
             {},
             r"unknown protocol 'papre' \(did you mean 'paper'\?\); "
-            r"allowed: paper, tuned, tuned-treebank, finetune, finetune-small, finetune-few, finetune-large, demo, "
+            r"allowed: paper, tuned, tuned-treebank, finetune, finetune-small, finetune-few, finetune-large, "
             r"a .yaml file",
         ),
         (
@@ -75,7 +75,7 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
         ),
         ("paper", {"curriculum_epochs": 6}, r"'curriculum_epochs' is 6; allowed: 0 to max_epochs, which is 5"),
         (
-            "demo",
+            "paper",
             {"auxiliary_epochs": 0, "auxiliary_learning_rate": 1e-3},
             r"'auxiliary_learning_rate' is 0.001 without its stage; set auxiliary_epochs above 0",
         ),
@@ -115,20 +115,20 @@ def test_a_later_key_at_its_default_changes_no_identity() -> None:
     paper = PROTOCOLS["paper"].plain()
     assert paper.keys() == ProtocolConfig.model_fields.keys() - LATER.keys()
     assert content_hash(paper) == "2ffd22a16bab2605"
-    written = {**PROTOCOLS["demo"].plain(), **{name: default for name, (default, _) in LATER.items()}}
-    assert ProtocolConfig.parse(written).plain() == PROTOCOLS["demo"].plain()
+    written = {**PROTOCOLS["tuned"].plain(), **{name: default for name, (default, _) in LATER.items()}}
+    assert ProtocolConfig.parse(written).plain() == PROTOCOLS["tuned"].plain()
 
 
 @pytest.mark.parametrize("name", [name for name in LATER if not name.endswith("_learning_rate")])
 def test_a_later_key_with_another_value_is_another_protocol_and_comes_back(name: str) -> None:
-    changed = ProtocolConfig.parse({**PROTOCOLS["demo"].plain(), name: LATER[name][1]})
+    changed = ProtocolConfig.parse({**PROTOCOLS["tuned"].plain(), name: LATER[name][1]})
     assert changed.plain()[name] == LATER[name][1]
-    assert content_hash(changed.plain()) != content_hash(PROTOCOLS["demo"].plain())
+    assert content_hash(changed.plain()) != content_hash(PROTOCOLS["tuned"].plain())
     assert ProtocolConfig.parse(changed.plain()) == changed
 
 
 def test_a_dropped_key_is_read_at_its_default_alone() -> None:
-    values = PROTOCOLS["demo"].plain()
+    values = PROTOCOLS["tuned"].plain()
     assert ProtocolConfig.parse({**values, "focal_gamma": 0.0}).plain() == values
     with pytest.raises(ConfigurationError, match="unknown key 'focal_gamma'"):
         ProtocolConfig.parse({**values, "focal_gamma": 2.0})
