@@ -18,7 +18,7 @@ import numpy as np
 PERIODS = {"1790-1835": range(1790, 1836), "1870-1910": range(1870, 1911), "1945-1985": range(1945, 1986)}
 SHORTEST, LONGEST = 8, 40
 # Rows of each period; the addresses are dealt out in the same proportions.
-SPLITS = {"train": 400, "validation": 100, "test": 200}
+SPLITS = {"train": 300, "validation": 100, "test": 200}
 # A full stop after these ends no sentence.
 TITLE = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|No|Gen|Messrs|Hon|Col|Capt|Lieut|Gov|viz|Jr|Sr|art|sec|U\.S|[A-Z]))\.$")
 

@@ -40,7 +40,7 @@ MOST_FOLDED_TOKENS = ROWS_OF_ONE_SPLIT * 64
 # Where a comparison goes that names no folder; it names no report then.
 DEFAULT_OUTPUT = "runs/compare"
 # What the package has all of, and no sentence of the demo's has more tokens.
-DEMO_MODELS, DEMO_MAX_LENGTH = ("linear-tuned", "words-and-encoder", "recurra-small"), 64
+DEMO_MODELS, DEMO_MAX_LENGTH = ("linear-tuned", "recurra-small-and-words", "recurra-small"), 64
 
 
 @dataclass(frozen=True)
