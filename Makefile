@@ -13,7 +13,7 @@ DEV := $(VENV)/.installed-dev
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## install if needed, then train and compare three models on an embedded corpus; prints where the report lies
+demo: $(INSTALLED) ## install if needed, then train and compare three models on sentences of the package; prints where the report lies
 	@$(BIN)/recurra demo --output runs/demo
 
 # Tests of one file share what was expensive to make; end to end first, so that nothing long is left for the end.

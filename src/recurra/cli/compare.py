@@ -187,7 +187,7 @@ def demo(
     output: options.Output = Path("runs/demo"),
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each model that depends on a seed.")] = 1,
     cache_dir: options.CacheDir = None,
-    workers: options.Workers = 0,
+    workers: options.Workers = 1,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
