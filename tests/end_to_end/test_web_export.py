@@ -84,9 +84,11 @@ def test_a_browser_answers_as_the_engine_does(page: Any, folder: Path) -> None:
     classifier = Classifier.from_export(folder)
     manifest = json.loads((folder / "export.json").read_text())
     cleaned = [clean_text(text, manifest["cleaning"]) for text in texts]
-    ids, offsets, _ = encode_windows(
-        cleaned, Tokenizer.from_file(str(folder / "tokenizer.json")), manifest["max_length"], 1
-    )
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids, offsets, _ = encode_windows(cleaned, tokenizer, manifest["max_length"], 1)
+    tokenizer.no_truncation()
+    too_long = [len(tokenizer.encode(text).ids) > manifest["max_length"] for text in cleaned]
+    assert 0 < sum(too_long) < len(texts)
     rows = [ids[start:end].tolist() for start, end in itertools.pairwise(offsets)]
     for early in (False, True):
         if early:
@@ -94,6 +96,7 @@ def test_a_browser_answers_as_the_engine_does(page: Any, folder: Path) -> None:
         answers = page.evaluate(STEPS, [texts, early])
         assert answers["cleaned"] == cleaned
         assert [row for text in answers["ids"] for row in text] == rows
+        assert [answer["cut"] for answer in answers["answers"]] == too_long
         assert [answer["label"] for answer in answers["answers"]] == classifier.predict(texts).tolist()
         probabilities = [list(answer["probabilities"].values()) for answer in answers["answers"]]
         assert np.abs(np.array(probabilities) - classifier.predict_proba(texts)).max() < 1e-4
@@ -129,6 +132,9 @@ def test_rows_are_the_lines_of_the_file(page: Any, tmp_path: Path) -> None:
     assert [cells[0] for cells in classify(page)] == ["a wärm film", "", "", "a dull one"]
     assert [row["text"] for row in save(page)] == ["a wärm film", "", "   ", "a dull one"]
     assert page.inner_text("#status").startswith("4 texts (2 empty) in ")
+    page.fill("#texts", "short\n" + "warm " * 60)
+    classify(page)
+    assert page.inner_text("#status").endswith(" 1 longer than the model reads, and cut.")
     page.fill("#texts", "\n  \n")
     page.click("#classify")
     assert page.inner_text("#problem") == "There is no text yet: type one."

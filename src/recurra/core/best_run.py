@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import StringConstraints
 
 from recurra.core.errors import CheckpointError, near_name
-from recurra.core.packed import RUNS_NAME, SPEC_NAME
+from recurra.core.packed import RECORDS_NAME, RUNS_NAME, SPEC_NAME
 from recurra.core.record import RECORD_NAME
 from recurra.core.sealed import Sealed
 
@@ -78,6 +78,8 @@ def no_run(folder: Path) -> CheckpointError:
         return CheckpointError(f"'{folder}' is a comparison of which no run is finished; {again}")
     if (folder / _CONFIGURATION).is_file():
         return CheckpointError(f"'{folder}' is a run that is not finished; {again}")
+    if (folder / RECORDS_NAME).is_file():
+        return CheckpointError(f"'{folder}' is a packed study, which keeps no models; give the folder that it came from")
     what = "is not a run folder" if folder.exists() else f"does not exist{near_name(folder)}"
     return CheckpointError(f"'{folder}' {what}; give a folder made by 'recurra train'")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from committed import RESULTS
 
 from recurra.cli.main import main
 from recurra.core.best_run import BEST_NAME, BestRunRecord, FoundRun, find_run, no_run
@@ -136,3 +137,4 @@ def test_what_is_no_finished_run_is_called_what_it_is(tmp_path: Path) -> None:
     assert "does not exist; give a folder" in str(no_run(nothing / "no" / "run"))
     nothing.mkdir()
     assert "is not a run folder; give a folder made by 'recurra train'" in str(no_run(nothing))
+    assert "is a packed study, which keeps no models" in str(no_run(RESULTS / "demo"))

@@ -58,25 +58,35 @@ export class Classifier {
 
   /** Rows of token ids of a cleaned text: one, or as many windows as it takes and the model may read. */
   encode(text) {
+    return this.#read(text).rows;
+  }
+
+  #read(text) {
     const room = this.maxLength - this.before.length - this.after.length;
-    const ids = this.tokenizer.encode(text, { add_special_tokens: false }).ids.slice(0, this.windows * room);
+    const all = this.tokenizer.encode(text, { add_special_tokens: false }).ids;
+    const ids = all.slice(0, this.windows * room);
     const count = Math.max(1, Math.ceil(ids.length / room));
     const bound = (index) => Math.floor((index * ids.length) / count);
-    return Array.from({ length: count }, (_, index) => [
+    const rows = Array.from({ length: count }, (_, index) => [
       ...this.before,
       ...ids.slice(bound(index), bound(index + 1)),
       ...this.after,
     ]);
+    return { rows, cut: ids.length < all.length };
   }
 
   /**
    * Classifies texts, in order. Each answer has `label` (null where the model abstains, a list where a text has any
-   * number of labels), `probabilities` by label, and `recurrences`, how many were computed: with `exits` a text stops
-   * early where the rule of the export lets it.
+   * number of labels), `probabilities` by label, `cut`, whether the text is longer than the model reads, and
+   * `recurrences`, how many were computed: with `exits` a text stops early where the rule of the export lets it.
    */
   async classify(texts, { exits = false, progress = () => {} } = {}) {
     const rows = [];
-    texts.forEach((text, owner) => this.encode(this.clean(text)).forEach((ids) => rows.push({ owner, ids })));
+    const cuts = texts.map((text, owner) => {
+      const read = this.#read(this.clean(text));
+      rows.push(...read.rows.map((ids) => ({ owner, ids })));
+      return read.cut;
+    });
     const logits = texts.map(() => new Float64Array(this.labels.length));
     const counts = texts.map(() => 0);
     const taken = texts.map(() => this.recurrences);
@@ -98,6 +108,7 @@ export class Classifier {
     }
     return logits.map((sums, index) => ({
       ...this.decide(Array.from(sums, (sum) => Math.fround(sum / counts[index]))),
+      cut: cuts[index],
       recurrences: taken[index],
     }));
   }
