@@ -36,6 +36,7 @@ AWKWARD = [
     "日本語のテキスト 한국어 ไทย हिन्दी עברית",
     "[SEP] and [MASK] are words here",
     "word" * 60,
+    "warm " * 60,
     "   ",
 ]
 STEPS = """async ([texts, exits]) => {
