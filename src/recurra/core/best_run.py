@@ -79,7 +79,9 @@ def no_run(folder: Path) -> CheckpointError:
     if (folder / _CONFIGURATION).is_file():
         return CheckpointError(f"'{folder}' is a run that is not finished; {again}")
     if (folder / RECORDS_NAME).is_file():
-        return CheckpointError(f"'{folder}' is a packed study, which keeps no models; give the folder that it came from")
+        return CheckpointError(
+            f"'{folder}' is a packed study, which keeps no models; give the folder that it came from"
+        )
     what = "is not a run folder" if folder.exists() else f"does not exist{near_name(folder)}"
     return CheckpointError(f"'{folder}' {what}; give a folder made by 'recurra train'")
 

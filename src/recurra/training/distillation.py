@@ -2,10 +2,11 @@
 
     loss = (1 - w) cross-entropy(labels) + w T^2 KL(teacher / T, student / T) + v mean squared error of states
 
-The first two terms are Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", section 2. The last compares
-the mean over a row's real tokens after each layer application with the teacher's after the layer that stands there;
-TinyBERT (Jiao et al. 2020, equation 8) compares every token. The mean is what the classifier reads, and it can be kept:
-every token of every layer of a large corpus would fill gigabytes.
+The first two terms are Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", section 2; of a model with
+exits every head learns from both, and the heads weigh as they do without a teacher. The last compares the mean over a
+row's real tokens after each layer application with the teacher's after the layer that stands there; TinyBERT (Jiao et
+al. 2020, equation 8) compares every token. The mean is what the classifier reads, and it can be kept: every token of
+every layer of a large corpus would fill gigabytes.
 """
 
 from __future__ import annotations
@@ -149,14 +150,18 @@ class Distillation:
         given = {name: values for name, values in inputs.items() if name not in own}
         wanted = inputs.get(STATES) if self.state_weight else None
         output = model(**given, output_hidden_states=wanted is not None, return_dict=True)
+        heads = [*(output.exit_logits or ()), output.logits]
         of_labels = output.loss
         if by_row:
             counted = labelled if weights is None else weights if labelled is None else labelled * weights
-            heads = [*(output.exit_logits or ()), output.logits]
             of_labels = self.row_loss.of_heads(heads, inputs["labels"], counted) + _halting(output)
         several = inputs["labels"].ndim == 2
-        answers = answers_apart(output.logits, inputs[LOGITS], self.temperature, several=several, weights=weights)
-        loss = (1 - self.weight) * of_labels + self.weight * answers
+        answers = [
+            answers_apart(logits, inputs[LOGITS], self.temperature, several=several, weights=weights)
+            for logits in heads
+        ]
+        taught = weigh_losses(answers, self.row_loss.exit_loss_weight)
+        loss = (1 - self.weight) * of_labels + self.weight * taught
         if wanted is None:
             return loss
         mask = given["attention_mask"]

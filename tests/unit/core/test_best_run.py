@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from committed import RESULTS
 
+from committed import RESULTS
 from recurra.cli.main import main
 from recurra.core.best_run import BEST_NAME, BestRunRecord, FoundRun, find_run, no_run
 from recurra.core.errors import CheckpointError
