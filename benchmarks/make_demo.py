@@ -37,8 +37,11 @@ def sentences(text: str) -> list[str]:
         for part in parts
         if SHORTEST <= len(part.split()) <= LONGEST
         and part[0].isupper()
-        and part[-1] in ".!?"
-        and not re.search(r"\b1[789]\d\d\b|\b20\d\d\b", part)
+        and re.search(r"[a-z][.!?]$", part)
+        and not re.search(r"\b(1[789]|20)\d\d(s|\b)", part)
+        # Headings, and columns of figures.
+        and not re.match(r"[A-Z]{2,} ", part)
+        and len(re.findall(r"\d", part)) < 12
     ]
 
 
@@ -59,7 +62,8 @@ def rows(folder: Path) -> list[tuple[str, str, str, str]]:
                 pool += [(split, text, name, f"{address['year']} {address['name']}") for text in new]
             picked = dice.choice(len(pool), SPLITS[split], replace=False)
             chosen += [pool[index] for index in sorted(picked)]
-    return [chosen[index] for index in np.argsort([list(SPLITS).index(row[0]) for row in chosen], kind="stable")]
+    mixed = [chosen[index] for index in dice.permutation(len(chosen))]
+    return sorted(mixed, key=lambda row: list(SPLITS).index(row[0]))
 
 
 if __name__ == "__main__":

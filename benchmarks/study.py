@@ -136,9 +136,7 @@ def _occupation(folder: Path, setting: Setting) -> list[Measure]:
     """Runs 8 small runs as a user would and counts what the cores did meanwhile."""
     values = {
         "name": "eight",
-        "data": [
-            {"name": "demo", "tokenizer": "trained", "max_length": 64, "trained_vocab_size": 2000, "fraction": 0.1}
-        ],
+        "data": [{"name": "demo", "tokenizer": "trained", "max_length": 64, "trained_vocab_size": 2000}],
         "models": ["baseline-tiny", "recurrent-tiny"],
         "protocols": ["tuned"],
         "protocol_overrides": [f"max_epochs={setting.sized(2, 1)}"],

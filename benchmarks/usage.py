@@ -60,11 +60,15 @@ def measure(setting: Setting) -> list[Measure]:
     with tempfile.TemporaryDirectory(prefix="recurra-usage-") as name:
         folder = Path(name)
         corpus = load_dataset(DataConfig(name="demo"))
-        train, texts = corpus.splits["train"], corpus.splits["test"].texts
-        labelled = [(text, corpus.label_names[label]) for text, label in zip(train.texts, train.labels, strict=True)]
-        file = folder / "reviews.csv"
+        texts = corpus.splits["test"].texts
+        labelled = [
+            (text, corpus.label_names[label])
+            for split in (corpus.splits["train"], corpus.splits["validation"])
+            for text, label in zip(split.texts, split.labels, strict=True)
+        ]
+        file = folder / "sentences.csv"
         with file.open("w", encoding="utf-8", newline="") as stream:
-            csv.writer(stream).writerows([("text", "label"), *labelled[:: setting.sized(1, 6)]])
+            csv.writer(stream).writerows([("text", "label"), *labelled[: setting.sized(1000, 200)]])
         _recurra("train", "--model", ENCODER, "--data", file, "-o", folder / "run", "max_epochs=1")
         for kind in ("onnx", "web"):
             path = folder / kind

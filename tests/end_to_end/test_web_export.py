@@ -135,7 +135,7 @@ def test_rows_are_the_lines_of_the_file(page: Any, tmp_path: Path) -> None:
     assert page.inner_text("#status").startswith("4 texts (2 empty) in ")
     page.fill("#texts", "short\n" + "warm " * 60)
     classify(page)
-    assert page.inner_text("#status").endswith(" 1 longer than the model reads, and cut.")
+    assert page.inner_text("#status").endswith(" Too long for the model, and cut: 1.")
     page.fill("#texts", "\n  \n")
     page.click("#classify")
     assert page.inner_text("#problem") == "There is no text yet: type one."

@@ -193,7 +193,7 @@ def demo(
 ) -> None:
     """Compare three models on sentences that come with the package, in a few minutes.
 
-    From which period is a sentence of an American president? As 'recurra compare' asks of a file of yours.
+    From which period is a sentence of an American president? 'recurra compare' asks such questions of your own file.
 
     Example: recurra demo --output runs/demo
     """

@@ -51,7 +51,7 @@ class ProtocolConfig(HashedSettings):
             model answers at any of them for fewer operations a step (Geiping et al. 2025, section 3.3, who draw from a
             Poisson distribution); models without exits are trained as always.
         exit_distillation: Share of each exit's loss that the softened answers of the deepest head computed have, at
-            ``distillation_temperature``; the labels have the rest.
+            ``distillation_temperature``; the labels have the rest. Beside a teacher this is the labels' share.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -122,10 +122,10 @@ class ProtocolConfig(HashedSettings):
 
     def check_heads(self, shape: Mapping[str, Any]) -> None:
         """Refuses, by a taught model's keys, heads that nothing would teach."""
-        if self.distillation_weight == 1 and (shape.get("exits") or shape.get("learned_halt")):
+        if self.distillation_weight == 1 and shape.get("learned_halt"):
             raise ConfigurationError(
-                "'distillation_weight' is 1 for a model with exits or a learned halt, whose heads learn beside the "
-                "labels; allowed: below 1"
+                "'distillation_weight' is 1 for a model with a learned halt, which learns beside the labels; allowed: "
+                "below 1"
             )
 
     def model_post_init(self, _: object) -> None:

@@ -149,7 +149,7 @@ class CheckRows:
 
 
 def choose_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
-    """Returns rows to check on: those of a file, else the run's own validation split, else the embedded demo corpus.
+    """Returns rows to check on: those of a file, else the run's own validation split, else the demo's sentences.
 
     Labels of a file are not looked at.
     """
@@ -166,7 +166,7 @@ def choose_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
         split = recorded_split(record, check_split(record), root)
     except RecurraError as error:
         demo = load_dataset(DataConfig(name="demo")).splits["test"]
-        source = "the embedded demo corpus, for the run's own data are not at hand"
+        source = "the demo's sentences, for the run's own data are not at hand"
         return CheckRows(source, demo.texts[:MOST_ROWS], note=str(error))
     return rows_of(split, record)
 

@@ -129,7 +129,7 @@ def test_the_rows_are_the_runs_own_validation_split_if_it_is_what_it_was(tmp_pat
     changed = choose_rows(record, ExportOptions())
     (tmp_path / "reviews.csv").unlink()
     for rows in (changed, choose_rows(record, ExportOptions())):
-        assert rows.source == "the embedded demo corpus, for the run's own data are not at hand"
+        assert rows.source == "the demo's sentences, for the run's own data are not at hand"
         assert rows.labels is None and len(rows.texts) >= 200 and "reviews.csv" in rows.note
 
 

@@ -89,7 +89,7 @@ function show(ms) {
   const taken = answers.reduce((sum, answer) => sum + answer.recurrences, 0) / answers.length;
   const early = taken < model.recurrences ? ` On average ${taken.toFixed(2)} of ${model.recurrences} recurrences.` : "";
   const long = answers.filter((answer) => answer.cut).length;
-  const cut = long ? ` ${long.toLocaleString()} longer than the model reads, and cut.` : "";
+  const cut = long ? ` Too long for the model, and cut: ${long.toLocaleString()}.` : "";
   const count = `${answers.length.toLocaleString()} ${answers.length === 1 ? "text" : "texts"}${empty ? ` (${empty.toLocaleString()} empty)` : ""}`;
   status(`${count} in ${(ms / 1000).toFixed(2)} s.${early}${cut}${more}`);
   element("results").hidden = element("save").hidden = false;
