@@ -115,7 +115,7 @@ def test_sentences_of_several_sources_are_taken_and_a_corpus_gives_its_training_
     dataset = load_dataset(both)
     assert dataset.unlabelled is not None and "(more.txt, demo)" in dataset.notes[-1]
     train = " ".join(load_dataset(DataConfig(name="demo")).splits["train"].texts)
-    assert dataset.unlabelled.texts[:2] == found.texts and len(dataset.unlabelled) > 1000
+    assert dataset.unlabelled.texts[:2] == found.texts and len(dataset.unlabelled) > 900
     assert all(text in train for text in dataset.unlabelled.texts[2:50])
 
 

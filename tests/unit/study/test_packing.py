@@ -193,7 +193,7 @@ def test_the_commands_pack_and_report(study: Path, tmp_path: Path) -> None:
 
 def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path) -> None:
     run, spec, first = CliRunner().invoke, tmp_path / "mine.yaml", tmp_path / "first"
-    one = "name: mine\ntitle: Mine\ndata: [{name: demo}]\nmodels: [linear]\n"
+    one = "name: mine\ntitle: Mine\ndata: [{name: demo}]\nmodels: [linear-tuned]\n"
     spec.write_text(one, encoding="utf-8")
     assert run(make_app(), ["study", "run", str(spec), "-o", str(first), "-q"]).exit_code == 0
     pack_study(first, tmp_path / "packed")
@@ -201,7 +201,7 @@ def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path) -> None:
     assert report_records(first, command="").best_path == first
     # A page elsewhere is no study.
     assert report_records(first, tmp_path / "page", command="").best_path == done
-    spec.write_text(one.replace("[linear]", "[linear, linear-tuned]"), encoding="utf-8")
+    spec.write_text(one.replace("[linear-tuned]", "[linear-tuned, linear]"), encoding="utf-8")
     second = tmp_path / "second"
     shutil.copytree(tmp_path / "packed", second)
     assert [done.state for done in plan_study(load_study(spec), second)] == ["done", "to do"]

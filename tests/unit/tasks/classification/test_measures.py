@@ -282,10 +282,13 @@ def test_costs_are_read_up_to_a_limit_whatever_size_a_file_has(monkeypatch: pyte
             r"unknown measure 'f2'.*; allowed: accuracy, macro_f1, balanced_accuracy, average_precision, "
             r"f1:LABEL, average_precision:LABEL, cost:FILE",
         ),
-        ({"measure": "f1:neutral"}, "unknown label of the measure 'neutral'.*; allowed: negative, positive"),
+        (
+            {"measure": "f1:neutral"},
+            "unknown label of the measure 'neutral'.*; allowed: 1790-1835, 1870-1910, 1945-1985",
+        ),
         (
             {"measure": "cost", "costs": ALIKE},
-            "are of the labels ham, spam, the data have negative, positive",
+            "are of the labels ham, spam, the data have 1790-1835, ",
         ),
         ({"measure": "cost"}, "the measure 'cost' came without what mistakes cost; write cost:FILE"),
         ({"costs": ALIKE}, "'costs' came without the measure that reads them"),
