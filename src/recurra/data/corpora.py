@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
 from recurra.core.record import LabelRunRecord, MultiLabelRunRecord
-from recurra.data.cleaning import FIRST, clean_text, clean_texts
+from recurra.data.cleaning import FIRST, clean_text
 from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.depth_corpora import DEPTH_CORPORA, PROTOCOL, DepthCorpus, generate_depth
@@ -39,7 +38,7 @@ from recurra.data.tables import TABLE_FORMATS, stream_texts
 FILE_PROTOCOL = "split"
 # The name of data that lie in no file, in the record of a model that a program trained on its own rows.
 IN_MEMORY = "in-memory"
-DEMO_FILE = Path(__file__).parent / "demo" / "addresses.csv"
+DEMO = Path(__file__).parent / "demo"
 
 
 @dataclass(frozen=True)
@@ -55,20 +54,9 @@ class Corpus:
 
 
 def _load_demo(protocol: str, _split_seed: int, _data_root: Path | None) -> TextDataset:
-    with DEMO_FILE.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    names = sorted({row["label"] for row in rows})
-    splits = {}
-    for name in ("train", "validation", "test"):
-        own = [row for row in rows if row["split"] == name]
-        splits[name] = TextSplit(
-            name=name,
-            texts=clean_texts([row["text"] for row in own]),
-            labels=np.array([names.index(row["label"]) for row in own], dtype=np.int64),
-            ids=[f"{name}-{number:05d}" for number in range(len(own))],
-            groups=[(row["address"],) for row in own],
-        )
-    return TextDataset(name="demo", protocol=protocol, label_names=names, splits=splits)
+    train, validation, test = (str(DEMO / f"{name}.csv") for name in ("train", "validation", "test"))
+    dataset = load_files(DataConfig(name=train, validation=validation, test=test, group_column="address"))
+    return replace(dataset, name="demo", protocol=protocol)
 
 
 def _load_depth(corpus: DepthCorpus, _protocol: str, split_seed: int, _data_root: Path | None) -> TextDataset:

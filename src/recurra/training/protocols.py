@@ -51,7 +51,7 @@ class ProtocolConfig(HashedSettings):
             model answers at any of them for fewer operations a step (Geiping et al. 2025, section 3.3, who draw from a
             Poisson distribution); models without exits are trained as always.
         exit_distillation: Share of each exit's loss that the softened answers of the deepest head computed have, at
-            ``distillation_temperature``; the labels have the rest. Beside a teacher this is the labels' share.
+            ``distillation_temperature``; the labels have the rest. With a teacher this divides what the labels have.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(

@@ -11,7 +11,7 @@ import numpy as np
 from recurra.comparison import demonstration
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
-from recurra.data.corpora import DEMO_FILE, load_dataset
+from recurra.data.corpora import DEMO, load_dataset
 from recurra.evaluation.audits.leakage import audit_leakage
 from recurra.study.spec import expand
 from recurra.tasks.study_data import Machine, StudyData
@@ -19,7 +19,7 @@ from recurra.tasks.study_data import Machine, StudyData
 
 def test_its_sentences_are_as_its_card_says() -> None:
     dataset = load_dataset(DataConfig(name="demo"))
-    card = (DEMO_FILE.parent / "README.md").read_text(encoding="utf-8")
+    card = (DEMO / "README.md").read_text(encoding="utf-8")
     assert dataset.label_names == ["1790-1835", "1870-1910", "1945-1985"]
     assert all(name.replace("-", "–") in card for name in dataset.label_names)
     for split, (name, rows) in zip(

@@ -288,7 +288,7 @@ def test_costs_are_read_up_to_a_limit_whatever_size_a_file_has(monkeypatch: pyte
         ),
         (
             {"measure": "cost", "costs": ALIKE},
-            "are of the labels ham, spam, the data have 1790-1835, ",
+            "are of the labels ham, spam, the data have 1790-1835, 1870-1910, 1945-1985",
         ),
         ({"measure": "cost"}, "the measure 'cost' came without what mistakes cost; write cost:FILE"),
         ({"costs": ALIKE}, "'costs' came without the measure that reads them"),
