@@ -107,7 +107,7 @@ def adapt(
         import torch
 
         torch.set_num_threads(threads)
-    made = make(encoder, output, settings, reporter=Reporter(quiet=quiet))
+    result = make(encoder, output, settings, reporter=Reporter(quiet=quiet))
     rows = [
         {
             "Plan": str(entry.plan),
@@ -117,19 +117,19 @@ def adapt(
             "About ms": "" if entry.ms is None else f"{entry.ms:.1f}",
             "Kept": f"{entry.kept:.3f}",
         }
-        for entry in made.scores[:SHOWN_PLANS]
+        for entry in result.scores[:SHOWN_PLANS]
     ]
-    more = len(made.scores) - len(rows)
-    tables = [Table("plans", f"Kept of {encoder} on {made.texts} texts", rows)]
-    history = made.taught.get("history", [])
+    remaining = len(result.scores) - len(rows)
+    tables = [Table("plans", f"Kept of {encoder} on {result.texts} texts", rows)]
+    history = result.taught.get("history", [])
     learned = ", ".join(
-        f"{history[place]['kept']:.3f} {when}" for place, when in ((0, "before"), (-1, "taught")) if history
+        f"{history[position]['kept']:.3f} {when}" for position, when in ((0, "before"), (-1, "taught")) if history
     )
     lines = [
-        *([f"and {more} more plans in {output}/adaptation.json"] if more else []),
+        *([f"and {remaining} more plans in {output}/adaptation.json"] if remaining else []),
         *([f"kept of {encoder} on held-out passages: {learned}"] if history else []),
-        f"{made.plan}: {made.parameters:,} parameters; licence of the weights: {made.source.licence}",
+        f"{result.plan}: {result.parameters:,} parameters; licence of the weights: {result.source.licence}",
         f"train it: recurra train --model {output} --data FILE --protocol finetune --output runs/mine",
     ]
-    plain = {"output": str(output), **made.plain()}
+    plain = {"output": str(output), **result.plain()}
     present(CommandResult(plain, [*(tables if rows else []), lines]), as_json=as_json)

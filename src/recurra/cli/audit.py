@@ -29,8 +29,8 @@ def audit_data(
     as_json: options.Json = False,
 ) -> None:
     """Look for leakage between splits and for shortcuts to the label. Example: recurra audit data reviews.csv."""
-    task, config, known = options.configured_data(context, name, assignments, data_root, models=[])
-    title, audits = task.audit_data(config, known)
+    task, config, study_data = options.configured_data(context, name, assignments, data_root, models=[])
+    title, audits = task.audit_data(config, study_data)
     present_audits(title, audits, as_json=as_json)
 
 
@@ -91,7 +91,7 @@ def audit_study(
     # Whether a leak decides a comparison depends on what the study judges by.
     file = study_file_of(folder)
     questions = NO_QUESTIONS if file is None else load_study(file).questions
-    # The audits of data that several trainings share are the same line in the table of each.
+    # Trainings on the same data have the same audit lines of these data; each is listed once.
     lines = {
         (f"{table.data} ({table.protocol}, {table.fingerprint[:8]})", line): None
         for table in summarise(runs, questions=questions).tables

@@ -167,17 +167,17 @@ def compare(
     from recurra.tasks.study_data import Machine, StudyData
 
     _, values, assigned = options.read_keys(data, options.data_keys(context), assignments)
-    known = StudyData(Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency))
-    read = {
+    study_data = StudyData(Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency))
+    parsed = {
         "models": None if models is None else names_in(models),
         "predictions": named_values(predictions or [], "--predictions", "gpt=answers.csv"),
     }
     prices = named_values(price or [], "--price", "gpt=0.002")
-    asked = options.chosen(Asked, locals() | read, protocol_keys=assigned.protocol)
+    request = options.chosen(Asked, locals() | parsed, protocol_keys=assigned.protocol)
     reporter = Reporter(quiet=quiet)
-    spec, note = asked.plan_study(known, output, reporter)
+    spec, note = request.plan_study(study_data, output, reporter)
     result = run_and_report(
-        spec, output, known, workers=workers, reporter=reporter, command=command_line(), note=note,
+        spec, output, study_data, workers=workers, reporter=reporter, command=command_line(), note=note,
         estimate=estimate and minutes is None, final=final,
     )  # fmt: skip
     present_study(result, as_json=as_json, wide=wide)
@@ -202,9 +202,9 @@ def demo(
     from recurra.reported_study import run_and_report
     from recurra.tasks.study_data import Machine, StudyData
 
-    reporter, known = Reporter(quiet=quiet), StudyData(Machine(cache_dir=cache_dir))
-    spec, note = demonstration(seeds=seeds).plan_study(known, output, reporter)
+    reporter, study_data = Reporter(quiet=quiet), StudyData(Machine(cache_dir=cache_dir))
+    spec, note = demonstration(seeds=seeds).plan_study(study_data, output, reporter)
     result = run_and_report(
-        spec, output, known, workers=workers, reporter=reporter, command=command_line(), note=note, estimate=False
+        spec, output, study_data, workers=workers, reporter=reporter, command=command_line(), note=note, estimate=False
     )
     present_study(result, as_json=as_json)

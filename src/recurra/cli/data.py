@@ -39,7 +39,7 @@ def list_corpora(as_json: options.Json = False) -> None:
         }
         for corpus in CORPORA.values()
     ]
-    running = [
+    running_texts = [
         {
             "name": source.name,
             "kind": "text",
@@ -50,7 +50,7 @@ def list_corpora(as_json: options.Json = False) -> None:
         }
         for source in SOURCES.values()
     ]
-    corpora: list[dict[str, Any]] = [*labelled, *running]
+    corpora: list[dict[str, Any]] = [*labelled, *running_texts]
     rows = [
         {
             "Corpus": corpus["name"],
@@ -64,7 +64,7 @@ def list_corpora(as_json: options.Json = False) -> None:
     lines = [
         *(f"{corpus['name']}: {corpus['description']}" for corpus in corpora),
         *(f"data root, {corpus['name']}: {corpus['layout']}" for corpus in corpora if corpus["layout"]),
-        *(f"text, mode={name}: {what}" for name, what in MODES.items()),
+        *(f"text, mode={name}: {description}" for name, description in MODES.items()),
         f"A file of yours can stand in place of a name: {', '.join(TABLE_FORMATS)} with labels; .txt for text.",
     ]
     present(CommandResult({"corpora": corpora}, [Table("corpora", "", rows), lines]), as_json=as_json)
@@ -83,8 +83,8 @@ def describe(
 
     Example: recurra data describe reviews.csv
     """
-    task, config, known = options.configured_data(context, name, assignments, data_root)
-    present(task.describe_data(config, known), as_json=as_json)
+    task, config, study_data = options.configured_data(context, name, assignments, data_root)
+    present(task.describe_data(config, study_data), as_json=as_json)
 
 
 @app.command("prepare")
@@ -112,7 +112,7 @@ def prepare(
     from recurra.tasks.runs import resolve_model
 
     models = [model] if model else []
-    task, config, known = options.configured_data(
+    task, config, study_data = options.configured_data(
         context, name, assignments, data_root, cache_dir=cache_dir, models=models
     )
     source = None
@@ -123,4 +123,4 @@ def prepare(
         source = encoder_of(overrides)
     if source is not None:
         config = config.model_copy(update={"tokenizer": str(source.folder.absolute())})
-    present(task.prepare_data(config, known), as_json=as_json)
+    present(task.prepare_data(config, study_data), as_json=as_json)

@@ -41,7 +41,7 @@ def evaluate(
 
     Example: recurra evaluate runs/reviews --data more.csv --output predictions.csv
     """
-    given = {name: value for name, value in locals().items() if name not in ("run", "data_root", "as_json")}
+    given_options = {name: value for name, value in locals().items() if name not in ("run", "data_root", "as_json")}
     from recurra.core.environment import tune_allocator
     from recurra.core.record import RECORD_NAME, read_any_record
     from recurra.deployment.export.manifest import read_source_record
@@ -51,6 +51,6 @@ def evaluate(
     run = options.one_run(run)
     quieten_libraries()
     tune_allocator()
-    # What is no run is an export, or nothing that can be evaluated.
+    # A folder without a record is an export, or cannot be evaluated.
     record = read_any_record(run) if (run / RECORD_NAME).exists() else read_source_record(run)
-    present(task(record.task).evaluate(run, given, data_root), as_json=as_json)
+    present(task(record.task).evaluate(run, given_options, data_root), as_json=as_json)

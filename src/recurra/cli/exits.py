@@ -67,8 +67,8 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
 
     subject = choice.subject
     if choice.measured is None:
-        nowhere = f"{subject.run_id}: no threshold keeps {choice.asked} on {subject.chosen_on}: stop nowhere early"
-        return [[nowhere], _fixed_exits(choice)]
+        no_threshold = f"{subject.run_id}: no threshold keeps {choice.asked} on {subject.chosen_on}: stop nowhere early"
+        return [[no_threshold], _fixed_exits(choice)]
     judged = choice.measured
     rule = f"{subject.run_id}: {judged.label}, chosen on {subject.chosen_on} for {choice.asked}"
     total = sum(judged.taken.values())
@@ -79,9 +79,9 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
     lines = [f"{subject.quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
     if judged.agreement is not None:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
-    places = [number for number, count in judged.taken.items() if count]
-    if len(places) == 1:
-        lines.append(f"all leave after recurrence {places[0]}: --recurrences {places[0]} does the same without asking")
+    taken = [number for number, count in judged.taken.items() if count]
+    if len(taken) == 1:
+        lines.append(f"all leave after recurrence {taken[0]}: --recurrences {taken[0]} does the same without asking")
     rows = [
         {
             "Batch": str(timed.batch_size),
@@ -101,9 +101,9 @@ def _fixed_exits(choice: ExitChoice) -> Table:
     fixed = [*choice.fixed, choice.published]
     quality = choice.subject.quality.capitalize()
     rows = [
-        {"Leaves": exit_.label, quality: f"{exit_.exits:.4f}"}
-        | {f"Batch {timed.batch_size}": f"{timed.speed_up:.2f} x" for timed in exit_.timed}
-        for exit_ in fixed
+        {"Leaves": measured.label, quality: f"{measured.exits:.4f}"}
+        | {f"Batch {timed.batch_size}": f"{timed.speed_up:.2f} x" for timed in measured.timed}
+        for measured in fixed
     ]
     full = dict.fromkeys(rows[0], "1.00 x") | {"Leaves": "nowhere", quality: f"{fixed[0].full:.4f}"}
     title = "Every exit by itself, and the published schedule" if choice.fixed else "The published schedule"

@@ -1,4 +1,4 @@
-"""``recurra generate``: goes on with prompts; the text to standard output, what it took to standard error."""
+"""``recurra generate``: continues prompts; the text goes to standard output, its cost to standard error."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from recurra.tasks.tables import Table
 
 _SHOWN_CHARACTERS = 100
-# Keys that say how rows are read; the others choose splits and tokens, and here every row is judged.
+# Keys that say how rows are read; other keys choose splits and tokens, but here every row is judged.
 _READING_KEYS = ("text_column", "label_column", "id_column", "encoding", "clean", "join_labels", "skip_unlabelled")
-# Of files with several labels a row, which are refused as such.
+# Keys of files with several labels a row; reading such a file reports that it is refused.
 _OF_SEVERAL_LABELS = ("label_columns", "label_separator")
 
 
@@ -66,7 +66,7 @@ def label_errors(
     """
     if output is not None and output.suffix.lower() != ".csv":
         raise ConfigurationError(f"'{output}' has the extension '{output.suffix}'; allowed: .csv")
-    config = _of_a_file(context, file, assignments)
+    config = _file_config(context, file, assignments)
     from recurra.evaluation.label_errors import find_label_errors
     from recurra.tasks.tables import CommandResult
 
@@ -94,7 +94,7 @@ def label_errors(
     present(CommandResult(plain, _parts(errors, shown, output)), as_json=as_json)
 
 
-def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None) -> DataConfig:
+def _file_config(context: typer.Context, file: str, assignments: list[str] | None) -> DataConfig:
     from recurra.data.configuration import DataConfig
     from recurra.data.corpora import CORPORA
 
@@ -102,9 +102,9 @@ def _of_a_file(context: typer.Context, file: str, assignments: list[str] | None)
         raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours, such as .csv or .jsonl")
     for key in (pair.partition("=")[0].removeprefix("data.") for pair in assignments or ()):
         if key not in (*_READING_KEYS, *_OF_SEVERAL_LABELS):
-            near = did_you_mean(key, _READING_KEYS)
+            hint = did_you_mean(key, _READING_KEYS)
             raise ConfigurationError(
-                f"'{key}' has no meaning here, where every row is judged{near}; allowed: {', '.join(_READING_KEYS)}"
+                f"'{key}' has no meaning here, where every row is judged{hint}; allowed: {', '.join(_READING_KEYS)}"
             )
     config = options.configured_data(context, file, assignments, None)[1]
     if not isinstance(config, DataConfig):

@@ -22,10 +22,10 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 _PATH_ERRORS = {errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR}
 
-# The parent of every complaint about the arguments: click's own class, or that of Typer's copy of click.
+# Base class of all errors in the arguments: from click itself, or from Typer's copy of click.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-# In the order of the help; each stands in the module of its name, groups as that module's `app`.
+# In the order of the help; each is in the module of its name, a group as `app` of that module.
 COMMANDS = (
     "models", "data", "adapt", "train", "evaluate", "predict", "generate", "exits", "compare", "study", "audit",
     "label-errors", "bench", "export", "serve", "demo",
@@ -35,15 +35,15 @@ _MODULES = {"demo": "compare"}
 
 
 class _Group(typer.core.TyperGroup):
-    """Lists the first sentence of each command whole, where click cuts it after a line."""
+    """Lists the whole first sentence of each command; click would cut it after a line."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click calls it
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(1_000)) for name, one in self.commands.items()])
+            formatter.write_dl([(name, command.get_short_help_str(1_000)) for name, command in self.commands.items()])
 
 
 def make_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The command line with these commands; what one of them imports is not paid for by the others."""
+    """Builds the command line with these commands; imports only their modules."""
     app = typer.Typer(
         name="recurra",
         cls=_Group,
@@ -83,27 +83,27 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; whatever is wrong is one line on standard error.
+    """Runs the command line; every error is one line on standard error.
 
     Returns the exit code: 0 done, 1 failed, 2 wrong input, 3 an audit failed, 130 interrupted.
     """
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Labels of any script, on a terminal of any encoding.
+        # A terminal of any encoding must show labels of any script.
         sys.stdout.reconfigure(errors="backslashreplace")
-    # The name of a file from an archive of another system; of a text the command says it, and does not show it.
-    undecoded = (word for word in given if any("\udc80" <= letter <= "\udcff" for letter in word))
+    # Names of existing files that are not UTF-8; an undecoded text is reported by the command itself.
+    undecoded = (word for word in words if any("\udc80" <= letter <= "\udcff" for letter in word))
     if name := next(filter(os.path.lexists, undecoded), None):
         return _fail(f"'{name}' is not UTF-8; rename the file, or set a UTF-8 locale", EXIT_USAGE)
-    asked = next((word for word in given if not word.startswith("-")), "")
+    command = next((word for word in words if not word.startswith("-")), "")
     with _interrupts() as interrupts:
         try:
-            app = make_app([asked] if asked in COMMANDS else COMMANDS)
-            code = app(given, prog_name="recurra", standalone_mode=False)
+            app = make_app([command] if command in COMMANDS else COMMANDS)
+            code = app(words, prog_name="recurra", standalone_mode=False)
         except (KeyboardInterrupt, typer.Abort):
             code = EXIT_INTERRUPTED
         except Exception as error:  # noqa: BLE001 - what is not known is raised again
-            code = EXIT_INTERRUPTED if _was_interrupted(error, interrupts) else _tell(error, given)
+            code = EXIT_INTERRUPTED if _was_interrupted(error, interrupts) else _report(error, words)
     if code == EXIT_INTERRUPTED:
         sys.stderr.write("interrupted; start the same command again to go on: what is finished is not done twice\n")
     return code if isinstance(code, int) else 0
@@ -111,27 +111,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Notes each Ctrl-C: pydantic's compiled code, building a class, may leave with an error of its own instead."""
-    noted: list[int] = []
+    """Records each Ctrl-C: pydantic's compiled code may raise another error instead while it builds a class."""
+    interrupts: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        noted.append(number)
+        interrupts.append(number)
         signal.default_int_handler(number, frame)
 
-    ours = threading.current_thread() is threading.main_thread() and (
+    handles_interrupts = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
-    if ours:
+    if handles_interrupts:
         signal.signal(signal.SIGINT, note)
     try:
-        yield noted
+        yield interrupts
     finally:
-        if ours:
+        if handles_interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _was_interrupted(error: BaseException | None, interrupts: Sequence[int]) -> bool:
-    """Whether it is what became of a Ctrl-C, which may arrive inside a lock and leave as another error."""
+    """Whether a Ctrl-C caused an error; one that arrives inside a lock may be raised as another error."""
     if interrupts and not isinstance(error, RecurraError):
         return True
     while error is not None and not isinstance(error, KeyboardInterrupt):
@@ -139,16 +139,16 @@ def _was_interrupted(error: BaseException | None, interrupts: Sequence[int]) -> 
     return error is not None
 
 
-def _tell(error: Exception, given: Sequence[str]) -> int:
-    """Says in a line what is wrong, and returns the exit code; raises again what is a defect of ours."""
+def _report(error: Exception, words: Sequence[str]) -> int:
+    """Prints an error in one line and returns the exit code; raises our own defects again."""
     if isinstance(error, RecurraError):
-        return _fail(translator_for(given)(str(error)) if "--" in str(error) else str(error), error.exit_code)
+        return _fail(translator_for(words)(str(error)) if "--" in str(error) else str(error), error.exit_code)
     if isinstance(error, ModuleNotFoundError):
-        # Installed without the dependencies, for what ONNX exports need; a module of ours that is missing is a defect.
+        # An installation for ONNX exports lacks other dependencies; a missing module of ours is a defect.
         name = (error.name or "").partition(".")[0]
         if name not in ("", "recurra"):
             return _fail(f"this needs the package {name}, which is not installed; pip install recurra", EXIT_USAGE)
-    # Of a path that a person gave, wherever it is first looked at; anything else is no matter of the arguments.
+    # A path that the user gave may fail wherever it is first used; other OS errors do not come from the arguments.
     if isinstance(error, OSError) and error.errno in _PATH_ERRORS and error.filename is not None:
         return _fail(f"cannot use '{error.filename}': {error.strerror}; give another path", EXIT_USAGE)
     if isinstance(error, _UsageError):
@@ -157,7 +157,7 @@ def _tell(error: Exception, given: Sequence[str]) -> int:
 
 
 def translator_for(given: Sequence[str]) -> Callable[[str], str]:
-    """What makes a message one for the command that was given: its options, and keys where it has no option."""
+    """Returns a function that words a message with the options of a command, and keys where it has no option."""
     from recurra.data.configuration import MultiLabelData
 
     command: Any = typer.main.get_command(make_app())
@@ -181,12 +181,12 @@ def _fail(message: str, code: int) -> int:
 def _refuse_usage(error: Exception) -> int:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
-    # Without a command the message is the help.
+    # If no command is given, the message is the help.
     if "\n" in message:
         sys.stderr.write(f"{message}\n")
         return EXIT_USAGE
     command = getattr(context, "command_path", "recurra")
-    # What pydantic found wrong has the value, which the message lacks.
+    # The errors of pydantic contain the wrong value, which the message lacks.
     problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if problems:
         message = message.replace("Invalid value for", f"Invalid value '{problems[0]['input']}' for", 1)

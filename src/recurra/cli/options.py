@@ -100,7 +100,7 @@ Data = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, 
 AnyData = Annotated[
     str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, wikitext-2-v1), a labelled file, or a .txt.")
 ]
-# Options that say how data are read, by the key that each sets; words but for whole numbers and flags.
+# Options for how data are read, by the key that each sets; their values are words, except whole numbers and flags.
 _READING = {
     "tokenizer": "bert-base-uncased, trained (on the training split), or a folder or vocab.txt; for running text gpt2, "
     "trained, or a folder. Default: bert-base-uncased if the data root has it or the corpus is sst2, else trained.",
@@ -163,7 +163,7 @@ StudyOverrides = Annotated[
 
 
 class Executor(StrEnum):
-    """Where runs are carried out, or the files of a folder predicted."""
+    """Where runs are executed, or the files of a folder predicted."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -174,10 +174,10 @@ _FLAGS = {"form_must_not_predict", "skip_unlabelled"}
 
 
 def _reading_option(name: str) -> inspect.Parameter:
-    described = typer.Option(f"--{name.replace('_', '-')}", help=_READING[name], show_default=False)
+    option = typer.Option(f"--{name.replace('_', '-')}", help=_READING[name], show_default=False)
     kind: Any = bool if name in _FLAGS else (int if name in _WHOLE_NUMBERS else str) | None
     default = False if name in _FLAGS else None
-    annotation = Annotated[kind, described]
+    annotation = Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -186,17 +186,17 @@ def with_data_options(*, without: Sequence[str] = ()) -> Callable[[Callable[...,
     added = [_reading_option(name) for name in _READING if name not in without]
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        names = list(own.parameters)
+        signature = inspect.signature(command, eval_str=True)
+        names = list(signature.parameters)
         position = names.index("data_root") if "data_root" in names else names.index("assignments") + 1
-        parameters = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in own.parameters.values()]
+        parameters = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in signature.parameters.values()]
 
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:
-            command(**{name: values[name] for name in own.parameters})
+            command(**{name: values[name] for name in signature.parameters})
 
         parameters[position:position] = added
-        wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return wrapper
 
     return add
@@ -206,8 +206,8 @@ Chosen = TypeVar("Chosen")
 
 
 def chosen(kind: type[Chosen], values: Mapping[str, Any], **others: Any) -> Chosen:
-    """Makes settings of the options of a command, its ``locals()``, that are called like them, and of others."""
-    # A checked model takes any keyword, to tell which it does not know.
+    """Builds settings from the options of a command with the same names (its ``locals()``), and from ``others``."""
+    # The signature of a pydantic model here takes any keyword, so its fields are used.
     names = getattr(kind, "model_fields", None) or inspect.signature(kind).parameters
     return kind(**{name: values[name] for name in names if name in values} | others)
 
@@ -216,9 +216,9 @@ Place = TypeVar("Place", str, Path)
 
 
 def one_run(place: Place, *, quiet: bool = False) -> Place:
-    """Returns the run that an argument stands for, and says on standard error which one of a comparison was taken.
+    """Returns the run that an argument stands for; prints on standard error which run of a comparison was taken.
 
-    What is no folder at all, as a preset, is returned as it is.
+    An argument that is no folder, for example a preset, is returned as it is.
     """
     from recurra.core.best_run import find_run
 
@@ -231,10 +231,10 @@ def one_run(place: Place, *, quiet: bool = False) -> Place:
 
 
 def data_keys(context: typer.Context) -> dict[str, Any]:
-    """Keys of the data that options of a command line set; without those that it leaves open."""
+    """Keys of the data that the options of a command line set."""
     from recurra.tasks.base import tasks
 
-    # A command's own name and protocol are other things than those of the data.
+    # The ``name`` and ``protocol`` of a command differ from those of the data.
     fields = {field for task in tasks() for field in task.data_config.model_fields} - {"name", "protocol"}
     keys = {key: value for key, value in context.params.items() if key in fields}
     keys["protocol"] = context.params.get("data_protocol")
@@ -247,13 +247,13 @@ def data_keys(context: typer.Context) -> dict[str, Any]:
 def read_keys(
     name: str, keys: Mapping[str, Any], assignments: Sequence[str] | None, *, model_keys: bool = False
 ) -> tuple[Task, dict[str, Any], Assignments]:
-    """The task of some data, the keys of these data from options and ``data.KEY=VALUE``, which win, and other keys."""
+    """The task of data, their keys from options and ``data.KEY=VALUE`` (which win), and all assignments."""
     from recurra.core.errors import ConfigurationError
     from recurra.data.tables import STREAM_FORMATS, check_path, format_of
     from recurra.study.assignments import read_assignments
     from recurra.tasks.base import task_of_values
 
-    # Before it is told what a file is that is not there.
+    # A missing file is reported first.
     if format_of(name) in STREAM_FORMATS:
         check_path(Path(name), STREAM_FORMATS)
     assigned = read_assignments(assignments or [])
@@ -276,12 +276,12 @@ def configured_data(
     cache_dir: Path | None = None,
     models: Sequence[str] | None = None,
 ) -> tuple[Task, RunData, StudyData]:
-    """The task of some data, their configuration from options and ``key=value``, and what is known of them."""
+    """The task of data, their configuration from options and ``key=value``, and the `StudyData` to read them."""
     from recurra.tasks.runs import resolve_model
     from recurra.tasks.study_data import Machine, StudyData
 
     readers = None if models is None else [resolve_model(model) for model in models]
     pairs = [f"data.{pair.removeprefix('data.')}" for pair in assignments or []]
     task, values, _ = read_keys(name, data_keys(context), pairs)
-    known = StudyData(Machine(data_root=data_root, cache_dir=cache_dir))
-    return task, task.configure_data(values, known, models=readers)[0], known
+    study_data = StudyData(Machine(data_root=data_root, cache_dir=cache_dir))
+    return task, task.configure_data(values, study_data, models=readers)[0], study_data

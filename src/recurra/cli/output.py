@@ -1,4 +1,4 @@
-"""What commands print: tables for a person, one JSON document for a machine, exit codes."""
+"""Output of commands: tables for a person, one JSON document for a machine, exit codes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def standard_output() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        # What is still buffered would be refused once more when Python ends.
+        # Buffered output would fail once more when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return
@@ -53,13 +53,13 @@ def print_json(value: Any) -> None:
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """Prints lines for a person on standard output; control characters of others are written out."""
+    """Prints lines for a person on standard output; control characters are escaped."""
     with standard_output():
         sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
 
 
 def complain(*lines: str) -> None:
-    """Says lines on standard error, each as one whatever stands in it."""
+    """Prints lines on standard error; line breaks within one are removed."""
     for line in lines:
         sys.stderr.write(one_line(line) + "\n")
 
@@ -72,7 +72,7 @@ def console() -> Console:
 
 
 def _cell(text: str) -> str:
-    """A text that rich shows as it is."""
+    """Escapes a text so that rich shows it literally."""
     return printable(text, LONGEST_CELL).replace("[", "\\[")
 
 
@@ -91,7 +91,7 @@ def _print_table(title: str, table: tables.Table, *, brief: bool) -> None:
 
 
 def present(shown: tables.CommandResult, *, as_json: bool) -> None:
-    """Prints what a command shows; exits with 3 if an audit failed."""
+    """Prints the result of a command; exits with 3 if an audit failed."""
     if as_json:
         print_json(shown.plain)
     else:
@@ -111,7 +111,7 @@ def present_failed(names: Sequence[str]) -> None:
 
 
 def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> None:
-    """Prints a study's tables and where its report lies, then exits with what the study deserves.
+    """Prints a study's tables and the path of its report, then exits with the code of the study.
 
     Raises:
         typer.Exit: 1 if a run, an export or the timing failed, or the runs' own code if all failed with the same one;
@@ -119,17 +119,17 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
     """
     if as_json:
         exports = [export.plain() for export in result.exports]
-        places = {"output": str(result.output), "report": str(result.report or "")}
-        use = {"ships": result.ships, "commands": result.commands}
-        print_json({**places, **use, **result.summary, "exports": exports, "timing_error": result.timing_error})
+        paths = {"output": str(result.output), "report": str(result.report or "")}
+        usage = {"ships": result.ships, "commands": result.commands}
+        print_json({**paths, **usage, **result.summary, "exports": exports, "timing_error": result.timing_error})
     else:
         _print_study(result, wide=wide)
-    # The first kind of trouble decides.
+    # The first kind of failure decides.
     failed, timing, audits = result.failed_runs, result.timing_error, result.failed_audits
     codes = {outcome.exit_code for outcome in failed}
-    of_runs = codes.pop() if len(codes) == 1 and len(failed) == len(result.outcomes) else EXIT_FAILED
+    run_code = codes.pop() if len(codes) == 1 and len(failed) == len(result.outcomes) else EXIT_FAILED
     for code, lines in (
-        (of_runs, [f"error: {outcome.config.run_id}: {outcome.error}" for outcome in failed]),
+        (run_code, [f"error: {outcome.config.run_id}: {outcome.error}" for outcome in failed]),
         (EXIT_FAILED, [f"error: {export.key}: {export.reason}" for export in result.failed_exports]),
         (EXIT_FAILED, [] if timing is None else [f"error: {timing}"]),
         (EXIT_AUDIT, [f"AUDIT FAILED: {'; '.join(audits)}"] if audits else []),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from recurra.models.exits.rules import ExitRule
 
 
-# Options that mean nothing for the files of a folder.
+# Options that do not apply to the files of a folder.
 _OF_SINGLE_FILES = ("abstain_below", "precision_of", "answers_right", "explain")
 
 
@@ -126,7 +126,7 @@ def predict(
     keep = output is not None and not no_keep_columns and not texts
     columns = InputColumns.of(source, text_column, encoding) if keep else None
     chunks = source_chunks(texts or [], source, text_column, columns, encoding=encoding)
-    # A file that cannot be read is told before the model is loaded.
+    # An unreadable file is reported before the model is loaded.
     first = next(chunks, None)
     if needs_torch(run):
         from recurra.models.quiet import quieten_libraries
@@ -136,7 +136,7 @@ def predict(
     rule = None
     if early:
         rule = _exit_rule(exit_rule, threshold, exit_after)
-        # What is left of a batch has any size, and on a CPU half precision compiles a kernel for each.
+        # Exits shrink batches to any size, and on a CPU half precision compiles a kernel for each size.
         if precision is None and needs_torch(run):
             precision = "fp32"
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
@@ -153,7 +153,7 @@ def predict(
 
 
 def _recorded_text_column(run: Path) -> str:
-    """The column that a run's own texts stand in; ``text`` of a run that is no classifier, or cannot be read."""
+    """The text column of the run's own data; ``text`` if the run is no classifier or cannot be read."""
     from recurra.core.errors import RecurraError
     from recurra.deployment.export.manifest import read_source_record
 
@@ -164,22 +164,22 @@ def _recorded_text_column(run: Path) -> str:
 
 
 def _bounds(
-    run: Path, below: float | None, precisions: Sequence[str] | None, right: float | None, *, early: bool
+    run: Path, abstain_below: float | None, precisions: Sequence[str] | None, least_right: float | None, *, early: bool
 ) -> tuple[float | list[float] | None, list[str]]:
-    """Probabilities below which rows get no label: one for all labels or one for each; and what they promise."""
-    if not precisions and right is None:
-        return below, []
+    """Probabilities below which rows get no label: one for all labels or one for each; and their promises in words."""
+    if not precisions and least_right is None:
+        return abstain_below, []
     if early:
         option = "--precision-of" if precisions else "--answers-right"
         raise ConfigurationError(f"{option} is shown for texts that take all recurrences; leave the exit rule out")
     from recurra.tasks.labelling.precision import choose_precision_thresholds, parse_precisions
 
-    thresholds, promises = choose_precision_thresholds(run, parse_precisions(precisions or []), right)
-    return [max(one, below or 0.0) for one in thresholds], list(promises)
+    thresholds, promises = choose_precision_thresholds(run, parse_precisions(precisions or []), least_right)
+    return [max(threshold, abstain_below or 0.0) for threshold in thresholds], list(promises)
 
 
 def _exit_rule(name: str | None, threshold: float | None, exit_after: int | None) -> ExitRule | None:
-    """The exit rule that is asked for; none is the one that an export carries."""
+    """The requested exit rule; None stands for the rule that an export carries."""
     from recurra.models.exits.rules import CALIBRATED, make_rule
 
     if name != CALIBRATED:
@@ -208,8 +208,8 @@ def _write(
         with standard_output(), line_writer(sys.stdout, decision, computation, explains, as_json=as_json) as writer:
             return write_stream(classifier, chunks, writer, explain_words=explain)
         raise typer.Exit  # the reader has left
-    opened = open_writer(output, decision, escape_formulas=escape_formulas, columns=columns, explains=explains)
-    with reporter.task("predicting", None) as task, opened as writer:
+    open_file = open_writer(output, decision, escape_formulas=escape_formulas, columns=columns, explains=explains)
+    with reporter.task("predicting", None) as task, open_file as writer:
         counts = write_stream(classifier, chunks, writer, advance=task.advance, explain_words=explain)
     if as_json:
         print_json({"output": str(output), **counts.plain(), "computation": computation.plain()})
@@ -221,17 +221,17 @@ def _write(
 def _remarks(
     counts: PredictionCounts, abstain_below: float | None, promises: Sequence[str], columns: InputColumns | None
 ) -> Iterator[str]:
-    """What a reader of the predictions must know."""
+    """Remarks that a reader of the predictions must know."""
     if counts.empty:
         yield f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them"
     if counts.abstained is not None:
         share = f" ({counts.abstained / counts.rows:.1%})" if counts.rows else ""
-        why = "below the threshold of their label that the export carries"
+        reason = "below the threshold of their label that the export carries"
         if promises:
-            why = "below the threshold of their label"
+            reason = "below the threshold of their label"
         elif abstain_below is not None:
-            why = f"below {abstain_below:g}"
-        yield f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: {why}"
+            reason = f"below {abstain_below:g}"
+        yield f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: {reason}"
     yield from promises
     if columns is not None:
         yield from columns.notes
@@ -239,26 +239,26 @@ def _remarks(
             yield "the column 'label' is the input's; the predicted labels are in 'label_predicted'"
 
 
-def _job(given: Mapping[str, Any]) -> FolderJob:
-    """The files of a folder, as the options of `predict` have it; refuses those that are for single files."""
+def _job(values: Mapping[str, Any]) -> FolderJob:
+    """The job on the files of a folder, from the options of `predict`; refuses options for single files."""
     from recurra.deployment.prediction.folder import FolderJob
 
-    singles = {name: f"--{name.replace('_', '-')}" for name in _OF_SINGLE_FILES} | {"early": "an exit rule"}
-    for name, option in singles.items():
-        if given[name] is not None and given[name] is not False and given[name] != []:
+    refused_options = {name: f"--{name.replace('_', '-')}" for name in _OF_SINGLE_FILES} | {"early": "an exit rule"}
+    for name, option in refused_options.items():
+        if values[name] is not None and values[name] is not False and values[name] != []:
             raise ConfigurationError(f"{option} is for texts and single files; predict a folder without it")
-    source, output = given["source"], given["output"]
-    if given["texts"] or source is None or output is None or not Path(source).is_dir():
+    source, output = values["source"], values["output"]
+    if values["texts"] or source is None or output is None or not Path(source).is_dir():
         files = f"--input {source}" if source is not None else "no --input"
         raise ConfigurationError(
             f"many files are predicted from a folder into a folder; {files} with {output or 'no --output'} is given: "
             "give --input FOLDER --output FOLDER"
         )
-    return options.chosen(FolderJob, given, model=given["run"], source=Path(source))
+    return options.chosen(FolderJob, values, model=values["run"], source=Path(source))
 
 
 def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: bool, quiet: bool) -> None:
-    """Predicts a folder, on a Ray cluster if one is named, and says what came of it; raises if a file failed."""
+    """Predicts a folder, on a Ray cluster if one is named, and reports the outcome; raises if a file failed."""
     from recurra.core.environment import tune_allocator
     from recurra.core.progress import Reporter
     from recurra.deployment.prediction.folder import Outcomes, predict_folder, predict_on_ray
@@ -277,7 +277,7 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
             with cluster.connected() as ray:
                 yield from predict_on_ray(job, names, ray=ray, reporter=reporter, **on_ray)
 
-        # What is wrong with the job is told before a cluster is asked.
+        # Errors in the job are reported before the cluster is checked.
         result = predict_folder(job, reporter, compute)
     for failure in result.failures[1:]:
         reporter.say(f"failed: {failure}")

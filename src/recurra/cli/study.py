@@ -1,4 +1,4 @@
-"""``recurra study``: plan, run, look at and report a study file, and what is printed of it."""
+"""``recurra study``: plans, runs, shows and reports a study file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_LINES = 100
 
 
 def present_view(view: StudyView, *, as_json: bool) -> None:
-    """Prints the runs of a study, how far they are and, of a plan, what they cost."""
+    """Prints the runs of a study with their progress, or for a plan with their costs."""
     from recurra.core.terminal import amount, duration
     from recurra.tasks.tables import NONE, CommandResult, Table
 
@@ -30,33 +30,33 @@ def present_view(view: StudyView, *, as_json: bool) -> None:
     groups = view.groups() if planned and len(view.runs) > MOST_LINES else [[run] for run in view.runs]
     rows = []
     for group in groups:
-        name, more = group[0].config.run_id, {"Progress": _progress(group[0])}
+        name, columns = group[0].config.run_id, {"Progress": _progress(group[0])}
         if planned:
             flops = view.cost.flops(group) if view.cost else None
             seconds = view.cost.seconds(group) if view.cost else None
-            more = {
+            columns = {
                 "Training FLOPs": amount(flops) if flops else NONE, "Time": duration(seconds) if seconds else NONE
             }  # fmt: skip
         rows.append(
             {
                 "Run": name if len(group) == 1 else f"{name.rsplit('-s', 1)[0]}, {len(group)} seeds",
-                "State": _counted(group),
-                **more,
+                "State": _count_states(group),
+                **columns,
                 "Reason": next((run.reason for run in group if run.reason), ""),
             }
         )
     lines = [view.note] if view.note else []
-    left = "not known" if view.remaining_s is None else duration(view.remaining_s)
+    remaining = "not known" if view.remaining_s is None else duration(view.remaining_s)
     if view.cost is not None:
         lines = [
             f"to do: {len(view.pending)} runs, at most {amount(view.cost.flops(view.pending))} training FLOPs; "
-            f"time with {view.workers} at once: {left}",
+            f"time with {view.workers} at once: {remaining}",
             *(f"time of {line}" for line in view.cost.basis),
         ]
     elif not planned and view.remaining_s is None:
         lines.append("nothing runs, or nothing has run for long enough to say when all will be done")
     elif not planned and view.remaining_s:
-        lines.append(f"all done in about {left}, as things go")
+        lines.append(f"all done in about {remaining}, as things go")
     counts = ", ".join(f"{number} {state}" for state, number in view.counts.items())
     table = Table("runs", f"{view.name}: {counts}", rows)
     present(CommandResult(view.plain(), [table, [*lines, *_exports(view.exports)]]), as_json=as_json)
@@ -72,7 +72,7 @@ def _exports(exports: Sequence[PlannedExport]) -> list[str]:
     return [*filter(None, [describe_exports(exports)]), *failed]
 
 
-def _counted(runs: Sequence[PlannedRun]) -> str:
+def _count_states(runs: Sequence[PlannedRun]) -> str:
     states = [run.state for run in runs]
     if len(runs) == 1:
         return states[0]
@@ -130,10 +130,10 @@ def plan(
     from recurra.tasks.study_data import Machine, StudyData
 
     spec = load_study(file, assignments or [])
-    known = StudyData(Machine(data_root=data_root, cache_dir=cache_dir, threads=threads))
+    study_data = StudyData(Machine(data_root=data_root, cache_dir=cache_dir, threads=threads))
     folder = output or Path("runs") / spec.name
     planned = plan_with_cost(
-        spec, folder, known, workers=workers, cost=cost, calibrated=calibrate, reporter=Reporter(quiet=as_json)
+        spec, folder, study_data, workers=workers, cost=cost, calibrated=calibrate, reporter=Reporter(quiet=as_json)
     )
     present_view(planned, as_json=as_json)
 
@@ -180,11 +180,11 @@ def run(
     from recurra.tasks.study_data import Machine, StudyData
 
     spec = load_study(file, assignments or [])
-    known = StudyData(Machine(data_root=data_root, threads=threads, latency=latency))
+    study_data = StudyData(Machine(data_root=data_root, threads=threads, latency=latency))
     result = run_and_report(
         spec,
         output or Path("runs") / spec.name,
-        known,
+        study_data,
         workers=workers,
         reporter=Reporter(quiet=quiet),
         command=command_line(),

@@ -53,22 +53,22 @@ def train(
 
     reporter = Reporter(quiet=quiet)
     task, values, assigned = options.read_keys(data, options.data_keys(context), assignments, model_keys=True)
-    known = StudyData(Machine(data_root, cache_dir, threads, latency is not False))
+    study_data = StudyData(Machine(data_root, cache_dir, threads, latency is not False))
     name, keys = resolve_model(model)
-    own = {**keys, **assigned.model}
-    data_config, note = task.configure_data(values, known, models=[(name, own)])
-    refuse_unused_keys(name, own, assigned.protocol, protocol)
-    chosen, why = protocol or DEFAULT_PROTOCOL, ""
+    model_keys = {**keys, **assigned.model}
+    data_config, note = task.configure_data(values, study_data, models=[(name, model_keys)])
+    refuse_unused_keys(name, model_keys, assigned.protocol, protocol)
+    protocol_name, reason = protocol or DEFAULT_PROTOCOL, ""
     if protocol is None and isinstance(data_config, DataConfig):
-        rows = partial(known.rows, data_config)
-        chosen, why = default_protocol(name, own, lambda: len(rows().splits["train"]))
-    training = task.load_protocol(chosen, assigned.protocol)
+        rows = partial(study_data.rows, data_config)
+        protocol_name, reason = default_protocol(name, model_keys, lambda: len(rows().splits["train"]))
+    training = task.load_protocol(protocol_name, assigned.protocol)
     config = make_run(model, data_config, training, seed=seed, precision=precision, overrides=assigned.model)
     refuse_unheard_texts([config])
     notes: list[str] = []
     if not is_finished(config, output):
-        notes = [*filter(None, [note, why]), *preflight([config], known)]
-    record = execute_run(known, output, config, reporter=reporter, notes=notes)
-    # The other processes of a distributed run have nothing to say.
+        notes = [*filter(None, [note, reason]), *preflight([config], study_data)]
+    record = execute_run(study_data, output, config, reporter=reporter, notes=notes)
+    # The other processes of a distributed run have no record.
     if record is not None:
         present(task.present(record, str(output)), as_json=as_json)

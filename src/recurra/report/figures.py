@@ -30,7 +30,7 @@ _DECLARATION = re.compile(r"--([\w-]+):\s*([^;]+);")
 Box = tuple[float, float, float, float]
 
 
-# By the key of their table; those across tables by an empty one.
+# Charts by the key of their table; charts across tables have an empty key.
 Charts = dict[str, list[Chart]]
 
 
@@ -45,7 +45,7 @@ def draw(summary: Summary, runs: Sequence[LoadedRun]) -> Charts:
 
 
 def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting) -> list[Chart]:
-    """All charts of a table; those for which there is nothing to draw are left out."""
+    """All charts of a table; charts without content are left out."""
     costs = costs_of(table.models, table.batch_sizes)
     timed = [(latency_cost(batch), f"latency, batch {batch}", "ms") for batch in table.batch_sizes]
     priced = [(PRICE, "price", "price")] if PRICE in costs else []
@@ -62,11 +62,11 @@ def quality_against_cost(
 ) -> Chart | None:
     """Quality against a cost; the area of a bubble is the size on disk.
 
-    ``cost`` is called as in `recurra.report.summary`, for the front, ``name`` is the same in words; ``key`` is unique
-    in the page.
+    ``cost`` is the name of the cost in `recurra.report.summary`, ``name`` is the same in words; ``key`` is unique in
+    the page.
 
     Returns:
-        ``None`` if no model has both and may be held against others.
+        ``None`` if no model has both and may be compared.
     """
     split, measure = table.headline_split, table.judged_by
     quality = measure.heading.lower()
@@ -83,31 +83,31 @@ def quality_against_cost(
         [min(values) - pad, max(values) + pad], f"{quality} on {split}", "{:.3f}".format, limits=measure.limits
     )
     title = {SIZE: "MiB on disk", PRICE: "price a text"}.get(cost, f"median {unit} a text, {name.partition(', ')[2]}")
-    spent = [point.x for _, point in models]
-    if min(spent) > 0 and max(spent) / min(spent) > 8:
-        x = drawing.logarithmic_axis(spent, title)
+    model_costs = [point.x for _, point in models]
+    if min(model_costs) > 0 and max(model_costs) / min(model_costs) > 8:
+        x = drawing.logarithmic_axis(model_costs, title)
     else:
-        x = drawing.linear_axis([0.0, max(spent) * 1.15], title, ends=(LEFT, RIGHT), ticks=4)
+        x = drawing.linear_axis([0.0, max(model_costs) * 1.15], title, ends=(LEFT, RIGHT), ticks=4)
     largest = max(model.file_size_mib for model, _ in models) or 1.0
     lines, bubbles, circles, bars, facts = [], [], [], [], []
     for model, point in models:
         cx, cy = x(point.x), y(point.y)
         radius = max(LARGEST_BUBBLE * math.sqrt(model.file_size_mib / largest), SMALLEST_BUBBLE)
         circles.append((cx, cy, radius))
-        # What is known by its answers alone has no size.
+        # A model that is known only by its answers has no size.
         size = [] if model.kind == ANSWERS else [f"{significant(model.file_size_mib)} MiB"]
-        spent_and_size = dict.fromkeys([f"{significant(point.x)} {unit}", *size])
-        facts.append(f"{model.label}: {quality} {measure.value(point.y)}, {', '.join(spent_and_size)}")
+        numbers = dict.fromkeys([f"{significant(point.x)} {unit}", *size])
+        facts.append(f"{model.label}: {quality} {measure.value(point.y)}, {', '.join(numbers)}")
         hint = drawing.element("title", facts[-1])
         class_ = f"bubble {drawing.series(model.color)}"
         bubbles.append(drawing.element("circle", hint, cx=cx, cy=cy, r=radius, class_=class_))
         if point.low is not None and point.high is not None:
-            bars.append((cx - _BAR, y(point.high), cx + _BAR, y(point.low)))
+            bars.append((cx - _HALF_BAR, y(point.high), cx + _HALF_BAR, y(point.low)))
         lines.append(Line(drawing.labelled(model.label, "".join(f": {mib}" for mib in size)), model.color, [point]))
-    ahead = [
+    front_points = [
         (model.label, circle[:2]) for (model, _), circle in zip(models, circles, strict=True) if cost in model.fronts
     ]
-    front = drawing.polyline(sorted(place for _, place in ahead), "front")
+    front = drawing.polyline(sorted(position for _, position in front_points), "front")
     power = 10.0 ** math.floor(math.log10(largest))
     reference = next(factor * power for factor in (5, 2, 1) if factor * power <= largest * 1.0001)
     area = f"area = size on disk; this is {significant(reference)} MiB"
@@ -119,26 +119,26 @@ def quality_against_cost(
         y,
         key=key,
         description=f"Bubble area is the size on disk. {'; '.join(facts)}.",
-        under=[*([front] if len(ahead) > 1 else []), *bubbles],
+        under=[*([front] if len(front_points) > 1 else []), *bubbles],
         over=_bubble_labels([model.label for model, _ in models], circles, bars),
         legend=[LegendEntry(area, None, "size", LARGEST_BUBBLE * math.sqrt(reference / largest))],
         caption=f"{'Up' if measure.higher_is_better else 'Down'} and left is better. Upright lines are the 95 % "
         f"intervals of {quality}. Pareto front (dotted; nothing is both cheaper and {measure.better}): "
-        f"{words([label for label, _ in ahead])}.",
+        f"{words([label for label, _ in front_points])}.",
     )
 
 
 # Half of the width that an interval's bar keeps free of names.
-_BAR = 3.0
+_HALF_BAR = 3.0
 
 
 def _bubble_labels(
     names: Sequence[str], circles: Sequence[tuple[float, float, float]], bars: Sequence[Box]
 ) -> list[Markup]:
-    """Names beside the bubbles, where there is room for one that no interval crosses: the legend has them all."""
+    """Names beside the bubbles where they fit without crossing an interval; the legend lists all names."""
     taken, labels = [*bars], []
-    for full, (cx, cy, radius) in zip(names, circles, strict=True):
-        name = drawing.short(full, 22)
+    for full_name, (cx, cy, radius) in zip(names, circles, strict=True):
+        name = drawing.short(full_name, 22)
         # Names are bold.
         width = len(name) * drawing.CHARACTER_WIDTH * 1.12
         middle = min(max(cx - width / 2, LEFT + 2), RIGHT - width)
@@ -158,7 +158,7 @@ def _overlap(first: Box, second: Box) -> bool:
 
 
 def contrasts(table: TableSummary, key: str) -> Chart | None:
-    """The contrasts of a table as intervals around their gaps; none if the study names no models that are there."""
+    """The contrasts of a table as intervals around their gaps; None if the table has no contrasts."""
     lines, measure = table.contrasts, table.judged_by
     if not lines:
         return None
@@ -187,11 +187,11 @@ def contrasts(table: TableSummary, key: str) -> Chart | None:
         hint = drawing.element("title", f"{line.a} − {line.b}: {line.gap:+.4g}, {line.verdict}")
         parts.append(drawing.element("circle", hint, cx=x(line.gap * measure.scale), cy=y, r=4.2, class_=shape))
     by_rows = measure.paired_by_rows
-    described = "; ".join(f"{line.name}: {measure.gap(line.gap)}, {line.verdict}" for line in lines)
+    description = "; ".join(f"{line.name}: {measure.gap(line.gap)}, {line.verdict}" for line in lines)
     return drawing.chart(
         "isolation",
         "What each change does",
-        f"On {table.headline_split}. {described}.",
+        f"On {table.headline_split}. {description}.",
         key,
         *parts,
         legend=[
@@ -211,18 +211,18 @@ def _ends(line: Comparison) -> list[float]:
 
 
 def standalone(chart: Chart) -> str:
-    """The text of an SVG file of a chart; heading and caption are its reader's to write."""
+    """The text of an SVG file of a chart, without heading and caption."""
     width, height = map(drawing.number, chart.size)
     start = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
     inner = re.sub(r' style="[^"]*"', "", str(chart.drawing), count=1).removeprefix("<svg ")
-    made = f"{start}{inner.replace('>', f'><style>{stylesheet()}</style>', 1)}\n"
+    svg = f"{start}{inner.replace('>', f'><style>{stylesheet()}</style>', 1)}\n"
     # A lone surrogate from a broken label cannot be written as UTF-8.
-    return made.encode("utf-8", "replace").decode("utf-8")
+    return svg.encode("utf-8", "replace").decode("utf-8")
 
 
 @lru_cache(maxsize=1)
 def stylesheet() -> str:
-    """The style of the page's charts on white, without variables, which few programs but browsers read."""
+    """The style of the page's charts on white, without variables, which few programs except browsers support."""
     colors, rules = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("colors.css", "chart.css"))
     values = dict(_DECLARATION.findall(colors.partition("@media")[0]))
     return _VARIABLE.sub(lambda variable: values[variable[1]], rules)

@@ -1,4 +1,4 @@
-"""What a report shows, as HTML, CSV, SVG files and blocks of a terminal. None of them knows a task or a measure."""
+"""Renders a report as HTML, CSV, SVG files and text for a terminal, whatever its task and measures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def of_table(table: TableSummary) -> Row:
-    """What identifies a table, first in each of its rows."""
+    """Values that identify a table, first in each of its rows."""
     return {
         "table": table.title,
         "data": table.data,
@@ -58,7 +58,7 @@ def of_table(table: TableSummary) -> Row:
 def long_table(summary: Summary) -> list[Row]:
     """A row for each model, seed, split and measure; where there are several seeds, also one over all (no seed).
 
-    What a model costs is a measure too, of no split. Values are in full precision.
+    The costs of a model are measures too, without a split. Values are in full precision.
     """
     return [
         {**of_table(table), "model": model.label, "kind": model.kind, **row}
@@ -75,8 +75,8 @@ def _scores(model: ModelSummary, figures: Sequence[Measure]) -> Iterator[Row]:
             if (value := measure.of(model, split)) is not None:
                 interval = {part: getattr(value, part) for part in _INTERVAL}
                 yield _row("", split, measure.key, value.mean) | interval
-                for seed, of_seed in zip(model.seeds, value.values, strict=False):
-                    yield _row(seed, split, measure.key, of_seed)
+                for seed, seed_value in zip(model.seeds, value.values, strict=False):
+                    yield _row(seed, split, measure.key, seed_value)
 
 
 def _row(seed: int | str, split: str, measure: str, value: float) -> Row:
@@ -105,16 +105,16 @@ def _costs(model: ModelSummary) -> Iterator[Row]:
             yield _row("", "", f"{name}_batch_{batch}", getattr(timing, name))
 
 
-def plain_line(line: Any, own: Row, prefix: str) -> Row:
-    """The plain values of a line of a report, after those of ``own``; names that are there already get the prefix."""
-    row = dict(own)
+def plain_line(line: Any, identity: Row, prefix: str) -> Row:
+    """Plain values of a report line, after those of ``identity``; keys that are there already get the prefix."""
+    row = dict(identity)
     for key, value in vars(line).items():
-        name = f"{prefix}_{key}" if key in own else key
+        name = f"{prefix}_{key}" if key in identity else key
         if isinstance(value, Estimate):
             row[name] = value.mean
             row |= {f"{name}_{part}": getattr(value, part) for part in _INTERVAL}
         elif isinstance(value, dict):
-            row |= {f"{name}_{f'batch_{of}' if of.isdigit() else of}": part for of, part in value.items()}
+            row |= {f"{name}_{f'batch_{inner}' if inner.isdigit() else inner}": part for inner, part in value.items()}
         elif isinstance(value, (list, tuple)):
             if not any(is_dataclass(part) for part in value):
                 row[name] = "; ".join(map(str, value))
@@ -152,7 +152,7 @@ def results_frame(summary: Summary) -> Any:
 
 
 def results_text(summary: Summary, lines: Sequence[str]) -> str:
-    """The results in columns that a terminal of 120 has room for, and lines under them."""
+    """The results in columns for a terminal of 120 characters, with lines under them."""
     blocks = []
     for table in summary.tables:
         part = reporting_of(summary.task).tables(table)[0]
@@ -179,12 +179,12 @@ def write_study_report(
     command: str = "",
     answer: Any = None,
 ) -> Path:
-    """Writes everything that a study shows into its folder: the page, its figures and tables, the plain values.
+    """Writes the report of a study into its folder: the page, its figures and tables, the plain values.
 
-    ``answer`` has what the page says beside the recommendation: ``ships``, and ``commands`` to type.
+    ``answer`` adds to the recommendation on the page: ``ships``, and ``commands`` to type.
 
     Raises:
-        StorageError: If it cannot be written.
+        StorageError: If a file cannot be written.
     """
     drawn = draw(summary, runs)
     target = folder / REPORT_NAME
@@ -198,7 +198,7 @@ def write_files(folder: Path, summary: Summary, drawn: Charts) -> list[Path]:
     """Writes ``figures/*.svg`` and ``tables/*.csv``; removes what only an earlier call wrote.
 
     Raises:
-        StorageError: If one cannot be written.
+        StorageError: If a file cannot be written.
     """
     files = {f"{FIGURES}/{name}": standalone(chart) for name, chart in named_figures(summary, drawn).items()}
     files |= _tables(summary)
@@ -211,7 +211,7 @@ def write_files(folder: Path, summary: Summary, drawn: Charts) -> list[Path]:
 
 
 def _written_before(folder: Path) -> set[str]:
-    """Files that an earlier call listed; only such that lie where we write, whatever the list says."""
+    """Files that an earlier call listed, only those in the folders where we write."""
     try:
         listed = read_json(folder / MANIFEST_NAME)["files"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -230,7 +230,7 @@ def named_figures(summary: Summary, drawn: Charts) -> dict[str, Chart]:
 
 
 def _tables(summary: Summary) -> dict[str, str]:
-    """CSV of the one long table, and of what a task has beside it."""
+    """CSV of the long table, and of the tables that a task adds."""
     if not summary.task:
         return {}
     rows: dict[str, list[dict[str, Any]]] = {"results": long_table(summary)}
@@ -279,7 +279,7 @@ def render_report(
 
 @lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
-    """What renders the pages' templates; every text that came from outside is escaped."""
+    """Environment of the pages' templates; every text from outside is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -310,14 +310,14 @@ def _sections(summary: Summary, drawn: Charts) -> list[dict[str, Any]]:
 
 
 def _first_chart(summary: Summary, drawn: Charts) -> Chart | None:
-    """What stands beside the answer: quality against time, or else against size, of the only table."""
+    """Chart beside the answer: quality against time, or else against size, if there is only one table."""
     if len(summary.tables) != 1:
         return None
     return next((chart for chart in drawn[summary.tables[0].key] if chart.kind == "trade-off"), None)
 
 
 def _facts(table: TableSummary, reporting: Reporting) -> list[tuple[str, str]]:
-    """What a table is about, in words; what is not known is left out."""
+    """Facts about a table, in words; unknown facts are left out."""
     unseeded = [model.label for model in table.models if model.kind != "transformer" and len(model.seeds) == 1]
     models = [f"{model.label} ({model.description})" if model.description else model.label for model in table.models]
     seeds = [
@@ -358,7 +358,7 @@ def _settings(summary: Summary, runs: Sequence[LoadedRun]) -> dict[str, str]:
 
 
 def terminal_tables(summary: Summary) -> Iterator[tuple[str, Table, list[str]]]:
-    """What is printed of a study: a title, a table and lines below it; a table without rows is its lines alone."""
+    """Printed parts of a study: a title, a table and lines below it; a table without rows is its lines alone."""
     for table in summary.tables:
         results, *others = reporting_of(summary.task).tables(table)
         recommended = table.recommended
@@ -377,7 +377,7 @@ def terminal_tables(summary: Summary) -> Iterator[tuple[str, Table, list[str]]]:
 
 
 def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as CSV; columns in the order of their first use, an empty cell for what is not known."""
+    """Rows as CSV; columns in the order of their first use, an empty cell for an unknown value."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""Models of a table held against each other by any measure: every pair, and the contrasts that a study file names.
+"""Compares the models of a table by any measure: every pair, and the contrasts that a study file names.
 
 A contrast is a named pair: both are tested on the same rows, or by seeds where no rows are on disk.
 """
@@ -46,7 +46,7 @@ from recurra.tasks.summary import (
     Verdict,
 )
 
-# Resamples of what takes the logits; fewer where labels times rows are many, for every one passes over all of them.
+# Resamples of a measure of logits; fewer for many labels times rows, because each one passes over all of them.
 _MOST_SAMPLES = 2_000
 _FEWEST_SAMPLES = 400
 _WEIGHTED_CELLS = 500_000_000
@@ -60,7 +60,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Rows:
-    """What the runs of a model made of the rows of a split.
+    """Predictions of the runs of a model on the rows of a split.
 
     Attributes:
         key: Hash of the identifiers and true labels, in order.
@@ -77,49 +77,49 @@ class Rows:
     runs: tuple[int, ...] = (0,)
 
     def of_runs(self, runs: Sequence[int]) -> Rows:
-        """The same of some of the runs, by their positions."""
-        places = [self.runs.index(run) for run in runs]
-        logits = None if self.logits is None else self.logits[places]
-        return replace(self, predicted=self.predicted[places], logits=logits, runs=tuple(runs))
+        """Restricts to some of the runs, by their positions."""
+        positions = [self.runs.index(run) for run in runs]
+        logits = None if self.logits is None else self.logits[positions]
+        return replace(self, predicted=self.predicted[positions], logits=logits, runs=tuple(runs))
 
     def only(self, mask: Mask) -> Rows:
-        """The same of some of the rows."""
+        """Restricts to the rows of a mask."""
         logits = None if self.logits is None else self.logits[:, mask]
         return replace(self, truth=self.truth[mask], predicted=self.predicted[:, mask], logits=logits)
 
     @property
     def correct(self) -> dict[int, Mask]:
-        """Whether each run gets each row right, ``(rows,)``, by its position."""
+        """Whether a run gets each row right, ``(rows,)``, by the position of the run."""
         return dict(zip(self.runs, self.predicted == self.truth, strict=True))
 
     def values(self, measure: Measure) -> tuple[float, ...]:
         """The measure of each run on these rows."""
         if measure.of_logits is not None:
             assert self.logits is not None
-            return tuple(float(measure.of_logits(self.truth, of_run)(None)) for of_run in self.logits)
+            return tuple(float(measure.of_logits(self.truth, run_logits)(None)) for run_logits in self.logits)
         if measure.of_classes is None:
-            return tuple(float(measure.of_rows(self.truth, of_run).mean()) for of_run in self.predicted)
+            return tuple(float(measure.of_rows(self.truth, predicted).mean()) for predicted in self.predicted)
         labels = int(max(self.truth.max(), self.predicted.max())) + 1
 
-        def counts(of: Labels) -> Floats:
-            return np.bincount(of, minlength=labels).astype(np.float64)
+        def counts(classes: Labels) -> Floats:
+            return np.bincount(classes, minlength=labels).astype(np.float64)
 
         return tuple(
-            float(measure.of_classes(counts(self.truth[of_run == self.truth]), counts(self.truth), counts(of_run)))
-            for of_run in self.predicted
+            float(measure.of_classes(counts(self.truth[answers == self.truth]), counts(self.truth), counts(answers)))
+            for answers in self.predicted
         )
 
 
 @dataclass(frozen=True)
 class ScoredModel:
-    """The runs of one model on one split, read once and ready to be held against another's.
+    """The runs of one model on one split, read once and ready to be compared with another model's.
 
     Attributes:
         values: The measure of each run; empty if one was not evaluated on the split.
         seeded: Whether the seed changes anything.
-        rows: What the runs made of the rows; none where that cannot be read, or is not asked for.
-        unread: Why it cannot be read.
-        barred: Why it is held against nobody.
+        rows: Predictions of the runs; None if they cannot be read or are not needed.
+        unread: Why ``rows`` cannot be read.
+        barred: Why the model is not compared with others.
     """
 
     label: str
@@ -138,7 +138,7 @@ ScoredTables = Mapping[TableKey, Mapping[str, ScoredModel]]
 def scored_model(
     label: str, runs: Sequence[LoadedRun], split: str, reporting: Reporting, *, measure: Measure
 ) -> ScoredModel:
-    """Reads how a model's runs did on a split."""
+    """Reads measures and predictions of a model's runs on a split."""
     evaluated = all(split in run.record.metrics for run in runs)
     rows, unread = _read_rows(label, runs, split, measure) if measure.paired_by_rows and evaluated else (None, "")
     return ScoredModel(
@@ -154,23 +154,23 @@ def scored_model(
 
 
 def _read_rows(label: str, runs: Sequence[LoadedRun], split: str, measure: Measure) -> tuple[Rows | None, str]:
-    """Of the runs whose predictions are on disk and whole; none, and why, if no run has any or runs have other rows."""
+    """Rows of the runs with whole predictions on disk; None, and why, if no run has any or their rows differ."""
     truths: dict[bytes, Labels] = {}
     predicted: dict[int, Labels] = {}
     logits = []
-    for place, run in enumerate(runs):
+    for position, run in enumerate(runs):
         with contextlib.suppress(RecurraError):
-            part = run.predictions(split)
-            truths[part.key], predicted[place] = part.labels, part.predicted
+            predictions = run.predictions(split)
+            truths[predictions.key], predicted[position] = predictions.labels, predictions.predicted
             if measure.ranks:
-                logits.append(part.logits)
+                logits.append(predictions.logits)
     if len(truths) > 1:
         return None, f"the seeds of {label} were not evaluated on the same rows of the {split} split"
     if not any(truth.size for truth in truths.values()):
         return None, _missing(split)
     ((key, truth),) = truths.items()
-    said = np.stack(list(predicted.values()))
-    return Rows(key, truth, said, np.stack(logits) if measure.ranks else None, tuple(predicted)), ""
+    stacked = np.stack(list(predicted.values()))
+    return Rows(key, truth, stacked, np.stack(logits) if measure.ranks else None, tuple(predicted)), ""
 
 
 def _missing(split: str) -> str:
@@ -178,7 +178,7 @@ def _missing(split: str) -> str:
 
 
 def paired_seeds(first: ScoredModel, second: ScoredModel) -> list[tuple[int, int]]:
-    """Positions of the runs to hold against each other: equal seeds; what no seed changes meets every seed."""
+    """Positions of the runs to compare: equal seeds; a run that no seed changes is paired with every seed."""
     if not first.seeded and len(first.seeds) == 1:
         return [(0, index) for index in range(len(second.seeds))]
     if not second.seeded and len(second.seeds) == 1:
@@ -187,7 +187,7 @@ def paired_seeds(first: ScoredModel, second: ScoredModel) -> list[tuple[int, int
 
 
 def seed_p_value(gaps: Sequence[float]) -> float | None:
-    """Of the paired t-test that a mean of gaps is 0, two-sided; none with one pair, or if all gaps are the same."""
+    """Two-sided p value of the paired t-test that the mean gap is 0; None for one pair or if all gaps are equal."""
     interval = mean_interval(gaps)
     if not interval.sd:
         return None
@@ -196,7 +196,7 @@ def seed_p_value(gaps: Sequence[float]) -> float | None:
 
 
 def bootstrap_gap(first: Rows, second: Rows, measure: Measure) -> BootstrapDifference:
-    """Paired bootstrap over rows: of each row's value averaged over a model's runs, or of what takes all classes."""
+    """Paired bootstrap over rows: of each row's value averaged over a model's runs, or of a measure of all rows."""
     truth, a, b = first.truth, first.predicted, second.predicted
     if measure.of_logits is not None:
         assert first.logits is not None and second.logits is not None
@@ -204,7 +204,7 @@ def bootstrap_gap(first: Rows, second: Rows, measure: Measure) -> BootstrapDiffe
     if measure.of_classes is not None:
         labels = int(max(truth.max(), a.max(), b.max())) + 1
         return paired_bootstrap_by_class(truth, a, b, labels=labels, score=measure.of_classes)
-    means = [np.mean([measure.of_rows(truth, of_run) for of_run in side], axis=0) for side in (a, b)]
+    means = [np.mean([measure.of_rows(truth, predicted) for predicted in side], axis=0) for side in (a, b)]
     return paired_bootstrap(*means)
 
 
@@ -227,13 +227,13 @@ def compare_models(models: Mapping[str, ScoredModel], measure: Measure) -> list[
     Corrected by Holm over the pairs.
 
     By seeds: the seed sets the first weights and the order of the data, so equal seeds are paired (Student's t).
-    Corrected by Holm over the pairs. What other data would give is not in it.
+    Corrected by Holm over the pairs. The uncertainty from other data is not included.
 
-    A seed that one model alone has says nothing of the difference, but what the seed moves may keep a difference from
-    being supported.
+    A seed that only one model has does not enter the difference, but the spread over its seeds may keep a difference
+    from being supported.
     """
-    able = [model for model in models.values() if not model.barred]
-    pairs = [_compare("", (a.label, b.label), (a, b), measure) for a, b in combinations(able, 2)]
+    comparable = [model for model in models.values() if not model.barred]
+    pairs = [_compare("", (a.label, b.label), (a, b), measure) for a, b in combinations(comparable, 2)]
     return _judged([line for line in pairs if line is not None], measure)
 
 
@@ -253,7 +253,7 @@ def answer_contrasts(
     Args:
         key: The table. A side that names a precision is looked up in the table of that precision; the contrast belongs
             to the table of side ``a``.
-        tests: Those between the models of the table.
+        tests: Tests between the models of the table.
     """
     pairs = {(test.a, test.b): test for test in tests}
     lines, known = [], {}
@@ -264,7 +264,7 @@ def answer_contrasts(
         labels, names = (a.label, b.label), (contrast.a, contrast.b)
         of_table = all(model is scored[key].get(model.label) for model in (a, b))
         pair = pairs.get(labels) if of_table else None
-        # What a pair was tested by is not drawn again; a pair that stands the other way round is.
+        # The test of a pair is used again; a pair the other way round is resampled.
         tested = _compare(contrast.name, names, (a, b), measure) if pair is None else pair
         lines.append(tested and replace(tested, name=contrast.name, a=contrast.a, b=contrast.b))
         either = pair or (pairs.get(labels[::-1]) if of_table else None)
@@ -282,7 +282,7 @@ def _side(side: str, key: TableKey, scored: ScoredTables) -> ScoredModel | None:
 def _compare(
     name: str, labels: tuple[str, str], models: tuple[ScoredModel, ScoredModel], measure: Measure
 ) -> Comparison | None:
-    """The gap of two models and its test, not yet corrected; none if they have no seed, or no split, in common."""
+    """The gap of two models and its test, not yet corrected; None if they have no seed, or no split, in common."""
     a, b = models
     paired = paired_seeds(a, b)
     read = _read_pairs(a, b)
@@ -316,18 +316,18 @@ def _compare(
     if a.rows.key != b.rows.key:
         return replace(line, reason=f"the models were not evaluated on the same rows of the {a.split} split")
     first, second = (rows.of_runs(sorted({pair[side] for pair in pairs})) for side, rows in enumerate((a.rows, b.rows)))
-    drawn = bootstrap_gap(first, second, measure)
+    sampled = bootstrap_gap(first, second, measure)
     right_a, right_b = first.correct, second.correct
     only_a = sum(int(np.count_nonzero(right_a[i] & ~right_b[j])) for i, j in pairs)
     only_b = sum(int(np.count_nonzero(right_b[j] & ~right_a[i])) for i, j in pairs)
     odds = discordant_odds_ratio(only_a, only_b)
     reason = "" if a.seeded or b.seeded else "no seed changes either"
-    tested = replace(line, rows=len(a.rows.truth), low=drawn.low, high=drawn.high, p=drawn.p, odds_ratio=odds)
+    tested = replace(line, rows=len(a.rows.truth), low=sampled.low, high=sampled.high, p=sampled.p, odds_ratio=odds)
     return replace(tested, reason=reason)
 
 
 def _read_pairs(a: ScoredModel, b: ScoredModel) -> list[tuple[int, int]]:
-    # A seed whose predictions one of the two has lost says as little as one that it never had.
+    # A seed without predictions of both models is left out, like a seed that only one of them has.
     if a.rows is None or b.rows is None:
         return []
     return [(i, j) for i, j in paired_seeds(a, b) if i in a.rows.runs and j in b.rows.runs]
@@ -344,7 +344,7 @@ def by_length(
 
     Texts of one length stay together, so that quarters may be unequal, or fewer. The change of a gap from the shortest
     to the longest is tested as a contrast is: by a bootstrap over the rows of both, corrected by Holm over the
-    contrasts of the table, and by its interval over seeds. Nothing is said of rows whose ``words`` are not known.
+    contrasts of the table, and by its interval over seeds. Models on rows with unknown ``words`` are left out.
     """
     rows = {label: model.rows for label, model in scored[key].items() if model.rows and model.rows.key in words}
     if not rows:
@@ -354,8 +354,8 @@ def by_length(
     masks = np.searchsorted(bounds, counts) == np.arange(len(bounds))[:, None]
     means = masks / masks.sum(axis=1, keepdims=True)
 
-    def line(name: str, of_rows: Floats, change: Comparison | None = None) -> LengthLine:
-        return LengthLine(name, dict(zip(bounds.tolist(), (means @ of_rows).tolist(), strict=True)), change)
+    def line(name: str, row_values: Floats, change: Comparison | None = None) -> LengthLine:
+        return LengthLine(name, dict(zip(bounds.tolist(), (means @ row_values).tolist(), strict=True)), change)
 
     gaps, changes = [], []
     for contrast in contrasts if len(bounds) > 1 else ():
@@ -363,26 +363,26 @@ def by_length(
         if contrast.verdict == "untested" or a is None or b is None or a.rows is None or b.rows is None:
             continue
         right_a, right_b = a.rows.correct, b.rows.correct
-        of_pairs = np.stack([right_a[i].astype(np.float64) - right_b[j] for i, j in _read_pairs(a, b)])
-        over_seeds = mean_interval((of_pairs @ (means[-1] - means[0])).tolist())
-        gaps.append(of_pairs.mean(axis=0))
-        drawn = bootstrap_between(gaps[-1], masks[-1], masks[0])
+        pair_gaps = np.stack([right_a[i].astype(np.float64) - right_b[j] for i, j in _read_pairs(a, b)])
+        over_seeds = mean_interval((pair_gaps @ (means[-1] - means[0])).tolist())
+        gaps.append(pair_gaps.mean(axis=0))
+        bootstrap = bootstrap_between(gaps[-1], masks[-1], masks[0])
         compared = int((masks[0] | masks[-1]).sum())
         changes.append(
             replace(
-                contrast, seeds=len(of_pairs), gap=over_seeds.mean, half=over_seeds.half or None, rows=compared,
-                low=drawn.low, high=drawn.high, p=drawn.p, spread=None, seeds_apart=None, odds_ratio=None,
+                contrast, seeds=len(pair_gaps), gap=over_seeds.mean, half=over_seeds.half or None, rows=compared,
+                low=bootstrap.low, high=bootstrap.high, p=bootstrap.p, spread=None, seeds_apart=None, odds_ratio=None,
             )
         )  # fmt: skip
     judged = [replace(change, statement="") for change in _judged(changes, measure)]
-    lines = [line(label, np.mean(list(of.correct.values()), axis=0)) for label, of in rows.items()]
-    return lines + [line(f"{of.a} − {of.b}", gap, of) for of, gap in zip(judged, gaps, strict=True)]
+    lines = [line(label, np.mean(list(model_rows.correct.values()), axis=0)) for label, model_rows in rows.items()]
+    return lines + [line(f"{change.a} − {change.b}", gap, change) for change, gap in zip(judged, gaps, strict=True)]
 
 
 def _judged(
     lines: Sequence[Comparison], measure: Measure, known: Mapping[tuple[str, str], float | None] = MappingProxyType({})
 ) -> list[Comparison]:
-    """The same, corrected by Holm, with verdicts and sentences; what of p is ``known`` was corrected elsewhere."""
+    """Adds Holm's correction, verdicts and sentences to comparisons; ``known`` p values were corrected elsewhere."""
     corrected = iter(holm([line.p for line in lines if line.p is not None]))
     judged = []
     for raw in lines:
@@ -403,12 +403,12 @@ def _verdict(line: Comparison, against: Sequence[str]) -> Verdict:
 
 
 def _against(line: Comparison, measure: Measure) -> list[str]:
-    """What speaks against a difference."""
+    """Reasons against a difference."""
     beyond = line.p_holm is not None and line.p_holm >= SIGNIFICANCE_LEVEL
     if beyond and not measure.paired_by_rows:
         return [f"other seeds could turn it round (p {p_value(line.p_holm)}, corrected over all pairs)"]
     reasons = [f"other rows could turn it round (p {p_value(line.p_holm)})"] if beyond else []
-    # Of the many pairs, which nobody named before, the seeds' ranges are asked alone.
+    # For the many pairs, which no study named before, only the ranges over seeds count.
     if line.name and line.half is not None and abs(line.gap) <= line.half:
         reasons.append("the interval over seeds holds 0")
     elif line.seeds_apart is False:
@@ -419,7 +419,7 @@ def _against(line: Comparison, measure: Measure) -> list[str]:
 def _statement(line: Comparison, against: Sequence[str], measure: Measure) -> str:
     over = f"n = {line.seeds}" if line.seeds > 1 else "one seed"
     named = f"{line.name}: " if line.name else ""
-    sentence = f"{named}{_placed(line.a, line.b, line.gap, line.half, measure)} on {line.split}"
+    sentence = f"{named}{_gap_text(line.a, line.b, line.gap, line.half, measure)} on {line.split}"
     if line.half is None and line.low is not None and line.high is not None:
         sentence += f" (95 % over rows {measure.range(line.low, line.high)})"
     if line.verdict == "untested":
@@ -436,7 +436,7 @@ def _statement(line: Comparison, against: Sequence[str], measure: Measure) -> st
     return sentence
 
 
-def _placed(a: str, b: str, gap: float, half: float | None, measure: Measure) -> str:
+def _gap_text(a: str, b: str, gap: float, half: float | None, measure: Measure) -> str:
     """``a is 0.3 ± 0.5 points below b``."""
     width = measure.width(half)
     where = (
@@ -464,7 +464,7 @@ def pool_contrasts(tables: Sequence[TableSummary]) -> list[PooledContrast]:
                 gaps[key][table.data].append(line.gap)
                 measures[key] = table.judged_by
     means = {
-        key: {data: fmean(of_data) for data, of_data in by_data.items()}
+        key: {data: fmean(data_gaps) for data, data_gaps in by_data.items()}
         for key, by_data in gaps.items()
         if len(by_data) >= _LEAST_POOLED
     }
@@ -486,8 +486,8 @@ def _pooled(
     why = ": the gap is the same on all" if p_holm is None else ""
     if p_holm is not None and p_holm >= SIGNIFICANCE_LEVEL:
         verdict, why = "not distinguishable", f": other data could turn it round (p {p_value(p_holm)})"
-    placed = f"over {len(gaps)} data sets {_placed(a, b, interval.mean, interval.half, measure)}, better on {ahead}"
-    statement = f"{name}: {placed}; {verdict}{why}."
+    overall = f"over {len(gaps)} data sets {_gap_text(a, b, interval.mean, interval.half, measure)}, better on {ahead}"
+    statement = f"{name}: {overall}; {verdict}{why}."
     return PooledContrast(
         name, a, b, training, precision, gaps, interval.mean, interval.half, ahead, p, p_holm, verdict, statement
     )
@@ -500,15 +500,15 @@ def judge_leaks(
     tests: Sequence[Comparison],
     measure: Measure,
 ) -> list[AuditLine]:
-    """Fails the notes on rows without which the verdict of a table is another one.
+    """Turns notes on rows into failures if the verdict of the table changes without these rows.
 
     Returns:
-        The same lines; those on rows of that split say what the verdict is without them. Unchanged where the
+        The lines; those on rows of the judged split also give the verdict without them. Unchanged where the
         predictions are not on disk, or there is nothing to compare.
     """
-    whole = [model.rows for model in scored.values() if model.rows and len(model.rows.runs) == len(model.seeds)]
-    sizes = {len(rows.truth) for rows in whole}
-    if len(scored) < 2 or len(whole) < len(scored) or len(sizes) > 1:
+    complete = [model.rows for model in scored.values() if model.rows and len(model.rows.runs) == len(model.seeds)]
+    sizes = {len(rows.truth) for rows in complete}
+    if len(scored) < 2 or len(complete) < len(scored) or len(sizes) > 1:
         return list(lines)
     (rows,) = sizes
     masks: dict[str, Mask] = {}
@@ -550,5 +550,5 @@ def _without_rows(
 
 
 def _supported(tests: Sequence[Comparison], measure: Measure) -> set[tuple[str, str]]:
-    """Pairs of a model and one that it is supported to be better than."""
+    """Pairs of models of which the first is supported to be better than the second."""
     return {(test.a, test.b) if measure.merit(test.gap) > 0 else (test.b, test.a) for test in tests if test.supported}

@@ -47,9 +47,9 @@ from recurra.tasks.summary import (
 )
 
 STUDY_FILES, RESULTS = "configs/studies", "results"
-# The share of `StudyLatency.waited` from which on milliseconds mean little.
+# Share of `StudyLatency.waited` above which milliseconds mean little.
 MOST_WAITED = 0.05
-# How a warning says when a model was timed.
+# Words of a warning for how a model was timed.
 TIMED = {
     "side by side": "side by side",
     "earlier": "before their records were packed",
@@ -80,7 +80,7 @@ def read_latency_file(folder: Path) -> StudyLatency | None:
 def study_file_of(folder: Path | str) -> Path | None:
     """The file of a study: its own ``study.yaml``, or ``configs/studies/NAME.yaml`` two folders up if it has none.
 
-    What is packed in ``results/`` is asked what the project's file of the same study asks, which may be newer.
+    A study packed in ``results/`` takes the project's file of the same study, which may be newer.
     """
     path = Path(folder).resolve()
     own, shared = path / SPEC_NAME, path.parent.parent / STUDY_FILES / f"{path.name}.yaml"
@@ -96,11 +96,11 @@ def load_runs(
     failures: Mapping[str, str] | None = None,
     records: Mapping[Path, AnyRecord] | None = None,
 ) -> tuple[list[LoadedRun], list[dict[str, str]]]:
-    """Reads every record that can be read and names every one that cannot.
+    """Reads every record that can be read and names the others.
 
     Args:
-        failures: Reasons that the caller knows (run identifier to message); they win over what the folder tells.
-        records: Those that the caller has read, by folder.
+        failures: Reasons that the caller knows (run identifier to message); they win over the folder's reason.
+        records: Records that the caller has read, by folder.
 
     Returns:
         The finished runs in the order given, and ``run_id`` and ``reason``, in one line, of those without a record.
@@ -127,7 +127,7 @@ def _writable(text: str) -> str:
 
 
 def _busy(latency: StudyLatency, runs: Sequence[LoadedRun], study: Path | None) -> list[str]:
-    """Says that other programs ran while models were timed, if they did and the figures are shown."""
+    """Warns if other programs ran while models were timed and the figures are shown."""
     if (latency.waited or 0.0) <= MOST_WAITED or not any(run.record.run_id in latency.runs for run in runs):
         return []
     again = ""
@@ -142,7 +142,7 @@ def _busy(latency: StudyLatency, runs: Sequence[LoadedRun], study: Path | None) 
 def word_counts(
     runs: Sequence[LoadedRun], reporting: Reporting, data_root: Path | None
 ) -> dict[bytes, NDArray[np.int64]]:
-    """Words of each row that classifiers are reported on, of folds those of all, from their data, read again.
+    """Word counts of the rows that classifiers are reported on (of all folds together); reads the data again.
 
     Raises:
         ConfigurationError: If there is no such run.
@@ -158,7 +158,7 @@ def word_counts(
     words = {}
     for (headline, *_), records in reported.items():
         splits = [recorded_split(record, headline, data_root) for record in records]
-        ids = [name for split in splits for name in split.ids]
+        ids = [row_id for split in splits for row_id in split.ids]
         labels = np.concatenate([split.labels for split in splits])
         counts = np.concatenate([split.word_counts for split in splits])
         order = in_order(ids) if len(splits) > 1 else list(range(len(ids)))
@@ -188,23 +188,23 @@ def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableR
         data = _data(key_of(run))
         for key in by_data.get(data) or [data]:
             members[key].append(run)
-    titles = {key: reporting.title(key, reporting.variant(of_table[0])) for key, of_table in sorted(members.items())}
-    used, tables = list(titles.values()), []
+    titles = {key: reporting.title(key, reporting.variant(group[0])) for key, group in sorted(members.items())}
+    used_titles, tables = list(titles.values()), []
     for key, title in titles.items():
-        whole = title if used.count(title) == 1 else f"{title} · data {key.fingerprint}"
+        full_title = title if used_titles.count(title) == 1 else f"{title} · data {key.fingerprint}"
         headline, warnings = _headline_split(members[key]), list[str]()
         groups = _group_models(members[key], headline, reporting, warnings)
         if "test" in members[key][0].record.data.splits and headline != "test":
             warnings.append(f"The test split was not evaluated for every model: the '{headline}' split is shown first.")
         warnings += _trained_apart(groups)
-        tables.append(TableRuns(key, whole, reporting.variant(members[key][0]), groups, headline, warnings))
+        tables.append(TableRuns(key, full_title, reporting.variant(members[key][0]), groups, headline, warnings))
     return tables
 
 
 def data_names(runs: Sequence[LoadedRun]) -> dict[tuple[str, str], str]:
-    """What data are called, by their name in the records and their fingerprint: that name, which has no folder.
+    """Names of data, by their name in the records and their fingerprint: the recorded name, which has no folder.
 
-    Of several files of one name it is that with as many of their folders as tell them apart: ``x/t.csv``, ``y/t.csv``.
+    Several files of one name get as many of their folders as tell them apart: ``x/t.csv``, ``y/t.csv``.
     """
     files: dict[str, dict[str, Path]] = defaultdict(dict)
     for run in runs:
@@ -212,8 +212,8 @@ def data_names(runs: Sequence[LoadedRun]) -> dict[tuple[str, str], str]:
         files[data.name].setdefault(data.fingerprint, Path(run.data_settings.get("name") or data.name))
     names = {}
     for name, paths in files.items():
-        several, folders = len({path.parent for path in paths.values()}), 0
-        while len({_last(path, folders) for path in paths.values()}) < several:
+        distinct, folders = len({path.parent for path in paths.values()}), 0
+        while len({_last(path, folders) for path in paths.values()}) < distinct:
             folders += 1
         for fingerprint, path in paths.items():
             names[name, fingerprint] = (_last(path, folders) / name).as_posix()
@@ -226,7 +226,7 @@ def _last(path: Path, folders: int) -> Path:
 
 
 def _data(key: TableKey) -> TableKey:
-    """The key without what a model that stands everywhere does not know."""
+    """The key without training and precision, which a model that stands in every table does not have."""
     return key._replace(training="", precision="")
 
 
@@ -257,15 +257,15 @@ def _group_models(
 
 
 def _trained_apart(groups: Mapping[str, Sequence[LoadedRun]]) -> list[str]:
-    """Says which models were trained on processors that another one never saw; a fit without passes counts as none."""
+    """Warns of models trained on entirely different processors; fits without epochs do not count."""
     labels: dict[frozenset[str], list[str]] = defaultdict(list)
     for label, runs in groups.items():
-        places = [part.record.environment for run in runs for part in run.parts if part.record.training.epochs]
-        labels[frozenset(place.accelerator or place.cpu for place in places)].append(label)
+        environments = [part.record.environment for run in runs for part in run.parts if part.record.training.epochs]
+        labels[frozenset(environment.accelerator or environment.cpu for environment in environments)].append(label)
     labels.pop(frozenset(), None)
     if not any(first.isdisjoint(second) for first, second in itertools.combinations(labels, 2)):
         return []
-    where = "; ".join(f"{', '.join(names)} on {' and '.join(sorted(places))}" for places, names in labels.items())
+    where = "; ".join(f"{', '.join(names)} on {' and '.join(sorted(devices))}" for devices, names in labels.items())
     return [f"Trained on different processors, which can move a figure as much as another seed does: {where}."]
 
 
@@ -286,7 +286,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class _Study:
-    """What the tables of a study are made with.
+    """Inputs from which the tables of a study are made.
 
     Attributes:
         base: Folders of runs inside this one are named relative to it.
@@ -306,8 +306,8 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
     reporting, headline, runs = study.reporting, table.headline, table.groups[label]
     model = runs[-1].record.model
     parts = [part for run in runs for part in run.parts]
-    timings = {part.record.run_id: own for part in parts if (own := study.latency.runs.get(part.record.run_id))}
-    side_by_side = [own for run_id, own in timings.items() if run_id not in study.latency.earlier]
+    timings = {part.record.run_id: timing for part in parts if (timing := study.latency.runs.get(part.record.run_id))}
+    side_by_side = [timing for run_id, timing in timings.items() if run_id not in study.latency.earlier]
     splits = [split for split in runs[0].record.metrics if all(split in run.record.metrics for run in runs)]
     failed = [audit.name for run in runs for audit in run.record.failed_audits()]
     common = ModelSummary(
@@ -365,7 +365,7 @@ def _entry(run: LoadedRun, base: Path | None) -> RunEntry:
 
 
 def _medians(sources: Sequence[Mapping[str, LatencyRecord]]) -> dict[str, LatencyRecord]:
-    """Latency by batch size, the median over sources; what is no time is that of the first."""
+    """Latency by batch size: times are medians over sources, other fields those of the first source."""
     by_batch: dict[int, list[LatencyRecord]] = defaultdict(list)
     for source in sources:
         for timing in source.values():
@@ -384,7 +384,7 @@ def _medians(sources: Sequence[Mapping[str, LatencyRecord]]) -> dict[str, Latenc
 
 
 def latency_warnings(models: Sequence[ModelSummary], runs: Sequence[LoadedRun]) -> list[str]:
-    """What keeps the latencies of a table from being compared."""
+    """Warnings about latencies of a table that cannot be compared."""
     timings = [timing for model in models for timing in model.latency.values()]
     ways = {model.timed for model in models if model.latency}
     warnings = []
@@ -419,11 +419,11 @@ def pareto_front(merit: Mapping[str, float], cost: Mapping[str, float]) -> list[
     A model is off the front if another is at least as good and at least as cheap, and better in one of the two.
     """
     names = sorted((name for name in merit if name in cost), key=lambda name: (cost[name], -merit[name]))
-    places = {name: (merit[name], -cost[name]) for name in names}
+    points = {name: (merit[name], -cost[name]) for name in names}
     beaten = {
         name
-        for name, (quality, saved) in places.items()
-        if any(other != (quality, saved) and other[0] >= quality and other[1] >= saved for other in places.values())
+        for name, (quality, saved) in points.items()
+        if any(other != (quality, saved) and other[0] >= quality and other[1] >= saved for other in points.values())
     }
     return [name for name in names if name not in beaten]
 
@@ -431,7 +431,7 @@ def pareto_front(merit: Mapping[str, float], cost: Mapping[str, float]) -> list[
 def costs_of(models: Sequence[ModelSummary], batch_sizes: Sequence[int]) -> dict[str, dict[str, float]]:
     """Every measure of cost: milliseconds a text at each batch size, MiB on disk, and prices; by measure and label.
 
-    What is known by its answers has no size, and the price of one model alone is held against nothing.
+    A model that is known by its answers has no size, and the price of a single model is left out.
     """
     costs = {
         latency_cost(batch): {
@@ -449,7 +449,7 @@ def mark_fronts(
 ) -> list[ModelSummary]:
     """Notes on each model which fronts of its table it is on; by means, whether or not a gap is supported.
 
-    A model whose figures are held against nobody's is on none and keeps none off.
+    A model that may not be compared is on no front and keeps no other model off one.
     """
     merit = {
         model.label: measure.merit(estimate.mean)
@@ -465,25 +465,25 @@ def mark_fronts(
 def mark_failed(
     models: Sequence[ModelSummary], table: TableRuns, before: Sequence[AuditLine], after: Sequence[AuditLine]
 ) -> list[ModelSummary]:
-    """The models, which carry what failed in their names' rows, with the lines that `judge_leaks` made fail.
+    """Adds the lines that `judge_leaks` made fail to the failed audits of the models.
 
-    What an audit of the data found concerns all, what one of a model found those that it looked at.
+    A failed audit of the data concerns all models, another one only the models that it looked at.
     """
     failed = [line for old, line in zip(before, after, strict=True) if old.status != line.status]
     marked = []
     for model in models:
-        looked_at = {audit.name for run in table.groups[model.label] for audit in run.record.audits}
-        own = [line for line in failed if line.scope == "data" or line.name in looked_at]
-        names = dict.fromkeys([*model.failed_audits, *(line.name for line in own)])
-        groups = dict.fromkeys([*model.failed_groups, *(line.group for line in own)])
+        audit_names = {audit.name for run in table.groups[model.label] for audit in run.record.audits}
+        new_failures = [line for line in failed if line.scope == "data" or line.name in audit_names]
+        names = dict.fromkeys([*model.failed_audits, *(line.name for line in new_failures)])
+        groups = dict.fromkeys([*model.failed_groups, *(line.group for line in new_failures)])
         marked.append(replace(model, failed_audits=list(names), failed_groups=list(groups)))
     return marked
 
 
 def reporting_of(task: str) -> Reporting:
-    """What a task tells the report."""
-    found: Reporting = part_of(task, "reporting")
-    return found
+    """Part of a task that serves the report."""
+    reporting: Reporting = part_of(task, "reporting")
+    return reporting
 
 
 def summarise(
@@ -498,11 +498,11 @@ def summarise(
     """Summarises runs into tables of models that may be compared.
 
     Args:
-        latency: Preferred to what a run measured alone.
+        latency: Latency of the study, preferred to that of a single run.
         base: The study's folder. Folders of runs inside it are named relative to it.
 
     Raises:
-        ConfigurationError: If what the study wants its models judged by is nothing that the runs have.
+        ConfigurationError: If the runs lack the measure that the study judges by.
         DataError: If the runs are of several tasks.
     """
     tasks = sorted({run.record.task for run in runs})
@@ -544,7 +544,7 @@ def _table(study: _Study, table: TableRuns, measure: Measure) -> TableSummary:
     lines = audit_lines(table.groups)
     audits = judge_leaks(lines, runs, scored[key], tests, measure)
     models = mark_failed(models, table, lines, audits)
-    asked = answer_contrasts(questions.contrasts, key, scored, measure, tests)
+    contrasts = answer_contrasts(questions.contrasts, key, scored, measure, tests)
     tokenizer = next((run.record.data.tokenizer for run in runs if run.record.data.tokenizer), {})
     common = TableSummary(
         key=reporting.key_text(key),
@@ -566,16 +566,16 @@ def _table(study: _Study, table: TableRuns, measure: Measure) -> TableSummary:
         models=models,
         tests=tests,
         audits=audits,
-        contrasts=asked,
-        by_length=by_length(asked, key, scored, questions.words, measure),
+        contrasts=contrasts,
+        by_length=by_length(contrasts, key, scored, questions.words, measure),
         warnings=[*table.warnings, *latency_warnings(models, runs)],
     )
-    made = reporting.table(common, table, questions, study.exports)
+    summary = reporting.table(common, table, questions, study.exports)
     evaluated = any(headline in model.scores for model in models)
-    nothing = "No model was evaluated on a common split: nothing can be concluded."
-    conclusion = reporting.conclude(made) if evaluated else nothing
-    made = replace(made, conclusion=conclusion, advice=reporting.advise(made, questions.limits))
-    return reporting.examined(made, table, questions)
+    no_conclusion = "No model was evaluated on a common split: nothing can be concluded."
+    conclusion = reporting.conclude(summary) if evaluated else no_conclusion
+    summary = replace(summary, conclusion=conclusion, advice=reporting.advise(summary, questions.limits))
+    return reporting.examined(summary, table, questions)
 
 
 def _machines(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Keys that a person sets, as ``key=value`` on a command line or as keywords in Python, by what they belong to."""
+"""Sorts the keys that a user sets, as ``key=value`` on a command line or as keywords in Python."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from recurra.training.protocols import ProtocolConfig
 
 @dataclass(frozen=True)
 class Assignments:
-    """Values by key, of the training protocol, of the data, and of the model."""
+    """Values by key, for the training protocol, the data and the model."""
 
     protocol: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
 
     def check(self, task: Task, *, model_keys: bool) -> None:
-        """Refuses unknown keys of protocol and data; those of the model are checked where it is configured.
+        """Refuses unknown keys of protocol and data; model keys are checked when the model is configured.
 
         Raises:
             ConfigurationError: With a suggestion.
         """
         allowed = [*ProtocolConfig.model_fields, *(f"data.{key}" for key in task.data_config.model_fields)]
-        given = [*self.protocol, *(f"data.{key}" for key in self.data)]
+        assigned = [*self.protocol, *(f"data.{key}" for key in self.data)]
         names = [*allowed, "model.KEY"] if model_keys else allowed
-        for key in given if model_keys else [*given, *(f"model.{key}" for key in self.model)]:
+        for key in assigned if model_keys else [*assigned, *(f"model.{key}" for key in self.model)]:
             if key not in allowed:
                 raise ConfigurationError(unknown("key", key, names))
 
@@ -64,7 +64,7 @@ def sort_keywords(
         protocol: A protocol by name or file, or keys of one with ``base``, the name or file that they change.
 
     Returns:
-        The protocol by name or file, none if none was named; and the sorted keys.
+        The name or file of the protocol (None if none was named), and the sorted keys.
 
     Raises:
         ConfigurationError: For an unknown key, one that is given twice, or a protocol of another kind.
@@ -80,7 +80,7 @@ def sort_keywords(
     for key in training:
         if key not in known:
             raise ConfigurationError(unknown("key of a protocol", key, ["base", *known]))
-    # The data have a protocol too: that of their splits.
+    # Data have a key ``protocol`` too, for their splits; its keyword is ``data_protocol``.
     fields = {
         f"data_{key}" if key == "protocol" else key: key for key in task.data_config.model_fields if key != "name"
     }
@@ -98,7 +98,7 @@ def sort_keywords(
 
 
 def _plain(key: str, value: Any) -> Any:
-    # Numbers and arrays of NumPy say what they are in Python.
+    # NumPy numbers and arrays become plain Python values.
     value = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(value, str | int | float | list | tuple | dict | None):
         raise ConfigurationError(f"'{key}' is of type {type(value).__name__}; give a plain value")

@@ -32,20 +32,20 @@ from recurra.tasks.base import DataCost, RunConfig, task_of_data
 from recurra.tasks.study_data import Machine, StudyData
 
 BACKWARD = 2  # passes that the backward pass costs
-# How a worker begins the line that says which model it has timed.
+# Prefix of the line in which a worker names the model that it has timed.
 TIMED = "timed "
-# Steps of each model that are timed, after one that sets everything up.
+# Timed steps of each model, after one step that sets everything up.
 TIMED_STEPS = 3
 # More records of one model would not make its rate much better, and reading them takes time.
 RECORDS_A_MODEL = 3
-# How far what the first runs took may stretch or shrink what is expected of the others.
+# Largest factor by which finished runs may stretch or shrink the estimates of the others.
 LARGEST_PACE = 3.0
 
 
 def training_flops(run: RunConfig, data: StudyData, epochs: int | None = None) -> float | None:
-    """Operations of a run's training; none for a control, whose solver decides how long it works.
+    """Operations of a run's training; None for a control, whose solver decides how long it works.
 
-    Without ``epochs`` it is trained for the most that its protocol allows.
+    Without ``epochs``, counts the most epochs that the protocol allows.
 
     Raises:
         RecurraError: If the data or the model configuration cannot be used.
@@ -61,7 +61,7 @@ def training_flops(run: RunConfig, data: StudyData, epochs: int | None = None) -
     ]
 
     def epoch_flops(lengths: Mapping[str, int]) -> float:
-        # The lengths of data that were looked at stay where they are.
+        # The cached data cost keeps the mapping alive, so its id stays unique.
         name = f"flops {content_hash([run.model, run.model_overrides])} {id(lengths)}"
         forward = partial(task_of_data(run.data).epoch_flops, run, lengths, cost)
         return (1 + BACKWARD) * data.once(name, run.data, forward)
@@ -70,7 +70,7 @@ def training_flops(run: RunConfig, data: StudyData, epochs: int | None = None) -
 
 
 def data_cost(run: RunConfig, data: StudyData) -> DataCost:
-    """What an epoch on a run's data is made of; the data are looked at once.
+    """Rows, tokens and lengths of an epoch on a run's data; the data are read once.
 
     Raises:
         RecurraError: If the data cannot be used.
@@ -79,7 +79,7 @@ def data_cost(run: RunConfig, data: StudyData) -> DataCost:
     return data.once(f"cost {content_hash(run.data.plain())}", run.data, read)
 
 
-# Of a model: operations a second in training, or seconds of a control's fit; and MiB of memory. None is not known.
+# Operations a second in training (for a control: seconds of a fit) and MiB of memory; None if unknown.
 Speed = tuple[float | None, float | None]
 Measure = Callable[[RunConfig], Speed]
 
@@ -129,7 +129,7 @@ def training_speed(config: RunConfig, mean_tokens: float, *, threads: int) -> fl
 
 @dataclass(frozen=True)
 class RunCost:
-    """Cost of one run: operations of its training, seconds, and memory in MiB; none where it is not known."""
+    """Cost of one run: operations of its training, seconds, and memory in MiB; None if unknown."""
 
     flops: float | None
     seconds: float | None
@@ -148,7 +148,7 @@ class PlanCost:
         return sum(self.runs[run.config.run_id].flops or 0.0 for run in runs)
 
     def seconds(self, runs: Sequence[PlannedRun]) -> float | None:
-        """Seconds of some runs one after the other; none if that of a trained model, or of all, is not known."""
+        """Seconds of runs one after another; None if unknown for a trained model or for all of them."""
         unknown = [run for run in runs if self.runs[run.config.run_id].seconds is None]
         if any(not run.config.is_control for run in unknown) or (runs and len(unknown) == len(runs)):
             return None
@@ -159,8 +159,8 @@ def cost_plan(runs: Sequence[PlannedRun], data: StudyData, measure: Measure | No
     """Counts and estimates the cost of every run of a plan.
 
     Args:
-        measure: Times models without a record of theirs in the plan. None takes the rate of the other models, if there
-            are any.
+        measure: Times a model without a record in the plan. None uses the rate of the other models, if there are
+            any.
 
     Raises:
         RecurraError: If the data or a model configuration cannot be used.
@@ -181,8 +181,8 @@ def cost_plan(runs: Sequence[PlannedRun], data: StudyData, measure: Measure | No
         elif measure is not None and (timed := measure(config))[0] is not None:
             rate, memory = timed
             speed = "" if config.is_control or rate is None else f" ({rate / 1e9:.3g} GFLOP/s)"
-            what = "fits of some rows" if config.is_control else "a few training steps"
-            basis.append(f"{config.model}: calibrated with {what}{speed}")
+            timed_work = "fits of some rows" if config.is_control else "a few training steps"
+            basis.append(f"{config.model}: calibrated with {timed_work}{speed}")
         elif config.is_control:
             basis.append(f"{config.model}: no record here yet; its seconds are left out")
         elif known:
@@ -192,14 +192,14 @@ def cost_plan(runs: Sequence[PlannedRun], data: StudyData, measure: Measure | No
             basis.append(f"{config.model}: no record here yet; --calibrate times a few training steps")
         for run in members:
             operations = flops[run.config.run_id]
-            # The rate of a control is its seconds.
+            # For a control, the rate is its seconds.
             seconds = rate if rate is None or operations is None else operations / rate
             costs[run.config.run_id] = RunCost(operations, seconds, memory)
     return PlanCost(costs, list(dict.fromkeys(basis)))
 
 
 def model_key(config: RunConfig) -> str:
-    """Equal for runs whose speed is the same: model, overrides, precision, batch size; data for a control."""
+    """Equal for runs of the same speed: hash of model, overrides, precision and batch size; data for a control."""
     if config.is_control:
         # Folds and splits have equally many rows.
         rows = {key: value for key, value in config.data.plain().items() if key not in ("fold", "split_seed")}
@@ -208,7 +208,7 @@ def model_key(config: RunConfig) -> str:
 
 
 def _recorded_rate(members: Sequence[PlannedRun], data: StudyData) -> tuple[float | None, int]:
-    """Operations a second of a model over its records (seconds, for a control), and how many those were."""
+    """Median operations a second over a model's records (for a control: seconds), and the number of records."""
     values: list[float] = []
     for run in members:
         record = readable_record(run)
@@ -227,16 +227,16 @@ def readable_record(run: PlannedRun) -> AnyRecord | None:
 
 
 def whole_seconds(record: AnyRecord) -> float:
-    """Seconds of a whole run where they are recorded and in one piece, else those of its training."""
+    """Seconds of the whole run if they are recorded and it was never resumed, else seconds of its training."""
     whole = record.wall_s is not None and not record.training.resumed
     return record.wall_s if whole and record.wall_s is not None else record.training.wall_s
 
 
 def seconds_left(runs: Iterable[tuple[RunConfig, float]], at_once: int) -> float:
-    """Seconds until runs are done, waiting or under way, if so many go on side by side.
+    """Seconds until waiting and running runs are done, with ``at_once`` of them side by side.
 
-    Runs that learn from others of the study begin once those are done; each of the two takes at least as long as its
-    longest run.
+    Runs that learn from runs of the study begin once the others are done; each of the two waves takes at least as long
+    as its longest run.
     """
     waves: dict[bool, list[float]] = {}
     for run, seconds in runs:
@@ -245,7 +245,7 @@ def seconds_left(runs: Iterable[tuple[RunConfig, float]], at_once: int) -> float
 
 
 class Expectation:
-    """What the runs of a study that are not done will take, and how long the rest takes as they come in."""
+    """Expected time of the pending runs of a study, corrected as runs finish."""
 
     def __init__(self, runs: Sequence[RunConfig], costs: Mapping[str, RunCost], workers: int, took_s: float) -> None:
         self.costs, self.workers, self.took_s = costs, workers, took_s
@@ -254,7 +254,7 @@ class Expectation:
         self._ratios: list[tuple[float, float]] = []
 
     def lines(self) -> list[str]:
-        """A line a model, the cheapest first, and one of all."""
+        """One line per model, the cheapest first, and one for the total."""
         models: dict[str, list[RunCost]] = defaultdict(list)
         for run in self._waiting.values():
             models[run.model].append(self.costs[run.run_id])
@@ -270,7 +270,7 @@ class Expectation:
         return [*lines, f"  together: {total}, {at_once} (estimated in {duration(self.took_s)})"]
 
     def note(self, outcome: Outcome) -> str:
-        """Notes what became of a run; says how long the others will take, if that is known."""
+        """Records the outcome of a run; returns how long the others will take, if known."""
         run = self._waiting.pop(outcome.config.run_id)
         if outcome.record is not None:
             seconds, expected = whole_seconds(outcome.record), self.costs[run.run_id].seconds
@@ -283,55 +283,55 @@ class Expectation:
     def left_s(self) -> float:
         """Seconds until all are done.
 
-        A model that was met takes what it took. Of others the met ones correct what was expected, by a factor or by as
-        many seconds a run, whichever is less.
+        A model with finished runs is expected to take their mean. Other estimates are corrected by a factor or by a
+        number of seconds a run, whichever changes less.
         """
-        pace, more = 1.0, 0.0
+        pace, extra_s = 1.0, 0.0
         if self._ratios:
             taken, expected = (sum(values) for values in zip(*self._ratios, strict=True))
             pace = min(max(taken / expected, 1 / LARGEST_PACE), LARGEST_PACE)
-            more = (taken - expected) / len(self._ratios)
+            extra_s = (taken - expected) / len(self._ratios)
         waiting = []
         for run in self._waiting.values():
-            own, seconds = self._taken.get(model_key(run)), self.costs[run.run_id].seconds
-            if own:
-                waiting.append((run, statistics.fmean(own)))
+            model_seconds, seconds = self._taken.get(model_key(run)), self.costs[run.run_id].seconds
+            if model_seconds:
+                waiting.append((run, statistics.fmean(model_seconds)))
             elif seconds is not None:
-                waiting.append((run, seconds + min((pace - 1) * seconds, more, key=abs)))
+                waiting.append((run, seconds + min((pace - 1) * seconds, extra_s, key=abs)))
         return seconds_left(waiting, self.workers)
 
 
 def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers, reporter: Reporter) -> Expectation | str:
-    """Finds out in a worker what a study will take; or says why it cannot be known, which stops nothing."""
-    began = time.monotonic()
-    asked = "recurra.study.estimate:costs_of_pending", spec.plain(), str(output), workers.threads
-    with reporter.task("estimating", len(spec.models)) as timed:
+    """Estimates in a worker how long a study will take; returns the reason if that is impossible."""
+    started = time.monotonic()
+    call_arguments = "recurra.study.estimate:costs_of_pending", spec.plain(), str(output), workers.threads
+    with reporter.task("estimating", len(spec.models)) as task:
 
         def follow(line: str) -> None:
             if line.startswith(TIMED):
-                timed.advance(note=line.removeprefix(TIMED))
+                task.advance(note=line.removeprefix(TIMED))
 
-        ended = workers.call(*asked, machine=machine, say=follow)
+        ended = workers.call(*call_arguments, machine=machine, say=follow)
     if ended.code:
         return f"the time is not known: {ended.last.removeprefix('error: ')[:300] or ended.cause}"
     runs = [run.config for run in plan_study(spec, output) if run.state != "done"]
     costs = {name: RunCost(**cost) for name, cost in ended.result.items()}
-    return Expectation(runs, costs, max(1, workers.count), time.monotonic() - began)
+    return Expectation(runs, costs, max(1, workers.count), time.monotonic() - started)
 
 
 def costs_of_pending(data: StudyData, spec: Mapping[str, Any], output: str, threads: int) -> dict[str, dict[str, Any]]:
-    """Cost of every run that is not done, in plain values: models are timed that have no record yet."""
+    """Cost of every run that is not done, as plain values; models without a record are timed."""
     planned = plan_study(StudySpec.parse(spec), Path(output))
     if any(run.config.needs_torch for run in planned):
         from recurra.models.quiet import quieten_libraries
 
         quieten_libraries()
 
-    def measure_aloud(config: RunConfig) -> Speed:
-        timed = time_model(config, data, threads)
+    def time_and_print(config: RunConfig) -> Speed:
+        speed = time_model(config, data, threads)
         sys.stdout.write(f"{TIMED}{config.model}\n")
         sys.stdout.flush()
-        return timed
+        return speed
 
-    costs = cost_plan(planned, data, measure_aloud).runs
+    costs = cost_plan(planned, data, time_and_print).runs
     return {run.config.run_id: vars(costs[run.config.run_id]) for run in planned if run.state != "done"}

@@ -1,4 +1,4 @@
-"""Running what a study still lacks on this machine: as many runs at once as the cores carry."""
+"""Executes the pending runs of a study on this machine, as many at once as the cores carry."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from recurra.tasks.base import RunConfig, task_of_data
 from recurra.tasks.study_data import Machine
 
 LOG_NAME = "log.txt"
-# What a worker calls for a run.
+# Function that a worker calls for a run.
 EXECUTE = "recurra.study.run:execute_run"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one planned run: its record, or why there is none."""
+    """Outcome of one planned run: its record, or why there is none."""
 
     config: RunConfig
     folder: Path
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def claim(output: Path, config: RunConfig) -> Outcome | None:
-    """Makes the folder of a run of a study; what became of the run if the folder cannot be had."""
+    """Creates and claims the folder of a run; returns the failed outcome if that is impossible."""
     folder = run_folder(output, config)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,11 +50,11 @@ def claim(output: Path, config: RunConfig) -> Outcome | None:
 
 
 class Executor(ABC):
-    """Carries out runs side by side; a subclass says where.
+    """Executes runs side by side; a subclass decides where.
 
     Args:
         at_once: Runs at once; 0 starts all.
-        tell: What is said of a run that has ended.
+        tell: Returns the message about a run that has ended.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Executor(ABC):
 
     @abstractmethod
     def ready(self) -> AbstractContextManager[object]:
-        """What is needed while runs are under way."""
+        """Context that holds the resources of running runs."""
 
     @abstractmethod
     def start(self, config: RunConfig) -> Future[Any]:
@@ -79,14 +79,14 @@ class Executor(ABC):
 
     @abstractmethod
     def outcome(self, config: RunConfig, ended: Future[Any]) -> Outcome | None:
-        """What became of a run; none if it is to be started again."""
+        """Outcome of a run; None if it must be started again."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends what is under way."""
+        """Ends all running runs."""
 
     def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
-        """Executes runs and returns what became of each; one that fails does not stop the others."""
+        """Executes runs and returns their outcomes; a run that fails does not stop the others."""
         if not pending:
             return []
         queue, outcomes = list(pending), []
@@ -118,7 +118,7 @@ class Executor(ABC):
 
 
 def waves(spec: StudySpec, pending: Sequence[RunConfig]) -> list[list[RunConfig]]:
-    """Runs in the order in which they begin: who teaches is trained before who learns."""
+    """Groups runs into waves in the order in which they begin: teachers are trained before their students."""
     taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
     first = [run for run in pending if run.run_id in taught_by or (taught_by and not run.is_repeated)]
     ordered = [
@@ -144,15 +144,15 @@ class LocalExecutor(Executor):
         """Starts it in a worker."""
 
         def say(line: str) -> None:
-            named = line.startswith(" ") or config.run_id in line
-            self.reporter.say(line if named else f"{config.run_id}: {line}")
+            is_labelled = line.startswith(" ") or config.run_id in line
+            self.reporter.say(line if is_labelled else f"{config.run_id}: {line}")
 
         folder = run_folder(self.output, config)
         call = partial(self.workers.call, EXECUTE, str(folder), machine=self.machine, say=say, log=folder / LOG_NAME)
         return self._threads.submit(call)
 
     def outcome(self, config: RunConfig, ended: Future[Ended]) -> Outcome:
-        """What the run's folder shows."""
+        """Outcome of a run, read from its folder."""
         return outcome_of(self.output, config, ended.result())
 
     def stop(self) -> None:
@@ -161,7 +161,7 @@ class LocalExecutor(Executor):
 
 
 def outcome_of(output: Path, config: RunConfig, ended: Ended) -> Outcome:
-    """What became of a run; a failure that left no reason gets one in the run folder."""
+    """Outcome of a run; writes a reason into the run folder if the failure left none."""
     run = look_at(output, config)
     if ended.code == 0 and run.state == "done":
         return Outcome(config, run.folder, run.record)
@@ -176,7 +176,7 @@ def outcome_of(output: Path, config: RunConfig, ended: Ended) -> Outcome:
 
 
 def choose_next(queue: Sequence[RunConfig], workers: int) -> int:
-    """Which of the waiting runs begins next: the first, and among the last few the longest.
+    """Position of the run that begins next: the first of the queue, or the longest once few are left.
 
     In the plan's order results cover every model early; but a long run that begins last leaves cores idle at the end.
     """
@@ -186,20 +186,20 @@ def choose_next(queue: Sequence[RunConfig], workers: int) -> int:
 
 
 def rough_weight(config: RunConfig) -> float:
-    """How long a run takes compared with others on like data: from shape, epochs and share of the rows."""
+    """Relative duration of a run among runs on like data, from shape, epochs and share of the rows."""
     if config.is_control:
         return 0.0
     shape = task_of_data(config.data).shape(config.model, config.model_overrides)
-    outside = shape.get("num_prelude_layers", 0) + shape.get("num_coda_layers", 0)
-    layers = shape["num_core_layers"] * shape["num_recurrences"] + outside
+    outer_layers = shape.get("num_prelude_layers", 0) + shape.get("num_coda_layers", 0)
+    layers = shape["num_core_layers"] * shape["num_recurrences"] + outer_layers
     return float(shape["hidden_size"] ** 2 * layers * config.protocol.max_epochs * config.data.fraction)
 
 
 def workers_for(runs: int, machine: Machine) -> int:
-    """Runs at once on this machine: as many as its cores carry at the threads of one run, at most all."""
+    """Number of runs at once on this machine: its cores divided by the threads of one run, at most ``runs``."""
     return max(1, min(runs, available_cores() // max(1, machine.threads)))
 
 
 def threads_of(machine: Machine, cores: int, workers: int) -> Machine:
-    """The machine with the threads of one run settled, so that all runs at once take the cores and no more."""
+    """Sets the threads of one run where none are given, so that runs at once share the cores."""
     return replace(machine, threads=machine.threads or max(1, cores // workers))

@@ -24,13 +24,13 @@ PUBLISHED = ConfidenceRule(start=0.92, decay=0.98, floor=0.80)
 
 @dataclass(frozen=True)
 class ExitChoice:
-    """A threshold, what chose it, what it does elsewhere and what it saves.
+    """A calibrated threshold, its quality on the reported split and its times.
 
     Attributes:
-        asked: What it was to keep, in words.
-        measured: The rule on the reported split; none if there is no rule.
-        published: The schedule that "CRT-Deep" publishes, with its numbers.
-        fixed: Every exit by itself, if that was asked for.
+        asked: The quality to keep, in words.
+        measured: The rule on the reported split; None if there is no rule.
+        published: The published schedule of "CRT-Deep", measured.
+        fixed: Every exit by itself, if requested.
     """
 
     subject: ExitSubject
@@ -51,11 +51,11 @@ class ExitChoice:
             "chosen": self.chosen.plain(),
             "judged": measured["judged"],
             "timed": measured["timed"],
-            "fixed": [one.plain() for one in (*self.fixed, self.published)],
+            "fixed": [fixed_exit.plain() for fixed_exit in (*self.fixed, self.published)],
         }
 
 
-# Rows a batch that exits are timed with.
+# Batch sizes at which exits are timed.
 _TIMED_BATCHES = (1, 32)
 
 
@@ -71,21 +71,21 @@ def choose_exits(
     """Chooses the threshold of a rule for a finished run, judges it and times it.
 
     Args:
-        keep: How much of its quality must stay, by the option of its task: ``--bound``, the share by which a language
+        keep: How much of the quality must stay, by the option of its task: ``--bound``, the share by which a language
             model's loss may grow, or ``--agreement``, the share of rows that keep the full model's label.
         each: Also judge and time every exit by itself.
 
     Raises:
         CheckpointError: If the run is not finished or damaged.
-        ConfigurationError: If it has no exits, or something is asked for that is not its own.
-        DataError: If its data cannot be had any more.
+        ConfigurationError: If it has no exits, or an option is not one of its task.
+        DataError: If its data are no longer available.
     """
-    of_run = task(read_any_record(run).task)
-    name = of_run.exit_option.removeprefix("--")
-    asked = allowed_options(keep, [name], f"for '{run}' it is '{of_run.exit_option}'")
-    share = float(asked.get(name, of_run.exit_default))
+    run_task = task(read_any_record(run).task)
+    option_name = run_task.exit_option.removeprefix("--")
+    given_options = allowed_options(keep, [option_name], f"for '{run}' it is '{run_task.exit_option}'")
+    share = float(given_options.get(option_name, run_task.exit_default))
     with torch_threads(threads):
-        subject = of_run.exit_subject(run, data_root)
+        subject = run_task.exit_subject(run, data_root)
         chosen = subject.choose(share, kind)
 
         def measure(rule: ExitRule, label: str = "") -> MeasuredExit:
@@ -93,10 +93,10 @@ def choose_exits(
 
         return ExitChoice(
             subject=subject,
-            asked=of_run.describe_kept(share),
+            asked=run_task.describe_kept(share),
             chosen=chosen,
             measured=None if chosen.rule is None else measure(chosen.rule),
-            # What nobody chose: the published schedule, and every exit by itself.
+            # These rules were not calibrated: every exit by itself, and the published schedule.
             fixed=[measure(FixedExit(number), f"after loop {number}") for number in subject.model.config.exits if each],
             published=measure(PUBLISHED, f"published schedule: {PUBLISHED.describe()}"),
             threads=torch.get_num_threads(),
@@ -115,16 +115,16 @@ def _time(subject: ExitSubject, rule: ExitRule, batch_size: int) -> TimedEarlyEx
 
 
 def keep_exits(run: Path, choice: ExitChoice) -> ExitsRecord:
-    """Writes ``exits.json`` into a run's folder, every exit by itself among it; what stood there before is replaced."""
-    first = choice.published
+    """Writes ``exits.json`` into a run's folder, with every exit by itself; replaces an earlier file."""
+    published = choice.published
     return ExitsRecord(
         run_id=choice.subject.run_id,
         num_recurrences=int(choice.subject.model.config.num_recurrences),
-        split=first.split,
+        split=published.split,
         chosen_on=choice.subject.chosen_on,
         asked=choice.asked,
-        full_loss=first.full if first.agreement is None else None,
-        full_accuracy=None if first.agreement is None else first.full,
+        full_loss=published.full if published.agreement is None else None,
+        full_accuracy=None if published.agreement is None else published.full,
         fixed=[measured.record() for measured in (*choice.fixed, choice.published)],
         chosen=None if choice.measured is None else choice.measured.record(),
         environment=environment_record(threads=choice.threads, precision="fp32", accelerator=accelerator_name()),

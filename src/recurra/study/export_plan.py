@@ -1,4 +1,4 @@
-"""Which exports a study asks for, and what has become of each."""
+"""The exports that a study asks for, and the state of each."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PlannedExport:
 
 
 def plan_exports(spec: StudySpec, output: Path, runs: Sequence[PlannedRun | Outcome]) -> list[PlannedExport]:
-    """Every export that a study asks for, each of its requests for each Transformer; reads no record if there is none.
+    """Plans each requested export for each Transformer of a study; reads no record if nothing is requested.
 
     Raises:
         CheckpointError: If a record cannot be trusted.
@@ -80,15 +80,15 @@ def _look_at(output: Path, config: RunConfig, record: AnyRecord | None, request:
     if record is None:
         return PlannedExport(config.run_id, request, folder, "waits")
     path = record_path(folder)
-    present = read_export_record(path) if in_study(path) else None
-    if present is not None and fits(present, record):
+    export_record = read_export_record(path) if in_study(path) else None
+    if export_record is not None and fits(export_record, record):
         return PlannedExport(config.run_id, request, folder, "done")
     reason = read_reason(error_path(folder))
     return PlannedExport(config.run_id, request, folder, "to do" if reason is None else "failed", reason)
 
 
 def describe_exports(exports: Sequence[PlannedExport]) -> str:
-    """Says in one line what is asked for and how far it is; nothing if nothing is asked for."""
+    """One line with the requested exports and their states; empty if none are requested."""
     if not exports:
         return ""
     counts = Counter(export.state for export in exports)
@@ -104,11 +104,11 @@ def make_exports(
     reporter: Reporter,
     workers: Workers,
 ) -> None:
-    """Makes and evaluates exports in a worker; one that fails leaves its reason and stops no other."""
+    """Makes and evaluates exports in a worker; an export that fails leaves its reason and does not stop the others."""
     if not exports:
         return
     reporter.say(f"making and evaluating {len(exports)} exports")
-    work = [{"run_id": item.run_id, **item.request.plain()} for item in exports]
+    work = [{"run_id": export.run_id, **export.request.plain()} for export in exports]
     threads = machine.threads or available_cores()
     ended = workers.call(
         "recurra.study.exporting:export_all",
@@ -119,6 +119,6 @@ def make_exports(
         say=reporter.say,
         threads=threads,
     )
-    for item in exports if ended.code else ():
-        if not record_path(item.folder).exists() and not error_path(item.folder).exists():
-            note_failure(error_path(item.folder), ended.reason, kind="RunError", code=max(ended.code, 1))
+    for export in exports if ended.code else ():
+        if not record_path(export.folder).exists() and not error_path(export.folder).exists():
+            note_failure(error_path(export.folder), ended.reason, kind="RunError", code=max(ended.code, 1))

@@ -1,4 +1,4 @@
-"""Exports of finished runs, in a worker: made, evaluated, recorded."""
+"""Makes, evaluates and records exports of finished runs, in a worker."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Reference:
         """Reads a run and computes its splits.
 
         Raises:
-            DataError: If the data are not those of the record any more.
+            DataError: If the data have changed since the run was recorded.
         """
         record = read_record(run)
         dataset = data.rows(recorded_data(record))
@@ -82,7 +82,7 @@ class Reference:
         }
 
     def compare_exits(self, classifier: Classifier) -> ExportedExits | None:
-        """Evaluates it with texts leaving at its exits, if it has a rule for that."""
+        """Evaluates an export with early exits, if it has a calibrated rule."""
         rule = classifier.calibrated_rule
         if rule is None or classifier.calibration is None:
             return None
@@ -95,12 +95,12 @@ class Reference:
 
 
 def logits_of(classifier: Classifier, split: TextSplit) -> Logits:
-    """Logits of a split's texts, which are clean."""
+    """Logits of a split's texts, which are clean already."""
     return classifier.logits(split.texts, clean=False)
 
 
 def compare_split(logits: Logits, reference: Logits, labels: npt.NDArray[np.int64]) -> ExportedSplit:
-    """Holds two models against each other on rows with labels ``(rows,)``."""
+    """Compares the logits of an export with the reference, on rows with labels ``(rows,)``."""
     ours, theirs = logits.argmax(axis=1), reference.argmax(axis=1)
     return ExportedSplit(
         metrics=evaluate_logits(logits, labels),
@@ -115,7 +115,7 @@ def make_export(reference: Reference, request: ExportRequest, output: Path) -> E
     """Exports a run, evaluates the export and writes its record last.
 
     Raises:
-        RecurraError: Why there is none.
+        RecurraError: If the export fails.
     """
     folder = export_folder(output, reference.record.run_id, request)
     options = ExportOptions(format=request.format, precision=request.precision, overwrite=True)
@@ -146,7 +146,7 @@ def make_export(reference: Reference, request: ExportRequest, output: Path) -> E
 
 
 def export_all(data: StudyData, output: str, threads: int, work: list[dict[str, Any]]) -> None:
-    """Makes exports, run by run; what fails leaves its reason beside its place."""
+    """Makes exports, run by run; an export that fails leaves its reason in a file."""
     quieten_libraries()
     torch.set_num_threads(threads)
     reporter = Reporter()

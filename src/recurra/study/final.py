@@ -1,6 +1,6 @@
-"""The recommended model trained once more, on the rows that judged it too: what a comparison's folder hands out.
+"""Trains the recommended model of a comparison once more, on test rows too; predict and export then use this model.
 
-Rows that choose the epoch stay apart, for they also make probabilities of scores and show what thresholds promise.
+The rows that choose the epoch stay apart: they also calibrate the probabilities and evaluate thresholds.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from recurra.tasks.study_data import Machine, StudyData
 
 
 def gains_rows(judged: RunConfig) -> bool:
-    """Whether there are rows that a run was judged on and may be trained on: test rows split off a user's file."""
+    """Whether the final run may also train on the test rows: only if they were split off a user's file."""
     data = judged.data
-    own = isinstance(data, DataConfig) and judged.data_hash is not None and data.test is None
-    return own and data.name not in CORPORA and not judged.teachers and judged.answers is None
+    splits_off_rows = isinstance(data, DataConfig) and judged.data_hash is not None and data.test is None
+    return splits_off_rows and data.name not in CORPORA and not judged.teachers and judged.answers is None
 
 
 def final_config(judged: RunConfig) -> RunConfig:
-    """The run that trains a judged one once more: the same, on other rows."""
+    """Configuration of the final run: that of the judged run, with another data hash."""
     return judged.model_copy(update={"data_hash": content_hash([judged.config_hash, FINAL_NAME])})
 
 
 def final_run(judged: RunConfig, output: Path) -> Path | None:
-    """The folder of the finished final run of a judged one; none if there is none, or it is of another."""
+    """Folder of the finished final run of a judged run; None if there is none or it belongs to another run."""
     folder = output / FINAL_NAME
     finished = (folder / RECORD_NAME).is_file() and (folder / CONFIG_NAME).is_file()
     return folder if finished and _is_of(judged, folder) else None
@@ -47,7 +47,7 @@ def final_run(judged: RunConfig, output: Path) -> Path | None:
 def train_again(
     judged: RunConfig, note: str, output: Path, machine: Machine, reporter: Reporter
 ) -> tuple[AnyRecord | None, str]:
-    """Trains a judged run once more, in a worker; takes up what was begun. The note goes into its record."""
+    """Trains a judged run once more, in a worker, or resumes that. The note goes into its record."""
     folder = output / FINAL_NAME
     if (folder / CONFIG_NAME).is_file() and not _is_of(judged, folder):
         # Another call may be training there.
@@ -65,13 +65,13 @@ def train_again(
 
 
 def train(data: StudyData, judged: dict[str, object], folder: str, note: str) -> None:
-    """Trains the final run of a judged one in this process."""
+    """Trains the final run of a judged run in this process."""
     config = RunConfig.parse(judged)
     assert isinstance(config.data, DataConfig)
-    known = StudyData(data.machine)
-    known.hold(config.data, data.rows(config.data).with_test_rows(note))
+    study_data = StudyData(data.machine)
+    study_data.hold(config.data, data.rows(config.data).with_test_rows(note))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    execute_run(known, folder, final_config(config))
+    execute_run(study_data, folder, final_config(config))
 
 
 def _is_of(judged: RunConfig, folder: Path) -> bool:

@@ -1,6 +1,6 @@
-"""What a deployed model takes of memory: ``python -m recurra.study.footprint FOLDER THREADS``, texts on standard input.
+"""Measures a deployed model's memory: ``python -m recurra.study.footprint FOLDER THREADS``, texts on standard input.
 
-In a process of its own, that does nothing else and has only imported what the model needs: an ONNX export pays for no
+It runs in a process of its own that imports only what the model needs, so that an ONNX export is not charged for
 torch.
 """
 
@@ -26,7 +26,7 @@ def measure_footprint(folder: Path, texts: Sequence[str], threads: int) -> float
     Raises:
         RunError: If the process fails.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "recurra.study.footprint", str(folder), str(threads)],
         input=json.dumps(list(texts)),
         capture_output=True,
@@ -34,14 +34,14 @@ def measure_footprint(folder: Path, texts: Sequence[str], threads: int) -> float
         check=False,
         env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
     )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1][:300]
-        raise RunError(f"the memory of '{folder}' could not be measured (exit code {done.returncode}: {last})")
-    return float(done.stdout)
+    if process.returncode:
+        last_line = (process.stderr.strip().splitlines() or ["no message"])[-1][:300]
+        raise RunError(f"the memory of '{folder}' could not be measured (exit code {process.returncode}: {last_line})")
+    return float(process.stdout)
 
 
 def main(arguments: list[str], texts: list[str]) -> int:
-    """Opens, labels, and says how large the process became."""
+    """Opens the model, labels the texts and prints the peak memory of the process."""
     folder, threads = Path(arguments[0]), int(arguments[1])
     classifier = Classifier.open(folder, batch_size=_BATCH, threads=threads)
     classifier.logits(texts, clean=False)

@@ -1,6 +1,6 @@
 """Language models under lm-evaluation-harness, and its command line: ``python -m recurra.study.harness run ...``.
 
-The harness knows a model by name only once its module is imported, and imports none but its own.
+The harness finds a model by name only once its module is imported, and it imports only its own modules.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 @register_model("recurra")
 class RecurraLM(HFLM):
-    """The harness' own model for transformers, which cuts and batches texts, with a language model that we have read.
+    """The harness' own model for transformers, which cuts and batches texts, around a language model that we load.
 
     Weights are read from safetensors only, and code that a checkpoint brings along is never run.
 
@@ -55,8 +55,8 @@ class RecurraLM(HFLM):
         context: Tokens that are read at once; none takes what the run was trained with, or the longest that the model
             reads.
         precision: Precision of the matrix products; none takes the run's, or FP32.
-        batch_size: As the harness has it, like ``max_batch_size``.
-        device: A device of torch; CUDA where there is none, the harness' own default, means the CPU.
+        batch_size: As in the harness, like ``max_batch_size``.
+        device: A torch device; CUDA, the harness' own default, means the CPU where there is no CUDA.
         allow_leaks: Whether a model that reads the future is scored nevertheless.
 
     Raises:
@@ -85,10 +85,10 @@ class RecurraLM(HFLM):
         self.label = str(pretrained) if record is None else record.label
         self.leaks = bool(record and record.leaks) or (self.language.ours and self.language.model.config.leaks)
         if self.leaks:
-            says = f"'{pretrained}' leaks: its predictions read what they are to predict, so its scores mean nothing"
+            warning = f"'{pretrained}' leaks: its predictions read what they are to predict, so its scores mean nothing"
             if not allow_leaks:
-                raise ConfigurationError(f"{says}; give allow_leaks=True to look at them all the same")
-            _logger.warning(says)
+                raise ConfigurationError(f"{warning}; give allow_leaks=True to look at them all the same")
+            _logger.warning(warning)
         if exit is not None and not self.language.ours:
             kind = type(self.language.model).__name__
             raise ConfigurationError(f"exit is {exit}, and '{pretrained}' is a {kind}, which has no exits")
@@ -119,20 +119,20 @@ class RecurraLM(HFLM):
         with torch.no_grad(), autocast(self.precision, torch.device(self.device)):
             return self.model(inps, **self.options).logits
 
-    def _model_generate(self, *given: Any, **named: Any) -> Any:
-        return super()._model_generate(*given, **named, **self.options)
+    def _model_generate(self, *args: Any, **kwargs: Any) -> Any:
+        return super()._model_generate(*args, **kwargs, **self.options)
 
-    def _loglikelihood_tokens(self, requests: list[tuple[Any, list[int], list[int]]], *given: Any, **named: Any) -> Any:
+    def _loglikelihood_tokens(self, requests: list[tuple[Any, list[int], list[int]]], *args: Any, **kwargs: Any) -> Any:
         longest = max((len(after) for _, _, after in requests), default=0)
         if longest > self.max_length:
             raise ConfigurationError(
                 f"a continuation has {longest:,} tokens; allowed: 1 to the context, {self.max_length:,}; "
                 "score it as a rolling likelihood"
             )
-        return super()._loglikelihood_tokens(requests, *given, **named)
+        return super()._loglikelihood_tokens(requests, *args, **kwargs)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Continues texts, whose beginnings are cut so that what is generated fits the context.
+        """Continues texts; cuts their beginnings so that the continuation fits the context.
 
         Raises:
             ConfigurationError: If that leaves nothing of a text.
@@ -147,10 +147,10 @@ class RecurraLM(HFLM):
         return super().generate_until(requests, disable_tqdm)
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the harness writes into its results beside them."""
+        """Model facts that the harness adds to its results."""
         size = self.language.model.num_parameters()
-        asked = {"exit": self.options.get("exit_after"), "context": self.max_length, "precision": self.precision}
-        return {"model_name": self.label, "model_num_parameters": size, "leaks": self.leaks, **asked}
+        settings = {"exit": self.options.get("exit_after"), "context": self.max_length, "precision": self.precision}
+        return {"model_name": self.label, "model_num_parameters": size, "leaks": self.leaks, **settings}
 
 
 def _device(name: str | None) -> torch.device:
@@ -162,7 +162,7 @@ def _device(name: str | None) -> torch.device:
 
 
 def main() -> int:
-    """Runs the harness' command line on this process's arguments; what is wrong with the model is one line."""
+    """Runs the harness' command line on this process's arguments; an unusable model is reported in one line."""
     from lm_eval.__main__ import cli_evaluate
 
     quieten_libraries()

@@ -27,11 +27,11 @@ def audit_model(name: str, assignments: Sequence[str] = (), *, seed: int = 0) ->
         assignments: ``key=value`` changes of a preset's configuration, for example ``causal_convolution=false``.
 
     Returns:
-        Of a classifier: invariance to padding and to neighbours. Of a language model: causality of every head, and
-        invariance of logits and loss to padding. Of ours also the cache, and the parameters against the declared ones.
+        For a classifier: invariance to padding and to neighbours. For a language model: causality of every head, and
+        invariance of logits and loss to padding. For our models also the cache, and the parameters as declared.
 
     Raises:
-        ConfigurationError: If it is none of these.
+        ConfigurationError: If ``name`` is none of these.
         CheckpointError: If the folder is damaged, or needs code or pickle to be read.
     """
     names = list(presets())
@@ -53,7 +53,7 @@ def _audit_preset(name: str, assignments: Sequence[str], seed: int) -> list[Audi
 
     from recurra.models.presets import preset
 
-    owner = next(each for each in tasks() if name in each.presets)
+    owner = next(candidate for candidate in tasks() if name in candidate.presets)
     changes = override({}, [pair.removeprefix("model.") for pair in assignments])
     for key in changes:
         if key not in MODEL_KEYS:
@@ -74,9 +74,9 @@ def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
         linear = LinearModel.load(folder / "model")
         recorded = recorded - linear.num_parameters if joined else recorded
     if record.model.kind == "linear" and not joined:
-        why = "a linear model has neither padding nor batches"
+        reason = "a linear model has neither padding nor batches"
         return [
-            *(AuditResult.skipped(f"invariance.{kind}", why) for kind in ("padding", "neighbours")),
+            *(AuditResult.skipped(f"invariance.{kind}", reason) for kind in ("padding", "neighbours")),
             _parameter_audit(linear.num_parameters, recorded, "the record declares"),
         ]
     if not (folder / "model").is_dir():
@@ -88,19 +88,19 @@ def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
 
 
 def _audit_folder(folder: Path, seed: int) -> list[AuditResult]:
-    """Audits a model folder, or the one within a run folder that has no record; one not ours is a language model."""
+    """Audits a model folder, or the model in a run folder without a record; a foreign model is a language model."""
     from recurra.models.folder import read_model_configuration
 
     if not (folder / "config.json").exists():
         folder = folder / "model" if (folder / "model").is_dir() else folder
     architectures = read_model_configuration(folder).get("architectures") or []
-    ours = [each for each in tasks() if each.architecture in architectures]
-    owner = next(iter(ours), None) or next(each for each in tasks() if each.takes_foreign_models)
+    ours = [candidate for candidate in tasks() if candidate.architecture in architectures]
+    owner = next(iter(ours), None) or next(candidate for candidate in tasks() if candidate.takes_foreign_models)
     return _with_declared(owner, owner.load_model(folder), seed)
 
 
 def _with_declared(owner: Task, model: Any, seed: int) -> list[AuditResult]:
-    """Audits of a model, and of ours its parameters against what the accounting says."""
+    """Audits of a model; for our models also the parameters against the accounting."""
     from recurra.models.presets import HeadKind, count_parameters
 
     audits = owner.audit_model(model, seed)

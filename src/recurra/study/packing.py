@@ -28,7 +28,7 @@ from recurra.deployment.export_record import EXPORTS_NAME, load_export_records
 from recurra.evaluation.predictions import pack_predictions
 from recurra.study.plan import ROWS_NAME
 
-# What a report writes into a study's folder, from the records.
+# Files that a report derives from the records and writes into a study's folder.
 _DERIVED = {BEST_NAME, "summary.json", "exports.json"}
 _FOLDERS = {RUNS_NAME, EXPORTS_NAME, ROWS_NAME, FINAL_NAME, "figures", "tables"}
 
@@ -48,9 +48,9 @@ class PackedStudy:
 def pack_study(study: Path, output: Path) -> PackedStudy:
     """Packs the finished runs of a study, and what lies beside them, into a packed study.
 
-    Runs may lie in folders or be packed, as after going on with a packed study. Those that the output has already are
-    replaced, its others stay. The records are written last: killed at any moment, the packed study is whole, and the
-    same call finishes what it began. The folder of the study is not touched.
+    Runs may lie in folders or be packed, as after going on with a packed study. Runs that the output
+    has already are replaced; its other runs stay. The records are written last: killed at any moment, the packed study
+    is whole, and the same call finishes what it began. The folder of the study is not touched.
 
     Raises:
         CheckpointError: If there is no finished run, or a file is damaged; nothing is written then.
@@ -69,7 +69,7 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
     lines = {name: _line(study, name) for name in dict.fromkeys(_files(study, runs))}
     with FolderLock(output):
         before = packed_files(output)
-        had = {Path(name).parts[1] for name in before if Path(name).match(f"{RUNS_NAME}/*/{RECORD_NAME}")}
+        packed_before = {Path(name).parts[1] for name in before if Path(name).match(f"{RUNS_NAME}/*/{RECORD_NAME}")}
         names = {run.name for run in runs}
         others = {
             name: b'{"file": %s, "content": %s}\n' % (json.dumps(name, ensure_ascii=False).encode(), content)
@@ -78,15 +78,15 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
         }
         pack_predictions(output, runs)
         _write(output / RECORDS_NAME, [line for _, line in sorted((others | lines).items())])
-        # A copy of what the records hold, which earlier versions wrote.
+        # Earlier versions wrote a copy of records into this file.
         (output / HISTORY_NAME).unlink(missing_ok=True)
     files = [output / name for name in (RECORDS_NAME, PREDICTIONS_NAME)]
     return PackedStudy(
         output,
-        added=len(names - had),
-        replaced=len(names & had),
+        added=len(names - packed_before),
+        replaced=len(names & packed_before),
         unfinished=len(folders) - len(runs),
-        runs=len(names | had),
+        runs=len(names | packed_before),
         size_bytes=sum(file.stat().st_size for file in files if file.is_file()),
     )
 

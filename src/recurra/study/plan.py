@@ -1,4 +1,4 @@
-"""The runs of a study and how far each is: what is planned, what is claimed by a process, what runs."""
+"""The runs of a study and the state of each: planned, claimed by a process, running or ended."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def load_run_config(folder: Path) -> RunConfig:
 
 PROGRESS_NAME = "progress.json"
 RENEWED_EVERY_S = 5.0
-# On another machine a process cannot be asked for; one that has written nothing for so long is taken for dead.
+# A process on another machine cannot be looked up; it counts as dead if it wrote nothing for so long.
 SILENT_AFTER_S = 60.0
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """What a run says of itself.
+    """Progress that a run reports.
 
     Attributes:
         started: When the process began, seconds since the epoch.
-        steps: Optimiser steps of all epochs, 0 while it is not known.
+        steps: Optimiser steps of all epochs, 0 while unknown.
         epoch: Epoch under way, from 1; 0 before training.
-        first_step: Steps that were done when this process began: of an earlier process that was killed.
+        first_step: Steps that an earlier, killed process had done when this one began.
     """
 
     host: str
@@ -92,7 +92,7 @@ class RunProgress:
             return False
         except OSError:
             return True
-        # A number may have been given to another process since; ours renews its file.
+        # Another process may have the number now; a living run renews its file.
         return time.time() - self.updated < SILENT_AFTER_S
 
     @property
@@ -110,7 +110,7 @@ class RunProgress:
 
 
 def read_progress(folder: Path) -> RunProgress | None:
-    """What the run in a folder says of itself, or none if it says nothing that can be read."""
+    """Progress of the run in a folder; None if there is no readable progress file."""
     try:
         return RunProgress(**read_json(folder / PROGRESS_NAME))
     except (OSError, ValueError, TypeError):
@@ -141,7 +141,7 @@ class ProgressReporter(Reporter):
             self.path.unlink(missing_ok=True)
 
     def stage(self, subject: str, stage: str) -> None:
-        """Says what a run does now, and notes it."""
+        """Reports the stage of the run and writes the progress file."""
         self.note(stage=stage)
         self._write()
         super().stage(subject, stage)
@@ -161,7 +161,7 @@ class ProgressReporter(Reporter):
             yield shown
 
     def advanced(self, done: int, note: str) -> None:
-        """Notes steps; those without an epoch are what an interrupted run had done before."""
+        """Notes steps; steps without an epoch were done before an interruption."""
         word, _, number = note.partition(" ")
         if word == "epoch" and number.isdigit():
             self.note(step=done, epoch=int(number))
@@ -175,20 +175,20 @@ class ProgressReporter(Reporter):
     def _write(self) -> None:
         with self._guard:
             now = replace(self._now, updated=time.time())
-        # A full disk is told by what matters; this file does not.
+        # This file is not essential; files that are report a full disk.
         with contextlib.suppress(StorageError):
             write_json(self.path, asdict(now))
 
 
 ERROR_NAME = "error.json"
-# Rows that a program had in memory when it asked for the study.
+# Folder of the rows that a program passed from memory.
 ROWS_NAME = "rows"
 
 State = Literal["done", "refused", "running", "failed", "interrupted", "to do"]
 
 
 def run_folder(output: Path, config: RunConfig) -> Path:
-    """Where a run of a study lies."""
+    """Folder of a run in a study."""
     return output / RUNS_NAME / config.run_id
 
 
@@ -214,8 +214,8 @@ class PlannedRun:
 
 
 def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
-    """Returns all runs of a study with what has become of them; runs that are packed in ``output`` are done."""
-    # One look at the folder instead of one at each of many runs that have never begun.
+    """Returns all runs of a study with their states; runs that are packed in ``output`` are done."""
+    # One listing of the folder replaces a look at each of many runs that have never begun.
     present = {path.name for path in run_folders(output)}
     runs = [
         look_at(output, config) if config.run_id in present else PlannedRun(config, run_folder(output, config), "to do")
@@ -232,7 +232,7 @@ def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
 
 
 def look_at(output: Path, config: RunConfig) -> PlannedRun:
-    """One run of a study with what has become of it."""
+    """One run of a study with its state."""
     folder = run_folder(output, config)
     try:
         if holds_record(folder, config.config_hash):
@@ -250,7 +250,7 @@ def look_at(output: Path, config: RunConfig) -> PlannedRun:
 
 
 def read_reason(path: Path) -> str | None:
-    """Why what left the file of a failure failed when it was last tried, or none if it did not."""
+    """Reads the reason of the last failure from its file; None if there was no failure."""
     try:
         return str(read_json(path)["error"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -259,7 +259,7 @@ def read_reason(path: Path) -> str | None:
 
 def note_failure(path: Path, reason: str, *, kind: str, code: int) -> None:
     """Leaves the reason of a failure in a file, for `plan`, `status` and the report."""
-    # Where nothing can be written the caller's own message must do.
+    # If nothing can be written, the caller's own message must suffice.
     with contextlib.suppress(StorageError):
         write_json(path, {"error": reason, "kind": kind, "code": code})
 
@@ -268,7 +268,7 @@ def refuse_untrusted(runs: list[PlannedRun]) -> None:
     """Refuses a plan with a record that cannot be trusted: it must neither count nor be overwritten.
 
     Raises:
-        CheckpointError: What is wrong with the first such record.
+        CheckpointError: With the reason of the first such record.
     """
     for run in runs:
         if run.state == "refused":

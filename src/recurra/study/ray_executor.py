@@ -1,4 +1,4 @@
-"""Running what a study still lacks on a Ray cluster: a task a run, tried again when its node dies.
+"""Executes the pending runs of a study on a Ray cluster: one task per run, retried when its node dies.
 
 A task starts the same worker process as on one machine. Where the node sees the study's folder, the run works in it
 and can be resumed by any other such node. Where it does not, the run works in a folder of the node, and its files
@@ -42,12 +42,12 @@ HEALTH_S = 20.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where to run, and what one run needs.
+    """Address of a Ray cluster, and the resources of one run.
 
     Attributes:
         address: ``HOST:PORT`` of the cluster's head, or ``auto`` for the one that this machine belongs to.
         cpus: Cores of a run; also its threads, unless they are set.
-        extra: What installs Ray for the command that asks.
+        extra: Extra of this package that installs Ray, for the error message.
     """
 
     address: str = AUTO
@@ -57,10 +57,10 @@ class Cluster:
     extra: str = "study"
 
     def check(self) -> None:
-        """Finds out, in bounded time, whether the cluster answers.
+        """Checks, in bounded time, that the cluster answers.
 
         Raises:
-            ConfigurationError: If the address is none.
+            ConfigurationError: If the address is invalid.
             UnavailableError: If Ray is not installed or the cluster does not answer.
         """
         _import_ray(self.extra)
@@ -74,7 +74,7 @@ class Cluster:
         address = [] if self.address == AUTO else ["--address", self.address]
         # In a process of its own: Ray's client can neither be given a time limit nor be stopped.
         try:
-            done = subprocess.run(
+            health_check = subprocess.run(
                 [sys.executable, "-m", "ray.scripts.scripts", "health-check", *address],
                 capture_output=True,
                 timeout=HEALTH_S,
@@ -83,19 +83,19 @@ class Cluster:
             )
         except subprocess.TimeoutExpired as error:
             raise UnavailableError(self._unreachable(f"no answer within {HEALTH_S:.0f} s")) from error
-        if done.returncode:
+        if health_check.returncode:
             raise UnavailableError(self._unreachable("no Ray cluster answers there"))
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[ModuleType]:
-        """Gives Ray, connected to the cluster; the connection ends with the block, the cluster stays.
+        """Yields Ray, connected to the cluster; the connection ends with the block, the cluster keeps running.
 
         Raises:
-            UnavailableError: If the cluster does not take this machine.
+            UnavailableError: If the cluster refuses the connection.
             ConfigurationError: If no node has what a run needs.
         """
         ray = _import_ray(self.extra)
-        with _output_kept_free():
+        with _stdout_on_stderr():
             try:
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
@@ -110,10 +110,10 @@ class Cluster:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if any(node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus for node in nodes):
             return
-        have = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
+        resources = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
         raise ConfigurationError(
             f"a run or worker needs {self.cpus:g} CPUs and {self.gpus:g} GPUs, and no node of the cluster has both "
-            f"({have}); ask for less, or add a node"
+            f"({resources}); ask for less, or add a node"
         )
 
     def _host_and_port(self) -> tuple[str, int]:
@@ -126,25 +126,25 @@ class Cluster:
         return host.strip("[]"), int(port)
 
     def _unreachable(self, reason: str) -> str:
-        what = "of this machine" if self.address == AUTO else f"'{self.address}'"
+        cluster = "of this machine" if self.address == AUTO else f"'{self.address}'"
         return (
-            f"cannot reach the Ray cluster {what}: {reason}; start one with 'ray start --head', join it from this "
+            f"cannot reach the Ray cluster {cluster}: {reason}; start one with 'ray start --head', join it from this "
             f"machine with 'ray start --address HOST:PORT', or do without Ray"
         )
 
 
 @contextlib.contextmanager
-def _output_kept_free() -> Iterator[None]:
-    """Sends what is printed to standard error: Ray and its C++ part print, and our result is one document."""
+def _stdout_on_stderr() -> Iterator[None]:
+    """Redirects standard output to standard error: Ray and its C++ part print, and our result is one document."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    saved_stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved_stdout, 1)
+        os.close(saved_stdout)
 
 
 def _import_ray(extra: str) -> ModuleType:
@@ -156,15 +156,15 @@ def _import_ray(extra: str) -> ModuleType:
     return ray
 
 
-# A run that is started again waits this long for the process of the dead node to let go of the folder.
 _TOKEN_PREFIX = ".shared-"
+# A run that is started again waits this long for the process of the dead node to release the folder.
 RELEASE_S = 60.0
 _LEFT_BEHIND = frozenset({"checkpoints", ".lock", "progress.json"})
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a node gives back: how the worker ended, and the run's files unless they lie in the study's folder."""
+    """Result from a node: how the worker ended, and the run's files unless they lie in the study's folder."""
 
     node: str
     ended: Ended
@@ -172,26 +172,26 @@ class Answer:
 
 
 def run_on_node(config: dict[str, Any], folder: Path, machine: str, token: tuple[Path, str], cwd: Path) -> Answer:
-    """Carries out a run on the node that this is called on.
+    """Executes a run on the node that calls this.
 
     Args:
         config: Plain configuration of the run.
         folder: The run's folder as the study sees it.
-        machine: The machine as JSON, its threads settled.
-        token: A file in the study's folder, and what it holds; a node that reads that there shares the folder.
-        cwd: Working folder of the study, from which the names of a user's files are taken.
+        machine: The machine as JSON, with its threads set.
+        token: A file in the study's folder and its content; a node that reads this content shares the folder.
+        cwd: Working folder of the study, to which the names of a user's files are relative.
     """
-    here = cwd if cwd.is_dir() else None
+    working_folder = cwd if cwd.is_dir() else None
     if _shares_folder(*token):
         _wait_for_release(folder)
-        return Answer(socket.gethostname(), _work(folder, Machine.from_json(machine), here))
-    own = Path(tempfile.mkdtemp(prefix="recurra-run-"))
+        return Answer(socket.gethostname(), _work(folder, Machine.from_json(machine), working_folder))
+    local_folder = Path(tempfile.mkdtemp(prefix="recurra-run-"))
     try:
-        claim_folder(RunConfig.parse(config, source="run"), own)
-        ended = _work(own, Machine.from_json(machine), here)
-        return Answer(socket.gethostname(), ended, _files_of(own))
+        claim_folder(RunConfig.parse(config, source="run"), local_folder)
+        ended = _work(local_folder, Machine.from_json(machine), working_folder)
+        return Answer(socket.gethostname(), ended, _files_of(local_folder))
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(local_folder, ignore_errors=True)
 
 
 def _work(folder: Path, machine: Machine, cwd: Path | None) -> Ended:
@@ -223,10 +223,10 @@ def _files_of(folder: Path) -> dict[str, bytes]:
 
 
 def collect(files: dict[str, bytes], folder: Path) -> None:
-    """Writes a run's files into its folder, the record last: without it the run did not happen.
+    """Writes a run's files into its folder, the record last: a run counts as done once it has one.
 
     Raises:
-        StorageError: If one cannot be written.
+        StorageError: If a file cannot be written.
         RunError: If a name leads out of the folder.
     """
     for name in sorted(files, key=lambda name: name == RECORD_NAME):
@@ -243,7 +243,7 @@ class RayExecutor(Executor):
     Args:
         machine: Data root and caches, the same paths on every node; its ``threads`` are those of one run, 0 takes its
             cores.
-        cluster: Where; it chooses how many runs are under way if ``at_once`` is 0.
+        cluster: Where to run; it chooses how many runs are under way if ``at_once`` is 0.
     """
 
     def __init__(self, output: Path, machine: Machine, at_once: int, cluster: Cluster, **options: Any) -> None:
@@ -255,7 +255,7 @@ class RayExecutor(Executor):
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:
         """Connects, and leaves a token in the folder by which a node sees whether it shares it."""
-        # The study holds its folder: what lies there was left by a driver that was killed.
+        # The study holds the lock of its folder: a token there was left by a driver that was killed.
         for leftover in self.output.glob(f"{_TOKEN_PREFIX}*"):
             leftover.unlink(missing_ok=True)
         path, token = self.output.resolve() / f"{_TOKEN_PREFIX}{secrets.token_hex(8)}", secrets.token_hex(16)
@@ -271,7 +271,7 @@ class RayExecutor(Executor):
                 path.unlink(missing_ok=True)
 
     def start(self, config: RunConfig) -> Future[Answer]:
-        """Gives it to the cluster."""
+        """Submits a run to the cluster."""
         folder = run_folder(self.output.resolve(), config)
         reference = self._remote.remote(config.plain(), folder, self.machine.to_json(), self._token, Path.cwd())
         future: Future[Answer] = reference.future()
@@ -279,7 +279,7 @@ class RayExecutor(Executor):
         return future
 
     def outcome(self, config: RunConfig, ended: Future[Answer]) -> Outcome | None:
-        """What the run's folder shows; none if its node died and it is to be started again."""
+        """Outcome of a run, from its folder; None if its node died and it must be started again."""
         del self._references[ended]
         errors = self._ray.exceptions
         try:
@@ -294,8 +294,8 @@ class RayExecutor(Executor):
                 return outcome_of(self.output, config, Ended(0, ""))
             self._lost[config.run_id] += 1
             if self._lost[config.run_id] > self.cluster.retries:
-                tries = f"lost {self._lost[config.run_id]} times with the node that ran it"
-                return self._failed(config, f"{tries} ({type(error).__name__}); see Ray's logs", 1)
+                losses = f"lost {self._lost[config.run_id]} times with the node that ran it"
+                return self._failed(config, f"{losses} ({type(error).__name__}); see Ray's logs", 1)
             self.reporter.say(f"{config.run_id}: its node died ({type(error).__name__}); it is started again")
             return None
         except RecurraError as error:
@@ -305,7 +305,7 @@ class RayExecutor(Executor):
         return outcome
 
     def stop(self) -> None:
-        """Cancels what the cluster works on."""
+        """Cancels the runs on the cluster."""
         for reference in self._references.values():
             self._ray.cancel(reference, force=True)
 
@@ -316,6 +316,6 @@ class RayExecutor(Executor):
 
 
 def _absolute(machine: Machine) -> Machine:
-    """Paths that mean the same in a worker, whose working folder is another."""
+    """Makes paths absolute, because a worker has another working folder."""
     data_root = machine.data_root and machine.data_root.resolve()
     return replace(machine, data_root=data_root, cache_dir=machine.cache_dir and machine.cache_dir.resolve())

@@ -1,4 +1,4 @@
-"""One run from configuration to record, whatever its task: looked at, claimed, trained, measured, recorded last."""
+"""Executes one run of any task: checks, claims, trains and measures it, and writes its record last."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _IMITATED = (
 
 
 def preflight(configs: Iterable[RunConfig], data: StudyData) -> list[str]:
-    """Checks data, tokenizer, protocol and model configuration of runs, each different one once.
+    """Checks data, tokenizer, protocol and model configuration of runs, each distinct one once.
 
     Raises:
-        RecurraError: What the first run that cannot start would have raised.
+        RecurraError: As the first run that cannot start would raise.
     """
     seen: set[str] = set()
     lines: list[str] = []
@@ -46,16 +46,16 @@ def preflight(configs: Iterable[RunConfig], data: StudyData) -> list[str]:
 
 
 def refuse_unheard_texts(configs: Iterable[RunConfig]) -> None:
-    """Refuses texts without labels where no model has a teacher that could answer them.
+    """Refuses texts without labels if no model has a teacher that could label them.
 
     Raises:
-        ConfigurationError: If nobody would read them.
+        ConfigurationError: If no run would use them.
     """
-    of_data: dict[str, list[RunConfig]] = {}
+    runs_by_file: dict[str, list[RunConfig]] = {}
     for config in configs:
         if isinstance(config.data, DataConfig) and config.data.unlabelled is not None:
-            of_data.setdefault(config.data.unlabelled, []).append(config)
-    for name, runs in of_data.items():
+            runs_by_file.setdefault(config.data.unlabelled, []).append(config)
+    for name, runs in runs_by_file.items():
         if not any(run.teachers for run in runs):
             raise ConfigurationError(
                 f"--unlabelled '{name}' came without a model that has a teacher; name one with teacher=RUN, or leave "
@@ -79,19 +79,19 @@ def execute_run(
     reporter: Reporter | None = None,
     notes: Sequence[str] = (),
 ) -> AnyRecord | None:
-    """Executes a run, or takes it up where it was interrupted, or returns its record if it is done.
+    """Executes a run, or resumes an interrupted one, or returns the record of a finished one.
 
-    This process holds the folder meanwhile.
+    This process locks the folder meanwhile.
 
     Args:
-        config: None takes what a study has written into the folder; how far the run is, and why it failed, is then
-            written there too.
-        reporter: For progress; none says nothing, or in a study's run what the study passes on.
-        notes: Said once it is clear that the run starts.
+        config: None reads the configuration that a study has written into the folder; progress and failures are
+            then written there too.
+        reporter: For progress; None is silent, but a run that a study started reports to the study.
+        notes: Lines that are printed once it is clear that the run starts.
 
     Raises:
         StorageError: If the folder holds another run or is in use.
-        RecurraError: Whatever is wrong with the data or the configuration.
+        RecurraError: If the data or the configuration cannot be used.
     """
     folder = Path(folder)
     with contextlib.ExitStack() as context:
@@ -125,7 +125,7 @@ def execute_run(
         started = time.perf_counter()
         trained = task.trainer(config)(config, folder, data, reporter)
         record = task.record_run(config, trained, folder, data, reporter, started=started)
-        # The model is on disk. Once there is a record nobody comes back to clear up.
+        # The model is on disk. Checkpoints go before the record, because a finished run is not cleaned up later.
         if config.needs_torch:
             from recurra.training.fit import remove_checkpoints
 
@@ -136,7 +136,7 @@ def execute_run(
 
 @contextlib.contextmanager
 def _failure_noted(folder: Path) -> Iterator[None]:
-    """Leaves ``error.json`` for the study, whose worker says no more than the message."""
+    """Writes a failure to ``error.json`` for the study, because its worker passes on only the message."""
     try:
         yield
     except RecurraError as error:

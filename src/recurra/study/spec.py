@@ -160,18 +160,18 @@ class StudySpec(Settings):
 
     @property
     def models_of_protocols(self) -> dict[str, list[str]]:
-        """Models of protocols that are for some of them alone, by the protocol's name."""
+        """Models of each protocol that is restricted to some models, by the protocol's name."""
         entries = [entry for entry in self.protocols if isinstance(entry, dict)]
         return {entry["name"]: entry["models"] for entry in entries if entry.get("models")}
 
     @property
     def task(self) -> Task:
-        """What its models are trained for."""
+        """Task that its models are trained for."""
         return task_of_data(self.data[0])
 
     @property
     def questions(self) -> Questions:
-        """What it asks of its records."""
+        """Questions that it asks of its records."""
         limits = Limits(max_mib=self.max_mib, max_ms=self.max_ms)
         return Questions(self.contrasts, self.published, limits, self.measure, self.costs, prices=self.prices)
 
@@ -190,21 +190,21 @@ def _entry_name(value: Any) -> str:
 def expand(spec: StudySpec) -> list[RunConfig]:
     """Returns all runs of a study, cheap controls first, then seed by seed so that early results cover every model."""
     protocols = [_load_protocol(spec, entry) for entry in spec.protocols]
-    only = spec.models_of_protocols
+    limited = spec.models_of_protocols
     known = {model_name(model): model for model in spec.models}
     names = sorted(known, key=lambda name: name not in controls())
-    # Checked and, for files, hashed once; the seeds were checked with the study.
-    pupils = [
+    # Each run is checked, and its files hashed, once; the seeds were checked with the study.
+    taught_runs = [
         (*_taught_run(spec, known, name, data, protocol, protocols=protocols, precision=precision), data)
         for entry in spec.data
         for protocol in protocols
         for precision in spec.precisions
         for name in names
         for data in entry.every_fold
-        # Who teaches under a protocol does not learn from itself.
-        if name not in names_in(protocol.teacher) and (protocol.name not in only or name in only[protocol.name])
+        # A teacher of a protocol does not learn from itself.
+        if name not in names_in(protocol.teacher) and (protocol.name not in limited or name in limited[protocol.name])
     ]
-    runs = [_of_seed(run, data, seed, teachers) for seed in spec.seeds for run, teachers, data in pupils]
+    runs = [_of_seed(run, data, seed, teachers) for seed in spec.seeds for run, teachers, data in taught_runs]
     if not runs:
         raise ConfigurationError("no model learns: each is the teacher of its protocols; add a protocol or a model")
     return list({run.config_hash: run for run in runs}.values())
@@ -220,23 +220,23 @@ def _taught_run(
     protocols: Sequence[ProtocolConfig],
     precision: str,
 ) -> tuple[RunConfig, list[RunConfig]]:
-    """A run of the first seed, which knows the folders that it learns from, and the runs that it learns from."""
+    """A run of the first seed with its teachers from folders, and the runs of the study that it learns from."""
     model = known[name]
-    asked = asked_teachers(*resolve_model(model), protocol)
-    folders = [locate_teacher(teacher) for teacher in asked if teacher not in known]
-    how: dict[str, Any] = {"seed": spec.seeds[0], "precision": precision}
-    run = make_run(model, data, protocol, teachers=folders, **how)
-    own = next((each for each in (protocol, *protocols) if not each.teacher), None)
+    teacher_names = asked_teachers(*resolve_model(model), protocol)
+    folders = [locate_teacher(teacher) for teacher in teacher_names if teacher not in known]
+    settings: dict[str, Any] = {"seed": spec.seeds[0], "precision": precision}
+    run = make_run(model, data, protocol, teachers=folders, **settings)
+    teacher_protocol = next((candidate for candidate in (protocol, *protocols) if not candidate.teacher), None)
     teachers = []
-    for teacher in asked:
+    for teacher in teacher_names:
         if teacher not in known:
             continue
-        if own is None:
+        if teacher_protocol is None:
             raise ConfigurationError(
                 f"protocol '{protocol.name}': its teacher '{teacher}' is a model of the study, which has no protocol "
                 "without a teacher to train it under; add one, for example finetune"
             )
-        teachers.append(make_run(known[teacher], data, own, teachers=[], **how))
+        teachers.append(make_run(known[teacher], data, teacher_protocol, teachers=[], **settings))
         if teachers[-1].model_overrides.get(TEACHER):
             raise ConfigurationError(f"model '{run.model}': its teacher '{teacher}' learns from another model itself")
     return run, teachers
@@ -247,24 +247,24 @@ def _of_seed(run: RunConfig, data: RunData, seed: int, teachers: Sequence[RunCon
     if not (run.is_repeated or teachers):
         return run
     changes: dict[str, Any] = {} if seed == run.seed else {"seed": seed}
-    if (dealt := data.dealt_for(seed)) != run.data:
-        changes["data"] = dealt
+    if (seed_data := data.dealt_for(seed)) != run.data:
+        changes["data"] = seed_data
     if teachers:
-        own = [TeacherConfig(name=each.model, run_id=_of_seed(each, data, seed).run_id) for each in teachers]
-        changes["teachers"] = [*own, *run.teachers]
+        run_ids = [(teacher.model, _of_seed(teacher, data, seed).run_id) for teacher in teachers]
+        changes["teachers"] = [*(TeacherConfig(name=name, run_id=run_id) for name, run_id in run_ids), *run.teachers]
     return run.model_copy(update=changes) if changes else run
 
 
 def _load_protocol(spec: StudySpec, entry: str | dict[str, Any]) -> ProtocolConfig:
     if isinstance(entry, str):
         return spec.task.load_protocol(entry, spec.protocol_overrides)
-    own = {key: value for key, value in entry.items() if key not in ("base", "models")}
-    return spec.task.load_protocol(entry["base"], {**own, **spec.protocol_overrides})
+    overrides = {key: value for key, value in entry.items() if key not in ("base", "models")}
+    return spec.task.load_protocol(entry["base"], {**overrides, **spec.protocol_overrides})
 
 
 def load_study(path: Path | str, assignments: Iterable[str] = ()) -> StudySpec:
     """Reads a study file."""
     values = read_yaml(path)
-    # An assignment may be of one key of them.
+    # An assignment may change a single key of it.
     values["protocol_overrides"] = _as_mapping(values.get("protocol_overrides", {}))
     return StudySpec.parse(override(values, assignments), source=f"'{path}'")

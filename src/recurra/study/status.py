@@ -1,4 +1,4 @@
-"""A study seen from outside: what it will cost, how far it is, what fits a budget. Takes no lock and runs nothing."""
+"""Cost and progress of a study, and models that fit a budget. Takes no lock and runs nothing."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class StudyView:
     """A study at one moment: its runs, its exports, and how long the rest will take.
 
     Attributes:
-        workers: Runs at once; of a study that is only looked at, 0.
-        cost: What its runs cost; none if nobody asked, or ``note`` says why it is not known.
+        workers: Runs at once; 0 for a study that is only looked at.
+        cost: Cost of its runs; None if not requested, or unknown for the reason in ``note``.
     """
 
     name: str
@@ -65,7 +65,7 @@ class StudyView:
         return _pending(self.runs)
 
     def groups(self) -> list[list[PlannedRun]]:
-        """Runs that differ in the seed alone, together."""
+        """Groups runs that differ only in the seed."""
         groups: dict[tuple[str, ...], list[PlannedRun]] = defaultdict(list)
         for run in self.runs:
             config = run.config
@@ -130,10 +130,10 @@ def find_study(path: Path, output: Path | None) -> tuple[StudySpec, Path]:
 
 
 def look_at_study(spec: StudySpec, output: Path) -> StudyView:
-    """What has become of every run of a study, and how long the rest will take.
+    """State of every run of a study, and how long the rest will take.
 
     Raises:
-        ConfigurationError: If a file that the study names is not there: its runs cannot be told then.
+        ConfigurationError: If a file that the study names is missing: its runs cannot be identified then.
     """
     files = [name for data in spec.data for name in data.files if Path(name).suffix]
     missing = [name for name in files if not Path(name).exists()]
@@ -150,8 +150,8 @@ def look_at_study(spec: StudySpec, output: Path) -> StudyView:
 def _remaining(runs: Sequence[PlannedRun]) -> float | None:
     """Seconds left if the runs under way keep their pace and as many go on side by side.
 
-    A run that has not begun is taken to last as long as runs of its model that are done or under way, or else as the
-    mean of all.
+    A run that has not begun is expected to take the mean of its model's finished and running runs, or else of all
+    runs.
     """
     running = [run for run in runs if run.state == "running"]
     waiting = [run for run in runs if run.state in ("to do", "interrupted")]
@@ -159,24 +159,24 @@ def _remaining(runs: Sequence[PlannedRun]) -> float | None:
         return 0.0
     durations: dict[str, list[float]] = defaultdict(list)
     for run in runs:
-        own = durations[model_key(run.config)]
+        model_durations = durations[model_key(run.config)]
         if run.state == "running" and run.progress is not None and run.progress.remaining_s is not None:
-            own.append(run.progress.elapsed_s + run.progress.remaining_s)
-        elif len(own) < RECORDS_A_MODEL and (record := readable_record(run)) is not None:
-            own.append(whole_seconds(record))
-    known = [seconds for own in durations.values() for seconds in own]
+            model_durations.append(run.progress.elapsed_s + run.progress.remaining_s)
+        elif len(model_durations) < RECORDS_A_MODEL and (record := readable_record(run)) is not None:
+            model_durations.append(whole_seconds(record))
+    known = [seconds for model_durations in durations.values() for seconds in model_durations]
     if not known or not running:
         return None
-    whole = {key: statistics.fmean(own or known) for key, own in durations.items()}
+    expected = {key: statistics.fmean(model_durations or known) for key, model_durations in durations.items()}
     under_way = []
     for run in running:
         left, elapsed = (run.progress.remaining_s, run.progress.elapsed_s) if run.progress else (None, 0.0)
-        under_way.append((run.config, max(0.0, whole[model_key(run.config)] - elapsed) if left is None else left))
-    return seconds_left([*under_way, *((run.config, whole[model_key(run.config)]) for run in waiting)], len(running))
+        under_way.append((run.config, max(0.0, expected[model_key(run.config)] - elapsed) if left is None else left))
+    return seconds_left([*under_way, *((run.config, expected[model_key(run.config)]) for run in waiting)], len(running))
 
 
 def check_measure(spec: StudySpec, data: StudyData) -> None:
-    """Looks whether the data have what the study wants its models judged by.
+    """Checks that the data support the measure that the study judges its models by.
 
     Raises:
         ConfigurationError: If there is no such measure, or no such label.
@@ -201,7 +201,7 @@ def plan_with_cost(
 ) -> StudyView:
     """Plans a study, counts its operations and estimates its time.
 
-    Data that cannot be had are no error here: the plan is shown without costs, and why.
+    Unavailable data are no error here: the plan is shown without costs, and with the reason.
 
     Raises:
         ConfigurationError: If a model of the study has an impossible shape, or there is no such measure.
@@ -214,7 +214,7 @@ def plan_with_cost(
 
     def measure(config: RunConfig) -> Speed:
         if config.is_control:
-            # It is never left out for its time.
+            # A control is never left out for its time.
             return None, None
         reporter.say(f"calibrating {config.model}")
         return time_model(config, data, threads)
@@ -225,7 +225,7 @@ def plan_with_cost(
             check_measure(spec, data)
         costs = cost_plan(runs, data, measure if calibrated else None) if cost else None
     except ConfigurationError:
-        # No data would cure it, and `run` refuses it too.
+        # Other data would not help, and `run` refuses it too.
         raise
     except RecurraError as error:
         note = f"the cost is not known: {error}"
@@ -242,8 +242,8 @@ def within_minutes(
 
     What is done already costs nothing.
 
-    Seconds are measured here: a few training steps of each model. Controls are never left out; who learns from a model
-    that is left out is left out with it. Evaluation is not in it.
+    Seconds are measured here: a few training steps of each model. Controls are never left out; a model that
+    learns from a left-out model is left out too. The time of evaluation is not counted.
 
     Raises:
         ConfigurationError: If a model of the study has an impossible shape.
@@ -262,20 +262,20 @@ def within_minutes(
             teachers[config.model].update(teacher.name for teacher in config.teachers)
     folded = any(len(config.every_fold) > 1 for config in spec.data)
     if folded and sum(seconds.values()) > 60 * minutes:
-        one = [
+        unfolded = [
             config.model_copy(update={"folds": 1, "fold": 0}) if len(config.every_fold) > 1 else config
             for config in spec.data
         ]
-        changed = spec.model_copy(update={"data": one})
-        smaller, note = within_minutes(changed, output, data, minutes, workers=workers, reporter=reporter)
-        # Folds cost the others seconds.
+        unfolded_spec = spec.model_copy(update={"data": unfolded})
+        smaller, note = within_minutes(unfolded_spec, output, data, minutes, workers=workers, reporter=reporter)
+        # If only controls remain, they keep the folds, which cost them seconds.
         if any(model_name(model) in seconds for model in smaller.models):
             return smaller, f"one split instead of folds for --minutes {minutes:g}; {note}"
     trained = dict(seconds)
     while trained and sum(trained.values()) > 60 * minutes:
-        dearest = max(trained, key=lambda name: trained[name])
-        trained = {name: of for name, of in trained.items() if name != dearest and dearest not in teachers[name]}
-    times = ", ".join(f"{name} {duration(of)}" for name, of in sorted(seconds.items(), key=lambda item: item[1]))
+        slowest = max(trained, key=lambda name: trained[name])
+        trained = {name: time for name, time in trained.items() if name != slowest and slowest not in teachers[name]}
+    times = ", ".join(f"{name} {duration(time)}" for name, time in sorted(seconds.items(), key=lambda item: item[1]))
     left_out = [name for name in seconds if name not in trained]
     models = [model for model in spec.models if model_name(model) not in left_out]
     if not models:

@@ -1,4 +1,4 @@
-"""Times all models and exports of a study side by side, in a worker, and measures what exports take of memory."""
+"""Times all models and exports of a study side by side, in a worker, and measures the memory of exports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from recurra.tasks.study_data import StudyData
 
 @dataclass(frozen=True)
 class Timed:
-    """What is timed: a run, or an export of one."""
+    """A run, or an export of a run, that is timed."""
 
     name: str
     folder: Path
@@ -104,7 +104,7 @@ def _representatives(members: list[Timed]) -> dict[tuple[Any, ...], Timed]:
 
 
 def _memory_of(members: list[Timed], texts: Sequence[str], threads: int) -> dict[str, float]:
-    """Peak memory of each export, one after the other; what stands for it is as in timing."""
+    """Peak memory of each export, one after the other; measured on representatives as in timing."""
     exports = [item for item in members if "/" in item.name]
     peaks = {shape: measure_footprint(item.folder, texts, threads) for shape, item in _representatives(exports).items()}
     return {item.name: peaks[item.shape] for item in exports}

@@ -1,8 +1,8 @@
 """The process of a worker: ``python -m recurra.study.worker``, which takes calls one after the other.
 
-A call is a line of JSON on standard input, ``["module:function", machine, arguments]``; with a machine, what the
-process knows of its data is the first argument. Standard output and standard error are
-one stream with lines for a person, and a line that begins with `REPLY` once a call is done. When standard input ends,
+A call is a line of JSON on standard input, ``["module:function", machine, arguments]``; with a machine, the
+process's `StudyData` is the first argument. Standard output and standard error are one stream with lines for a person,
+and a line that begins with `REPLY` once a call is done. When standard input ends,
 because the study has closed it or has died, the worker ends at once, in the middle of a run too.
 """
 
@@ -43,12 +43,12 @@ def serve(modules: list[str]) -> None:
         reply: dict[str, Any] = {"code": 0}
         try:
             result = getattr(importlib.import_module(module), name)(*arguments)
-            # A record is read where it was written.
+            # A record is not sent: the caller reads it from its folder.
             reply["result"] = None if isinstance(result, BaseModel) else result
         except RecurraError as error:
             sys.stdout.write(f"error: {error}\n")
             reply["code"] = error.exit_code
-        # What the next run records as its peak must not be this one's.
+        # The next run must not record the peak memory of this one.
         reply["reusable"] = reset_peak_memory()
         sys.stderr.flush()
         sys.stdout.write(f"\n{REPLY}{json.dumps(reply)}\n")
@@ -64,7 +64,7 @@ def _listen(calls: queue.SimpleQueue[tuple[str, str | None, list[Any]]]) -> None
 
 def main(arguments: list[str]) -> int:
     """Serves with ``serve MODULE ...``; with ``FOLDER MACHINE`` it executes one run, as ``torchrun`` asks for."""
-    # A terminal sends Ctrl-C to all processes; the study speaks for all.
+    # A terminal sends Ctrl-C to all processes; only the study reports it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if arguments[0] == "serve":
         serve(arguments[1:])

@@ -33,12 +33,12 @@ class Ended:
 
     @property
     def cause(self) -> str:
-        """What ended it, in words."""
+        """Signal or exit code, in words."""
         return f"killed by signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
 
     @property
     def reason(self) -> str:
-        """The cause, and the last that was said."""
+        """The cause, and the last line of output."""
         return f"{self.cause}: {self.last[:300] or 'no message'}"
 
 
@@ -106,7 +106,7 @@ class Workers:
         """Calls a function in a worker that is idle, or in a new one, and follows it to its end.
 
         Args:
-            machine: For a function whose first argument is what the worker knows of its data.
+            machine: For a function whose first argument is the worker's `StudyData`.
             say: Takes each line of its output.
             log: File to which these lines are added.
             threads: Threads of the numeric libraries; 0 takes those of all workers.
@@ -115,7 +115,7 @@ class Workers:
         assert worker.process.stdin is not None and worker.process.stdout is not None
         reusable, last = False, ""
         try:
-            # Of a worker that has died the end is read below.
+            # If the worker has died, its end is read below.
             with contextlib.suppress(BrokenPipeError):
                 worker.process.stdin.write(f"{json.dumps([function, machine and machine.to_json(), arguments])}\n")
                 worker.process.stdin.flush()
@@ -153,7 +153,7 @@ class Workers:
             return worker
 
     def stop(self) -> None:
-        """Kills every worker, those that will be started too: a call under way ends with what ended its worker."""
+        """Kills every worker, also later ones: a call under way ends with the signal that killed its worker."""
         with self._guard:
             self.stopped = True
             for worker in (*self._busy, *self._idle):
