@@ -1,7 +1,7 @@
 """Transformers that reuse their layers, and an honest measurement of what the reuse costs and saves.
 
-Importing this registers the model with the Auto classes of ``transformers`` and loads neither it nor torch: the
-registration takes place when ``transformers`` is imported, now or later.
+Importing this registers the model with the Auto classes of ``transformers`` and loads neither ``transformers`` nor
+torch: the registration takes place when ``transformers`` is imported, now or later.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def __dir__() -> list[str]:
 
 
 def _register_configuration(auto: Any) -> None:
-    """Makes ``AutoConfig`` know ours, as soon as it exists."""
+    """Registers our configuration with ``AutoConfig`` as soon as that exists."""
     from recurra.models.configuration import RecurraConfig
 
     auto.AutoConfig.register(RecurraConfig.model_type, RecurraConfig, exist_ok=True)
 
 
 def _register_models(auto: Any) -> None:
-    """Makes the Auto models know ours, as soon as they exist."""
+    """Registers our models with the Auto models as soon as those exist."""
     from transformers import AutoConfig
 
     from recurra.models.configuration import RecurraConfig
@@ -73,7 +73,7 @@ def _register_models(auto: Any) -> None:
 
     auto.AutoModel.register(RecurraConfig, RecurraModel, exist_ok=True)
     auto.AutoModelForSequenceClassification.register(RecurraConfig, RecurraForSequenceClassification, exist_ok=True)
-    # It stands beside the model, and imports torch as that does.
+    # This configuration is in the module of its model, which imports torch.
     AutoConfig.register(ForeignConfig.model_type, ForeignConfig, exist_ok=True)
     auto.AutoModelForSequenceClassification.register(ForeignConfig, ForeignForSequenceClassification, exist_ok=True)
     auto.AutoModelForCausalLM.register(RecurraConfig, RecurraForCausalLM, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A pretrained encoder with its layers under a plan, as a folder that trainings start from."""
+"""Writes a pretrained encoder with the layers of a plan, as a folder that trainings start from."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from recurra.models.quiet import quieten_libraries
 from recurra.models.rows import PackedRows
 from recurra.training.general_distillation import TASK_NAME, GeneralDistillation
 
-# Keys that mean something where layers are shared, and nothing in a stack.
+# Keys that apply where layers are shared, and not to a stack.
 RELAXATIONS = ("recurrence_norms", "low_rank", "low_rank_where", "relaxation_start")
 _ROUNDS = 15
 
 
 class PlanCosts:
-    """Costs of plans of one encoder, with keys of the configuration in place of the encoder's."""
+    """Costs of plans of one encoder; ``changes`` replace keys of the encoder's configuration."""
 
     def __init__(self, source: EncoderSource, changes: Mapping[str, Any]) -> None:
         self._source, self._changes, self.num_layers = source, changes, source.num_layers
@@ -72,15 +72,15 @@ class PlanCosts:
         ids = torch.ones(1, tokens, dtype=torch.long)
         lengths = torch.tensor([tokens])
         layout = PackedRows.of(encoder.rotary, lengths, causal=False, device=ids.device)
-        whole = _milliseconds(lambda: encoder(ids, row_lengths=lengths))
-        embedding = min(whole, _milliseconds(lambda: encoder.embeddings(ids, None, layout)))
-        per_flop = (whole - embedding) / forward_flops(encoder.config, tokens)
-        return lambda plan: embedding + per_flop * forward_flops(self.config(plan), tokens)
+        encoder_ms = _milliseconds(lambda: encoder(ids, row_lengths=lengths))
+        embedding_ms = min(encoder_ms, _milliseconds(lambda: encoder.embeddings(ids, None, layout)))
+        ms_per_flop = (encoder_ms - embedding_ms) / forward_flops(encoder.config, tokens)
+        return lambda plan: embedding_ms + ms_per_flop * forward_flops(self.config(plan), tokens)
 
 
 @torch.inference_mode()
 def _milliseconds(call: Callable[[], object]) -> float:
-    """Median of some calls, after one that does not count."""
+    """Median time of some calls, after one that does not count."""
     call()
     times = []
     for _ in range(_ROUNDS):
@@ -91,9 +91,9 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 
 MOST_TEXTS = 250
-# Longer texts are cut there while plans are compared: what a plan keeps hardly depends on it, and time does.
+# Longer texts are cut here while plans are compared: it saves time and hardly changes scores.
 MOST_TOKENS = 128
-# Of what is computed: another number where a score would be another one.
+# Version of the computation; it changes when scores change.
 _SCORE_VERSION = 1
 
 
@@ -101,35 +101,35 @@ class PlanScores:
     """Scores plans of one encoder on texts, and keeps the scores in a cache.
 
     Args:
-        relaxed: What recurrences have of their own, as the configuration of a plan with shared layers says, and how
-            wide the token table is.
+        relaxed: Configuration of a plan with shared layers: what recurrences have of their own, and how wide the token
+            table is.
 
     Attributes:
         rows_hash: Hash of the texts that plans are scored on.
-        mean_tokens: Tokens of a text, rounded, as many of it as the encoder reads.
-        pieces: Numbers of the pieces that a narrow token table is fitted to, ``(tokens,)``, those of texts that no plan
-            is scored on as far as there are any; none without such a table.
+        mean_tokens: Mean tokens of a text, rounded, cut to what the encoder reads.
+        pieces: Numbers of the pieces that a narrow token table is fitted to, ``(tokens,)``, if possible from texts that
+            no plan is scored on; None without such a table.
     """
 
     def __init__(
         self, source: EncoderSource, rows: Iterable[list[str]], relaxed: RecurraConfig, cache_dir: Path | None
     ) -> None:
         self._source, self._relaxed = source, relaxed
-        given = itertools.chain.from_iterable(rows)
-        cleaned = list(dict.fromkeys(filter(None, map(clean_text, itertools.islice(given, 40 * MOST_TEXTS)))))
+        all_texts = itertools.chain.from_iterable(rows)
+        cleaned = list(dict.fromkeys(filter(None, map(clean_text, itertools.islice(all_texts, 40 * MOST_TEXTS)))))
         if len(cleaned) < 2:
             raise ConfigurationError(f"plans are scored on at least 2 different texts, and there are {len(cleaned)}")
-        # Evenly spread, for files are often sorted.
-        places = np.linspace(0, len(cleaned) - 1, min(MOST_TEXTS, len(cleaned))).astype(int)
-        tokenizer, scored = read_tokenizer(source.folder), [cleaned[place] for place in places]
+        # Evenly spread, because files are often sorted.
+        indices = np.linspace(0, len(cleaned) - 1, min(MOST_TEXTS, len(cleaned))).astype(int)
+        tokenizer, scored = read_tokenizer(source.folder), [cleaned[index] for index in indices]
         ids, offsets = encode_texts(scored, tokenizer, MOST_TOKENS)
         self.texts = len(offsets) - 1
-        whole = np.diff(encode_texts(scored, tokenizer, relaxed.max_position_embeddings)[1])
-        self.mean_tokens = max(1, round(float(whole.mean())))
+        token_counts = np.diff(encode_texts(scored, tokenizer, relaxed.max_position_embeddings)[1])
+        self.mean_tokens = max(1, round(float(token_counts.mean())))
         self._rows = torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(np.diff(offsets))
         self.pieces, fitted = None, {}
         if relaxed.token_embedding_size != relaxed.hidden_size:
-            others = [cleaned[place] for place in np.setdiff1d(np.arange(len(cleaned)), places)]
+            others = [cleaned[index] for index in np.setdiff1d(np.arange(len(cleaned)), indices)]
             self.pieces = torch.from_numpy(encode_texts(others or scored, tokenizer, MOST_TOKENS)[0])
             digest = hashlib.sha256(self.pieces.numpy().tobytes()).hexdigest()
             fitted = {"table": [relaxed.embedding_size, digest]}
@@ -159,18 +159,18 @@ class PlanScores:
         return KeptFunction(load_encoder(name), *self._rows, table)
 
     def score(self, plan: SharingPlan) -> float:
-        """What a plan keeps."""
+        """Share of the encoder's function that a plan keeps."""
         name = str(plan)
         if name not in self._known:
             self._known[name] = self._function.score(plan)
         return self._known[name]
 
     def keep(self) -> None:
-        """Writes what was computed, if anything was."""
+        """Writes new scores to the cache, if there are any."""
         if len(self._known) > self._stored:
             names = np.frombuffer("\n".join(self._known).encode(), dtype=np.uint8)
-            kept = np.array(list(self._known.values()), dtype=np.float64)
-            write_arrays(self._path, {"plans": names, "kept": kept})
+            scores = np.array(list(self._known.values()), dtype=np.float64)
+            write_arrays(self._path, {"plans": names, "kept": scores})
             self._stored = len(self._known)
 
 
@@ -189,12 +189,12 @@ class AdaptationOptions:
         plan: Which layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it, or ``auto``.
         stored: Layers with weights of their own, for ``auto``; none takes two thirds of the encoder's.
         applied: Layer applications at most, for ``auto``; none takes as many as the encoder has layers.
-        changes: Keys of the model's configuration in place of the encoder's. What they say recurrences have of their
-            own holds for every plan with shared layers.
-        teach: Files and named corpora whose texts the encoder's states are taught on; none leaves the layers as they
-            are taken out.
+        changes: Keys of the model's configuration in place of the encoder's. What they give
+            recurrences of their own applies to every plan with shared layers.
+        teach: Files and named corpora whose texts the encoder's states are taught on; none leaves the layers
+            untrained.
         apart: Files and named corpora with texts that models are reported on, which teach nothing.
-        minutes: Of teaching, over all restarts; or ``tokens``.
+        minutes: Minutes of teaching, over all restarts; or give ``tokens``.
         int8: Whether matrices are stored as whole numbers, in a quarter of the size.
     """
 
@@ -219,7 +219,7 @@ class AdaptationOptions:
 
 @dataclass(frozen=True)
 class PlanPoint:
-    """A plan, what it keeps, and what its model costs."""
+    """A plan, its score, and the costs of its model."""
 
     plan: SharingPlan
     kept: float
@@ -229,11 +229,11 @@ class PlanPoint:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What was made.
+    """Result of `adapt`.
 
     Attributes:
-        scores: Plans that were compared, best first; of a plan that was given its own, if there were texts.
-        taught: Which texts taught it, and what was measured on held-out ones on the way; empty if none did.
+        scores: Compared plans, best first; for a given plan its own score, if there were texts.
+        taught: Texts that taught it, and measurements on held-out texts; empty without teaching.
     """
 
     folder: Path
@@ -247,7 +247,7 @@ class Adaptation:
 
     @property
     def trained_on(self) -> str:
-        """What its weights have seen."""
+        """What its weights were trained on, in words."""
         names = ", ".join(text["name"] for text in self.taught.get("texts", ()))
         return self.source.trained_on + (f"; then its states were taught on {names}" if names else "")
 
@@ -269,14 +269,14 @@ class Adaptation:
             "texts": self.texts,
             "scores": [
                 {
-                    "plan": str(each.plan),
-                    "stored_layers": each.plan.stored,
-                    "applied_layers": each.plan.applied,
-                    "parameters": each.parameters,
-                    **({} if each.ms is None else {"estimated_ms": round(each.ms, 3)}),
-                    "kept": round(each.kept, 6),
+                    "plan": str(point.plan),
+                    "stored_layers": point.plan.stored,
+                    "applied_layers": point.plan.applied,
+                    "parameters": point.parameters,
+                    **({} if point.ms is None else {"estimated_ms": round(point.ms, 3)}),
+                    "kept": round(point.kept, 6),
                 }
-                for each in self.scores
+                for point in self.scores
             ],
         }
 
@@ -290,17 +290,17 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     _check_budgets(options)
     refuse_present(Path(output), replace=options.overwrite)
     auto = options.plan.strip() == AUTO
-    given = dict(options.changes or {})
-    costs = PlanCosts(source, given)
-    # Before anything is computed: a wrong key, or a rank above the width.
-    shared = RecurraConfig(**source.shape("(0)x2" if auto else options.plan, given))
+    changes = dict(options.changes or {})
+    costs = PlanCosts(source, changes)
+    # This refuses a wrong key, or a rank above the width, before anything is computed.
+    shared = RecurraConfig(**source.shape("(0)x2" if auto else options.plan, changes))
     scores = None
     if options.texts is not None:
         rows = stream_texts(options.texts, options.text_column, encoding=options.encoding)
         scores = PlanScores(source, rows, shared, options.cache_dir)
         reporter.say(f"comparing plans on {scores.texts} texts of '{options.texts}'")
     work = Path(output).with_name(f"{Path(output).name}.teaching")
-    plan, points, given = _choose_plan(source, scores, costs, options, work=work, reporter=reporter)
+    plan, points, changes = _choose_plan(source, scores, costs, options, work=work, reporter=reporter)
     tokenizer = read_tokenizer(source.folder)
     pieces = None if scores is None else scores.pieces
     lessons: list[PassageSource] = []
@@ -317,19 +317,19 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
         )
         pieces = torch.from_numpy(np.concatenate([lesson.input_ids[:_MOST_PIECES] for lesson in lessons]))
     with torch.random.fork_rng(devices=[]):
-        # What is drawn of low-rank updates is the same every time.
+        # Random low-rank updates are the same every time.
         torch.manual_seed(0)
-        model = load_encoder(name, str(plan), pieces, **given)
+        model = load_encoder(name, str(plan), pieces, **changes)
     taught: dict[str, Any] = {}
     if lessons:
-        # For `_begun_search`.
+        # `_begun_search` reads these keys.
         searched: dict[str, Any] = {}
         if auto and scores is not None:
             compared = [[str(point.plan), point.kept, point.parameters, point.ms] for point in points]
             searched = {"compared_on": scores.rows_hash, "scores": compared}
         taught = _teach(model, source, plan, lessons, options, searched=searched, work=work, reporter=reporter)
     texts = 0 if scores is None else scores.texts
-    made = Adaptation(Path(output), source, plan, costs.parameters(plan), given, points, texts, taught)
+    result = Adaptation(Path(output), source, plan, costs.parameters(plan), changes, points, texts, taught)
     with atomic_folder(output, replace=options.overwrite) as folder:
         if options.int8:
             save_int8(model, folder)
@@ -337,11 +337,11 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
             model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         weights = EncoderSource(str(output), folder, {}).sha256
-        write_json(folder / ADAPTATION_NAME, {**made.plain(), "weights_sha256": weights})
-        write_text(folder / "README.md", _card(made))
+        write_json(folder / ADAPTATION_NAME, {**result.plain(), "weights_sha256": weights})
+        write_text(folder / "README.md", _card(result))
     if lessons:
         shutil.rmtree(work, ignore_errors=True)
-    return made
+    return result
 
 
 def _choose_plan(
@@ -353,27 +353,27 @@ def _choose_plan(
     work: Path,
     reporter: Reporter,
 ) -> tuple[SharingPlan, list[PlanPoint], dict[str, Any]]:
-    """The plan, those that were compared, best first, and what its model changes of the encoder's configuration."""
-    given = dict(options.changes or {})
+    """The plan, the compared plans (best first), and keys that its model changes in the encoder's configuration."""
+    changes = dict(options.changes or {})
     if options.plan.strip() == AUTO:
-        begun = _begun_search(work, source, scores, options) if options.teach else []
-        points = begun or _search(scores, costs, options, reporter)
+        earlier_points = _begun_search(work, source, scores, options) if options.teach else []
+        points = earlier_points or _search(scores, costs, options, reporter)
         plan = points[0].plan
-        kept = costs.changes(plan)
-        if begun:
+        plan_changes = costs.changes(plan)
+        if earlier_points:
             # Times are never measured twice alike, so another search might choose another plan.
             reporter.say(f"the plan is {plan}, with which teaching began")
-        elif kept != given:
+        elif plan_changes != changes:
             reporter.say(f"the best plan, {plan}, is a stack: it shares nothing, so there is nothing to relax")
-        return plan, points, kept
+        return plan, points, plan_changes
     plan = source.plan(options.plan)
-    return plan, [] if scores is None else [PlanPoint(plan, scores.score(plan), costs.parameters(plan))], given
+    return plan, [] if scores is None else [PlanPoint(plan, scores.score(plan), costs.parameters(plan))], changes
 
 
 def _begun_search(
     work: Path, source: EncoderSource, scores: PlanScores | None, options: AdaptationOptions
 ) -> list[PlanPoint]:
-    """What was compared, on these texts and within these budgets, for a teaching that was interrupted in a folder."""
+    """Plans that an interrupted teaching in a folder compared, if on these texts and within these budgets."""
     try:
         task = read_json(work / TASK_NAME)
         same = task["encoder"] == source.sha256 and task["budgets"] == _budgets(options)
@@ -399,7 +399,7 @@ def _teach(
     work: Path,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """Teaches a model the encoder's states, or goes on with it; says what happened, in plain JSON values."""
+    """Teaches a model the encoder's states, or resumes that; returns a report in plain JSON values."""
     device = default_device()
     budget = float(options.tokens or 0) or 60 * (options.minutes or 0)
     teaching = GeneralDistillation(
@@ -436,18 +436,18 @@ def _check_budgets(options: AdaptationOptions) -> None:
         raise ConfigurationError("--teach needs a budget: --minutes N of training over all restarts, or --tokens N")
     for name, value in {"--minutes": options.minutes, "--tokens": options.tokens}.items():
         if value is not None and not (options.teach and 0 < value < math.inf):
-            long = "it is how long to teach: name texts with --teach FILE"
-            why = "a budget is a finite number above 0" if options.teach else long
-            raise ConfigurationError(f"{name} is {value:g}; {why}")
+            no_texts = "it is how long to teach: name texts with --teach FILE"
+            reason = "a budget is a finite number above 0" if options.teach else no_texts
+            raise ConfigurationError(f"{name} is {value:g}; {reason}")
     if options.apart and not options.teach:
         raise ConfigurationError("--apart says which texts must not teach; name those that do with --teach FILE")
-    given = {
+    budgets = {
         "--stored": options.stored,
         "--applied": options.applied,
         "--max-parameters": options.max_parameters,
         "--max-ms": options.max_ms,
     }
-    for name, value in given.items():
+    for name, value in budgets.items():
         if value is not None and options.plan.strip() != AUTO:
             raise ConfigurationError(f"{name} is {value:,} beside the plan '{options.plan}'; it is for --plan auto")
 
@@ -459,13 +459,13 @@ def _search(
     if scores is None:
         raise ConfigurationError("--plan auto compares plans on your texts; give --texts FILE, or a plan")
     layers = costs.num_layers
-    time_of = costs.timer(scores.mean_tokens) if options.max_ms is not None else None
+    estimate_ms = costs.timer(scores.mean_tokens) if options.max_ms is not None else None
 
     def fits(plan: SharingPlan) -> bool:
         small = options.max_parameters is None or costs.parameters(plan) <= options.max_parameters
-        return small and (time_of is None or options.max_ms is None or time_of(plan) <= options.max_ms)
+        return small and (estimate_ms is None or options.max_ms is None or estimate_ms(plan) <= options.max_ms)
 
-    kept: dict[SharingPlan, float] = {}
+    scored: dict[SharingPlan, float] = {}
     try:
         plans = [
             plan
@@ -474,25 +474,25 @@ def _search(
         ]
         with reporter.task("plans", len(plans)) as task:
             for plan in plans:
-                kept[plan] = scores.score(plan)
+                scored[plan] = scores.score(plan)
                 task.advance()
     finally:
         scores.keep()
-    if not kept:
-        least = SharingPlan((), (0,), (), 1)
-        took = "" if time_of is None else f" and takes about {time_of(least):.1f} ms"
+    if not scored:
+        smallest = SharingPlan((), (0,), (), 1)
+        timing = "" if estimate_ms is None else f" and takes about {estimate_ms(smallest):.1f} ms"
         raise ConfigurationError(
-            f"no plan keeps the budget; one layer applied once has {costs.parameters(least):,} parameters{took}: "
+            f"no plan keeps the budget; one layer applied once has {costs.parameters(smallest):,} parameters{timing}: "
             "raise --max-parameters or --max-ms, or store and apply fewer layers"
         )
     return [
-        PlanPoint(plan, kept[plan], costs.parameters(plan), None if time_of is None else time_of(plan))
-        for plan in sorted(kept, key=lambda plan: (-kept[plan], plan.applied, str(plan)))
+        PlanPoint(plan, scored[plan], costs.parameters(plan), None if estimate_ms is None else estimate_ms(plan))
+        for plan in sorted(scored, key=lambda plan: (-scored[plan], plan.applied, str(plan)))
     ]
 
 
 def _stored(layers: int, options: AdaptationOptions, fits: Callable[[SharingPlan], bool]) -> list[int]:
-    """How many layers are stored: as asked, or two thirds; with a budget of parameters as many as fit, and one less."""
+    """Numbers of stored layers to try: as given, or two thirds; with a parameter budget the largest two that fit."""
     if options.stored is not None:
         return [options.stored]
     allowed = [number for number in range(1, layers + 1) if fits(SharingPlan((), tuple(range(number)), (), 1))]
@@ -501,27 +501,27 @@ def _stored(layers: int, options: AdaptationOptions, fits: Callable[[SharingPlan
     return [min(max(1, round(2 * layers / 3)), allowed[-1])] if allowed else []
 
 
-def _card(made: Adaptation) -> str:
-    source = made.source
+def _card(result: Adaptation) -> str:
+    source = result.source
     measured = ""
-    if made.scores:
+    if result.scores:
         measured = (
-            f"Before any training it keeps {made.scores[0].kept:.2f} of the encoder's function, the centred "
-            f"cosine of its output on {made.texts} texts.\n\n"
+            f"Before any training it keeps {result.scores[0].kept:.2f} of the encoder's function, the centred "
+            f"cosine of its output on {result.texts} texts.\n\n"
         )
-    if made.taught:
-        first, last = made.taught["history"][0], made.taught["history"][-1]
+    if result.taught:
+        first, last = result.taught["history"][0], result.taught["history"][-1]
         measured += (
             f"It learned the encoder's states on {last['tokens']:,} tokens of texts without labels. On held-out "
             f"passages it keeps {last['kept']:.3f} of the encoder's function; before, it kept {first['kept']:.3f}.\n\n"
         )
     return (
-        f"# {source.name}, layers {made.plan}\n\n"
-        f"An encoder of {made.plan.stored} stored layers that are applied {made.plan.applied} times, made by "
+        f"# {source.name}, layers {result.plan}\n\n"
+        f"An encoder of {result.plan.stored} stored layers that are applied {result.plan.applied} times, made by "
         f"`recurra adapt` of the {source.num_layers} layers of {source.name}. It has no head: train one with\n\n"
         "```sh\nrecurra train --model THIS_FOLDER --data labelled.csv --protocol finetune --output runs/mine\n```\n\n"
         f"{measured}"
         f"* Weights of the encoder: SHA-256 `{source.sha256}`, licence {source.licence}.\n"
-        f"* It was trained on: {made.trained_on}.\n"
-        f"* {made.parameters:,} parameters.\n" + "".join(f"* `{key}`: {value}\n" for key, value in made.changes.items())
+        f"* It was trained on: {result.trained_on}.\n* {result.parameters:,} parameters.\n"
+        + "".join(f"* `{key}`: {value}\n" for key, value in result.changes.items())
     )

@@ -37,15 +37,15 @@ from recurra.tasks.study_data import Machine, StudyData
 # unless their texts are so long that all folds read more tokens than those of 2,000 sentences.
 ROWS_OF_ONE_SPLIT, FOLDS = 2_000, 5
 MOST_FOLDED_TOKENS = ROWS_OF_ONE_SPLIT * 64
-# Where a comparison goes that names no folder; it names no report then.
+# Folder of a comparison that names none; it is not the title of the report.
 DEFAULT_OUTPUT = "runs/compare"
-# What the package has all of, and no sentence of the demo's has more tokens.
+# Models that come with the package, and a length that no sentence of the demo exceeds.
 DEMO_MODELS, DEMO_MAX_LENGTH = ("linear-tuned", "recurra-small-and-words", "recurra-small"), 64
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user asked to be compared: keywords of `compare`, which says what they mean, or options of the command.
+    """A request for a comparison: keywords of `compare`, which documents them, or options of the command.
 
     Attributes:
         workers: Runs at once; 0 chooses.
@@ -71,7 +71,7 @@ class Asked:
     workers: int = 0
 
     def plan_study(self, data: StudyData, output: Path, reporter: Reporter) -> tuple[StudySpec, str]:
-        """The study that answers it, and a line on what was chosen.
+        """The study for this request, and a line on what was chosen.
 
         Raises:
             RecurraError: If the data or the configuration cannot be used.
@@ -91,14 +91,14 @@ class Asked:
         readers = [resolve_model(model) for model in ladder.models]
         config, note = task.configure_data(self.values, data, models=readers)
         trained = [overrides for reader, overrides in readers if control_of(reader, overrides) is None]
-        config, folded = cross_validated(config, data, trained=bool(trained))
-        entries, training, why = ladder.for_rows(config, data)
-        answers = {name: _answers_file(name, given, config, data, output) for name, given in self.predictions.items()}
-        precision, faster = self.precision, ""
+        config, folds_note = cross_validated(config, data, trained=bool(trained))
+        entries, training, protocol_note = ladder.for_rows(config, data)
+        answers = {name: _answers_file(name, value, config, data, output) for name, value in self.predictions.items()}
+        precision, precision_note = self.precision, ""
         if precision is None:
-            # A frozen encoder is not trained, and reads as many texts.
+            # A frozen encoder is not trained, but reads as many texts.
             reading = trained or [keys for reader, keys in readers if control_of(reader, keys) == WORDS_AND_ENCODER]
-            precision, faster = precision_here(reading)
+            precision, precision_note = precision_here(reading)
         seeds = self.seeds
         spec = comparison(
             config,
@@ -113,12 +113,12 @@ class Asked:
             measure=self.measure,
             prices=self.prices,
         )
-        timed = ""
+        budget = ""
         if self.minutes is not None:
-            # Timing would train already; a bad file of answers is told before.
+            # A bad file of answers is reported before timing starts to train.
             preflight([run for run in expand(spec) if run.answers], data)
-            spec, timed = within_minutes(spec, output, data, self.minutes, workers=self.workers, reporter=reporter)
-        return spec, "; ".join(filter(None, (ladder.note, note, folded, why, faster, timed)))
+            spec, budget = within_minutes(spec, output, data, self.minutes, workers=self.workers, reporter=reporter)
+        return spec, "; ".join(filter(None, (ladder.note, note, folds_note, protocol_note, precision_note, budget)))
 
 
 def comparison(
@@ -145,39 +145,39 @@ def comparison(
     )
 
 
-def _answers_file(name: str, given: Any, config: RunData, data: StudyData, output: Path) -> str:
-    """The file of the answers that came under a name; rows in memory are written to one.
+def _answers_file(name: str, value: Any, config: RunData, data: StudyData, output: Path) -> str:
+    """The file of the answers of one name; answers in memory are written to a file.
 
-    Labels and probabilities without a column beside them are of the rows of the data in their order, or of a test file.
+    Labels and probabilities without ids or texts belong to the rows of the data in their order, or of a test file.
     """
-    if isinstance(given, str | Path):
-        return str(given)
-    what, first = f"predictions['{name}']", given[0] if isinstance(given, list) and given else None
+    if isinstance(value, str | Path):
+        return str(value)
+    arg, first = f"predictions['{name}']", value[0] if isinstance(value, list) and value else None
     if not isinstance(config, DataConfig):
-        raise ConfigurationError(f"{what} came with running text, which has no labels; leave it out")
-    if isinstance(given, Mapping) or isinstance(first, Mapping) or hasattr(given, "columns"):
-        columns, column = opened_rows(given, what, [])
-        cells = {each: column(each) for each in columns}
+        raise ConfigurationError(f"{arg} came with running text, which has no labels; leave it out")
+    if isinstance(value, Mapping) or isinstance(first, Mapping) or hasattr(value, "columns"):
+        columns, column = opened_rows(value, arg, [])
+        cells = {heading: column(heading) for heading in columns}
     else:
         source = Path(config.test or config.name)
         if not source.is_file():
-            raise DataError(f"{what} are of the corpus '{config.name}'; give a table with its ids or texts")
+            raise DataError(f"{arg} are of the corpus '{config.name}'; give a table with its ids or texts")
         ids = [row for row, _ in file_rows(source, config)]
-        if getattr(given, "ndim", 1) == 2 or isinstance(first, list | tuple):
+        if getattr(value, "ndim", 1) == 2 or isinstance(first, list | tuple):
             names = data.rows(config.every_fold[0]).label_names
             try:
-                rows = [list(map(float, row)) for row in given]
+                rows = [list(map(float, row)) for row in value]
             except (TypeError, ValueError) as error:
-                raise DataError(f"{what} has rows that are no probabilities; give one of each of {names}") from error
+                raise DataError(f"{arg} has rows that are no probabilities; give one of each of {names}") from error
             if any(len(row) != len(names) for row in rows):
-                raise DataError(f"{what} has rows of {len(rows[0])} probabilities; give one of each of {names}")
+                raise DataError(f"{arg} has rows of {len(rows[0])} probabilities; give one of each of {names}")
             cells = {PROBABILITIES: [dict(zip(names, row, strict=True)) for row in rows]}
         else:
-            cells = {"label": one_dimension(given, what)}
+            cells = {"label": one_dimension(value, arg)}
         (answers,) = cells.values()
         if len(answers) != len(ids):
             raise DataError(
-                f"{what} has {len(answers):,} answers, and '{source.name}' {len(ids):,} rows; give one a row, in their "
+                f"{arg} has {len(answers):,} answers, and '{source.name}' {len(ids):,} rows; give one a row, in their "
                 "order, or a table with ids or texts"
             )
         cells[id_column(config)] = ids
@@ -190,8 +190,8 @@ def _answers_file(name: str, given: Any, config: RunData, data: StudyData, outpu
         for key, column in cells.items()
         if key in wanted or key.startswith("probability_")
     }
-    listed = (dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True))
-    lines = "".join(f"{json.dumps(row, ensure_ascii=False, default=str)}\n" for row in listed)
+    records = (dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True))
+    lines = "".join(f"{json.dumps(row, ensure_ascii=False, default=str)}\n" for row in records)
     path = output / ROWS_NAME / f"answers-{hashlib.sha256(lines.encode()).hexdigest()[:16]}.jsonl"
     write_text(path, lines)
     return str(path)
@@ -201,7 +201,7 @@ def named_values(assignments: Iterable[str], option: str, example: str) -> dict[
     """Reads ``NAME=VALUE`` of an option that may be repeated.
 
     Raises:
-        ConfigurationError: If one is not that, or a name is there twice.
+        ConfigurationError: If a value has another form, or a name is given twice.
     """
     values: dict[str, str] = {}
     for assignment in assignments:
@@ -215,7 +215,7 @@ def named_values(assignments: Iterable[str], option: str, example: str) -> dict[
 
 
 def precision_here(models: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """The precision to train in where nobody said one, and why it is not FP32.
+    """The precision to train in if none is given, and the reason if it is not FP32.
 
     It is bf16 where all models start from a pretrained encoder and this machine has instructions for it. Their recipes
     were chosen in bf16 (`docs/results/ladder.md`); a model from scratch keeps FP32, and loads no library to find out.
@@ -233,10 +233,10 @@ def precision_here(models: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -> tuple[RunData, str]:
-    """Five folds of a user's file with fewer than 2,000 rows, where nobody said how often to split; and why.
+    """Chooses five folds for a user's file with fewer than 2,000 rows, if ``folds`` is not given; says why.
 
-    Long texts take as long as many: more than 128,000 tokens, as rows times ``max_length`` and ``windows``, have one
-    split. So has a file with validation or test rows beside it, or too small for five folds.
+    Long texts take as long as many: more than 128,000 tokens, as rows times ``max_length`` and ``windows``, get one
+    split. So does a file with validation or test rows beside it, or too small for five folds.
 
     Raises:
         RecurraError: If the data cannot be used.
@@ -245,15 +245,15 @@ def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -
         return config, ""
     if config.folds is not None or config.validation or config.test:
         return config, ""
-    # Parts of the training rows leave as many to test on.
+    # A part of the training rows leaves the test rows as they are.
     whole = config.model_copy(update={"fraction": 1.0, "rows_per_label": None})
-    rows, read = (sum(map(len, data.rows(part).splits.values())) for part in (whole, config))
+    rows, used_rows = (sum(map(len, data.rows(part).splits.values())) for part in (whole, config))
     if rows >= ROWS_OF_ONE_SPLIT:
         return config, ""
     most_tokens = config.max_length * config.windows
-    if trained and read * most_tokens > MOST_FOLDED_TOKENS:
-        long = f"{read:,} rows of up to {most_tokens} tokens would take long in {FOLDS} folds"
-        return config, f"one split, because {long} (every row tested once: --folds {FOLDS})"
+    if trained and used_rows * most_tokens > MOST_FOLDED_TOKENS:
+        reason = f"{used_rows:,} rows of up to {most_tokens} tokens would take long in {FOLDS} folds"
+        return config, f"one split, because {reason} (every row tested once: --folds {FOLDS})"
     folded = config.model_copy(update={"folds": FOLDS})
     if unfit := _unfit_for_folds(folded, data, rows):
         return config, f"one split, because {unfit}"
@@ -272,7 +272,7 @@ def _unfit_for_folds(folded: DataConfig, data: StudyData, rows: int) -> str:
 
 
 def study_name(data: str) -> str:
-    """What the comparison on a file or corpus is called."""
+    """Name of the comparison on a file or corpus."""
     return plain_name(Path(data).stem) or "data"
 
 
@@ -361,10 +361,10 @@ def compare(
     output, root = Path(output), Path(data_root) if data_root else None
     rows = rows_in_memory(data, keys)
     values = {"name": str(data), **keys, **(rows.options(output / ROWS_NAME) if rows else {})}
-    own = [each.name for each in signature(compare).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
+    keywords = [key for key, option in signature(compare).parameters.items() if option.kind is Parameter.KEYWORD_ONLY]
     name = str(values.pop("name"))
-    base, assigned = sort_keywords(values, protocol, task=task_of_values({"name": name, **values}), others=own)
-    asked = Asked(
+    base, assigned = sort_keywords(values, protocol, task=task_of_values({"name": name, **values}), others=keywords)
+    request = Asked(
         {"name": name, **assigned.data},
         assigned.protocol,
         models=names_in(models) if isinstance(models, str) else models,
@@ -387,16 +387,16 @@ def compare(
         refuse_folder_of_another(study_name(name), output)
     if rows:
         rows.write(output / ROWS_NAME)
-    unsaid = {"values", "protocol_keys", "title", "workers"}
-    shown = {**{key: value for key, value in vars(asked).items() if key not in unsaid}, "protocol": protocol, **values}
-    known, reporter = StudyData(Machine(data_root=root)), Reporter(quiet=quiet)
-    spec, note = asked.plan_study(known, output, reporter)
+    omit = {"values", "protocol_keys", "title", "workers"}
+    shown = {**{key: value for key, value in vars(request).items() if key not in omit}, "protocol": protocol, **values}
+    study_data, reporter = StudyData(Machine(data_root=root)), Reporter(quiet=quiet)
+    spec, note = request.plan_study(study_data, output, reporter)
     # Answers in memory are in files now.
     entries = [model for model in spec.models if isinstance(model, dict)]
     answers = {model["name"]: model[ANSWERS_FILE] for model in entries if ANSWERS_FILE in model}
-    given = {**shown, "predictions": answers, "from_scratch": from_scratch or None}
-    options = [f"{key}={value!r}" for key, value in given.items() if value is not None and value != {}]
+    arguments = {**shown, "predictions": answers, "from_scratch": from_scratch or None}
+    options = [f"{key}={value!r}" for key, value in arguments.items() if value is not None and value != {}]
     return run_and_report(
-        spec, output, known, reporter=reporter, note=note, estimate=estimate and minutes is None, final=final,
+        spec, output, study_data, reporter=reporter, note=note, estimate=estimate and minutes is None, final=final,
         command=f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})",
     )  # fmt: skip

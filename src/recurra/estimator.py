@@ -1,7 +1,7 @@
-"""A classifier of texts as scikit-learn has estimators: fitted in memory, by the code that ``recurra train`` runs.
+"""A scikit-learn estimator that classifies texts, fitted in memory by the code that ``recurra train`` runs.
 
-A fitted one holds the files of a run folder, as bytes, beside the model that was read from them. So `save` writes what
-``recurra predict`` reads, and what joblib sends to another process is bytes of safetensors and JSON, not a model.
+A fitted estimator holds the files of a run folder, as bytes, beside the model that was read from them. So `save` writes
+what ``recurra predict`` reads, and joblib sends bytes of safetensors and JSON to another process, not a model.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.fit import own_randomness, remove_checkpoints
 
 ESTIMATOR_NAME = "estimator.json"
-# What `early_stopping=True` waits for, in epochs.
+# Epochs without improvement that `early_stopping=True` waits for.
 _PATIENCE = 3
-# Texts of each label on which a fitted model is asked whether it ever gives it, and labels that a warning names.
+# Texts of each label that show whether a fitted model ever predicts it, and labels that a warning names.
 _LOOKED_AT, _MOST_NAMED = 20, 3
-_KEPT = (CONFIG_NAME, RECORD_NAME, SEAL_NAME, HISTORY_NAME, TRAINING_NAME)
+_RUN_FILES = (CONFIG_NAME, RECORD_NAME, SEAL_NAME, HISTORY_NAME, TRAINING_NAME)
 
 Texts = Sequence[str] | npt.NDArray[Any]
 Label = StrictBool | StrictInt | StrictFloat | StrictStr
 
 
 class EstimatorFile(Sealed):
-    """What a run folder does not say of an estimator: its labels as they came, and how it was made."""
+    """Facts of an estimator that a run folder lacks: its labels as they came, and its parameters."""
 
     schema_version: Literal[1] = 1
     classes: list[Label]
@@ -167,13 +167,13 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Texts, y: Any, sample_weight: Any = None, eval_set: tuple[Texts, Any] | None = None) -> Self:  # noqa: N803
         """Trains from the start.
 
-        Warns with `recurra.core.errors.UnusedLabelWarning` of a label that it learned not to give.
+        Warns with `recurra.core.errors.UnusedLabelWarning` of a label that it never predicts.
 
         Args:
             X: Texts as they come, ``(texts,)``; those without text after cleaning are left out.
             y: A label each, ``(texts,)``, of any one type that can be hashed and sorted.
-            sample_weight: What the loss of each text counts, ``(texts,)``; relative to each other. Texts that choose
-                the epoch count alike.
+            sample_weight: Relative weight of the loss of each text, ``(texts,)``. Texts that choose the epoch count
+                alike.
             eval_set: Texts and labels that choose the epoch; none splits them off.
 
         Raises:
@@ -210,20 +210,20 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
 
     def _warn_of_unused_labels(self, dataset: TextDataset) -> None:
         train, others = dataset.splits[TRAIN], dataset.splits[VALIDATION]
-        places = np.argsort(train.labels, kind="stable")
-        # Of each label as many of its own texts as show whether it is ever given.
-        ends = np.searchsorted(train.labels[places], np.arange(dataset.num_labels))
-        rows = places[np.arange(len(places)) - ends[train.labels[places]] < _LOOKED_AT]
+        order = np.argsort(train.labels, kind="stable")
+        # For each label, a few of its own texts show whether it is ever predicted.
+        ends = np.searchsorted(train.labels[order], np.arange(dataset.num_labels))
+        rows = order[np.arange(len(order)) - ends[train.labels[order]] < _LOOKED_AT]
         texts, truth = train.select(rows).texts, train.labels[rows]
-        said = self.classifier.logits([*texts, *others.texts], clean=False).argmax(axis=1)
-        if unused := never_given(said, truth, dataset.label_names):
-            more = f" and {len(unused) - _MOST_NAMED:,} more" if len(unused) > _MOST_NAMED else ""
-            named = f"{', '.join(map(repr, unused[:_MOST_NAMED]))}{more}"
+        labels = self.classifier.logits([*texts, *others.texts], clean=False).argmax(axis=1)
+        if unused := never_given(labels, truth, dataset.label_names):
+            remainder = f" and {len(unused) - _MOST_NAMED:,} more" if len(unused) > _MOST_NAMED else ""
+            names = f"{', '.join(map(repr, unused[:_MOST_NAMED]))}{remainder}"
             message = (
-                f"none of {len(said):,} texts that it was fitted on, some of each label, gets {named}: the model has "
+                f"none of {len(labels):,} texts that it was fitted on, some of each label, gets {names}: the model has "
                 "not learned that; give it more texts or epochs, or take encoder='minilm'"
             )
-            # Of whoever called fit, which errors_for_python wraps.
+            # The warning points to the caller of fit, which errors_for_python wraps.
             warnings.warn(message, UnusedLabelWarning, stacklevel=4)
 
     def _seed(self) -> int:
@@ -248,11 +248,11 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         keys: dict[str, Any] = {key: getattr(self, key) for key in ("max_epochs", "learning_rate", "batch_size")}
         if self.early_stopping is not None:
             keys["early_stopping_patience"] = _PATIENCE if self.early_stopping is True else int(self.early_stopping)
-        given = {key: value for key, value in keys.items() if value is not None}
+        training_keys = {key: value for key, value in keys.items() if value is not None}
         model = str(self.model if self.encoder is None else self.encoder)
         name, overrides = resolve_model(model)
-        base, assigned = sort_keywords(given, self.protocol, task=TASK)
-        stopping = {"early_stopping": self.early_stopping} if "early_stopping_patience" in given else {}
+        base, assigned = sort_keywords(training_keys, self.protocol, task=TASK)
+        stopping = {"early_stopping": self.early_stopping} if "early_stopping_patience" in training_keys else {}
         refuse_unused_keys(name, overrides, {**stopping, **assigned.protocol}, self.protocol)
         default, _ = default_protocol(name, overrides, lambda: len(dataset.splits["train"]))
         run = make_run(
@@ -312,10 +312,10 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         remove_checkpoints(run)
 
     def _read(self, run: Path) -> None:
-        """Takes up a finished run folder; nothing of it is needed afterwards."""
+        """Reads a finished run folder, which is not needed afterwards."""
         self._classifier = Classifier.from_run(run)
-        kept = [*(run / name for name in _KEPT), *sorted((run / MODEL_NAME).iterdir())]
-        self._files = {path.relative_to(run).as_posix(): path.read_bytes() for path in kept if path.is_file()}
+        paths = [*(run / name for name in _RUN_FILES), *sorted((run / MODEL_NAME).iterdir())]
+        self._files = {path.relative_to(run).as_posix(): path.read_bytes() for path in paths if path.is_file()}
         training = read_record(run).training
         self.history_ = [epoch.model_dump() for epoch in training.history]
         self.n_iter_ = max(1, training.epochs)
@@ -378,10 +378,10 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Reads what `save` wrote, or a fit with ``folder``; every file is held against its hash.
+        """Reads what `save` wrote, or a fit with ``folder``; every file is checked against its hash.
 
         Raises:
-            CheckpointError: If it is no such folder, not whole, or was changed.
+            CheckpointError: If it is no such folder, incomplete, or was changed.
         """
         run = Path(folder)
         if not (run / ESTIMATOR_NAME).is_file():
@@ -389,21 +389,21 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
                 f"'{run}' has no {ESTIMATOR_NAME}: it is not what RecurraClassifier.save wrote; any other run is read "
                 "by recurra.Classifier.from_run"
             )
-        kept = EstimatorFile.read(run / ESTIMATOR_NAME, what="a saved estimator", cure="save it again")
-        unknown = sorted(set(kept.parameters) - set(cls().get_params()))
+        stored = EstimatorFile.read(run / ESTIMATOR_NAME, what="a saved estimator", cure="save it again")
+        unknown = sorted(set(stored.parameters) - set(cls().get_params()))
         if unknown:
             raise CheckpointError(f"'{run / ESTIMATOR_NAME}' has the unknown parameter '{unknown[0]}'; upgrade recurra")
-        weight = kept.parameters.get("class_weight")
+        weight = stored.parameters.get("class_weight")
         pairs = {"class_weight": dict(map(tuple, weight))} if isinstance(weight, list) else {}
-        made = cls(**{**kept.parameters, **pairs})
-        made.classes_ = np.array(kept.classes, dtype=np.dtype(kept.dtype))
-        made._read(run)
-        if len(made.classes_) != len(made.classifier.classes_):
+        model = cls(**{**stored.parameters, **pairs})
+        model.classes_ = np.array(stored.classes, dtype=np.dtype(stored.dtype))
+        model._read(run)
+        if len(model.classes_) != len(model.classifier.classes_):
             raise CheckpointError(
-                f"'{run}' has {len(made.classes_)} labels in {ESTIMATOR_NAME} and {len(made.classifier.classes_)} in "
+                f"'{run}' has {len(model.classes_)} labels in {ESTIMATOR_NAME} and {len(model.classifier.classes_)} in "
                 f"{RECORD_NAME}; save it again"
             )
-        return made
+        return model
 
     def _file(self, classes: npt.NDArray[Any]) -> EstimatorFile:
         parameters = {key: str(value) if isinstance(value, Path) else value for key, value in self.get_params().items()}
@@ -412,7 +412,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(self.random_state, int | np.integer | None):
             parameters["random_state"] = None
         try:
-            # A folder is where this one was made, not a matter of the next.
+            # The folder belongs to this estimator, not to one that is loaded from the file.
             plain = json.loads(json.dumps({**parameters, "folder": None}, default=_plain, allow_nan=False))
             return EstimatorFile(classes=classes.tolist(), dtype=classes.dtype.str, parameters=plain)
         except (TypeError, ValueError, AttributeError) as error:

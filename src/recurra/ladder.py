@@ -1,9 +1,9 @@
-"""Which models a comparison holds against each other if none are named: rung by rung, each dearer than the one before.
+"""Chooses the models of a comparison if none are named: rung by rung, each more expensive than the one before.
 
-A linear model of words and characters, the same beside what a frozen encoder makes of a text, the small encoder of this
+A linear model of words and characters, the same beside the states of a frozen encoder, the small encoder of this
 package fine-tuned, and MiniLM fine-tuned; where labels are few, MiniLM trained by SetFit too, and where there are texts
-without labels, a linear model that learns its answers to them. Without the package of MiniLM the small encoder does all
-of it. If asked, models that are trained from scratch stand in their place.
+without labels, a linear model that learns its answers to them. Without the package of MiniLM the small encoder takes
+its place. On request, models that are trained from scratch replace all of these.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FROM_SCRATCH: tuple[Entry, ...] = ("linear", "linear-tuned", "baseline", "recurr
 DEFAULT_ENCODER = "minilm"
 # Up to so many training rows SetFit is ahead of fine-tuning, and takes minutes: docs/results/few-shot.md.
 MOST_FEW_ROWS = 400
-# The same where every model is trained once a fold.
+# The same limit if every model is trained once per fold.
 MOST_FEW_ROWS_OF_FOLDS = 100
 # A bag of words that learns the encoder's answers; what that is worth: docs/results/taught-words.md.
 TAUGHT_WORDS = "linear-taught"
@@ -40,9 +40,9 @@ class Ladder:
         models: As study files name them.
         protocol: Training protocol; none leaves it to the number of training rows (`for_rows`).
         seeds: Trainings of each model, if the user does not say.
-        note: What the user must know of the choice; empty if nothing.
-        peer: A model beside these if training rows are few.
-        taught: One beside these if there are texts without labels.
+        note: What the user must know about the choice; may be empty.
+        peer: A further model if training rows are few.
+        taught: A further model if there are texts without labels.
     """
 
     models: Sequence[Entry]
@@ -60,21 +60,21 @@ class Ladder:
         if self.protocol is not None and self.peer is None:
             return models, self.protocol, ""
         rows = len(data.rows(config).splits["train"])
-        name, said = self.protocol, []
+        name, notes = self.protocol, []
         if name is None:
-            name, why = finetuning_for(rows)
-            said.append(f"protocol: {name}, for {why} (choose with --protocol)")
+            name, reason = finetuning_for(rows)
+            notes.append(f"protocol: {name}, for {reason} (choose with --protocol)")
         if self.peer is not None and rows <= MOST_FEW_ROWS:
             model, overrides = resolve_model(self.peer)
             if config.cross_validated and rows > MOST_FEW_ROWS_OF_FOLDS:
-                said.append(f"without {model}, often ahead with so few rows but minutes a fold: for it add --folds 1")
-                return models, name, "; ".join(said)
+                notes.append(f"without {model}, often ahead with so few rows but minutes a fold: for it add --folds 1")
+                return models, name, "; ".join(notes)
             try:
                 check_method(overrides)
                 models.append(self.peer)
             except UnavailableError as error:
-                said.append(f"without {model}, the better way with at most {MOST_FEW_ROWS} rows: {error}")
-        return models, name, "; ".join(said)
+                notes.append(f"without {model}, the better way with at most {MOST_FEW_ROWS} rows: {error}")
+        return models, name, "; ".join(notes)
 
 
 def choose_models(
@@ -87,10 +87,10 @@ def choose_models(
     teacher: str | None = None,
     from_scratch: bool = False,
 ) -> Ladder:
-    """The models of a comparison, from what was named and what was not.
+    """Chooses the models of a comparison; what is not named takes defaults.
 
     Args:
-        task: What the data are for.
+        task: Task of the data.
         models: Presets, controls, encoders or model files; with an encoder they stand beside the ladder.
         protocol: Training protocol.
         encoder: As `recurra.models.adaptation.source.find_encoder` takes it; none takes `DEFAULT_ENCODER` if it is
@@ -116,46 +116,46 @@ def choose_models(
     if plan is not None and named:
         raise ConfigurationError(f"plan '{plan}' came without an encoder whose layers it chooses; add --from")
     scratch = Ladder(models or FROM_SCRATCH, protocol or DEFAULT_PROTOCOL, SEEDS_FROM_SCRATCH)
-    unaided = named or from_scratch or (encoder is None and not task.starts_from_encoders)
-    if teacher is not None and unaided:
+    without_encoder = named or from_scratch or (encoder is None and not task.starts_from_encoders)
+    if teacher is not None and without_encoder:
         raise ConfigurationError(
             f"teacher '{teacher}' came without a student of the ladder; add --from, or teach every model that is "
             f"trained with teacher={teacher}"
         )
-    if unaided:
+    if without_encoder:
         return scratch if models is None or from_scratch else _as_named(models, scratch, protocol)
-    chosen, note = encoder or DEFAULT_ENCODER, ""
+    encoder_name, note = encoder or DEFAULT_ENCODER, ""
     try:
-        rungs = _rungs(chosen, plan, teacher)
+        rungs = _rungs(encoder_name, plan, teacher)
     except UnavailableError as error:
         if encoder is not None or plan is not None:
             raise
         note = f"without MiniLM, which makes the better models: {error}"
-        chosen = SMALL_ENCODER
-        rungs = _rungs(chosen, None, teacher)
+        encoder_name = SMALL_ENCODER
+        rungs = _rungs(encoder_name, None, teacher)
     others = [name for name in models or () if name not in rungs]
     several = getattr(task.data_config, "problem_type", None) is not None
-    source = find_encoder(chosen, any_family=True)
+    source = find_encoder(encoder_name, any_family=True)
     # SetFit's package reads an encoder of transformers.
-    peer = None if several or source.is_foreign or source.is_adapted else _peer(chosen)
-    taught = {"name": TAUGHT_WORDS, "preset": "linear-tuned", TEACHER: teacher or model_name(chosen)}
+    peer = None if several or source.is_foreign or source.is_adapted else _peer(encoder_name)
+    taught = {"name": TAUGHT_WORDS, "preset": "linear-tuned", TEACHER: teacher or model_name(encoder_name)}
     peer = None if peer in others else peer
     return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED, note, peer=peer, taught=taught)
 
 
 def _peer(encoder: str) -> Entry:
-    known = next((name for name, keys in PEERS.items() if keys[ENCODER] == encoder), None)
-    return known or {"name": _derived(encoder, "setfit"), ENCODER: encoder, METHOD: "setfit"}
+    peer = next((name for name, keys in PEERS.items() if keys[ENCODER] == encoder), None)
+    return peer or {"name": _derived(encoder, "setfit"), ENCODER: encoder, METHOD: "setfit"}
 
 
-def _derived(encoder: str, how: str) -> str:
+def _derived(encoder: str, suffix: str) -> str:
     """The name of a model that is made of an encoder, which may be a folder of any name."""
-    return f"{plain_name(model_name(encoder), 59 - len(how)) or 'encoder'}-{how}"
+    return f"{plain_name(model_name(encoder), 59 - len(suffix)) or 'encoder'}-{suffix}"
 
 
 def _as_named(models: Sequence[Entry], scratch: Ladder, protocol: str | None) -> Ladder:
-    """Models of the user; where all that are trained start from an encoder, they are fine-tuned as it is."""
-    resolved = [resolve_model(each) for each in models]
+    """Ladder of the user's models; if all trained ones start from an encoder, they are fine-tuned by its protocol."""
+    resolved = [resolve_model(model) for model in models]
     trained = {name: ENCODER in overrides for name, overrides in resolved if control_of(name, overrides) is None}
     if protocol is not None or not any(trained.values()):
         return scratch

@@ -1,4 +1,4 @@
-"""Studies carried out and reported: their runs, the page, the tables, and the run to take."""
+"""Executes and reports studies: their runs, the page, the tables, and the recommended run."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME, RECORDS_NAME, HISTORY_NAME
 
 
 def say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequence[str], reporter: Reporter) -> None:
-    """Says how far the study is, and what was chosen for it."""
+    """Prints the progress of the study, and notes on its choices."""
     done = [run for run in planned if run.state == "done"]
     for run in done:
-        # Of a worker that was ended between its record and its end.
+        # A worker that was killed right after it wrote its record leaves this file.
         (run.folder / PROGRESS_NAME).unlink(missing_ok=True)
     # Encoders and controls read with tokenizers of their own.
     configs = [run.config for run in planned if not run.config.is_control]
@@ -92,25 +92,25 @@ def time_side_by_side(
 ) -> str | None:
     """Times all models and exports of a study in one process, in turns, unless that was done for exactly these.
 
-    Runs train side by side, so what each could measure of itself would depend on its neighbours. Packed runs have no
-    model: they keep the times that they have. Returns why it failed, in one line; none if it did not.
+    Runs train side by side, so times that each measures itself would depend on its neighbours. Packed runs have no
+    model: they keep their earlier times. Returns the reason of a failure in one line, else None.
     """
-    present = read_latency_file(output) or StudyLatency()
-    here = [run.name for run in runs if _has_model(run)]
-    packed = {run.name for run in runs}.difference(here)
-    names = {"runs": here, "exports": [name for name in exports if (output / EXPORTS_NAME / name).is_dir()]}
-    if untimed := len(packed.difference(present.runs)):
+    earlier = read_latency_file(output) or StudyLatency()
+    with_model = [run.name for run in runs if _has_model(run)]
+    packed = {run.name for run in runs}.difference(with_model)
+    names = {"runs": with_model, "exports": [name for name in exports if (output / EXPORTS_NAME / name).is_dir()]}
+    if untimed := len(packed.difference(earlier.runs)):
         reporter.say(f"not timed: {untimed} packed {'run' if untimed == 1 else 'runs'}, of which there is no model")
-    if not here and not names["exports"]:
+    if not with_model and not names["exports"]:
         return None
-    timed = (name.removesuffix(WITH_EXITS) for name in (*present.runs, *present.exports))
-    if {name for name in timed if name.partition("/")[0] not in packed} == {*here, *names["exports"]}:
+    timed = (name.removesuffix(WITH_EXITS) for name in (*earlier.runs, *earlier.exports))
+    if {name for name in timed if name.partition("/")[0] not in packed} == {*with_model, *names["exports"]}:
         return None
     exported = f" and {len(names['exports'])} exports" if names["exports"] else ""
-    reporter.say(f"timing {len(here)} runs{exported} side by side")
+    reporter.say(f"timing {len(with_model)} runs{exported} side by side")
     threads = machine.threads or available_cores()
-    asked = "recurra.study.timing:time_all", str(output), names, present.times_of(packed)
-    ended = workers.call(*asked, machine=machine, threads=threads)
+    call_arguments = "recurra.study.timing:time_all", str(output), names, earlier.times_of(packed)
+    ended = workers.call(*call_arguments, machine=machine, threads=threads)
     if not ended.code:
         return None
     reason = f"the models could not be timed side by side ({ended.reason})"
@@ -122,7 +122,7 @@ def refuse_folder_of_another(name: str, output: Path) -> None:
     """Refuses a folder of another study, or with something else; a study may grow in its own (more seeds or models).
 
     Raises:
-        StorageError: If it is one; nothing is touched then.
+        StorageError: If it is such a folder; nothing is touched then.
     """
     path = output / SPEC_NAME
     if in_study(path):
@@ -133,19 +133,19 @@ def refuse_folder_of_another(name: str, output: Path) -> None:
         raise StorageError(f"'{output}' is not empty and not a study of ours; choose another --output")
 
 
-# A larger file of a user's is not read once more to show some of its rows.
+# A larger file of the user is not read again to show some of its rows.
 LARGEST_LOOKED_AT = 2**26
-# Seconds of a run within which it is trained once more without being asked.
+# A run that took fewer seconds is trained once more without a request.
 QUICK_S = 60.0
 
 
 @dataclass(frozen=True)
 class BestRun:
-    """The run to take if nothing else is asked.
+    """The recommended run.
 
     Attributes:
-        folder: Where it lies: of a file of a user the model that was trained once more, if it was.
-        seed: Of the seeds of its model the one that did best on the rows that choose the epoch, never on test rows.
+        folder: Its folder, or that of the final run if the model was trained once more.
+        seed: The seed that did best on the rows that choose the epoch; test rows are not used.
     """
 
     model: str
@@ -160,13 +160,13 @@ class BestRun:
 
 @dataclass(frozen=True, repr=False)
 class StudyResult:
-    """What a study gave.
+    """Result of a study.
 
     Attributes:
         report: The HTML file, if there is at least one record.
-        shown: What every table of the report is made from.
-        timing_error: Why models could not be timed side by side; none if they were, or were not to be.
-        ships: What rows the model was trained on that this folder hands out; empty if nothing is known.
+        shown: Summary from which every table of the report is made.
+        timing_error: Why models could not be timed side by side; None if they were, or were not to be timed.
+        ships: Text on the training rows of the model that predict and export take; empty if unknown.
     """
 
     output: Path
@@ -179,7 +179,7 @@ class StudyResult:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Plain values behind every table, for ``--json``; folders of runs as a reader here may open them."""
+        """Plain values behind every table, for ``--json``; folders of runs as they can be opened here."""
         values = plain(self.shown)
         folders = {outcome.config.run_id: outcome.folder for outcome in self.outcomes}
         for table in values["tables"]:
@@ -190,21 +190,21 @@ class StudyResult:
 
     @property
     def commands(self) -> list[str]:
-        """What to type to use the recommended model; nothing if none is, or its record is packed."""
+        """Commands that use the recommended model; none if there is no such model, or its record is packed."""
         with contextlib.suppress(RunError):
             path = shlex.quote(str(self.best_path))
             command, argument = task(self.shown.task).usage
-            said = [f"recurra {command} {path} {argument}"]
+            commands = [f"recurra {command} {path} {argument}"]
             if command == "predict":
                 exported = shlex.quote(str(Path("exports", self.output.name)))
-                said += [f"recurra predict {path} --input new.csv --output labels.csv"]
-                said += [f"recurra export {path} --output {exported}"]
-            return said
+                commands += [f"recurra predict {path} --input new.csv --output labels.csv"]
+                commands += [f"recurra export {path} --output {exported}"]
+            return commands
         return []
 
     @property
     def best_path(self) -> Path:
-        """What stands for the recommended run wherever one is wanted: the study's folder, if it has one table.
+        """Path that stands for the recommended run in commands: the study's folder, if it has one table.
 
         Raises:
             RunError: If none can be recommended, or its record is packed.
@@ -244,9 +244,9 @@ class StudyResult:
         if advice.choice is None:
             raise RunError(f"no run of '{self.output}' can be recommended: {advice.why.rstrip('.')}")
         model = next(model for model in table.models if model.label == advice.choice)
-        of_model = {run.run_id for run in model.runs}
-        done = [(each.record, each) for each in self.outcomes if each.record is not None]
-        _, outcome = max((pair for pair in done if pair[0].run_id in of_model), key=lambda pair: _merit(pair[0]))
+        run_ids = {run.run_id for run in model.runs}
+        done = [(candidate.record, candidate) for candidate in self.outcomes if candidate.record is not None]
+        _, outcome = max((pair for pair in done if pair[0].run_id in run_ids), key=lambda pair: _merit(pair[0]))
         return model.label, advice.why, outcome
 
     @property
@@ -258,7 +258,7 @@ class StudyResult:
         return results_text(self.shown, self._lines())
 
     def _lines(self) -> list[str]:
-        """What is said under the results."""
+        """Lines under the results."""
         lines = [f"failed: {outcome.config.run_id}: {outcome.error}" for outcome in self.failed_runs]
         lines += [f"audit failed: {name}" for name in self.failed_audits]
         with contextlib.suppress(RunError):
@@ -267,7 +267,7 @@ class StudyResult:
 
     @property
     def unmet_limits(self) -> list[str]:
-        """Of each table in which no model stays within the limits: which comes nearest."""
+        """For each table in which no model stays within the limits: which model comes nearest."""
         recommended = [table.recommended for table in self.shown.tables if table.recommended is not None]
         return [advice.why.rstrip(".") for advice in recommended if advice.choice is None]
 
@@ -294,12 +294,12 @@ class StudyResult:
 
 
 def _has_model(run: Path) -> bool:
-    """Whether a finished run lies on disk with its model: of a packed one there is the record alone."""
+    """Whether a finished run is on disk with its model; of a packed run there is only the record."""
     return (run / RECORD_NAME).is_file()
 
 
 def _merit(record: AnyRecord) -> tuple[float, float]:
-    """How well a run did on the rows that chose its epoch, by what chose it; of equals the lowest seed is first."""
+    """Result of a run on the rows that chose its epoch, by the measure that chose it; the lower seed wins a tie."""
     best = next((epoch for epoch in record.training.history if epoch.epoch == record.training.best_epoch), None)
     if best is None:
         return 0.0, -record.seed
@@ -343,9 +343,9 @@ def run_and_report(
     planned = plan_study(spec, output)
     refuse_untrusted(planned)
     refuse_unheard_texts(run.config for run in planned)
-    # A record of an export that cannot be trusted is told before anything is started.
-    asked = plan_exports(spec, output, planned)
-    for request in {item.request.format: item.request for item in asked if item.state != "done"}.values():
+    # A record of an export that cannot be trusted is reported before anything starts.
+    planned_exports = plan_exports(spec, output, planned)
+    for request in {item.request.format: item.request for item in planned_exports if item.state != "done"}.values():
         find_format(request.format).check_packages()
     pending = [run.config for run in planned if run.state != "done"]
     if pending:
@@ -354,13 +354,13 @@ def run_and_report(
     threads = threads_of(machine, available_cores(), at_once).threads
     modules = dict.fromkeys(module for run in pending for module in task_of_data(run.data).training_modules(run))
     with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, list(modules)) as pool:
-        said = preflight(pending, data)
+        check_notes = preflight(pending, data)
         if cluster is not None and pending:
             cluster.check()
         with FolderLock(output):
             refuse_folder_of_another(spec.name, output)
             write_text(output / SPEC_NAME, write_yaml(spec.plain()))
-            say_what_comes(spec, planned, [note, *said], reporter)
+            say_what_comes(spec, planned, [note, *check_notes], reporter)
             expected: Expectation | str | None = None
             if estimate and pending and not reporter.quiet:
                 reporter.say("estimating how long each model takes")
@@ -370,7 +370,7 @@ def run_and_report(
             untimed = replace(machine, latency=False)
             executor: Executor
             if cluster is None:
-                tell = partial(_told, spec, expected)
+                tell = partial(_run_message, spec, expected)
                 executor = LocalExecutor(output, replace(untimed, threads=threads), pool, reporter=reporter, tell=tell)
             else:
                 executor = RayExecutor(output, untimed, workers, cluster, reporter=reporter)
@@ -381,24 +381,24 @@ def run_and_report(
             ]
             missing = [item for item in plan_exports(spec, output, outcomes) if item.state in ("to do", "failed")]
             make_exports(missing, output, machine, reporter, pool)
-            models = [each for each in outcomes if each.record is not None and each.record.model.kind != ANSWERS]
+            models = [run for run in outcomes if run.record is not None and run.record.model.kind != ANSWERS]
             timing_error = None
             if models and machine.latency:
-                made = [item.key for item in plan_exports(spec, output, outcomes) if item.state == "done"]
+                exported = [item.key for item in plan_exports(spec, output, outcomes) if item.state == "done"]
                 folders = [outcome.folder for outcome in models]
-                timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=made)
+                timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=exported)
     ship = partial(_ship, final=final, data=data, reporter=reporter)
     return _report(spec, output, outcomes, ship, command=command, data=data, timing_error=timing_error)
 
 
-def _told(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome) -> str:
+def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome) -> str:
     """The headline of a run, and how long the others will take."""
     left = expected.note(outcome) if isinstance(expected, Expectation) else ""
     return "; ".join(filter(None, [_headline(spec, outcome), left]))
 
 
 def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter: Reporter) -> str:
-    """Trains the recommended model once more where that is wanted; says what rows the model has that ships."""
+    """Trains the recommended model once more if wanted; returns a text on the training rows of the model to use."""
     try:
         label, _, judged = result.judged
     except RunError:
@@ -407,31 +407,31 @@ def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter:
     if len(result.shown.tables) != 1 or not isinstance(record, LabelRunRecord):
         return ""
     counts = {name: split.rows for name, split in record.data.splits.items()}
-    train, kept, rows = counts.get("train", 0), counts.get(record.data.selection_split, 0), sum(counts.values())
+    train, selection, rows = counts.get("train", 0), counts.get(record.data.selection_split, 0), sum(counts.values())
     folds = record.config["data"].get("folds") or 1
-    which = "The model judged" if folds == 1 else f"The model of one of {folds} folds (the figures are of all)"
-    which += f", trained on {train:,} of {rows:,} rows"
+    sentence = "The model judged" if folds == 1 else f"The model of one of {folds} folds (the figures are of all)"
+    sentence += f", trained on {train:,} of {rows:,} rows"
     if not gains_rows(judged.config):
-        return "" if folds == 1 else f"{which}."
-    took = record.training.wall_s if record.wall_s is None else record.wall_s
+        return "" if folds == 1 else f"{sentence}."
+    took_s = record.training.wall_s if record.wall_s is None else record.wall_s
     if final_run(judged.config, result.output) is None:
-        if not (took < QUICK_S if final is None else final):
-            about = duration(took * (rows - kept) / max(1, train))
-            more = "" if final is False else f" --final trains it once more on test rows too, in about {about}."
-            return f"{which}.{more}"
+        if not (took_s < QUICK_S if final is None else final):
+            estimate = duration(took_s * (rows - selection) / max(1, train))
+            more = "" if final is False else f" --final trains it once more on test rows too, in about {estimate}."
+            return f"{sentence}.{more}"
         note = _how_judged(result, label, train)
-        made, why = train_again(judged.config, note, result.output, data.machine, reporter)
-        if made is None:
-            return f"{which}: it could not be trained once more ({why})."
-    before = "the one judged here" if folds == 1 else f"those judged here, one of each of {folds} folds,"
+        final_record, reason = train_again(judged.config, note, result.output, data.machine, reporter)
+        if final_record is None:
+            return f"{sentence}: it could not be trained once more ({reason})."
+    earlier = "the one judged here" if folds == 1 else f"those judged here, one of each of {folds} folds,"
     return (
-        f"The same, trained once more on {rows - kept:,} rows, test rows among them; {before} had {train:,}. "
-        f"The other {kept:,} rows make its probabilities and thresholds."
+        f"The same, trained once more on {rows - selection:,} rows, test rows among them; {earlier} had {train:,}. "
+        f"The other {selection:,} rows make its probabilities and thresholds."
     )
 
 
 def _how_judged(result: StudyResult, label: str, train: int) -> str:
-    """What the judged model was found to be worth, for the card of the one that ships; of folds over all of them."""
+    """Quality of the judged model, for the card of the final model; over all folds if there are several."""
     table = result.shown.tables[0]
     model = next(model for model in table.models if model.label == label)
     measure, split = table.judged_by, table.headline_split
@@ -443,7 +443,7 @@ def _how_judged(result: StudyResult, label: str, train: int) -> str:
 
 
 def _headline(spec: StudySpec, outcome: Outcome) -> str:
-    """What a run is worth by what the study is judged by, and what it took."""
+    """Result of a run by the measure of the study, and its time."""
     record = outcome.record
     if record is None:
         return f"failed: {outcome.error}"
@@ -479,7 +479,7 @@ def report_study(
 def report_records(
     folder: Path, output: Path | None = None, *, command: str, by_length: bool = False, data_root: Path | None = None
 ) -> StudyResult:
-    """Writes the report of the records in a folder of a study, be they packed, and of nothing that may be missing.
+    """Writes the report of the records in a study's folder, packed or not; missing runs are not mentioned.
 
     Raises:
         CheckpointError: If a record cannot be trusted.
@@ -489,7 +489,7 @@ def report_records(
     outcomes = [Outcome(RunConfig.parse(record.config), run, record) for run, record in records]
     spec = load_study(study_file_of(folder) or folder / SPEC_NAME)
     runs, summary = _summarise(spec, folder, outcomes, StudyData(Machine(data_root)), by_length)
-    return _written(StudyResult(output or folder, outcomes, None, summary), spec, runs, command)
+    return _write_report(StudyResult(output or folder, outcomes, None, summary), spec, runs, command)
 
 
 def _report(
@@ -507,12 +507,12 @@ def _report(
     runs, summary = _summarise(spec, output, outcomes, data, by_length)
     judged = StudyResult(output, outcomes, None, summary, exports, timing_error)
     ships = ship(judged)
-    result = _written(replace(judged, ships=ships if judged.commands else ""), spec, runs, command)
+    result = _write_report(replace(judged, ships=ships if judged.commands else ""), spec, runs, command)
     _keep_best(result)
     return result
 
 
-def _written(result: StudyResult, spec: StudySpec, runs: Sequence[LoadedRun], command: str) -> StudyResult:
+def _write_report(result: StudyResult, spec: StudySpec, runs: Sequence[LoadedRun], command: str) -> StudyResult:
     """Writes report, figures and tables, if there is a run to report."""
     if len(result.failed_runs) == len(result.outcomes):
         return result
@@ -522,7 +522,7 @@ def _written(result: StudyResult, spec: StudySpec, runs: Sequence[LoadedRun], co
 
 
 def _keep_best(result: StudyResult) -> None:
-    """Writes down which run is recommended; of several tables, as of several data sets, none is."""
+    """Writes down which run is recommended; with several tables, as of several data sets, none is."""
     try:
         best = result.best if result.best_path == result.output else None
     except RunError:
@@ -538,7 +538,7 @@ def _keep_best(result: StudyResult) -> None:
 def _summarise(
     spec: StudySpec, folder: Path, outcomes: Sequence[Outcome], data: StudyData, by_length: bool
 ) -> tuple[list[LoadedRun], Summary]:
-    """The finished runs of a study, and what a report of them shows."""
+    """The finished runs of a study, and the summary for their report."""
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     texts, fingerprint = _own_texts(spec, data)
     records = {outcome.folder: outcome.record for outcome in outcomes if outcome.record is not None}
@@ -557,9 +557,9 @@ def _summarise(
 
 
 def _own_texts(spec: StudySpec, data: StudyData) -> tuple[dict[str, dict[str, str]], str]:
-    """Texts of a user's only file, as they stand in it, by split and identity, and the fingerprint of these data.
+    """Texts of a user's only file, as the file has them, by split and identity, and the fingerprint of these data.
 
-    Of other data there is nothing; of folds no fingerprint: every split has all texts.
+    Empty for other data; folds have no fingerprint, because every split has all texts.
     """
     config = spec.data[0]
     path = Path(config.name)
@@ -569,7 +569,7 @@ def _own_texts(spec: StudySpec, data: StudyData) -> tuple[dict[str, dict[str, st
         return {}, ""
     try:
         dataset = data.rows(config)
-        files = {name: own for name in ("validation", "test") if (own := getattr(config, name)) is not None}
+        files = {name: file for name in ("validation", "test") if (file := getattr(config, name)) is not None}
         written = {name: texts_as_written(files.get(name, config.name), config) for name in {"", *files}}
     except RecurraError:
         return {}, ""
@@ -581,6 +581,6 @@ def _own_texts(spec: StudySpec, data: StudyData) -> tuple[dict[str, dict[str, st
     }
     if config.cross_validated:
         # Every row of the file is a test row of one fold.
-        every = {row: text for of_split in texts.values() for row, text in of_split.items()}
-        return dict.fromkeys(texts, every), ""
+        all_texts = {row: text for split_texts in texts.values() for row, text in split_texts.items()}
+        return dict.fromkeys(texts, all_texts), ""
     return texts, dataset.fingerprint
