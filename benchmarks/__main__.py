@@ -47,7 +47,7 @@ PRESETS = ("baseline", "recurrent")
 
 
 def main() -> int:
-    """Measures, prints, and writes the JSON. A missed target is told in the table and is no failure of the command."""
+    """Measures, prints, and writes the JSON. A missed target is shown in the table and does not fail the command."""
     options = _options()
     start = time.perf_counter()
     measures: list[Measure] = []
@@ -60,13 +60,13 @@ def main() -> int:
         setting = Setting(folder, tuple(options.presets), options.threads, options.quick, *runs, options.data_root)
         for part in options.only:
             _say(f"{part} ...")
-            found: list[Measure] = importlib.import_module(PARTS[part]).measure(setting)
-            measures += found
-            for cells in render.rows({"measures": [measure.plain() for measure in found]}):
+            part_measures: list[Measure] = importlib.import_module(PARTS[part]).measure(setting)
+            measures += part_measures
+            for cells in render.rows({"measures": [measure.plain() for measure in part_measures]}):
                 _say("  " + " | ".join(cells))
             report = _report(options, measures, source, time.perf_counter() - start)
             if options.json is not None:
-                # After every part: what was measured survives a part that fails or is stopped.
+                # After every part, so that figures survive a part that fails or is stopped.
                 write_json(options.json, report)
     _print(report)
     return 0

@@ -27,18 +27,18 @@ LONGEST_SLICE_S = 600
 # Between the interrupt and the kill.
 PATIENCE_S = 30
 NO_DEVICE = "no accelerator is found (torch.cuda.is_available() is false); --any-device runs the steps on what is there"
-# Exit codes of a study that is finished: the second says that an audit failed, which some studies are there to show.
+# Exit codes of a finished study; 3 means that an audit failed, which some studies exist to show.
 FINISHED = (0, 3)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do; it is done once it has ended with one of ``finished``.
+    """One step; it is done once it has ended with an exit code in ``finished``.
 
     Attributes:
-        name: Of the step, and of what it leaves.
-        command: Behind the interpreter; ``{output}`` stands for the step's folder.
-        finished: Exit codes.
+        name: Name of the step, its folder and its log.
+        command: Arguments of the interpreter; ``{output}`` stands for the step's folder.
+        finished: Exit codes of a step that is done.
     """
 
     name: str
@@ -65,10 +65,10 @@ STEPS = (
 
 
 def run_slice(steps: Sequence[Step], output: Path, seconds: float) -> list[str]:
-    """Does what is missing, in its order, until the time is over.
+    """Runs the missing steps, in their order, until the time is over.
 
     Returns:
-        Names of the steps that are missing still.
+        Names of the steps that are still missing.
     """
     end = time.monotonic() + seconds
     for step in steps:
@@ -84,7 +84,7 @@ def _stamp(output: Path, step: Step) -> Path:
 
 
 def _advance(step: Step, output: Path, seconds: float) -> bool:
-    """Starts a step and waits for so long; whether it may go on with the next: this one is done, or has failed."""
+    """Runs a step for at most ``seconds``; returns whether it ended by itself, so that the next one may start."""
     folder = output / step.name
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *(word.replace("{output}", str(folder)) for word in step.command)]
@@ -125,7 +125,7 @@ def _tell(line: str) -> None:
 
 
 def chosen(names: str) -> list[Step]:
-    """The steps that are named, with commas, in their own order; all if none is."""
+    """The steps that are named, with commas, in the order of `STEPS`; all if none is named."""
     known = {step.name: step for step in STEPS}
     wanted = [name for name in names.split(",") if name]
     unknown = [name for name in wanted if name not in known]

@@ -29,7 +29,7 @@ from recurra.models.presets import forward_flops, language_flops, preset
 from recurra.tasks.run_folder import accelerator_name
 
 MIB = 2**20
-# Preset, rows, tokens of a training batch. Language models are told by their loss over all positions.
+# Preset, rows and tokens of a training batch. Presets ``crt-*`` are language models.
 TRAINING = (("baseline", 16, 128), ("baseline", 256, 128), ("recurrent", 16, 128), ("recurrent", 256, 128),
             ("crt-tiny", 8, 128), ("crt-tiny", 128, 128), ("crt-deep", 2, 1024), ("crt-deep", 16, 1024))  # fmt: skip
 FORWARD = (("baseline", 1, 128), ("baseline", 256, 128), ("recurrent", 1, 128), ("recurrent", 256, 128))
@@ -45,8 +45,8 @@ def build(name: str) -> tuple[RecurraConfig, Any]:
 
 def flops(config: RecurraConfig, name: str, rows: int, tokens: int) -> float:
     """Operations of a forward pass over a batch."""
-    one = language_flops(config, tokens, with_exits=True) if name.startswith("crt") else forward_flops(config, tokens)
-    return rows * one
+    count = language_flops(config, tokens, with_exits=True) if name.startswith("crt") else forward_flops(config, tokens)
+    return rows * count
 
 
 def seconds(call: Callable[[], object], device: torch.device, *, budget_s: float) -> float:
@@ -55,14 +55,14 @@ def seconds(call: Callable[[], object], device: torch.device, *, budget_s: float
     for _ in range(3):
         call()
     wait()
-    taken: list[float] = []
+    times: list[float] = []
     end = time.perf_counter() + budget_s
-    while len(taken) < 5 or (len(taken) < 50 and time.perf_counter() < end):
+    while len(times) < 5 or (len(times) < 50 and time.perf_counter() < end):
         start = time.perf_counter()
         call()
         wait()
-        taken.append(time.perf_counter() - start)
-    return median(taken)
+        times.append(time.perf_counter() - start)
+    return median(times)
 
 
 def product_rate(device: torch.device, size: int, precision: str, budget_s: float) -> float:
@@ -106,16 +106,16 @@ def forward_pass(name: str, rows: int, tokens: int, precision: str, *, device: t
 
 
 def paths(device: torch.device, precisions: list[str], rate: float, *, quick: bool, budget_s: float) -> list[Any]:
-    """One line a path and precision; a path that does not fit in memory says so."""
+    """One line per path and precision; a path that fails, for example for lack of memory, has its error."""
     lines = []
-    for what, measure, passes, settings in (
+    for path, measure, passes, settings in (
         ("training step", training_step, 3, QUICK_TRAINING if quick else TRAINING),
         ("forward", forward_pass, 1, QUICK_FORWARD if quick else FORWARD),
     ):
         for name, rows, tokens in settings:
             for precision in precisions:
                 line: dict[str, Any] = {
-                    "path": what,
+                    "path": path,
                     "model": name,
                     "rows": rows,
                     "tokens": tokens,
@@ -125,15 +125,15 @@ def paths(device: torch.device, precisions: list[str], rate: float, *, quick: bo
                     torch.cuda.empty_cache()
                     torch.cuda.reset_peak_memory_stats()
                 try:
-                    taken = measure(name, rows, tokens, precision, device=device, budget_s=budget_s)
+                    elapsed_s = measure(name, rows, tokens, precision, device=device, budget_s=budget_s)
                 except (RuntimeError, ValueError) as error:
                     line["error"] = str(error).splitlines()[0]
                 else:
                     operations = passes * flops(preset(name), name, rows, tokens)
                     line |= {
-                        "ms": 1e3 * taken,
-                        "tokens_a_second": rows * tokens / taken,
-                        "share_of_products": operations / taken / rate,
+                        "ms": 1e3 * elapsed_s,
+                        "tokens_a_second": rows * tokens / elapsed_s,
+                        "share_of_products": operations / elapsed_s / rate,
                     }
                     if device.type == "cuda":
                         line["peak_mib"] = torch.cuda.max_memory_allocated() / MIB

@@ -1,4 +1,4 @@
-"""A browser without a window, and a server of plain files, for what an export does in a page."""
+"""Starts a browser without a window and a server of plain files, to measure an export in a page."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ARGUMENTS = [
 
 
 def find_browser() -> str | None:
-    """Where a browser lies, if there is one."""
+    """Path of a browser; None if none is installed."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 @contextlib.contextmanager
 def started(path: str) -> Iterator[Any]:
-    """A browser that is ended afterwards."""
+    """Starts a browser and closes it afterwards."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
@@ -40,12 +40,12 @@ def started(path: str) -> Iterator[Any]:
 
 class _Silent(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a folder's files, without headers of their own."""
+    """Serves the files of a folder without further headers; yields the address."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Silent, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"

@@ -73,13 +73,13 @@ def measure(dataset: TextDataset) -> dict[str, dict[str, float]]:
         ),
         "linear-tuned": lambda: _decide(fit_tuned(train.texts, train.labels, num_labels=count)),
     }
-    found = {}
+    results = {}
     for name, fit in fits.items():
         start = time.perf_counter()
         predict = fit()
         seconds = time.perf_counter() - start
-        found[name] = {"accuracy": float((predict(test.texts) == test.labels).mean()), "seconds": seconds}
-    return {**found, "rows": {"train": len(train), "test": len(test), "classes": count}}
+        results[name] = {"accuracy": float((predict(test.texts) == test.labels).mean()), "seconds": seconds}
+    return {**results, "rows": {"train": len(train), "test": len(test), "classes": count}}
 
 
 def _decide(model: LinearModel) -> Callable[[Sequence[str]], Any]:
@@ -92,18 +92,18 @@ def main() -> int:
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
-    found = {}
+    results = {}
     print("accuracy (seconds of a fit)               peer SVM   linear     linear-tuned   tuned less peer, points")
     with tempfile.TemporaryDirectory(prefix="recurra-bench-") as folder:
         for name, dataset in data_sets(options.data_root, Path(folder)):
-            found[name] = measure(dataset)
-            cells = [f"{found[name][key]['accuracy']:.3f} ({found[name][key]['seconds']:.1f})" for key in _ORDER]
-            print(f"{name:<36} {cells[0]:>12} {cells[1]:>12} {cells[2]:>14} {_behind(found[name]):>+10.1f}", flush=True)
-    gaps = [_behind(each) for each in found.values()]
+            results[name] = measure(dataset)
+            cells = [f"{results[name][key]['accuracy']:.3f} ({results[name][key]['seconds']:.1f})" for key in _ORDER]
+            print(f"{name:<36} {cells[0]:>12} {cells[1]:>12} {cells[2]:>14} {_gap(results[name]):>+10.1f}", flush=True)
+    gaps = [_gap(result) for result in results.values()]
     print(f"mean {np.mean(gaps):+.2f} points, lowest {min(gaps):+.1f} (wanted: at least -0.3, none below -1)")
     if options.json:
         record = {
-            "measures": found,
+            "measures": results,
             "code": code_record().model_dump(mode="json"),
             "environment": environment_record(threads=1, precision="fp32").model_dump(mode="json"),
         }
@@ -114,8 +114,8 @@ def main() -> int:
 _ORDER = ("peer", "linear", "linear-tuned")
 
 
-def _behind(each: dict[str, dict[str, float]]) -> float:
-    return 100 * (each["linear-tuned"]["accuracy"] - each["peer"]["accuracy"])
+def _gap(result: dict[str, dict[str, float]]) -> float:
+    return 100 * (result["linear-tuned"]["accuracy"] - result["peer"]["accuracy"])
 
 
 if __name__ == "__main__":

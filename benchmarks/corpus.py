@@ -1,6 +1,6 @@
 """The rows that are timed: SST-2 where the data root has it, else rows of the same lengths, made up.
 
-What was prepared lies in a folder, because every competitor runs in a process of its own and reads it there.
+The prepared corpus is in a folder, because every competitor reads it in a process of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Corpus:
     """A prepared corpus.
 
     Attributes:
-        folder: Where it lies: ``train.safetensors``, ``test.safetensors``, ``texts.json``, ``tokenizer/``.
+        folder: Its folder: ``train.safetensors``, ``test.safetensors``, ``texts.json``, ``tokenizer/``.
         source: What the rows are, for the table.
     """
 
@@ -74,7 +74,7 @@ def prepare(data_root: Path | None, folder: Path) -> Corpus:
 
 
 def read(folder: Path) -> Corpus:
-    """Takes up a prepared corpus."""
+    """Opens a prepared corpus."""
     return Corpus(folder, (folder / "source.txt").read_text(encoding="utf-8"))
 
 
@@ -91,11 +91,11 @@ def _real(data_root: Path | None, folder: Path) -> str:
 
 
 def _made_up(folder: Path) -> str:
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     words = [f"word{index}" for index in range(VOCAB_SIZE - len(SPECIAL_TOKENS))]
     vocabulary = {piece: index for index, piece in enumerate([*SPECIAL_TOKENS, *words])}
     tokenizer = as_transformers(wordpiece(vocabulary))
-    encoded = {"train": _rows(lengths.TRAIN, vocabulary, dice), "test": _rows(lengths.TEST, vocabulary, dice)}
+    encoded = {"train": _rows(lengths.TRAIN, vocabulary, rng), "test": _rows(lengths.TEST, vocabulary, rng)}
     rows = encoded["test"]
     first_word = len(SPECIAL_TOKENS)
     texts = [" ".join(words[token - first_word] for token in rows[i]["input_ids"][1:-1]) for i in range(len(rows))]
@@ -103,14 +103,14 @@ def _made_up(folder: Path) -> str:
     return MADE_UP
 
 
-def _rows(counts: tuple[int, ...], vocabulary: dict[str, int], dice: np.random.Generator) -> EncodedSplit:
-    of_rows = dice.permutation(np.repeat(np.arange(len(counts)), counts))
-    offsets = np.concatenate([[0], np.cumsum(of_rows)]).astype(np.int64)
-    # Words as frequent as in a language: the n-th as 1 / n.
+def _rows(counts: tuple[int, ...], vocabulary: dict[str, int], rng: np.random.Generator) -> EncodedSplit:
+    row_lengths = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+    offsets = np.concatenate([[0], np.cumsum(row_lengths)]).astype(np.int64)
+    # Word frequencies as in a language: the n-th word has weight 1 / n.
     weights = 1 / np.arange(1, lengths.REACHED + 1)
-    input_ids = dice.choice(lengths.REACHED, size=int(offsets[-1]), p=weights / weights.sum()) + len(SPECIAL_TOKENS)
+    input_ids = rng.choice(lengths.REACHED, size=int(offsets[-1]), p=weights / weights.sum()) + len(SPECIAL_TOKENS)
     input_ids[offsets[:-1]], input_ids[offsets[1:] - 1] = vocabulary["[CLS]"], vocabulary["[SEP]"]
-    labels = dice.integers(0, 2, len(of_rows))
+    labels = rng.integers(0, 2, len(row_lengths))
     return EncodedSplit(input_ids=input_ids.astype(np.int32), offsets=offsets, labels=labels)
 
 

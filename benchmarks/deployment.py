@@ -128,12 +128,12 @@ def measure(setting: Setting) -> list[Measure]:
     with setting.competitors(jobs) as competitors:
         for index in range(-1, count):
             # The first chunk comes twice; the first time warms up.
-            for variant, found in _round(competitors, max(index, 0)).items():
+            for variant, chunk_figures in _round(competitors, max(index, 0)).items():
                 if index >= 0:
-                    single[variant] += found["single_ms"]
-                    batch[variant].append(found["batch_s"])
-                size_mib = found.get("size_mib", size_mib) if variant == OURS else size_mib
-                exits = found if variant == EXITS else exits
+                    single[variant] += chunk_figures["single_ms"]
+                    batch[variant].append(chunk_figures["batch_s"])
+                size_mib = chunk_figures.get("size_mib", size_mib) if variant == OURS else size_mib
+                exits = chunk_figures if variant == EXITS else exits
     latency = {variant: float(np.median(values)) for variant, values in single.items()}
     rate = {variant: SENTENCES / CHUNKS / float(np.median(values)) for variant, values in batch.items()}
     quickest = min((PLAIN, FUSED), key=lambda variant: latency[variant])

@@ -43,32 +43,32 @@ States = npt.NDArray[np.float32]
 
 def kept(states: States, whole: States) -> float:
     """Mean cosine of centred states ``(texts, hidden)`` with those of the whole encoder."""
-    one, two = states - states.mean(0), whole - whole.mean(0)
-    return float(((one * two).sum(1) / (np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1))).mean())
+    small, large = states - states.mean(0), whole - whole.mean(0)
+    return float(((small * large).sum(1) / (np.linalg.norm(small, axis=1) * np.linalg.norm(large, axis=1))).mean())
 
 
 def frozen_accuracy(
     train: States, labels: npt.NDArray[Any], test: States, wanted: npt.NDArray[Any], rows: int
 ) -> float:
     """Mean accuracy of a logistic regression over draws of rows, half of them of each label."""
-    found = []
+    scores = []
     for draw in range(_DRAWS[rows]):
         order = np.random.default_rng(draw).permutation(len(labels))
         chosen = np.concatenate([order[labels[order] == label][: rows // 2] for label in (0, 1)])
         model = make_pipeline(StandardScaler(), LogisticRegression(C=0.05, max_iter=2000))
-        found.append(model.fit(train[chosen], labels[chosen]).score(test, wanted))
-    return float(np.mean(found))
+        scores.append(model.fit(train[chosen], labels[chosen]).score(test, wanted))
+    return float(np.mean(scores))
 
 
 def fine_tuned_accuracy(encoder: str, corpus: str, rows: int, data_root: Path, seed: int) -> float:
     """Test accuracy of one training by the protocol for so many rows."""
     with tempfile.TemporaryDirectory() as folder:
-        given = ["--model", encoder, "--data", corpus, "--protocol", PROTOCOLS[rows], "--output", f"{folder}/run"]
-        given += [f"data.rows_per_label={rows // 2}", "--data-root", str(data_root), "--threads", "1", "--quiet"]
-        given += ["--seed", str(seed)]
+        arguments = ["--model", encoder, "--data", corpus, "--protocol", PROTOCOLS[rows], "--output", f"{folder}/run"]
+        arguments += [f"data.rows_per_label={rows // 2}", "--data-root", str(data_root), "--threads", "1", "--quiet"]
+        arguments += ["--seed", str(seed)]
         # What a training prints is not a result of this command.
         with contextlib.redirect_stdout(sys.stderr):
-            if recurra(["train", *given, "--precision", "bf16"]) != 0:
+            if recurra(["train", *arguments, "--precision", "bf16"]) != 0:
                 raise SystemExit(1)
         return float(read_record(Path(folder) / "run").metrics["test"].accuracy)
 
@@ -76,7 +76,7 @@ def fine_tuned_accuracy(encoder: str, corpus: str, rows: int, data_root: Path, s
 def judge(
     names: Sequence[str], of: str, data_root: Path, *, seeds: Sequence[int], reporter: Reporter
 ) -> list[dict[str, Any]]:
-    """One row a corpus and encoder, fine-tuned with each seed, and one of the encoder that they were made of."""
+    """One row per corpus and encoder, fine-tuned with each seed, and one for the encoder that they were made of."""
     results = []
     for corpus in CORPORA:
         splits = load_dataset(DataConfig(name=corpus), data_root).splits
@@ -84,18 +84,18 @@ def judge(
         order = np.random.default_rng(0).permutation(len(train))
         labels = train.labels[order]
         pool = np.concatenate([order[labels == label][: max(PROTOCOLS) // 2] for label in (0, 1)])
-        tested = np.random.default_rng(1).permutation(len(test))[:TEST_ROWS]
+        test_rows = np.random.default_rng(1).permutation(len(test))[:TEST_ROWS]
         whole: States | None = None
         for name in dict.fromkeys([of, *names]):
             source = find_encoder(name)
-            states = mean_states(source, [test.texts[row] for row in tested], reporter)
-            learned = mean_states(source, [train.texts[row] for row in pool], reporter)
+            states = mean_states(source, [test.texts[row] for row in test_rows], reporter)
+            train_states = mean_states(source, [train.texts[row] for row in pool], reporter)
             whole = states if whole is None else whole
             result: dict[str, Any] = {"corpus": corpus, "encoder": name, "kept": kept(states, whole)}
             result["mib"] = sum(path.stat().st_size for path in source.folder.iterdir() if path.is_file()) / 2**20
             for rows in PROTOCOLS:
                 result[f"frozen_{rows}"] = frozen_accuracy(
-                    learned, train.labels[pool], states, test.labels[tested], rows
+                    train_states, train.labels[pool], states, test.labels[test_rows], rows
                 )
                 if seeds and name in names:
                     tuned = [fine_tuned_accuracy(name, corpus, rows, data_root, seed) for seed in seeds]
@@ -122,14 +122,14 @@ def main() -> int:
     parser.add_argument("--fine-tune", type=int, nargs="+", default=[], metavar="SEED", help="once with each seed")
     options = parser.parse_args()
     try:
-        found = judge(
+        results = judge(
             options.encoders, options.of, options.data_root, seeds=options.fine_tune, reporter=Reporter(quiet=True)
         )
     except RecurraError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
     if options.output is not None:
-        write_json(options.output, found)
+        write_json(options.output, results)
     return 0
 
 

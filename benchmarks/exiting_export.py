@@ -44,32 +44,32 @@ def train(name: str, folder: Path, threads: int) -> str:
     run = folder / "classifier-with-exits"
     command = [sys.executable, "-m", "recurra", "train", "--model", name, "--data", "sst2", "--output", str(run)]
     command += ["--threads", str(threads), "--no-latency", "--quiet", *_TRAINED_WITH]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunError(f"the classifier with exits was not trained: {done.stderr.strip()[-300:]}")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RunError(f"the classifier with exits was not trained: {process.stderr.strip()[-300:]}")
     return str(run)
 
 
 def check_shape(run: str, name: str) -> None:
-    """Refuses a run that is not of the preset's shape: it would be held against another BERT than is said.
+    """Refuses a run that is not of the preset's shape: it would be compared with a BERT of another shape.
 
     Raises:
-        ConfigurationError: What differs.
+        ConfigurationError: With the key that differs.
     """
     path = Path(run) / "model" / "config.json"
     if not path.is_file():
         raise ConfigurationError(f"--classifier '{run}' is not a run folder; give one that was trained with exits")
-    own, wanted = read_json(path), preset(name)
+    config, wanted = read_json(path), preset(name)
     for key in _SHAPE:
-        if own.get(key) != getattr(wanted, key):
+        if config.get(key) != getattr(wanted, key):
             raise ConfigurationError(
-                f"--classifier '{run}' has {key} {own.get(key)}, the preset '{name}' has {getattr(wanted, key)}; "
+                f"--classifier '{run}' has {key} {config.get(key)}, the preset '{name}' has {getattr(wanted, key)}; "
                 "give a run of that shape"
             )
 
 
 def calibrated(run: str, folder: Path, *, threads: int, batch_size: int) -> Classifier:
-    """Exports a run in int8 into a folder and reads it; texts stop early by the rule that it carries, if it does."""
+    """Exports a run in int8 into a folder and reads it; texts stop early if it carries an exit rule."""
     root = os.environ.get("RECURRA_DATA_ROOT")
     export_run(Path(run), folder, ExportOptions("onnx", "int8", data_root=Path(root) if root else None))
     classifier = Classifier.from_export(folder, threads=threads, batch_size=batch_size)
@@ -79,7 +79,7 @@ def calibrated(run: str, folder: Path, *, threads: int, batch_size: int) -> Clas
 
 
 def describe(classifier: Classifier, texts: Sequence[str]) -> dict[str, Any]:
-    """Says what its rule keeps on the rows that chose it, and how many recurrences the timed texts take by it."""
+    """Agreement of its exit rule on the rows that chose it, and the mean recurrences of the timed texts."""
     record = classifier.calibration
     if record is None or record.exit_rule is None:
         return {"agreement": None}
@@ -94,15 +94,15 @@ def lines(
     """The rows of the table; none if no threshold kept the labels.
 
     Args:
-        about: What `describe` says.
+        about: Result of `describe`.
         name: The preset.
         latency: Milliseconds of a text alone, by competitor.
         rate: Texts a second in batches, by competitor.
-        peers: Those to be held against; of each measure the best counts.
+        peers: Competitors; for each measure the best one counts.
     """
     if about["agreement"] is None:
         return []
-    kept = (
+    subject = (
         f"int8 export with exits that keep {about['agreement']:.1%} of labels on {about['rows']:,} rows, "
         f"{about['recurrences']:.2f} recurrences a text"
     )
@@ -110,7 +110,7 @@ def lines(
     common: dict[str, Any] = {"part": "deployment", "preset": name, "ours_name": EXITS, "result_unit": "x"}
     return [
         Measure(
-            title=f"{kept}: batch 1, against ONNX Runtime int8 of that BERT", ours=latency[EXITS],
+            title=f"{subject}: batch 1, against ONNX Runtime int8 of that BERT", ours=latency[EXITS],
             other_name=quickest, other=latency[quickest], unit="ms a text",
             result=latency[quickest] / latency[EXITS], target=TARGET, **common,
         ),

@@ -44,12 +44,12 @@ def build(job: Job) -> Callable[[int], Any]:
         return lambda _: _choose(run)
     if variant in (GREEDY, DRAFTS):
         return _greedy(job, run, DRAFT_AFTER if variant == DRAFTS else None)
-    model, asked = run.model, {}
+    model, options = run.model, {}
     if variant == GPT2:
         config = language_models.gpt2_of_equal_flops(model.config, job.steps, training=False)
         model = GPT2LMHeadModel(config).eval()
     if variant == EXITS:
-        asked = {"exit_rule": ConfidenceRule.constant(float(threshold))}
+        options = {"exit_rule": ConfidenceRule.constant(float(threshold))}
     ids = run.batches(BATCH)[0]
 
     def call(index: int) -> None:
@@ -62,7 +62,7 @@ def build(job: Job) -> Callable[[int], Any]:
             min_new_tokens=job.steps,
             max_new_tokens=job.steps,
             pad_token_id=0,
-            **asked,
+            **options,
         )
 
     return call
@@ -84,11 +84,11 @@ def _choose(run: LanguageSubject) -> dict[str, Any]:
     chosen = run.choose(BOUND, "confidence")
     config = run.model.config
     theirs = language_models.gpt2_of_equal_flops(config, 256, training=False)
-    found = {"context": config.max_position_embeddings, "shape": f"{theirs.n_layer} x {theirs.n_embd}", "rule": None}
+    result = {"context": config.max_position_embeddings, "shape": f"{theirs.n_layer} x {theirs.n_embd}", "rule": None}
     if isinstance(chosen.rule, ConfidenceRule):
         judged = run.judge(chosen.rule)
-        found |= {"rule": chosen.rule.start, "full": judged.full, "exits": judged.exits, "split": judged.split}
-    return found
+        result |= {"rule": chosen.rule.start, "full": judged.full, "exits": judged.exits, "split": judged.split}
+    return result
 
 
 def measure(setting: Setting) -> list[Measure]:
@@ -138,15 +138,15 @@ def _drafts(setting: Setting, tokens: int) -> list[Measure]:
     with setting.competitors(jobs) as competitors:
         # The first prompt comes twice; the first time warms up.
         for turn in range(-1, setting.sized(BATCH, 1)):
-            said = {name: competitor.call(max(turn, 0)) for name, competitor in competitors.items()}
-            if said[GREEDY]["value"]["tokens"] != said[DRAFTS]["value"]["tokens"]:
+            results = {name: competitor.call(max(turn, 0)) for name, competitor in competitors.items()}
+            if results[GREEDY]["value"]["tokens"] != results[DRAFTS]["value"]["tokens"]:
                 raise RuntimeError(f"with drafts the text of prompt {turn} is another")
             if turn < 0:
                 continue
-            for name, one in said.items():
-                times[name].append(one["ms"] / len(one["value"]["tokens"]))
-            drafted += said[DRAFTS]["value"]["drafted"]
-            accepted += said[DRAFTS]["value"]["accepted"]
+            for name, result in results.items():
+                times[name].append(result["ms"] / len(result["value"]["tokens"]))
+            drafted += results[DRAFTS]["value"]["drafted"]
+            accepted += results[DRAFTS]["value"]["accepted"]
     rates = {name: 1e3 / statistics.median(values) for name, values in times.items()}
     return [
         Measure(

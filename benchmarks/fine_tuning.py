@@ -83,15 +83,15 @@ def measure(setting: Setting) -> list[Measure]:
     """Measures each preset, in turns, on three draws of rows."""
     results: list[Measure] = []
     steps, draws = setting.sized(100, 3), setting.sized(3, 2)
-    # On a processor without bf16 ours has one precision.
-    held: list[tuple[str, str, str, float | None]] = [
+    # On a processor without bf16, our model has one precision.
+    comparisons: list[tuple[str, str, str, float | None]] = [
         (OURS, BERT, "a whole training against the stock Trainer with BERT of equal shape", 3.0),
         (OURS, BY_LENGTH, "the same, grouped by length and in our precision", 1.9),
         (OURS, LOOP, "the same, a plain loop with our batches", 1.5),
     ]
     if OURS != OURS_FP32:
-        held.append((OURS_FP32, BERT, "ours in FP32, against the stock Trainer", None))
-    names = list(dict.fromkeys([ours for ours, *_ in held] + [other for _, other, *_ in held]))
+        comparisons.append((OURS_FP32, BERT, "ours in FP32, against the stock Trainer", None))
+    names = list(dict.fromkeys([ours for ours, *_ in comparisons] + [other for _, other, *_ in comparisons]))
     for name in setting.presets:
         jobs = {
             variant: setting.job("fine-tuning", variant, name, steps, keep_memory=variant.startswith("recurra"))
@@ -113,6 +113,6 @@ def measure(setting: Setting) -> list[Measure]:
                 result_unit="x",
                 target=target,
             )
-            for ours, other, title, target in held
+            for ours, other, title, target in comparisons
         ]
     return results

@@ -47,19 +47,19 @@ def build(job: Job) -> Callable[[int], dict[str, float]]:
         for batch in (batches[0], batches[-1]):
             engine.model(**batch)
         seconds = np.full(len(batches), np.inf)
-        large, own = [], []
+        square_rates, own_rates = [], []
         for _ in range(job.steps):
             for index, batch in enumerate(batches):
                 start = time.perf_counter()
                 engine.model(**batch)
                 seconds[index] = min(seconds[index], time.perf_counter() - start)
                 if index % 8 == 0:
-                    large.append(2 * SQUARE**3 / _timed(lambda: square @ square))
-                    own.append(shapes["operations"] / _timed(shapes["run"]))
+                    square_rates.append(2 * SQUARE**3 / _timed(lambda: square @ square))
+                    own_rates.append(shapes["operations"] / _timed(shapes["run"]))
         return {
             "forward": sum(operations) / float(seconds.sum()) / 1e9,
-            "square": float(np.median(large)) / 1e9,
-            "own": float(np.median(own)) / 1e9,
+            "square": float(np.median(square_rates)) / 1e9,
+            "own": float(np.median(own_rates)) / 1e9,
         }
 
     return call

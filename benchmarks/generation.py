@@ -37,17 +37,17 @@ class SomeStop(ExitRule):
     name: ClassVar[str] = "some"
 
     def decide(self, logits: Tensor, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
-        """A number from 0 to 1 that is all but drawn, and the same for the same logits."""
+        """Compares a number from 0 to 1 that seems random, but is the same for the same logits."""
         return mean_of_rows(confidence(logits), counted) * 1e6 % 1 < STOPPING
 
     def describe(self) -> str:
-        """Says it."""
+        """Names the share."""
         return f"{STOPPING:.0%} at each exit"
 
 
 def build(job: Job) -> Callable[[int], int]:
     """Returns a call that generates ``job.steps`` tokens; the call's number is that of rows less one."""
-    asked: dict[str, Any] = {"use_cache": job.variant != UNCACHED}
+    options: dict[str, Any] = {"use_cache": job.variant != UNCACHED}
     context = PROMPT + job.steps
     if job.variant == GPT2:
         model = language_models.gpt2(job.preset, job.steps, training=False, max_position_embeddings=context)
@@ -55,24 +55,24 @@ def build(job: Job) -> Callable[[int], int]:
         model = language_models.ours(job.preset, max_position_embeddings=context)
     model.eval()
     if job.variant == EXITS:
-        asked["exit_rule"] = SomeStop()
-    dice = torch.Generator().manual_seed(0)
-    prompts = torch.randint(1, model.config.vocab_size, (BATCH, PROMPT), generator=dice)
+        options["exit_rule"] = SomeStop()
+    rng = torch.Generator().manual_seed(0)
+    prompts = torch.randint(1, model.config.vocab_size, (BATCH, PROMPT), generator=rng)
 
     def call(index: int) -> int:
         ids = prompts[: index + 1]
         tokens = job.steps
         with decoding(model):
-            said = model.generate(
+            output = model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
                 min_new_tokens=tokens,
                 max_new_tokens=tokens,
                 pad_token_id=0,
-                **asked,
+                **options,
             )
-        return int(said.shape[1])
+        return int(output.shape[1])
 
     return call
 
@@ -81,17 +81,17 @@ def _time(
     setting: Setting, name: str, variants: list[str], *, rows: int, tokens: int, turns: int = 3
 ) -> dict[str, float]:
     """Milliseconds of generating, the median of each variant's turns."""
-    jobs = {each: setting.job("generation", each, name, tokens, keep_memory=True) for each in variants}
+    jobs = {variant: setting.job("generation", variant, name, tokens, keep_memory=True) for variant in variants}
     with setting.competitors(jobs) as competitors:
-        for each in variants:
+        for variant in variants:
             # Without cache it takes long enough to need no warming up.
-            if each != UNCACHED:
-                competitors[each].call(rows - 1)
-        times: dict[str, list[float]] = {each: [] for each in variants}
+            if variant != UNCACHED:
+                competitors[variant].call(rows - 1)
+        times: dict[str, list[float]] = {variant: [] for variant in variants}
         for _ in range(setting.sized(turns, 1)):
-            for each in variants:
-                times[each].append(competitors[each].call(rows - 1)["ms"])
-    return {each: sorted(values)[len(values) // 2] for each, values in times.items()}
+            for variant in variants:
+                times[variant].append(competitors[variant].call(rows - 1)["ms"])
+    return {variant: sorted(values)[len(values) // 2] for variant, values in times.items()}
 
 
 def measure(setting: Setting) -> list[Measure]:
@@ -105,7 +105,7 @@ def _against_gpt2(setting: Setting, name: str, tokens: int) -> list[Measure]:
     lines = []
     for rows in (1, BATCH):
         times = _time(setting, name, [CACHED, EXITS, GPT2], rows=rows, tokens=tokens)
-        rates = {each: rows * tokens / (ms / 1e3) for each, ms in times.items()}
+        rates = {variant: rows * tokens / (ms / 1e3) for variant, ms in times.items()}
         common: dict[str, Any] = {"part": "generation", "preset": name, "unit": "tokens a second", "result_unit": "x"}
         gpt2 = _gpt2(name, tokens)
         lines += [

@@ -77,11 +77,11 @@ def write_rows(path: Path, novels: Sequence[tuple[str, list[str]]], rows: int, w
         writer.writerow(("text", "label"))
         left, start = rows, 0
         while left:
-            able = [(label, text) for label, text in novels if len(text) >= start + words][:left]
-            if not able:
+            usable = [(label, text) for label, text in novels if len(text) >= start + words][:left]
+            if not usable:
                 raise RuntimeError(f"the novels have no {rows:,} texts of {words} words; give a lower --most")
-            writer.writerows((" ".join(text[start : start + words]), label) for label, text in able)
-            left, start = left - len(able), start + words
+            writer.writerows((" ".join(text[start : start + words]), label) for label, text in usable)
+            left, start = left - len(usable), start + words
     return path
 
 
@@ -146,7 +146,7 @@ class Growth:
         return str(path)
 
     def measure(self) -> Iterator[Grown]:
-        """Each figure as it comes, the quick ones first."""
+        """Yields each figure once it is measured, the quick ones first."""
         yield from self.reports()
         linear, encoder = self._models()
         for model, name, most in ((linear, "linear-tuned", self.most), (encoder, "MiniLM, int8", self.most // 10)):
@@ -177,15 +177,15 @@ class Growth:
 
     def _models(self) -> tuple[str, str]:
         """Exports of a linear model and of a tuned encoder, trained on a thousand rows."""
-        made = []
+        exports = []
         options = ["--folds", "1", "--no-latency", "--no-estimate", "--quiet", "max_epochs=1"]
         for model, more in (("linear-tuned", []), ("minilm", ["--format", "onnx", "--precision", "int8"])):
             runs, export = str(self.folder / f"runs-{model}"), str(self.folder / f"export-{model}")
             rows = self.rows(_share(self.most, 1_000))
             run(["compare", rows, "--models", model, "--output", runs, "--max-length", "512", *options], self.root)
             run(["export", runs, "--output", export, *more, "--quiet"], self.root)
-            made.append(export)
-        return made[0], made[1]
+            exports.append(export)
+        return exports[0], exports[1]
 
     def _predict(self, model: str, name: str, by: str, size: int, *, rows: int, words: int = WORDS) -> Grown:
         source = self.rows(rows, words)
@@ -202,12 +202,12 @@ class Growth:
         if models == "minilm":
             arguments += ["max_epochs=1", "--precision", "bf16"]
         seconds, mib = run(arguments, self.root)
-        told = "one pass of MiniLM" if models == "minilm" else models.replace(",", " and ")
-        return Grown(f"compare, {told}", by, size, rows, seconds, mib)
+        label = "one pass of MiniLM" if models == "minilm" else models.replace(",", " and ")
+        return Grown(f"compare, {label}", by, size, rows, seconds, mib)
 
 
 def _apart(write: Callable[..., None], *arguments: object) -> None:
-    """Writes in a process of its own: what this one holds would count as memory of those that it starts."""
+    """Writes in a process of its own, because memory of this process would count for those that it starts."""
     writer = get_context("spawn").Process(target=write, args=arguments)
     writer.start()
     writer.join()
@@ -226,7 +226,7 @@ def _share(most: int, part: int) -> int:
 
 def tables(measures: Sequence[dict[str, Any]]) -> str:
     """A Markdown table for each thing that grows."""
-    by_axis = {by: [each for each in measures if each["by"] == by] for by in AXES}
+    by_axis = {by: [figure for figure in measures if figure["by"] == by] for by in AXES}
     return "\n".join(_table(lines, by) for by, lines in by_axis.items() if lines)
 
 
@@ -234,16 +234,16 @@ def _table(measures: Sequence[dict[str, Any]], by: str) -> str:
     heading = "tokens a text" if by == "tokens" else by
     lines = [f"| command | {heading} | time | against the line before | memory |", "| --- | ---: | ---: | --- | ---: |"]
     before: dict[str, Any] = {}
-    for each in measures:
+    for entry in measures:
         grown = ""
-        if before.get("command") == each["command"]:
-            factor, times = each["size"] / before["size"], each["seconds"] / before["seconds"]
+        if before.get("command") == entry["command"]:
+            factor, times = entry["size"] / before["size"], entry["seconds"] / before["seconds"]
             grown = f"{times:.1f} x the time for {factor:g} x"
-        command = each["command"] + (f", {each['rows']:,} rows" if by == "tokens" else "")
+        command = entry["command"] + (f", {entry['rows']:,} rows" if by == "tokens" else "")
         lines.append(
-            f"| {command} | {each['size']:,} | {number(each['seconds'])} s | {grown} | {number(each['mib'])} MiB |"
+            f"| {command} | {entry['size']:,} | {number(entry['seconds'])} s | {grown} | {number(entry['mib'])} MiB |"
         )
-        before = each
+        before = entry
     return "\n".join(lines) + "\n"
 
 
@@ -251,9 +251,9 @@ def draw(measures: Sequence[dict[str, Any]], folder: Path) -> None:
     """Draws seconds by what grows, both logarithmic: a straight line of slope one grows as fast as its size."""
     for by in AXES:
         lines: dict[str, list[drawing.Point]] = {}
-        for each in measures:
-            if each["by"] == by:
-                lines.setdefault(each["command"], []).append(drawing.Point(each["size"], each["seconds"]))
+        for figure in measures:
+            if figure["by"] == by:
+                lines.setdefault(figure["command"], []).append(drawing.Point(figure["size"], figure["seconds"]))
         if not lines:
             continue
         points = [point for line in lines.values() for point in line]
@@ -289,15 +289,15 @@ def main() -> int:
         return 0
     if options.data_root is None:
         parser.error("give --data-root DIR, or --render FILE")
-    found: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="recurra-bench-growth-") as folder:
         growth = Growth(Path(folder), options.data_root.absolute(), options.most)
-        for each in growth.reports() if options.runs else growth.measure():
-            found.append(asdict(each))
-            print(f"{each.command}, {each.size:,} {each.by}: {each.seconds:.1f} s, {each.mib:.0f} MiB", flush=True)
+        for grown in growth.reports() if options.runs else growth.measure():
+            figures.append(asdict(grown))
+            print(f"{grown.command}, {grown.size:,} {grown.by}: {grown.seconds:.1f} s, {grown.mib:.0f} MiB", flush=True)
             if options.json:
                 record = {
-                    "measures": found,
+                    "measures": figures,
                     "code": code_record().model_dump(mode="json"),
                     "environment": environment_record(threads=1, precision="mixed").model_dump(mode="json"),
                 }

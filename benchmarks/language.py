@@ -44,8 +44,8 @@ def build(job: Job) -> Callable[[int], Any]:
         model.activation_checkpointing_enable()
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
-    dice = torch.Generator().manual_seed(0)
-    ids = torch.randint(1, model.config.vocab_size, (ROWS, tokens), generator=dice)
+    rng = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, model.config.vocab_size, (ROWS, tokens), generator=rng)
     before = peak_memory_mib()
 
     def step(_: int) -> float:
@@ -79,7 +79,7 @@ def _loss_peak(name: str, tokens: int) -> dict[str, float]:
 
 def _steps(setting: Setting, name: str, variants: list[str], width: int) -> dict[str, float]:
     """Milliseconds a step on rows of ``width`` tokens."""
-    jobs = {each: setting.job("language", each, name, width, keep_memory=True) for each in variants}
+    jobs = {variant: setting.job("language", variant, name, width, keep_memory=True) for variant in variants}
     with setting.competitors(jobs) as competitors:
         return in_turns(competitors, 1, setting.sized(5, 1), warmup=setting.sized(4, 1))
 
@@ -102,7 +102,7 @@ def measure(setting: Setting) -> list[Measure]:
     for precision in ("fp32", "bf16")[: setting.sized(2, 1)]:
         names = [f"{kind} {precision}" for kind in (OURS, GPT2, GPT2_FUSED, CHECKPOINTED)]
         times = _steps(setting, name, names, width)
-        mine, other, fused, checkpointed = (tokens / (times[each] / 1e3) for each in names)
+        mine, other, fused, checkpointed = (tokens / (times[variant] / 1e3) for variant in names)
         batch = f"{ROWS} x {width} tokens, {precision}"
         common: dict[str, Any] = {"part": "language", "preset": name, "unit": "tokens a second", "result_unit": "x"}
         results += [
@@ -119,35 +119,35 @@ def measure(setting: Setting) -> list[Measure]:
                 other_name="recurra", other=mine, result=checkpointed / mine, **common,
             ),
         ]  # fmt: skip
-    kept, plain = (_peak(setting, name, f"{kind} fp32", width) for kind in (CHECKPOINTED, OURS))
+    checkpointed_mib, plain = (_peak(setting, name, f"{kind} fp32", width) for kind in (CHECKPOINTED, OURS))
     results.append(
         Measure(
             "language",
             "activation checkpointing: peak of two steps beyond model and optimiser",
             name,
             CHECKPOINTED,
-            kept,
+            checkpointed_mib,
             "without",
             plain,
             "MiB",
             # In the quick mode nothing may be added at all.
-            100 * kept / max(plain, 1.0),
+            100 * checkpointed_mib / max(plain, 1.0),
             "%",
         )
     )
     loss = setting.sized(LOSS_TOKENS, 8)
-    found = ask(setting.job("language", f"{LOSS} fp32", LOSS_PRESET, loss))
+    loss_memory = ask(setting.job("language", f"{LOSS} fp32", LOSS_PRESET, loss))
     results.append(
         Measure(
             "language",
             f"peak memory of the loss, forward and backward, {LOSS_ROWS} x {loss} tokens, FP32",
             LOSS_PRESET,
             "all heads",
-            found["ours_mib"],
+            loss_memory["ours_mib"],
             "all logits of all heads (by count)",
-            found["logits_mib"],
+            loss_memory["logits_mib"],
             "MiB",
-            100 * found["ours_mib"] / found["logits_mib"],
+            100 * loss_memory["ours_mib"] / loss_memory["logits_mib"],
             "%",
             target=100.0,
             at_most=True,

@@ -21,19 +21,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("files", nargs="+", type=Path, help="one text a line; the name of a file is its label")
-    given = parser.parse_args()
+    options = parser.parse_args()
     labels: dict[str, list[str]] = {}
-    for path in given.files:
+    for path in options.files:
         for line in path.read_text(encoding="utf-8").split("\n"):
             if text := " ".join(line.split()):
                 labels.setdefault(text, []).append(path.stem)
-    rows = [(text, of_text[-1]) for text, of_text in labels.items()]
+    rows = [(text, text_labels[-1]) for text, text_labels in labels.items()]
     random.Random(12345).shuffle(rows)
     rows = [(text, label) for text, label in rows[_CHOSEN_ON:] if len({*labels[text]}) == 1]
     for number in range(_SPLITS):
         first = number * (_TRAIN + _TEST)
         for ending, size in (("", _TRAIN), ("-test", _TEST)):
-            with Path(f"{given.name}-{number}{ending}.csv").open("w", encoding="utf-8", newline="") as stream:
+            with Path(f"{options.name}-{number}{ending}.csv").open("w", encoding="utf-8", newline="") as stream:
                 csv.writer(stream).writerows([("text", "label"), *rows[first : first + size]])
             first += size
 

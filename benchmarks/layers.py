@@ -108,7 +108,7 @@ def measure(setting: Setting) -> list[Measure]:
     results = [
         Measure(
             part="layers",
-            title=f"LayerNorm's time over RMSNorm's, {what}",
+            title=f"LayerNorm's time over RMSNorm's, {subject}",
             preset="recurrent",
             ours_name="RMSNorm",
             ours=times[f"rms{suffix}"],
@@ -118,20 +118,20 @@ def measure(setting: Setting) -> list[Measure]:
             result=times[f"layer{suffix}"] / times[f"rms{suffix}"],
             result_unit="x",
         )
-        for suffix, what in (("", "the norm alone"), (" step", "the whole training step"))
+        for suffix, subject in (("", "the norm alone"), (" step", "the whole training step"))
     ]
     lengths = LENGTHS if not setting.quick else LENGTHS[:2]
-    grown = {
+    by_kind = {
         kind: {tokens: ask(setting.job("layers", kind, "recurrent", tokens)) for tokens in lengths}
         for kind in (FUSED, EXPLICIT)
     }
     long = [tokens for tokens in lengths if tokens >= FITTED_FROM] or lengths
-    for unit, what in (("mib", "memory"), ("ms", "time")):
-        for kind, by_tokens in grown.items():
+    for unit, subject in (("mib", "memory"), ("ms", "time")):
+        for kind, by_tokens in by_kind.items():
             results.append(
                 Measure(
                     part="layers",
-                    title=f"exponent of {what} from {long[0]:,} to {long[-1]:,} tokens, {kind}",
+                    title=f"exponent of {subject} from {long[0]:,} to {long[-1]:,} tokens, {kind}",
                     preset="recurrent",
                     ours_name=f"{long[-1]:,} tokens",
                     ours=by_tokens[long[-1]][unit],

@@ -50,7 +50,7 @@ PEER_ROUNDS = 3
 
 @dataclass
 class Tally:
-    """What the clients of one phase saw."""
+    """Answers that the clients of one phase got."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: dict[int, list[float]] = field(default_factory=dict)
@@ -80,8 +80,8 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received += data
-        head, found, rest = self.received.partition(b"\r\n\r\n")
-        if not found or self.answer is None or self.answer.done():
+        head, separator, rest = self.received.partition(b"\r\n\r\n")
+        if not separator or self.answer is None or self.answer.done():
             return
         lower = head.lower()
         start = lower.index(b"content-length:") + len(b"content-length:")
@@ -116,19 +116,19 @@ class Client(asyncio.Protocol):
 
 
 async def work(client: Client, bodies: Sequence[bytes], texts: int, end: float, *, tally: Tally, seed: int) -> None:
-    """Asks one question after the other until the time is over."""
-    dice = random.Random(seed)
+    """Sends one request after the other until the time is over."""
+    rng = random.Random(seed)
     while time.monotonic() < end:
         started = time.monotonic()
         try:
-            status, _ = await client.ask("POST", "/v1/classify", dice.choice(bodies))
+            status, _ = await client.ask("POST", "/v1/classify", rng.choice(bodies))
         except OSError:
             tally.broken += 1
             client.close()
             continue
         tally.note(status, time.monotonic() - started, texts)
         if status == 429:
-            # A client that is turned away comes back, but not in a circle without end.
+            # A client that is turned away waits before it comes back.
             await asyncio.sleep(0.05)
     client.close()
 
@@ -170,9 +170,9 @@ def engine_rate(folder: Path, texts: Sequence[str], seconds: float, threads: int
         rates: list[float] = []
         classifier.predict_proba(texts[:size])
         end = time.monotonic() + seconds / len(BATCH_SIZES)
-        dice = random.Random(0)
+        rng = random.Random(0)
         while time.monotonic() < end or not rates:
-            batch = dice.choices(texts, k=size)
+            batch = rng.choices(texts, k=size)
             started = time.monotonic()
             classifier.predict_proba(batch)
             rates.append(time.monotonic() - started)
@@ -244,8 +244,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 def request_bodies(options: argparse.Namespace, texts: Sequence[str]) -> list[bytes]:
-    dice = random.Random(1)
-    return [json.dumps({"text": dice.choices(texts, k=options.texts)}).encode() for _ in range(512)]
+    rng = random.Random(1)
+    return [json.dumps({"text": rng.choices(texts, k=options.texts)}).encode() for _ in range(512)]
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def overloaded(options: argparse.Namespace, bodies: Sequence[bytes], room: int) -> tuple[Tally, float]:
-    """More clients than a server's queue has room for: what is accepted, what is not, and how long it takes after."""
+    """Sends more than a server's queue has room for; returns the tally, and the seconds until it accepts again."""
     process, where, _ = start(options, "--max-waiting-texts", str(room))
     try:
         tally = asyncio.run(phase(where, bodies, options.texts, OVERLOAD * options.clients, options.seconds))

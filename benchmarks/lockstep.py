@@ -21,7 +21,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Job:
-    """What a competitor does.
+    """Job of a competitor.
 
     Attributes:
         workload: Name in `benchmarks.worker.WORKLOADS`.
@@ -68,10 +68,10 @@ class Competitor:
         )
 
     def call(self, index: int) -> dict[str, Any]:
-        """Lets it do call ``index``; returns ``ms`` and ``value``.
+        """Runs call ``index`` in the process; returns ``ms`` and ``value``.
 
         Raises:
-            RuntimeError: If it died; what it said stands on standard error.
+            RuntimeError: If the process died; its messages are on standard error.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{index}\n")

@@ -47,21 +47,21 @@ def sentences(text: str) -> list[str]:
 
 def rows_by_split(folder: Path) -> dict[str, list[tuple[str, str, str]]]:
     """Text, period and address of the rows of each split; every address is in one split."""
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     addresses = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     chosen: dict[str, list[tuple[str, str, str]]] = {split: [] for split in SPLITS}
     seen: set[str] = set()
     for name, years in PERIODS.items():
-        own = [address for address in addresses if address["year"] in years]
-        cuts = np.cumsum([*SPLITS.values()])[:-1] * len(own) // sum(SPLITS.values())
-        for split, members in zip(SPLITS, np.split(dice.permutation(len(own)), cuts), strict=True):
+        period_addresses = [address for address in addresses if address["year"] in years]
+        cuts = np.cumsum([*SPLITS.values()])[:-1] * len(period_addresses) // sum(SPLITS.values())
+        for split, members in zip(SPLITS, np.split(rng.permutation(len(period_addresses)), cuts), strict=True):
             pool = []
-            for address in (own[index] for index in members):
+            for address in (period_addresses[index] for index in members):
                 new = [text for text in dict.fromkeys(sentences(address["text"])) if text.lower() not in seen]
                 seen.update(text.lower() for text in new)
                 pool += [(text, name, f"{address['year']} {address['name']}") for text in new]
-            chosen[split] += [pool[index] for index in dice.choice(len(pool), SPLITS[split], replace=False)]
-    return {split: [rows[index] for index in dice.permutation(len(rows))] for split, rows in chosen.items()}
+            chosen[split] += [pool[index] for index in rng.choice(len(pool), SPLITS[split], replace=False)]
+    return {split: [rows[index] for index in rng.permutation(len(rows))] for split, rows in chosen.items()}
 
 
 if __name__ == "__main__":

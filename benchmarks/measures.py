@@ -18,16 +18,16 @@ class Measure:
     Attributes:
         part: The part that measured it, as named on the command line.
         title: What was measured.
-        preset: Of which model.
+        preset: Preset of the model.
         ours_name: What ``ours`` is.
         ours: Our figure, in ``unit``.
         other_name: What ``other`` is.
-        other: The figure it is held against, in ``unit``.
+        other: The figure that it is compared with, in ``unit``.
         unit: Unit of both.
         result: The figure that is judged.
         result_unit: ``x`` (how many times) or ``%``.
-        target: What it must reach; none if it is printed only.
-        aim: What we would like.
+        target: Value that it must reach; None if it is only printed.
+        aim: Desired value.
         at_most: Whether ``target`` is an upper bound.
     """
 
@@ -47,7 +47,7 @@ class Measure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; none without one."""
+        """Whether the target is met; None without one."""
         if self.target is None:
             return None
         return self.result <= self.target if self.at_most else self.result >= self.target
@@ -59,7 +59,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all parts share.
+    """Settings that all parts share.
 
     Attributes:
         corpus: Folder of the prepared corpus.

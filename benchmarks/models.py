@@ -13,12 +13,12 @@ from recurra.models.inference import default_device, has_bf16
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import preset
 
-# What an expert takes of floats here: emulated, bf16 is many times slower than FP32.
+# The float precision that an expert takes here: emulated bf16 is many times slower than FP32.
 FASTEST = "bf16" if has_bf16(default_device()) else "fp32"
 
 
 def ours(name: str) -> RecurraForSequenceClassification:
-    """A preset, or the shape of an encoder at hand, with fresh weights: what they are does not change the time."""
+    """A preset, or the shape of an encoder at hand, with fresh weights, whose values do not change the time."""
     if name in ENCODER_NAMES:
         return RecurraForSequenceClassification(RecurraConfig(**find_encoder(name).shape()))
     return RecurraForSequenceClassification(preset(name))
@@ -27,7 +27,7 @@ def ours(name: str) -> RecurraForSequenceClassification:
 def bert(name: str, labels: dict[int, str] | None = None) -> Any:
     """BERT with the preset's width, heads, inner width and as many layers as the preset applies; fresh weights.
 
-    Of a packaged encoder it is that encoder's own shape.
+    For a packaged encoder it has that encoder's own shape.
     """
     packaged = name in PACKAGED
     config = BertConfig.from_pretrained(find_encoder(name).folder) if packaged else bert_of_equal_shape(preset(name))

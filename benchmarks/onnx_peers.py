@@ -1,4 +1,4 @@
-"""What an int8 export is held against: BERT as ONNX Runtime's own tools make it, and a large whole-number product."""
+"""Peers of an int8 export: BERT as ONNX Runtime's own tools make it, and a large whole-number product."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ SQUARE = 2048
 
 def write_bert(model: Any, folder: Path, *, fused: bool) -> None:
     """Writes BERT as an int8 ``model.onnx``."""
-    whole, merged = folder / "whole.onnx", folder / "merged.onnx"
-    export_bert(model, whole)
+    exported, merged = folder / "whole.onnx", folder / "merged.onnx"
+    export_bert(model, exported)
     config = model.config
     if fused:
         graph = optimizer.optimize_model(
-            str(whole), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
+            str(exported), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
         )
         graph.save_model_to_file(str(merged))
     quantize_dynamic(
-        str(merged if fused else whole),
+        str(merged if fused else exported),
         str(folder / MODEL_NAME),
         weight_type=QuantType.QInt8,
         per_channel=True,
         extra_options={"DefaultTensorType": TensorProto.FLOAT},
     )
-    for path in (whole, merged):
+    for path in (exported, merged):
         path.unlink(missing_ok=True)
 
 
@@ -49,7 +49,7 @@ def export_bert(model: Any, path: Path) -> None:
     axes = {name: {0: "batch", 1: "tokens"} for name in inputs} | {"logits": {0: "batch"}}
     model.config._attn_implementation = "eager"
     with warnings.catch_warnings():
-        # The newer exporter needs a package more; this one knows BERT well.
+        # The newer exporter needs one more package; this one supports BERT well.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             model,
@@ -65,8 +65,8 @@ def export_bert(model: Any, path: Path) -> None:
 
 def int8_rate(folder: Path, threads: int, repeats: int) -> float:
     """Operations a second of a large square product of whole numbers, by ONNX Runtime."""
-    dice = np.random.default_rng(0)
-    weight = dice.integers(-127, 128, (SQUARE, SQUARE), dtype=np.int8)
+    rng = np.random.default_rng(0)
+    weight = rng.integers(-127, 128, (SQUARE, SQUARE), dtype=np.int8)
     shape = [SQUARE, SQUARE]
     graph = helper.make_graph(
         [helper.make_node("MatMulInteger", ["states", "weight"], ["product"])],
@@ -80,7 +80,7 @@ def int8_rate(folder: Path, threads: int, repeats: int) -> float:
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION), str(path)
     )
     session = open_session(path, threads)
-    states = {"states": dice.integers(0, 256, (SQUARE, SQUARE), dtype=np.uint8)}
+    states = {"states": rng.integers(0, 256, (SQUARE, SQUARE), dtype=np.uint8)}
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()

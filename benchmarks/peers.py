@@ -48,9 +48,9 @@ TOKENS = {SHORT: 128, LONG: 256}
 LONG_TEXTS = "yelp_reviews/test.parquet"
 TEXTS = {SHORT: 1_024, LONG: 256}
 SINGLE, CHUNKS = 24, 4
-# Texts that come together, and how often in a chunk.
+# Number of texts in a call, and of such calls in a chunk.
 TOGETHER = {8: 4, 32: 1}
-# Padded tokens of a batch; every engine takes the best of them for itself.
+# Padded tokens of a batch; every engine takes the fastest of these sizes.
 BATCHES = (256, 1_024, 4_096)
 CALIBRATION_ROWS = 64
 
@@ -116,7 +116,7 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
 
 
 def _groups(part: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [part[at : at + size] for at in range(0, size * TOGETHER[size], size)]
+    return [part[start : start + size] for start in range(0, size * TOGETHER[size], size)]
 
 
 def _ours(encoder: str, precision: str, folder: Path, tokenizer: Any, *, length: int, threads: int) -> Classifier:
@@ -229,7 +229,7 @@ def _long_texts(folder: Path) -> list[str]:
 
 
 def _seconds(call: Callable[[], object]) -> tuple[float, float]:
-    """By the clock, and of the processor."""
+    """Seconds by the clock, and seconds of the processor."""
     start, before = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - start, time.process_time() - before
@@ -272,10 +272,10 @@ def measure(setting: Setting) -> list[Measure]:
 
 
 def _held(
-    title: str, kind: str, figures: dict[str, float], who: tuple[str, list[str]], target: float | None
+    title: str, kind: str, figures: dict[str, float], competitors: tuple[str, list[str]], target: float | None
 ) -> list[Measure]:
-    """Ours against the best of the others, by rate or, of one text, by time; nothing without others."""
-    ours, others = who
+    """Compares ours with the best of the others, by rate or, for one text, by time; empty without others."""
+    ours, others = competitors
     if not others:
         return []
     alone = "one text" in title
@@ -286,7 +286,7 @@ def _held(
 
 
 def _times(setting: Setting, kind: str, names: list[str]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Median milliseconds of a text alone; texts a processor second of each that came together, and in batches."""
+    """Median milliseconds of a text alone; texts a processor second by number of texts in a call, and in batches."""
     count = setting.sized(CHUNKS, 1)
     jobs = {name: setting.job("peers", f"{name} | {kind}", ENCODER, count) for name in names}
     single: dict[str, list[float]] = {name: [] for name in names}
@@ -299,9 +299,9 @@ def _times(setting: Setting, kind: str, names: list[str]) -> tuple[dict[str, flo
                 if index < 0:
                     continue
                 single[name] += values["single_ms"]
-                for how, rate in values["rates"].items():
-                    rates.setdefault(how, {}).setdefault(name, []).append(rate)
+                for mode, rate in values["rates"].items():
+                    rates.setdefault(mode, {}).setdefault(name, []).append(rate)
     return (
         {name: float(np.median(values)) for name, values in single.items()},
-        {how: {name: float(np.median(values)) for name, values in by_name.items()} for how, by_name in rates.items()},
+        {mode: {name: float(np.median(values)) for name, values in by_name.items()} for mode, by_name in rates.items()},
     )

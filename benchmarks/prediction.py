@@ -32,8 +32,8 @@ def build(job: Job) -> Callable[[int], None]:
         classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
 
         def with_pipeline(index: int) -> None:
-            found = classify(chunks[index], batch_size=PIPELINE_BATCH_SIZE, truncation=True)
-            assert len(found) == len(chunks[index])
+            predictions = classify(chunks[index], batch_size=PIPELINE_BATCH_SIZE, truncation=True)
+            assert len(predictions) == len(chunks[index])
 
         return with_pipeline
     precision = "bf16" if job.variant == OURS else "fp32"

@@ -40,9 +40,9 @@ AGREEMENTS, CONFIDENCE = (0.9, 0.95, 0.98, 0.99), 0.95
 
 @dataclass(frozen=True)
 class Kept:
-    """What became of one promise: rows of test, those answered (or all), and those answered right (or as in full).
+    """Outcome of one promise: test rows, answered rows (or all), and rows answered right (or as by the full model).
 
-    ``recurrences`` is the share of all recurrences that rows took; none of answers.
+    ``recurrences`` is the share of all recurrences that rows took; None for answers.
     """
 
     corpus: str
@@ -76,15 +76,15 @@ def promises(results: Path) -> Iterator[Kept]:
             if record.data.selection_split == TEST:
                 continue
             probabilities = decision.probabilities(rows.logits)
-            answers, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
+            answers, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
             compared = precision_thresholds(decision.probabilities(chosen_by.logits), chosen_by.labels)
             for target in TARGETS:
                 chosen = lowest_shown(compared, target)
                 if chosen is None:
                     continue  # nothing is promised
-                given = sure >= chosen.threshold
-                right = int((answers == rows.labels)[given].sum())
-                yield Kept(record.data.name, target, len(rows), int(given.sum()), right)
+                is_answered = confidence >= chosen.threshold
+                right = int((answers == rows.labels)[is_answered].sum())
+                yield Kept(record.data.name, target, len(rows), int(is_answered.sum()), right)
 
 
 def exit_promises(runs: Path, data_root: Path | None) -> Iterator[Kept]:
@@ -108,28 +108,28 @@ def exit_promises(runs: Path, data_root: Path | None) -> Iterator[Kept]:
             if rule is None:
                 continue  # nothing is promised
             depths = depths_under(rule, fresh)
-            own = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
-            same = int((own == labels[-1]).sum())
+            exit_labels = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
+            same = int((exit_labels == labels[-1]).sum())
             share = float(depths.mean() / numbers[-1])
             yield Kept(record.data.name, agreement, len(depths), len(depths), same, share)
 
 
-def table(found: Sequence[Kept]) -> list[dict[str, float | int | str]]:
+def table(checked: Sequence[Kept]) -> list[dict[str, float | int | str]]:
     """A row a corpus and target, and one of all corpora."""
     groups: dict[tuple[str, float], list[Kept]] = defaultdict(list)
-    for one in found:
-        groups[one.corpus, one.target].append(one)
-        groups["all", one.target].append(one)
+    for promise in checked:
+        groups[promise.corpus, promise.target].append(promise)
+        groups["all", promise.target].append(promise)
     return [
         {
             "corpus": corpus,
             "promised": target,
             "promises": len(members),
-            "answered": sum(one.answered for one in members) / sum(one.rows for one in members),
-            "right": sum(one.right for one in members) / max(sum(one.answered for one in members), 1),
-            "broken": sum(one.broken for one in members),
-            "broken_beyond_chance": sum(one.beyond_chance for one in members),
-            **_depth([one.recurrences for one in members if one.recurrences is not None]),
+            "answered": sum(promise.answered for promise in members) / sum(promise.rows for promise in members),
+            "right": sum(promise.right for promise in members) / max(sum(promise.answered for promise in members), 1),
+            "broken": sum(promise.broken for promise in members),
+            "broken_beyond_chance": sum(promise.beyond_chance for promise in members),
+            **_depth([promise.recurrences for promise in members if promise.recurrences is not None]),
         }
         for (corpus, target), members in sorted(groups.items())
     ]

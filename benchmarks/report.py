@@ -67,17 +67,17 @@ def measure(setting: Setting) -> list[Measure]:
     ]
 
 
-def _line(title: str, found: float, target: float, unit: str) -> Measure:
+def _line(title: str, value: float, target: float, unit: str) -> Measure:
     return Measure(
         part="report",
         title=f"{title}, of what is allowed",
         preset="-",
         ours_name="recurra",
-        ours=found,
+        ours=value,
         other_name="allowed",
         other=target,
         unit=unit,
-        result=100 * found / target,
+        result=100 * value / target,
         result_unit="%",
         target=100.0,
         at_most=True,

@@ -96,7 +96,7 @@ def _seconds(work: Callable[[], object], repeats: int = 3) -> tuple[float, float
 
 
 def _record(config: RunConfig) -> RunRecord:
-    """A small record: planning looks at nothing but whose it is and whether it is whole."""
+    """A small record: planning looks only at its identity and at whether it is whole."""
     return RunRecord(
         run_id=config.run_id,
         config=config.plain(),
@@ -146,7 +146,7 @@ def _occupation(folder: Path, setting: Setting) -> list[Measure]:
     study.write_text(write_yaml(values), encoding="utf-8")
     cores = min(2, available_cores())
     command = [sys.executable, "-m", "recurra", "study", "run", str(study), "--output", str(folder / "eight")]
-    # Timing is one process on purpose: models side by side, and nothing else. Without it the figure is about the runs.
+    # Timing uses one process on purpose. Without it the figure is about the runs.
     wall_s, ran_s, wanted_s = _follow([*command, "--no-latency", "--workers", str(cores), "--quiet", "--json"], cores)
     return [
         Measure(

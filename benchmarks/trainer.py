@@ -36,12 +36,12 @@ from recurra.training.vocabulary import reachable_vocabulary
 PROTOCOL = PROTOCOLS["paper"]
 
 
-# So many batches the plain loop is ahead, so that neither of the two has just seen the other's batch.
+# Batches by which the plain loop is ahead, so that neither loop has just seen the other's batch.
 AHEAD = 7
 
 
 class PlainLoop(TrainerCallback):
-    """The bare step, done after each of the Trainer's on what the Trainer trains."""
+    """Does a bare step after each step of the Trainer, on the model that the Trainer trains."""
 
     def __init__(self, batches: list[dict[str, torch.Tensor]]) -> None:
         self.batches = batches
@@ -57,7 +57,7 @@ class PlainLoop(TrainerCallback):
             self.trainer_ms[state.global_step - 1] = (now - self._mark) / 1e6
         start = time.perf_counter_ns()
         with autocast("bf16", torch.device("cpu")):
-            # The class's own: accelerate has wrapped the instance's.
+            # The method of the class, because accelerate has wrapped that of the instance.
             loss = type(model).forward(model, **self.batches[index]).loss
         loss.backward()
         clip_grad_norm_(model.parameters(), PROTOCOL.max_grad_norm)
@@ -122,10 +122,10 @@ def build(job: Job) -> Callable[[int], dict[str, list[float]]]:
             batches = [collator(rows.__getitems__(next(order))) for _ in range(job.steps)]
             loop = PlainLoop(batches)
             our_trainer(model, rows, trainer_arguments(folder, job.steps, "bf16"), [loop]).train()
-            both = sorted(loop.trainer_ms.keys() & loop.plain_ms.keys())
+            timed_steps = sorted(loop.trainer_ms.keys() & loop.plain_ms.keys())
             return {
-                "trainer_ms": [loop.trainer_ms[index] for index in both],
-                "plain_ms": [loop.plain_ms[index] for index in both],
+                "trainer_ms": [loop.trainer_ms[index] for index in timed_steps],
+                "plain_ms": [loop.plain_ms[index] for index in timed_steps],
             }
 
     return call

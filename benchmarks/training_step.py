@@ -41,7 +41,7 @@ def build(job: Job) -> Callable[[int], None]:
         return _step(model.train(), split, batches, precision="fp32", width=corpora.MAX_LENGTH)
     sampler = LengthGroupedBatchSampler(split.lengths, BATCH_SIZE, seed=0)
     grouped = [batch for batch in sampler if len(batch) == BATCH_SIZE]
-    # Left open: the process ends with the narrow table in place.
+    # This is left open: the process ends with the narrow table in place.
     narrowed = reachable_vocabulary(model, [split])
     (split,) = narrowed.__enter__()
     precision = "bf16" if job.variant == OURS else "fp32"

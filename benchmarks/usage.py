@@ -82,12 +82,12 @@ def measure(setting: Setting) -> list[Measure]:
 
 def _recurra(*words: object) -> None:
     # An audit that fails (3) is no failure of the command.
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "recurra", *map(str, words), "--quiet"],
         check=False, capture_output=True, text=True, env=COMPILED,
     )  # fmt: skip
-    if done.returncode not in (0, 3):
-        raise RuntimeError(done.stderr)
+    if process.returncode not in (0, 3):
+        raise RuntimeError(process.stderr)
 
 
 def _commands(folder: Path, file: Path, text: str, setting: Setting) -> list[Measure]:
@@ -97,7 +97,7 @@ def _commands(folder: Path, file: Path, text: str, setting: Setting) -> list[Mea
         "predict": lambda: _recurra("predict", export, text),
         "script": lambda: subprocess.run(script, check=True, capture_output=True, env=COMPILED),
     }
-    one = median_ms(calls, setting.sized(7, 1))
+    text_ms = median_ms(calls, setting.sized(7, 1))
     runs = itertools.count()
 
     def train() -> None:
@@ -106,8 +106,8 @@ def _commands(folder: Path, file: Path, text: str, setting: Setting) -> list[Mea
     fit = median_ms({"linear": train}, setting.sized(3, 1))["linear"]
     return [
         Measure(
-            title="one text from the command line, int8, of the 0.30 s allowed", ours=one["predict"],
-            other_name="a bare script", other=one["script"], unit="ms", result=100 * one["predict"] / 300,
+            title="one text from the command line, int8, of the 0.30 s allowed", ours=text_ms["predict"],
+            other_name="a bare script", other=text_ms["script"], unit="ms", result=100 * text_ms["predict"] / 300,
             result_unit="%", target=100, at_most=True, **COMMON,
         ),
         Measure(
@@ -146,10 +146,10 @@ def _browser(folder: Path, texts: list[str], setting: Setting) -> list[Measure]:
         page.evaluate(LOAD)
         for round_ in range(setting.sized(6, 1)):
             seconds = page.evaluate(CLASSIFY, texts) / 1000
-            begun = time.perf_counter()
+            start = time.perf_counter()
             engine.predict_proba(texts)
             if round_ or setting.quick:  # the first warms both up
-                rates["engine"].append(len(texts) / (time.perf_counter() - begun))
+                rates["engine"].append(len(texts) / (time.perf_counter() - start))
                 rates["page"].append(len(texts) / seconds)
     page_rate, engine_rate = (float(np.median(rates[name])) for name in ("page", "engine"))
     return [

@@ -41,7 +41,7 @@ def train(model, by_hops, steps, batch_size=128):
 
 def main(steps=3000, rows=32_000):
     """Trains both models; returns their accuracy by hops."""
-    splits, found = generate_depth(HOPS, train_rows=rows).splits, {}
+    splits, accuracies = generate_depth(HOPS, train_rows=rows).splits, {}
     hops_of = [text.count("+") for text in splits["train"].texts]
     by_hops = [encode(splits["train"].select([r for r, n in enumerate(hops_of) if n == hops])) for hops in range(1, 5)]
     tests = [encode(splits[f"hops-{hops}"]) for hops in range(1, 9)]
@@ -50,9 +50,9 @@ def main(steps=3000, rows=32_000):
         model = recurra.RecurraForSequenceClassification(recurra.preset("baseline-tiny", **SHAPE, **shape))
         train(model, by_hops, steps)
         with torch.no_grad():
-            found[name] = [float((model(ids).logits.argmax(1) == labels).float().mean()) for ids, labels in tests]
-        print(f"{name:24}", *(f"{value:.2f}{'▁▂▃▄▅▆▇█'[int(7 * value)]}" for value in found[name]))
-    return found
+            accuracies[name] = [float((model(ids).logits.argmax(1) == labels).float().mean()) for ids, labels in tests]
+        print(f"{name:24}", *(f"{value:.2f}{'▁▂▃▄▅▆▇█'[int(7 * value)]}" for value in accuracies[name]))
+    return accuracies
 
 
 if __name__ == "__main__":
