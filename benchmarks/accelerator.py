@@ -109,7 +109,7 @@ def _advance(step: Step, output: Path, seconds: float) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupts a step and what it started, and kills them if they do not end."""
+    """Interrupts a step and its child processes, and kills them if they do not end."""
     for number in (signal.SIGINT, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

@@ -34,7 +34,7 @@ _SHAPE = (
 
 
 def train(name: str, folder: Path, threads: int) -> str:
-    """Trains the preset with an exit after its first recurrence; returns the run, or nothing without the data.
+    """Trains the preset with an exit after its first recurrence; returns the run, or an empty string without the data.
 
     Raises:
         RunError: If the training fails.
@@ -91,7 +91,7 @@ def describe(classifier: Classifier, texts: Sequence[str]) -> dict[str, Any]:
 def lines(
     about: Mapping[str, Any], name: str, latency: Mapping[str, float], rate: Mapping[str, float], peers: Sequence[str]
 ) -> list[Measure]:
-    """The rows of the table; none if no threshold kept the labels.
+    """The rows of the table; empty if no threshold kept the labels.
 
     Args:
         about: Result of `describe`.

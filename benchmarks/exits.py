@@ -92,7 +92,7 @@ def _choose(run: LanguageSubject) -> dict[str, Any]:
 
 
 def measure(setting: Setting) -> list[Measure]:
-    """Measures the run that was given, if one was and a threshold keeps its loss."""
+    """Measures the given run, if there is one and a threshold keeps its loss."""
     if not setting.run:
         return []
     chosen = ask(setting.job("exits", CHOOSE, setting.run))
@@ -131,7 +131,7 @@ def measure(setting: Setting) -> list[Measure]:
 
 
 def _drafts(setting: Setting, tokens: int) -> list[Measure]:
-    """Drafts against none, each prompt once for both, in turns; raises `RuntimeError` if a text differs."""
+    """Decodes with and without drafts, each prompt once, in turns; raises `RuntimeError` if a text differs."""
     jobs = {name: setting.job("exits", name, setting.run, tokens, keep_memory=True) for name in (GREEDY, DRAFTS)}
     times: dict[str, list[float]] = {name: [] for name in jobs}
     drafted = accepted = 0

@@ -27,7 +27,7 @@ from recurra.report.figures import standalone
 from recurra.tasks import drawing
 
 WORDS = 12
-# Words of these novels that make about so many tokens of BERT's vocabulary, its two marks counted.
+# Number of words of these novels by about so many tokens of BERT, including its two special tokens.
 LENGTHS = {8: 5, 32: 23, 128: 97, 512: 392}
 MIB = 1024
 AXES = ("rows", "tokens", "runs")
@@ -39,10 +39,10 @@ class Grown:
     """One command on one size.
 
     Attributes:
-        command: What was done, as a reader knows it.
-        by: ``rows``, ``tokens`` or ``runs``: what grows from one to the next.
+        command: Command that was run, in words.
+        by: ``rows``, ``tokens`` or ``runs``: the size that grows.
         size: Rows, tokens a text, or runs.
-        rows: Rows of the file; none where runs grow.
+        rows: Rows of the file; 0 where runs grow.
         seconds: Wall-clock time.
         mib: Resident memory of the largest process.
     """

@@ -61,7 +61,7 @@ def build(job: Job) -> Callable[[int], Any]:
 
 
 def _loss_peak(name: str, tokens: int) -> dict[str, float]:
-    """MiB that the loss of all heads adds to the peak, forward and backward, and what all their logits would take."""
+    """MiB that the loss of all heads adds to the peak, forward and backward, and that of all their logits."""
     config = preset(name)
     heads = VocabularyHeads(config)
     table = torch.nn.Parameter(torch.randn(config.vocab_size, config.token_embedding_size) * 0.02)

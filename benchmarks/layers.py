@@ -2,7 +2,7 @@
 
 Norms are timed alone and in a whole training step of the preset, in turns. Attention is computed forward and backward
 for one row of 4 heads of 64: as one fused call, and as scores, softmax and a product, each length in a fresh process
-whose peak of memory is what it had before taken away.
+whose earlier memory is subtracted from its peak.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS, TOKENS = 16, 64
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 HEADS, HEAD_DIM = 4, 64
 FUSED, EXPLICIT = "fused attention", "explicit scores"
-# Below, what a process needs beside attention hides the growth.
+# Below this length, other memory of the process hides the growth.
 FITTED_FROM = 1024
 
 
@@ -80,7 +80,7 @@ def _step(model: RecurraForSequenceClassification, ids: Tensor, labels: Tensor) 
 
 
 def _attention(kind: str, tokens: int) -> dict[str, float]:
-    """Peak MiB above what was there, and median milliseconds, of attention over so many tokens."""
+    """Peak MiB above the memory before, and median milliseconds, of attention over so many tokens."""
     query, key, value = (torch.randn(1, HEADS, tokens, HEAD_DIM, requires_grad=True) for _ in range(3))
     gradient = torch.randn(1, HEADS, tokens, HEAD_DIM)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Generations apart, since nothing tells a sentence of 1860 from one of 1861.
+# The periods are generations apart, because sentences of adjacent years cannot be told apart.
 PERIODS = {"1790-1835": range(1790, 1836), "1870-1910": range(1870, 1911), "1945-1985": range(1945, 1986)}
 SHORTEST, LONGEST = 8, 40
 # Rows of each period; the addresses are dealt out in the same proportions.
@@ -24,7 +24,7 @@ TITLE = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|No|Gen|Messrs|Hon|Col|Capt|Lieut|Go
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of an address, by their full stops; those that are long enough, short enough and name no year."""
+    """The sentences of an address, by their full stops, without too short or long ones and those that name a year."""
     parts: list[str] = []
     for part in re.split(r'(?<=[.!?])\s+(?=["A-Z])', " ".join(text.split())):
         if parts and TITLE.search(parts[-1]):

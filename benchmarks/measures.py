@@ -17,11 +17,11 @@ class Measure:
 
     Attributes:
         part: The part that measured it, as named on the command line.
-        title: What was measured.
+        title: Description of the measure.
         preset: Preset of the model.
-        ours_name: What ``ours`` is.
+        ours_name: Name of ``ours``.
         ours: Our figure, in ``unit``.
-        other_name: What ``other`` is.
+        other_name: Name of ``other``.
         other: The figure that it is compared with, in ``unit``.
         unit: Unit of both.
         result: The figure that is judged.

@@ -57,7 +57,7 @@ CALIBRATION_ROWS = 64
 FLOATS = tuple(dict.fromkeys(("fp32", models.FASTEST)))
 SMALL = "recurra-small int8"
 OURS = ("recurra int8", *(f"recurra {precision}" for precision in FLOATS), SMALL)
-# What each peer needs beyond this package.
+# Packages that each peer needs besides this one.
 PEERS = {
     "OpenVINO int8": ("openvino", "nncf"),
     **{f"OpenVINO {precision}": ("openvino",) for precision in FLOATS},

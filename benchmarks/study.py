@@ -1,6 +1,6 @@
 """A study's own cost: planning 10,000 runs, and how busy a plan of 8 small runs keeps the cores.
 
-The share of the cores is counted from what the kernel says of every thread of the study: the time that it ran and the
+The share of the cores is counted from the kernel's statistics of each of its threads: the time that it ran and the
 time that it waited for a core. On a machine with other work the second is the fair figure: a core that the study wanted
 and did not get was not idle.
 """

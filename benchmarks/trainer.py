@@ -1,4 +1,4 @@
-"""What the Trainer and the data pipeline cost beyond the bare step: the same batches, step by step in turns.
+"""Costs of the Trainer and the data pipeline beyond the bare step: the same batches, step by step in turns.
 
 After each step of `RecurraTrainer` a plain loop does a step on a later batch, made before, with the same model and the
 same optimiser. (Two models of one shape differ by 2 to 4 % in speed by where their memory lies, and of two steps on one
@@ -76,7 +76,7 @@ def trainer_arguments(folder: str, steps: int, precision: str) -> Any:
     arguments.eval_strategy = IntervalStrategy.NO
     arguments.save_strategy = SaveStrategy.NO
     arguments.load_best_model_at_end = False
-    # A plateau schedule steps on evaluations, of which there are none.
+    # A plateau schedule needs evaluations, and there are none.
     arguments.lr_scheduler_type = "constant"
     arguments.lr_scheduler_kwargs = {}
     return arguments

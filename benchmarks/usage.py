@@ -1,4 +1,4 @@
-"""What a user waits for, by shipped commands: a text from the command line, a linear run, the server, the browser.
+"""Times that a user waits for shipped commands: a text from the command line, a linear run, the server, the browser.
 
 The model is MiniLM, fine-tuned for one pass on the demo corpus and exported as int8, so figures are about time alone.
 Commands are timed from start to end and take turns with a script of a few lines that opens the same file.

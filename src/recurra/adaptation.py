@@ -187,13 +187,13 @@ class AdaptationOptions:
 
     Attributes:
         plan: Which layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it, or ``auto``.
-        stored: Layers with weights of their own, for ``auto``; none takes two thirds of the encoder's.
-        applied: Layer applications at most, for ``auto``; none takes as many as the encoder has layers.
-        changes: Keys of the model's configuration in place of the encoder's. What they give
-            recurrences of their own applies to every plan with shared layers.
-        teach: Files and named corpora whose texts the encoder's states are taught on; none leaves the layers
-            untrained.
-        apart: Files and named corpora with texts that models are reported on, which teach nothing.
+        stored: Layers with weights of their own, for ``auto``; None takes two thirds of the encoder's.
+        applied: Layer applications at most, for ``auto``; None takes as many as the encoder has layers.
+        changes: Keys of the model's configuration in place of the encoder's. Keys that give recurrences
+            parameters of their own apply to every plan with shared layers.
+        teach: Files and named corpora whose texts the encoder's states are taught on; without any, the
+            layers stay untrained.
+        apart: Files and named corpora with texts that models are reported on; they are not taught on.
         minutes: Minutes of teaching, over all restarts; or give ``tokens``.
         int8: Whether matrices are stored as whole numbers, in a quarter of the size.
     """

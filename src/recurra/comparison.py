@@ -317,19 +317,19 @@ def compare(
         data: A file, a corpus by name, a frame of pandas, polars or pyarrow, ``(texts, labels)``, a list of mappings,
             or a ``Dataset`` or ``DatasetDict`` of the library datasets, whose splits are used as they are. Labels are
             words or numbers, or lists of them for any number of labels a text.
-        models: Presets, controls, encoders, or model files, one or several; none takes those of
+        models: Presets, controls, encoders, or model files, one or several; None takes those of
             `recurra.ladder.choose_models`: a tuned linear model, words beside a frozen MiniLM, the small encoder of
             this package, MiniLM, and up to 400 training rows (100 with folds) SetFit, if its package is there.
-        seeds: Number of seeds, or the seeds; none takes one, or three for models from scratch.
+        seeds: Number of seeds, or the seeds; None takes one, or three for models from scratch.
         output: Folder of the study; what is done there is not done again.
-        protocol: Training protocol by name or file, or keys of one (``{"base": "tuned", "max_epochs": 5}``); none takes
+        protocol: Training protocol by name or file, or keys of one (``{"base": "tuned", "max_epochs": 5}``); None takes
             ``tuned``, or with an encoder the one for the number of training rows.
-        precision: ``fp32`` or ``bf16``; none takes FP32, or bf16 where all models that are trained start from a
+        precision: ``fp32`` or ``bf16``; None takes FP32, or bf16 where all models that are trained start from a
             pretrained encoder and this machine has instructions for it.
         encoder: A pretrained encoder to start from, e.g. ``minilm``.
-        plan: Layers of the encoder that a student of it has; none makes no student.
+        plan: Layers of the encoder that a student of it has; None makes no student.
         teacher: The teacher of that student, or of the small encoder: a run, an export or a folder of transformers,
-            several separated by commas; none takes the tuned encoder for a student.
+            several separated by commas; None takes the tuned encoder for a student.
         from_scratch: Whether no pretrained weights are used.
         max_mib: Files on disk, in MiB, that the recommended model may have; it changes no run.
         max_ms: Median milliseconds a text at batch 1 that it may take.
@@ -342,13 +342,13 @@ def compare(
             `recurra.tasks.labelling.answers`.
         prices: What a text costs with a model, by its name; it is shown, and changes no run.
         minutes: Minutes of training; see `recurra.study.status.within_minutes`.
-        estimate: Whether time and memory of each model are estimated and said before the first run starts; not if
-            nothing is said, or ``minutes`` were given.
+        estimate: Whether time and memory of each model are estimated and printed before the first run starts; not if
+            ``quiet``, or if ``minutes`` were given.
         final: Whether the recommended model is trained once more on test rows too, so that `StudyResult.best` has all
-            rows but those that choose the epoch; none does it if it was trained in less than a minute.
-        title: Heading of the report; none says what rows in memory came in, or takes the name of ``output``.
+            rows but those that choose the epoch; None does it if it was trained in less than a minute.
+        title: Heading of the report; None names the type of rows in memory, or takes the name of ``output``.
         data_root: Local copies of public corpora.
-        quiet: Whether to say nothing.
+        quiet: Whether to print nothing.
         keys: Keys of the protocol (`recurra.training.protocols.ProtocolConfig`) and of the data
             (`recurra.data.configuration.DataConfig`); ``validation`` and ``test`` take what ``data`` takes,
             ``unlabelled`` also a list of texts. Without

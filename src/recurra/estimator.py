@@ -82,34 +82,34 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         model: A control (``recurra-small-and-words``, ``linear-tuned``, ``linear``), a preset to train from scratch, or
-            a model file; what `encoder` names comes first.
+            a model file; `encoder` takes precedence.
         encoder: A pretrained encoder to start from, e.g. ``minilm``, or a folder.
-        plan: Which of the encoder's layers are shared (``0 (3 4)x2 5``); none takes it as it is.
-        protocol: Training protocol by name or file, or keys of one; none takes ``tuned``, or with an encoder
+        plan: Which of the encoder's layers are shared (``0 (3 4)x2 5``); None takes it as it is.
+        protocol: Training protocol by name or file, or keys of one; None takes ``tuned``, or with an encoder
             that for the number of rows (`recurra.training.protocols.finetuning_for`).
-        max_epochs: Passes over the texts at most; none takes the protocol's, and so the next two. Controls are fitted
-            whole and take none of these, nor ``early_stopping`` or ``protocol``.
+        max_epochs: Passes over the texts at most; for this and the next two, None takes the protocol's. Controls take
+            none of these, nor ``early_stopping`` or ``protocol``.
         learning_rate: Peak learning rate.
         batch_size: Texts an optimiser step.
-        early_stopping: Whether to stop after three epochs without improvement, or after how many; none as the protocol
-            has it.
+        early_stopping: Whether to stop after three epochs without improvement, or after how many; None follows the
+            protocol.
         max_length: Longest text in tokens; the rest is cut.
         windows: Most windows of `max_length` tokens that a longer text is read in, whose scores are averaged.
-        tokenizer: Of a model that starts from no encoder: ``trained`` (on the texts that it is fitted on) or a path.
+        tokenizer: For a model without an encoder: ``trained`` (on the texts that it is fitted on) or a path.
         precision: ``fp32`` or ``bf16``; ``fp16`` on an accelerator.
-        validation_fraction: Share of the texts that chooses the epoch, by label; equal texts stay together. Without
-            meaning beside an ``eval_set``.
+        validation_fraction: Share of the texts that chooses the epoch, by label; equal texts stay together. Not used
+            with an ``eval_set``.
         class_weight: Weight of each label, or ``balanced``: inverse to its frequency. Multiplied with
             ``sample_weight``.
         random_state: Seed of weights, batch order, dropout and the split; as scikit-learn takes it. The generators of
             the process are left as they were.
-        n_jobs: Threads of torch; none leaves them, -1 takes all cores.
-        verbose: Whether to say what is going on, on standard error.
-        folder: Run folder that stays, and is taken up where it was left; none keeps no file.
+        n_jobs: Threads of torch; None leaves them, -1 takes all cores.
+        verbose: Whether to report progress on standard error.
+        folder: Run folder that stays, and in which an interrupted fit is resumed; None keeps no file.
 
     Attributes:
         classes_: Labels in sorted order, as they came, ``(labels,)``.
-        history_: What was measured after each epoch; empty for controls.
+        history_: Measurements after each epoch; empty for controls.
         n_iter_: Epochs that it was trained for; 1 for controls.
     """
 
@@ -170,16 +170,16 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         Warns with `recurra.core.errors.UnusedLabelWarning` of a label that it never predicts.
 
         Args:
-            X: Texts as they come, ``(texts,)``; those without text after cleaning are left out.
+            X: Texts as they come, ``(texts,)``; texts that are empty after cleaning are left out.
             y: A label each, ``(texts,)``, of any one type that can be hashed and sorted.
             sample_weight: Relative weight of the loss of each text, ``(texts,)``. Texts that choose the epoch count
                 alike.
-            eval_set: Texts and labels that choose the epoch; none splits them off.
+            eval_set: Texts and labels that choose the epoch; None splits them off.
 
         Raises:
             InputError: If texts and labels cannot be used, with the row.
             TypeError: If a text is no string, with its number.
-            ConfigurationError: If a parameter is wrong, or means nothing to the model.
+            ConfigurationError: If a parameter is wrong, or does not apply to the model.
         """
         seed = self._seed()
         with input_errors():
@@ -367,7 +367,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         """Writes a run folder, which ``recurra predict``, `recurra.Classifier` and `load` read.
 
         Raises:
-            ConfigurationError: If labels or parameters are none that a file can hold.
+            ConfigurationError: If a file cannot hold the labels or parameters.
             StorageError: If it cannot be written.
         """
         check_is_fitted(self)

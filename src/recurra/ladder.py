@@ -22,11 +22,11 @@ from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
 FROM_SCRATCH: tuple[Entry, ...] = ("linear", "linear-tuned", "baseline", "recurrent")
 DEFAULT_ENCODER = "minilm"
-# Up to so many training rows SetFit is ahead of fine-tuning, and takes minutes: docs/results/few-shot.md.
+# With at most so many training rows, SetFit is ahead of fine-tuning, and takes minutes: docs/results/few-shot.md.
 MOST_FEW_ROWS = 400
 # The same limit if every model is trained once per fold.
 MOST_FEW_ROWS_OF_FOLDS = 100
-# A bag of words that learns the encoder's answers; what that is worth: docs/results/taught-words.md.
+# A bag of words that learns the encoder's answers; its benefit: docs/results/taught-words.md.
 TAUGHT_WORDS = "linear-taught"
 # A fine-tuned encoder differs by a point between seeds, a model from scratch by several.
 SEEDS_PRETRAINED, SEEDS_FROM_SCRATCH = 1, 3
@@ -38,7 +38,7 @@ class Ladder:
 
     Attributes:
         models: As study files name them.
-        protocol: Training protocol; none leaves it to the number of training rows (`for_rows`).
+        protocol: Training protocol; None leaves it to the number of training rows (`for_rows`).
         seeds: Trainings of each model, if the user does not say.
         note: What the user must know about the choice; may be empty.
         peer: A further model if training rows are few.
@@ -53,7 +53,7 @@ class Ladder:
     taught: Entry | None = None
 
     def for_rows(self, config: RunData, data: StudyData) -> tuple[Sequence[Entry], str, str]:
-        """The models and the protocol for these data, and a line on what was chosen here and why."""
+        """The models and the protocol for these data, and a line on the choices made here."""
         if not isinstance(config, DataConfig):
             return self.models, self.protocol or DEFAULT_PROTOCOL, ""
         models = [*self.models, self.taught] if self.taught is not None and config.unlabelled else [*self.models]
@@ -93,17 +93,17 @@ def choose_models(
         task: Task of the data.
         models: Presets, controls, encoders or model files; with an encoder they stand beside the ladder.
         protocol: Training protocol.
-        encoder: As `recurra.models.adaptation.source.find_encoder` takes it; none takes `DEFAULT_ENCODER` if it is
-            there and no models are named.
-        plan: Layers of a student of the encoder, as `recurra.models.adaptation.plan.SharingPlan` reads it; none makes
+        encoder: As `recurra.models.adaptation.source.find_encoder` takes it; None takes `DEFAULT_ENCODER` if it is
+            installed and no models are named.
+        plan: Layers of a student of the encoder, as `recurra.models.adaptation.plan.SharingPlan` reads it; None makes
             no student.
         teacher: The teacher of that student, or of the small encoder: a run, an export or a folder of transformers,
-            several separated by commas; none takes the encoder once it is tuned.
-        from_scratch: Whether models are trained from scratch alone.
+            several separated by commas; None takes the encoder once it is tuned.
+        from_scratch: Whether models are only trained from scratch.
 
     Raises:
         ConfigurationError: If these contradict each other.
-        RecurraError: If the encoder that was asked for cannot be used.
+        RecurraError: If the requested encoder cannot be used.
     """
     if from_scratch and (encoder or plan):
         raise ConfigurationError(f"--from-scratch came with an encoder or a plan ('{encoder or plan}'); leave one out")

@@ -219,8 +219,8 @@ class StudyResult:
         """The recommended run of the first table; see `recurra.tasks.reporting.Reporting.advise`.
 
         Raises:
-            RunError: If no run is finished, every model failed an audit of its own or is no classifier, or none stays
-                within the limits.
+            RunError: If no run is finished, every model failed an audit of its own or is no classifier, or no model
+                stays within the limits.
         """
         model, why, judged = self.judged
         assert judged.record is not None
@@ -245,8 +245,8 @@ class StudyResult:
             raise RunError(f"no run of '{self.output}' can be recommended: {advice.why.rstrip('.')}")
         model = next(model for model in table.models if model.label == advice.choice)
         run_ids = {run.run_id for run in model.runs}
-        done = [(candidate.record, candidate) for candidate in self.outcomes if candidate.record is not None]
-        _, outcome = max((pair for pair in done if pair[0].run_id in run_ids), key=lambda pair: _merit(pair[0]))
+        finished = [(candidate.record, candidate) for candidate in self.outcomes if candidate.record is not None]
+        _, outcome = max((pair for pair in finished if pair[0].run_id in run_ids), key=lambda pair: _merit(pair[0]))
         return model.label, advice.why, outcome
 
     @property
@@ -321,23 +321,23 @@ def run_and_report(
     estimate: bool = False,
     final: bool | None = False,
 ) -> StudyResult:
-    """Plans a study, executes what is missing, exports, times side by side, and writes the report.
+    """Plans a study, executes its missing runs, exports, times side by side, and writes the report.
 
     Args:
         workers: Runs at once; 0 chooses.
         command: The command line, shown in the report.
-        cluster: Where to run; none is this machine.
-        note: What was chosen for the study, said before the first run starts.
-        estimate: Whether time and memory of each model are estimated and said before the first run starts, if anything
-            is said. After a budget of minutes they have been.
-        final: Whether the recommended model is trained once more on test rows too, if they were split off a file; none
+        cluster: Where to run; None is this machine.
+        note: Choices for the study, printed before the first run starts.
+        estimate: Whether time and memory of each model are estimated and printed before the first run starts, if the
+            reporter prints. With a budget of minutes this was done before.
+        final: Whether the recommended model is trained once more on test rows too, if they were split off a file; None
             does it if it was trained in less than `QUICK_S`.
 
     Raises:
         CheckpointError: If a record cannot be trusted.
         StorageError: If the folder belongs to another study or is in use.
         UnavailableError: If the cluster does not answer.
-        RecurraError: If data, tokenizer or a model configuration cannot be used; nothing has been started then.
+        RecurraError: If data, tokenizer or a model configuration cannot be used; nothing was started then.
     """
     machine = data.machine
     planned = plan_study(spec, output)
@@ -460,7 +460,7 @@ def _headline(spec: StudySpec, outcome: Outcome) -> str:
 def report_study(
     spec: StudySpec, output: Path, *, command: str, by_length: bool = False, data_root: Path | None = None
 ) -> StudyResult:
-    """Writes the report of what is done and runs nothing; ``by_length`` reads the data again, for lengths of texts.
+    """Writes the report of finished runs and runs nothing; ``by_length`` reads the data again, for lengths of texts.
 
     Raises:
         CheckpointError: If a record cannot be trusted.

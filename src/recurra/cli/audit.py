@@ -82,13 +82,13 @@ def audit_study(
 
     runs, missing = load_runs([folder] if holds_any_record(folder) else run_folders(folder))
     if not runs and holds_any_record(folder):
-        read_any_record(folder)  # says what is wrong with it
+        read_any_record(folder)  # raises the error of its record
     complain(*(f"no record: {run['run_id']}: {run['reason']}" for run in missing))
     if not runs:
         raise CheckpointError(
             f"'{folder}' holds no finished run; give the --output folder of 'recurra compare', 'study run' or 'train'"
         )
-    # Whether a leak decides a comparison depends on what the study judges by.
+    # Whether a leak decides a comparison depends on the measure of the study.
     file = study_file_of(folder)
     questions = NO_QUESTIONS if file is None else load_study(file).questions
     # Trainings on the same data have the same audit lines of these data; each is listed once.

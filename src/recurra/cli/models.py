@@ -43,8 +43,8 @@ def models(
     for task in dict.fromkeys(item["task"] for item in presets if name is None):
         shown = [item for item in presets if item["task"] == task]
         first, rows = shown[0], [(_wide_row if wide else _row)(item) for item in shown]
-        what = f"{first['num_labels']} labels, vocabulary {first['vocab_size']:,}" if task == "classification" else task
-        title = f"{what}; FLOPs a token, of {first['tokens']}{'' if wide else '; parameters in millions'}"
+        kind = f"{first['num_labels']} labels, vocabulary {first['vocab_size']:,}" if task == "classification" else task
+        title = f"{kind}; FLOPs a token, of {first['tokens']}{'' if wide else '; parameters in millions'}"
         tables.append(Table(task, title, rows))
     present(CommandResult({"presets": presets}, tables), as_json=as_json)
 

@@ -115,7 +115,7 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
 
     Raises:
         typer.Exit: 1 if a run, an export or the timing failed, or the runs' own code if all failed with the same one;
-            3 if an audit failed; 2 if no model stays within the limits that were asked for.
+            3 if an audit failed; 2 if no model stays within the requested limits.
     """
     if as_json:
         exports = [export.plain() for export in result.exports]

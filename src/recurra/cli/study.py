@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from recurra.study.status import StudyView
 
 
-# A longer plan is shown by groups of runs that differ in the seed alone.
+# A longer plan is shown by groups of runs that differ only in the seed.
 MOST_LINES = 100
 
 

@@ -1,4 +1,4 @@
-"""The report's charts: quality against cost and the contrasts of every task, those that a task adds, and SVG files."""
+"""The report's charts: quality against cost and contrasts for every task, further ones of a task, and SVG files."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def plain_line(line: Any, identity: Row, prefix: str) -> Row:
 
 
 def results_frame(summary: Summary) -> Any:
-    """A pandas ``DataFrame`` with a row a model: every measure on the headline split, and what the model costs.
+    """A pandas ``DataFrame`` with a row a model: every measure on the headline split, and the costs of the model.
 
     Raises:
         UnavailableError: If pandas is not installed.
@@ -195,7 +195,7 @@ def write_study_report(
 
 
 def write_files(folder: Path, summary: Summary, drawn: Charts) -> list[Path]:
-    """Writes ``figures/*.svg`` and ``tables/*.csv``; removes what only an earlier call wrote.
+    """Writes ``figures/*.svg`` and ``tables/*.csv``; removes files that only an earlier call wrote.
 
     Raises:
         StorageError: If a file cannot be written.

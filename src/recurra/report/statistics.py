@@ -299,7 +299,7 @@ def _compare(
         split=a.split,
         seeds=len(pairs),
         gap=interval.mean,
-        # Pairs that all give the same gap (two models that the seed does not change) say nothing of the seeds.
+        # If all pairs give the same gap (two models that the seed does not change), there is no interval over seeds.
         half=interval.half or None,
         spread=max(spreads, default=None),
         seeds_apart=min(a.values) > max(b.values) or min(b.values) > max(a.values) if spreads else None,
@@ -449,9 +449,9 @@ def pool_contrasts(tables: Sequence[TableSummary]) -> list[PooledContrast]:
     """Each contrast over all data sets of a study that were trained on in one way, if these are at least three.
 
     A data set counts once, however many of its parts were tried, and its figure is the mean gap of their tables: seeds
-    and rows are in it already, and what is left to be uncertain of is which data were taken. A difference counts as
+    and rows are in it already, and only the choice of the data is left as an uncertainty. A difference counts as
     distinguishable if the t-test over data sets has p below 0.05 after Holm's correction over these contrasts. Tables
-    whose data failed an audit say nothing of other data, and are left out.
+    whose data failed an audit are left out, because they cannot speak for other data.
     """
     gaps: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     measures: dict[tuple[str, ...], Measure] = {}

@@ -1,4 +1,4 @@
-"""From run records to a `Summary`: reads runs, groups what may be compared, summarises each group over its seeds."""
+"""Turns run records into a `Summary`: groups runs that may be compared, and summarises each group over its seeds."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read_study(folder: Path | str) -> list[Path]:
 
 
 def read_latency_file(folder: Path) -> StudyLatency | None:
-    """Content of a study's ``latency.json``, or none if there is none or it is damaged."""
+    """Content of a study's ``latency.json``, None if it is missing or damaged."""
     try:
         return StudyLatency.model_validate(read_json(folder / LATENCY_NAME))
     except (OSError, ValueError):
@@ -83,12 +83,12 @@ def study_file_of(folder: Path | str) -> Path | None:
     A study packed in ``results/`` takes the project's file of the same study, which may be newer.
     """
     path = Path(folder).resolve()
-    own, shared = path / SPEC_NAME, path.parent.parent / STUDY_FILES / f"{path.name}.yaml"
-    if not in_study(own):
+    study_file, shared = path / SPEC_NAME, path.parent.parent / STUDY_FILES / f"{path.name}.yaml"
+    if not in_study(study_file):
         return shared if shared.is_file() else None
-    if own.is_file() or path.parent.name != RESULTS or not shared.is_file():
-        return own
-    return shared if read_yaml(shared).get("name") == read_yaml(own).get("name") else own
+    if study_file.is_file() or path.parent.name != RESULTS or not shared.is_file():
+        return study_file
+    return shared if read_yaml(shared).get("name") == read_yaml(study_file).get("name") else study_file
 
 
 def load_runs(
@@ -146,7 +146,7 @@ def word_counts(
 
     Raises:
         ConfigurationError: If there is no such run.
-        RecurraError: If the data cannot be had, or have changed.
+        RecurraError: If the data are not available, or have changed.
     """
     reported: dict[tuple[str, ...], list[RunRecord]] = {}
     for table in group_tables(reporting.pooled(runs), reporting):
@@ -221,7 +221,7 @@ def data_names(runs: Sequence[LoadedRun]) -> dict[tuple[str, str], str]:
 
 
 def _last(path: Path, folders: int) -> Path:
-    """The innermost folders that a file lies in."""
+    """The innermost ``folders`` folders of a file."""
     return Path(*path.parts[:-1][-folders:]) if folders else Path()
 
 

@@ -1,1 +1,1 @@
-"""What to run, and running it."""
+"""Plans and executes the runs of studies."""

@@ -1,4 +1,4 @@
-"""What runs cost: operations counted from the lengths of their rows, and seconds.
+"""Estimates the cost of runs: operations counted from the lengths of their rows, and seconds.
 
 A training step is a forward pass and a backward pass of twice its operations (Kaplan et al. 2020, section 2.1); an
 epoch is every training row once, at its own length and without padding. Early stopping may end a run sooner, so a run's
@@ -228,8 +228,8 @@ def readable_record(run: PlannedRun) -> AnyRecord | None:
 
 def whole_seconds(record: AnyRecord) -> float:
     """Seconds of the whole run if they are recorded and it was never resumed, else seconds of its training."""
-    whole = record.wall_s is not None and not record.training.resumed
-    return record.wall_s if whole and record.wall_s is not None else record.training.wall_s
+    is_complete = record.wall_s is not None and not record.training.resumed
+    return record.wall_s if is_complete and record.wall_s is not None else record.training.wall_s
 
 
 def seconds_left(runs: Iterable[tuple[RunConfig, float]], at_once: int) -> float:

@@ -51,10 +51,10 @@ class RecurraLM(HFLM):
     Args:
         pretrained: A run folder of ``recurra train``, or any Hugging Face folder with a causal language model and a
             fast tokenizer.
-        exit: Recurrence whose head is read, in scoring and in generation; none takes the last.
-        context: Tokens that are read at once; none takes what the run was trained with, or the longest that the model
+        exit: Recurrence whose head is read, in scoring and in generation; None takes the last.
+        context: Tokens that are read at once; None takes the run's own, or the longest that the model
             reads.
-        precision: Precision of the matrix products; none takes the run's, or FP32.
+        precision: Precision of the matrix products; None takes the run's, or FP32.
         batch_size: As in the harness, like ``max_batch_size``.
         device: A torch device; CUDA, the harness' own default, means the CPU where there is no CUDA.
         allow_leaks: Whether a model that reads the future is scored nevertheless.
@@ -135,7 +135,7 @@ class RecurraLM(HFLM):
         """Continues texts; cuts their beginnings so that the continuation fits the context.
 
         Raises:
-            ConfigurationError: If that leaves nothing of a text.
+            ConfigurationError: If that leaves no token of a text.
         """
         for request in requests:
             tokens = normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]

@@ -35,7 +35,7 @@ _FOLDERS = {RUNS_NAME, EXPORTS_NAME, ROWS_NAME, FINAL_NAME, "figures", "tables"}
 
 @dataclass(frozen=True)
 class PackedStudy:
-    """What `pack_study` did."""
+    """Result of `pack_study`."""
 
     output: Path
     added: int
@@ -46,7 +46,7 @@ class PackedStudy:
 
 
 def pack_study(study: Path, output: Path) -> PackedStudy:
-    """Packs the finished runs of a study, and what lies beside them, into a packed study.
+    """Packs the finished runs of a study, and the files beside them, into a packed study.
 
     Runs may lie in folders or be packed, as after going on with a packed study. Runs that the output
     has already are replaced; its other runs stay. The records are written last: killed at any moment, the packed study

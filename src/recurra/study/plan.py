@@ -102,7 +102,7 @@ class RunProgress:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds of training that are left at the pace so far; none before the first steps."""
+        """Seconds of training that are left at the pace so far; None before the first steps."""
         done = self.step - self.first_step
         if done <= 0 or self.steps <= 0:
             return None
@@ -198,7 +198,7 @@ class PlannedRun:
 
     Attributes:
         state: ``done`` (it has its record), ``refused`` (it has one that cannot be trusted), ``running``, ``failed``
-            (it ended without a record), ``interrupted`` (it began and will go on), ``to do``.
+            (it ended without a record), ``interrupted`` (it began and can be resumed), ``to do``.
     """
 
     config: RunConfig
@@ -209,7 +209,7 @@ class PlannedRun:
 
     @cached_property
     def record(self) -> AnyRecord | None:
-        """The record of a run that is done, read when it is asked for."""
+        """The record of a run that is done, read on first use."""
         return read_any_record(self.folder) if self.state == "done" else None
 
 

@@ -72,7 +72,7 @@ class Cluster:
                 reason = error.strerror or str(error)
                 raise UnavailableError(self._unreachable(reason)) from error
         address = [] if self.address == AUTO else ["--address", self.address]
-        # In a process of its own: Ray's client can neither be given a time limit nor be stopped.
+        # This runs in a process of its own, because Ray's client has no time limit and cannot be stopped.
         try:
             health_check = subprocess.run(
                 [sys.executable, "-m", "ray.scripts.scripts", "health-check", *address],
@@ -92,7 +92,7 @@ class Cluster:
 
         Raises:
             UnavailableError: If the cluster refuses the connection.
-            ConfigurationError: If no node has what a run needs.
+            ConfigurationError: If no node has the resources of a run.
         """
         ray = _import_ray(self.extra)
         with _stdout_on_stderr():
@@ -289,7 +289,7 @@ class RayExecutor(Executor):
         except errors.RayTaskError as error:
             return self._failed(config, f"the node could not start it: {error.cause}", 1)
         except errors.RayError as error:
-            # The record may have been written before the node died: then nothing is to be done again.
+            # The record may have been written before the node died; then the run is not repeated.
             if look_at(self.output, config).state == "done":
                 return outcome_of(self.output, config, Ended(0, ""))
             self._lost[config.run_id] += 1

@@ -113,7 +113,7 @@ def find_study(path: Path, output: Path | None) -> tuple[StudySpec, Path]:
     """Reads a study from its file or from its folder.
 
     Args:
-        output: The study's folder; none takes the folder itself, or ``runs/NAME`` for a file.
+        output: The study's folder; None takes the folder itself, or ``runs/NAME`` for a file.
 
     Raises:
         StorageError: If the folder holds no study.
@@ -148,7 +148,7 @@ def look_at_study(spec: StudySpec, output: Path) -> StudyView:
 
 
 def _remaining(runs: Sequence[PlannedRun]) -> float | None:
-    """Seconds left if the runs under way keep their pace and as many go on side by side.
+    """Seconds left if running runs keep their pace and the same number stays under way.
 
     A run that has not begun is expected to take the mean of its model's finished and running runs, or else of all
     runs.
@@ -240,7 +240,7 @@ def within_minutes(
 ) -> tuple[StudySpec, str]:
     """Takes one split instead of folds, then leaves out expensive models, until training fits a budget.
 
-    What is done already costs nothing.
+    Finished runs cost nothing.
 
     Seconds are measured here: a few training steps of each model. Controls are never left out; a model that
     learns from a left-out model is left out too. The time of evaluation is not counted.

@@ -34,7 +34,7 @@ def time_all(
 ) -> None:
     """Times the named runs and exports over their test texts and writes ``latency.json``, with times to be ``kept``.
 
-    One model stands for all seeds of its configuration: they differ in the weights' values only.
+    One model stands for all seeds of its configuration: they differ only in the values of their weights.
     """
     kept = kept or {}
     output = Path(study)

@@ -59,7 +59,7 @@ class _Worker:
         )
 
     def close(self) -> None:
-        """Ends it and waits for that; between two calls it has nothing to lose."""
+        """Kills the process and waits for its end; between two calls it holds no state."""
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
@@ -109,7 +109,7 @@ class Workers:
             machine: For a function whose first argument is the worker's `StudyData`.
             say: Takes each line of its output.
             log: File to which these lines are added.
-            threads: Threads of the numeric libraries; 0 takes those of all workers.
+            threads: Threads of the numeric libraries; 0 takes the number of all workers.
         """
         worker = self._take(threads or self.threads)
         assert worker.process.stdin is not None and worker.process.stdout is not None
