@@ -1,7 +1,7 @@
 """Training state on disk without pickle: safetensors for tensors, JSON for the rest.
 
-A checkpoint counts only once its marker is there, which is written last; so a kill while saving costs that checkpoint
-and nothing else.
+A checkpoint only counts if it has its marker, which is written last, so a kill while saving loses that checkpoint and
+nothing else.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def mark_complete(checkpoint: Path, step: int) -> None:
 
 
 def remove_checkpoints_but(folder: Path, steps: set[int]) -> None:
-    """Removes all checkpoints but those of ``steps``, incomplete ones too. A marker goes first, with it the claim."""
-    keep = {f"checkpoint-{step}" for step in steps}
+    """Removes all checkpoints but those of ``steps``, also incomplete ones; the marker of each is removed first."""
+    kept_names = {f"checkpoint-{step}" for step in steps}
     for path in folder.glob("checkpoint-*"):
-        if path.name not in keep:
+        if path.name not in kept_names:
             (path / MARKER_NAME).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
 
 
 def save_optimizer(path: Path, state: Mapping[str, Any]) -> None:
-    """Writes an optimiser's ``state_dict``: its tensors by ``index.name``, its groups as JSON metadata."""
+    """Writes an optimiser's ``state_dict``: tensors by ``index.name``, groups and scalars as JSON metadata."""
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, Any] = {}
     for index, entries in state["state"].items():
@@ -95,12 +95,12 @@ def load_schedule(path: Path) -> dict[str, Any]:
 
 
 def random_state_names(process: int) -> tuple[str, str]:
-    """File names of one process's random state: tensors and the rest."""
+    """File names of one process's random state: of its tensors, and of the rest."""
     return f"random-{process}.safetensors", f"random-{process}.json"
 
 
 def save_random_state(folder: Path, process: int) -> None:
-    """Writes the states of Python's, NumPy's and PyTorch's generators, accelerators' too."""
+    """Writes the states of Python's, NumPy's and PyTorch's generators, including those of accelerators."""
     tensor_name, json_name = random_state_names(process)
     tensors = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():

@@ -63,7 +63,7 @@ def training_arguments(
         "cosine": ("cosine", {}),
         "linear": ("linear", {}),
         "constant": ("constant_with_warmup", {}),
-        # Made by our trainer.
+        # Our trainer creates this schedule itself.
         ONE_CYCLE: ("constant", {}),
     }
     schedule, schedule_arguments = schedules[protocol.schedule]
@@ -101,7 +101,7 @@ def training_arguments(
         "disable_tqdm": True,
         "log_level": "error",
         "seed": derive_seed(seed, "dropout"),
-        # A batch that stops early leaves the heads behind it out.
+        # A batch that stops early does not use the heads after its exit.
         "ddp_find_unused_parameters": protocol.sampled_recurrences,
         "ddp_backend": "gloo" if started_by_torchrun() and not on_accelerator else None,
     }
@@ -109,10 +109,10 @@ def training_arguments(
 
 
 class StageProgress(TaskProgress):
-    """Says the loss of every epoch before the classifier's own, and stops when it is not finite."""
+    """Reports the loss of every auxiliary epoch, and stops when it is not finite."""
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Says the loss."""
+        """Reports the loss of the epoch."""
         last = state.log_history[-1]
         if "loss" not in last:
             return
@@ -128,15 +128,15 @@ class StageProgress(TaskProgress):
 def classifier_beside(
     classifier: RecurraForSequenceClassification, num_labels: int
 ) -> RecurraForSequenceClassification:
-    """Returns a classifier of ``num_labels`` classes with fresh heads on the very encoder of another."""
+    """Returns a classifier of ``num_labels`` classes with new heads that shares the encoder of another."""
     config = copy.deepcopy(classifier.config)
     config.num_labels = num_labels
     if getattr(classifier, "narrows_vocabulary", True):
-        # Its own encoder is thrown away: a table of a row or two is made quickly.
+        # Its own encoder is thrown away, so a token table of a row or two is enough.
         config.vocab_size = 1 + (config.pad_token_id or 0)
-    beside = type(classifier)(config)
-    beside.model = classifier.model
-    return beside
+    auxiliary_classifier = type(classifier)(config)
+    auxiliary_classifier.model = classifier.model
+    return auxiliary_classifier
 
 
 def train_auxiliary(
@@ -150,12 +150,12 @@ def train_auxiliary(
     change_inputs: Callable[[Tensor], Tensor] | None,
     reporter: Reporter,
 ) -> bool:
-    """Trains the classifier's encoder in place on labels of another task; its own head is not touched.
+    """Trains the classifier's encoder in place on labels of another task; its own head does not change.
 
-    It goes on from its last epoch, or takes up what is done; returns whether some of it had been. Nothing is evaluated,
-    and the last epoch is kept.
+    Training resumes from its last epoch, or restores a finished stage; returns whether there was a checkpoint. Nothing
+    is evaluated, and the weights of the last epoch are used.
     """
-    changed = protocol.model_copy(
+    auxiliary_protocol = protocol.model_copy(
         update={
             "max_epochs": protocol.auxiliary_epochs,
             "learning_rate": protocol.auxiliary_learning_rate or protocol.learning_rate,
@@ -167,18 +167,18 @@ def train_auxiliary(
         }
     )
     arguments = training_arguments(
-        changed, folder / "auxiliary", seed=derive_seed(seed, "auxiliary"), precision=precision,
+        auxiliary_protocol, folder / "auxiliary", seed=derive_seed(seed, "auxiliary"), precision=precision,
         eval_strategy="no", load_best_model_at_end=False, metric_for_best_model=None, greater_is_better=None,
     )  # fmt: skip
-    # The Trainer would move the shared encoder alone.
+    # The Trainer would only move the shared encoder.
     classifier.to(arguments.device)
     torch.manual_seed(derive_seed(seed, "auxiliary weights"))
-    beside = classifier_beside(classifier, int(rows.labels.max()) + 1)
+    auxiliary_classifier = classifier_beside(classifier, int(rows.labels.max()) + 1)
     return run_trainer(
-        beside, rows, changed, arguments, reporter,
+        auxiliary_classifier, rows, auxiliary_protocol, arguments, reporter,
         stage="auxiliary", progress=StageProgress, data_seed=derive_seed(seed, "auxiliary order"),
         collator=TaughtCollator(classifier.config.pad_token_id or 0), change_inputs=change_inputs,
-        loss=None if rows.weights is None else RowLoss(exit_loss_weight=beside.config.exit_loss_weight),
+        loss=None if rows.weights is None else RowLoss(exit_loss_weight=auxiliary_classifier.config.exit_loss_weight),
     )[1]  # fmt: skip
 
 
@@ -198,26 +198,26 @@ def train_transformer(
     mask_tokens: MaskTokens | None = None,
     auxiliary: EncodedSplit | None = None,
 ) -> TrainingRecord:
-    """Trains ``model`` in place and leaves the weights of the best epoch in it.
+    """Trains ``model`` in place; at the end it has the weights of the best epoch.
 
-    If the folder holds a complete checkpoint, training goes on from there. In FP32 on one machine the result is then
-    the same, bit for bit, as without the interruption.
+    If the folder holds a complete checkpoint, training resumes from it. In FP32 on one machine the result is then
+    bit for bit the same as without the interruption.
     """
     tune_allocator()
     checkpoints = folder / CHECKPOINTS_NAME
     temperature = protocol.distillation_temperature
     row_loss = RowLoss(protocol.label_smoothing, model.config.exit_loss_weight, protocol.exit_distillation, temperature)
-    # The Trainer's own smoothing looks at the last head alone.
+    # The Trainer's own label smoothing only considers the last head.
     loss: Callable[..., Tensor] | None = None
     if isinstance(train, TaughtSplit):
         loss = Distillation(protocol.distillation_weight, temperature, protocol.state_weight, row_loss).loss
     elif train.weights is not None or protocol.exit_distillation or protocol.label_smoothing:
         loss = row_loss
-    # Of a batch of short rows, later recurrences' own weights are not used.
-    counted = getattr(model.config, "tokens_without_recurrence", None) is not None
-    unused = {"ddp_find_unused_parameters": protocol.sampled_recurrences or counted}
-    arguments = training_arguments(protocol, checkpoints, seed=seed, precision=precision, **unused)
-    # Before anything is derived from the weights: averages and the whole token table lie where the model does.
+    # A batch of short rows does not use the weights that belong to later recurrences alone.
+    varies_depth = getattr(model.config, "tokens_without_recurrence", None) is not None
+    changes = {"ddp_find_unused_parameters": protocol.sampled_recurrences or varies_depth}
+    arguments = training_arguments(protocol, checkpoints, seed=seed, precision=precision, **changes)
+    # First of all, so that weight averages and the whole token table are made on the model's device.
     model.to(arguments.device)
     auxiliary = auxiliary if protocol.auxiliary_epochs else None
     tokens = mask_tokens if protocol.hides_tokens else None
@@ -231,15 +231,15 @@ def train_transformer(
                 model, rows.auxiliary, protocol, checkpoints,
                 seed=seed, precision=precision, change_inputs=change_inputs, reporter=reporter,
             )  # fmt: skip
-        state, goes_on = run_trainer(
+        state, continued = run_trainer(
             model, rows.train, protocol, arguments, reporter,
             progress=functools.partial(HistoryCallback, folder / HISTORY_NAME), data_seed=derive_seed(seed, "order"),
             eval_dataset=rows.selection, compute_metrics=_accuracy,
             collator=TaughtCollator(model.config.pad_token_id or 0), change_inputs=change_inputs, loss=loss,
             average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
         )  # fmt: skip
-    history, resumed = [EpochRecord(**entry) for entry in history_of(state)], resumed or goes_on
-    # Under a curriculum an epoch reads short rows several times.
+    history, resumed = [EpochRecord(**entry) for entry in history_of(state)], resumed or continued
+    # With a curriculum an epoch reads short rows several times.
     order = LengthGroupedBatchSampler(
         train.lengths, protocol.batch_size, derive_seed(seed, "order"), curriculum_epochs=protocol.curriculum_epochs
     )
@@ -261,9 +261,9 @@ def run_trainer(
 ) -> tuple[TrainerState, bool]:
     """Trains from the start, or from the last complete checkpoint; returns the state, and whether there was one.
 
-    ``options`` are those of the trainer.
+    ``options`` are passed to the trainer.
     """
-    # The recurrences after which a step may stop, the last included; none if each computes all.
+    # Recurrences after which a step may stop, including the last; empty if every step computes all of them.
     config = model.config
     sampled = protocol.sampled_recurrences and config.exits
     stopping = EarlyStoppingCallback(protocol.early_stopping_patience or 1, protocol.early_stopping_threshold)
@@ -288,7 +288,7 @@ def run_trainer(
         else:
             reporter.say(f"resuming from {checkpoint.name}")
             trainer.train(resume_from_checkpoint=str(checkpoint))
-    # They hold the trainer, and it the optimiser.
+    # Callbacks keep the trainer, and with it the optimiser, in memory.
     trainer.callback_handler.callbacks.clear()
     return trainer.state, checkpoint is not None
 
@@ -299,7 +299,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def _has_stopped(checkpoint: Path, protocol: ProtocolConfig) -> bool:
-    """Whether training had already ended when this checkpoint was written: the Trainer would go on for an epoch."""
+    """Whether training had ended when this checkpoint was written: resumed, the Trainer would train another epoch."""
     state = read_json(checkpoint / "trainer_state.json")
     stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback", {})
     waited = stopping.get("attributes", {}).get("early_stopping_patience_counter", 0)
@@ -310,13 +310,13 @@ def _has_stopped(checkpoint: Path, protocol: ProtocolConfig) -> bool:
 def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
     logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
     if np.ndim(prediction.label_ids) == 2:
-        # Rows with all labels right; thresholds are chosen after the training.
+        # Share of rows whose labels are all right at threshold 0.5; thresholds are tuned after training.
         return {"accuracy": float(np.mean(((logits >= 0) == prediction.label_ids).all(axis=-1)))}
     return {"accuracy": float(np.mean(np.argmax(logits, axis=-1) == prediction.label_ids))}
 
 
 def best_epoch(history: Sequence[EpochRecord], protocol: ProtocolConfig) -> EpochRecord:
-    """The epoch whose weights are kept: the first of the best, as the Trainer chooses."""
+    """The epoch whose weights are kept: the earliest of equally good ones, as the Trainer chooses."""
     if protocol.selection == "accuracy":
         return max(history, key=lambda epoch: epoch.validation_accuracy)
     return min(history, key=lambda epoch: epoch.validation_loss)
@@ -332,7 +332,7 @@ def training_record(
     tokens: int,
     resumed: bool,
 ) -> Record:
-    """What the record says of a training, from its epochs, the best of them, and tokens that one of them reads."""
+    """The record of a training, from its epochs, the best epoch, and the tokens that one epoch reads."""
     wall_s = sum(epoch.wall_s for epoch in history)
     return kind(
         protocol=protocol.name,
@@ -349,11 +349,11 @@ def training_record(
 
 @contextlib.contextmanager
 def own_randomness() -> Iterator[None]:
-    """Leaves the generators of the process as they were: a training seeds all of them."""
-    python, arrays = random.getstate(), np.random.get_state()
+    """Restores the process's random generators afterwards, because a training seeds all of them."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
         try:
             yield
         finally:
-            random.setstate(python)
-            np.random.set_state(arrays)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)

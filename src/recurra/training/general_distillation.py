@@ -1,12 +1,12 @@
-"""A small encoder that learns a large one's states on texts without labels: general distillation.
+"""General distillation: a small encoder learns the states of a large one on texts without labels.
 
     loss = d(final states) + w mean over layers of d(states) + 1 - cosine(mean states)
 
-where d is the mean squared error over real tokens, divided by the variance of the teacher's states there. TinyBERT
-(Jiao et al. 2020, section 3.2) calls this step general distillation. The last term is what sentences are compared by
-(Reimers and Gurevych 2019). Both encoders read without dropout, so that nothing is random but the order of batches,
-which depends on the seed alone: a training that was killed goes on from its checkpoint to the bit. With a budget of
-minutes the learning rate follows the clock; weights, optimiser and place are restored to the bit all the same.
+where d is the mean squared error over real tokens, divided by the variance of the teacher's states at that layer.
+TinyBERT (Jiao et al. 2020, section 3.2) calls this step general distillation. The last term uses the cosine by which
+sentences are compared (Reimers and Gurevych 2019). Both encoders run without dropout, so only the order of batches is
+random, and it depends on the seed alone: a killed training resumes from its checkpoint bit for bit. With a budget of
+minutes the learning rate follows the clock; weights, optimiser and position are still restored bit for bit.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _STATE = ("round", "batch", "steps", "tokens", "seconds", "history")
 
 
 class GeneralDistillation:
-    """One training of a student's states; ``matched`` says after which teacher's layer each application is."""
+    """One training of a student; ``matched`` is the teacher's layer that each of its layer applications learns."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class GeneralDistillation:
         self._device = next(student.parameters()).device
         self._precision = "bf16" if has_bf16(self._device) else "fp32"
         self._padding = int(student.config.pad_token_id or 0)
-        plain = [weights for weights in student.parameters() if weights.ndim < 2]
-        table = student.embeddings.token.weight
-        matrices = [weights for weights in student.parameters() if weights.ndim >= 2 and weights is not table]
+        vectors = [weights for weights in student.parameters() if weights.ndim < 2]
+        token_table = student.embeddings.token.weight
+        matrices = [weights for weights in student.parameters() if weights.ndim >= 2 and weights is not token_table]
         groups = [
             {"params": matrices, "weight_decay": WEIGHT_DECAY},
-            {"params": [*plain, table], "weight_decay": 0.0},
+            {"params": [*vectors, token_table], "weight_decay": 0.0},
         ]
         self._optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.98), eps=1e-6, fused=True)
-        held_out = sorted((passages.row(*place) for place in passages.held_out), key=len)
+        held_out = sorted((passages.row(*position) for position in passages.held_out), key=len)
         self._held_out = [self._batch_of(held_out[start : start + 64]) for start in range(0, len(held_out), 64)]
         self._variances = self._teacher_variances()
         self.round = self.batch = self.steps = self.tokens = 0
@@ -102,10 +102,10 @@ class GeneralDistillation:
             else:
                 self._measure(reporter, 0.0)
             while self.progress < 1:
-                before = self.steps
+                steps_before = self.steps
                 self._until_checkpoint(stopped, reporter)
-                # A checkpoint is complete or not there: none is written over.
-                if self.steps > before:
+                # Without a new step the name would be that of an existing checkpoint, which is never overwritten.
+                if self.steps > steps_before:
                     self._save(folder, tokenizer)
                 if stopped.is_set():
                     raise KeyboardInterrupt
@@ -116,18 +116,18 @@ class GeneralDistillation:
         return (self.tokens if self._in_tokens else self.seconds) / self._budget
 
     def _until_checkpoint(self, stopped: threading.Event, reporter: Reporter) -> None:
-        start, before, first = time.monotonic(), self.seconds, self.tokens
+        start, seconds_before, tokens_before = time.monotonic(), self.seconds, self.tokens
         batches = self._passages.batches(self.round, BATCH_TOKENS)
-        while self.progress < 1 and not stopped.is_set() and self.seconds - before < CHECKPOINT_S:
-            self._step([self._passages.row(*place) for place in batches[self.batch]])
+        while self.progress < 1 and not stopped.is_set() and self.seconds - seconds_before < CHECKPOINT_S:
+            self._step([self._passages.row(*position) for position in batches[self.batch]])
             self.batch += 1
             if self.batch == len(batches):
                 self.round, self.batch = self.round + 1, 0
                 batches = self._passages.batches(self.round, BATCH_TOKENS)
-            self.seconds = before + time.monotonic() - start
+            self.seconds = seconds_before + time.monotonic() - start
         if not stopped.is_set():
-            self._measure(reporter, (self.tokens - first) / max(self.seconds - before, 1e-9))
-        self.seconds = before + time.monotonic() - start
+            self._measure(reporter, (self.tokens - tokens_before) / max(self.seconds - seconds_before, 1e-9))
+        self.seconds = seconds_before + time.monotonic() - start
 
     def _step(self, rows: Sequence[Any]) -> None:
         progress = self.progress
@@ -148,17 +148,17 @@ class GeneralDistillation:
     def _compare(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Loss of a batch, and the mean final state of each row, the student's and the teacher's."""
         with torch.no_grad():
-            wanted = self._states(self._teacher, ids, mask)
+            teacher_states = self._states(self._teacher, ids, mask)
         states = self._states(self.student, ids, mask)
-        # States before any layer are compared too, and those after the matched ones.
+        # The states before the first layer are compared, and those after each matched layer.
         distances = [
-            _distance(own, wanted[layer], mask) / self._variances[layer]
-            for own, layer in zip(states, (0, *self._matched), strict=True)
+            _distance(states_after, teacher_states[layer], mask) / self._variances[layer]
+            for states_after, layer in zip(states, (0, *self._matched), strict=True)
         ]
-        ours, theirs = mean(states[-1], mask), mean(wanted[-1], mask)
-        direction = 1 - functional.cosine_similarity(ours, theirs).mean()
+        student_means, teacher_means = mean(states[-1], mask), mean(teacher_states[-1], mask)
+        cosine = 1 - functional.cosine_similarity(student_means, teacher_means).mean()
         *earlier, final = distances
-        return final + LAYER_WEIGHT * torch.stack(earlier).mean() + direction, ours, theirs
+        return final + LAYER_WEIGHT * torch.stack(earlier).mean() + cosine, student_means, teacher_means
 
     def _states(self, model: RecurraModel, ids: Tensor, mask: Tensor) -> list[Tensor]:
         with autocast(self._precision, self._device):
@@ -176,38 +176,38 @@ class GeneralDistillation:
         sums: list[Tensor] = []
         for ids, mask in self._held_out:
             real = mask.bool()
-            each = [states[real].double() for states in self._states(self._teacher, ids, mask)]
+            layers = [states[real].double() for states in self._states(self._teacher, ids, mask)]
             moments = [
-                torch.stack([torch.ones_like(one[0]) * len(one), one.sum(0), one.square().sum(0)]) for one in each
+                torch.stack([torch.full_like(rows[0], len(rows)), rows.sum(0), rows.square().sum(0)]) for rows in layers
             ]
             sums = [total + new for total, new in zip(sums, moments, strict=True)] if sums else moments
         return [((squares / count) - (total / count).square()).mean().item() for count, total, squares in sums]
 
     @torch.no_grad()
     def _measure(self, reporter: Reporter, tokens_per_s: float) -> None:
-        """Measures what is kept on the held-out passages."""
-        ours: list[Tensor] = []
-        theirs: list[Tensor] = []
+        """Measures loss and similarity to the teacher on the held-out passages, and reports them."""
+        student_means: list[Tensor] = []
+        teacher_means: list[Tensor] = []
         losses, rows = 0.0, 0
         for ids, mask in self._held_out:
             loss, *means = self._compare(ids, mask)
             losses, rows = losses + len(ids) * loss.item(), rows + len(ids)
-            ours.append(means[0])
-            theirs.append(means[1])
-        one, two = (torch.cat(means) for means in (ours, theirs))
-        kept = functional.cosine_similarity(one - one.mean(0), two - two.mean(0)).mean().item()
+            student_means.append(means[0])
+            teacher_means.append(means[1])
+        student, teacher = (torch.cat(means) for means in (student_means, teacher_means))
+        similarity = functional.cosine_similarity(student - student.mean(0), teacher - teacher.mean(0)).mean().item()
         entry = {
             "steps": self.steps,
             "tokens": self.tokens,
             "minutes": round(self.seconds / 60, 3),
             "tokens_per_s": round(tokens_per_s, 1),
             "held_out_loss": round(losses / rows, 6),
-            "kept": round(kept, 6),
+            "kept": round(similarity, 6),
         }
         self.history.append(entry)
         reporter.say(
             f"{min(1.0, self.progress):.1%}: {self.tokens:,} tokens, {tokens_per_s:,.0f} a second; held out: loss "
-            f"{entry['held_out_loss']:.4f}, {kept:.3f} of the encoder's function kept"
+            f"{entry['held_out_loss']:.4f}, {similarity:.3f} of the encoder's function kept"
         )
 
     def _check_task(self, folder: Path, task: dict[str, Any]) -> None:
@@ -216,13 +216,13 @@ class GeneralDistillation:
             write_json(path, task)
             return
         try:
-            known = read_json(path)
+            stored = read_json(path)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"'{path}' is damaged ({error}); delete '{folder}' and start again") from error
-        known = known if isinstance(known, dict) else {}
+        stored = stored if isinstance(stored, dict) else {}
         for key, value in json.loads(json.dumps(task)).items():
-            if known.get(key) != value:
-                other = f"another '{key}' ({known.get(key)} instead of {value})"
+            if stored.get(key) != value:
+                other = f"another '{key}' ({stored.get(key)} instead of {value})"
                 if key == "compared_on":
                     other = "other texts to compare plans on (--texts)"
                 raise ConfigurationError(
@@ -252,22 +252,22 @@ class GeneralDistillation:
         self._optimizer.load_state_dict(load_optimizer(checkpoint / OPTIMIZER_NAME))
 
 
-def _distance(ours: Tensor, theirs: Tensor, mask: Tensor) -> Tensor:
+def _distance(student_states: Tensor, teacher_states: Tensor, mask: Tensor) -> Tensor:
     """Mean squared error over real tokens."""
-    squares = (ours - theirs).square().mean(dim=-1)
+    squares = (student_states - teacher_states).square().mean(dim=-1)
     return (squares * mask).sum() / mask.sum()
 
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, in place of what they do; in the main thread alone."""
+    """An event that SIGTERM and SIGINT set instead of their usual effect; only in the main thread."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stopped
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

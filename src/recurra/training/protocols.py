@@ -13,7 +13,7 @@ from recurra.core.configuration import HashedSettings
 from recurra.core.errors import ConfigurationError, unknown
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
-# Keys that were dropped, and the value that asked for nothing.
+# Keys of earlier versions, with the value that had no effect.
 _DROPPED = {"focal_gamma": 0, "logit_adjustment": 0, "pretraining_epochs": 0, "pretraining_learning_rate": None}
 
 
@@ -21,8 +21,8 @@ class ProtocolConfig(HashedSettings):
     """A training protocol. The same protocol is used for every model of a comparison.
 
     Attributes:
-        schedule: ``plateau`` halves after epochs without improvement; the others run over all steps. ``onecycle`` is
-            PyTorch's (Smith and Topin 2018), but that the moments' decays stay as they are.
+        schedule: ``plateau`` halves the rate after epochs without improvement; the others run over all steps.
+            ``onecycle`` is PyTorch's (Smith and Topin 2018), except that the moments' decays do not change.
         warmup_ratio: Share of all steps with a rising learning rate (not for ``plateau`` and ``onecycle``).
         evaluation_batch_size: Rows of an evaluation batch; of classifiers at least 64.
         selection: What chooses the epoch, early stopping too: the lowest ``loss`` or the highest ``accuracy``.
@@ -121,7 +121,7 @@ class ProtocolConfig(HashedSettings):
         return self.token_dropout > 0
 
     def check_heads(self, shape: Mapping[str, Any]) -> None:
-        """Refuses, by a taught model's keys, heads that nothing would teach."""
+        """Refuses a taught model with heads that would learn nothing, by the keys of the model."""
         if self.distillation_weight == 1 and shape.get("learned_halt"):
             raise ConfigurationError(
                 "'distillation_weight' is 1 for a model with a learned halt, which learns beside the labels; allowed: "
@@ -201,15 +201,15 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
     "finetune-large": _FINETUNE.model_copy(update={"name": "finetune-large", "learning_rate": 5e-5, "max_epochs": 2}),
 }
 
-# Up to how many training rows, and the protocol for a pretrained encoder; the last one is for any number.
+# Largest number of training rows, and the protocol for a pretrained encoder; above all: finetune-large.
 _RECIPES = ((100, "finetune-few"), (5_000, "finetune-small"), (20_000, "finetune"))
 
 
 def finetuning_for(rows: int) -> tuple[str, str]:
-    """The protocol for fine-tuning on so many training rows, and the reason in a few words."""
-    for most, name in _RECIPES:
-        if rows <= most:
-            return name, f"{rows:,} training rows, at most {most:,}"
+    """The protocol for fine-tuning on this number of training rows, and the reason in a few words."""
+    for most_rows, name in _RECIPES:
+        if rows <= most_rows:
+            return name, f"{rows:,} training rows, at most {most_rows:,}"
     return "finetune-large", f"{rows:,} training rows, more than {_RECIPES[-1][0]:,}"
 
 
@@ -246,7 +246,7 @@ def load_protocol(
     return ProtocolConfig.parse({**protocol.plain(), **changes}, source=f"protocol '{changes.get('name', name)}'")
 
 
-# What the training of a language model does not do, and the value that asks for nothing.
+# Keys without a meaning for language models, with the value that has no effect.
 _NOT_FOR_LANGUAGE: dict[str, Any] = {
     "label_smoothing": 0.0,
     "selection": "loss",
@@ -263,10 +263,10 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
 
 
 def check_language_protocol(protocol: ProtocolConfig) -> None:
-    """Refuses what a protocol asks for and the training of a language model does not do."""
-    for key, none in _NOT_FOR_LANGUAGE.items():
-        if (value := getattr(protocol, key)) != none:
+    """Refuses keys of a protocol that the training of a language model does not support."""
+    for key, neutral in _NOT_FOR_LANGUAGE.items():
+        if (value := getattr(protocol, key)) != neutral:
             raise ConfigurationError(
                 f"'{key}' is {value}: for classifiers; a language model is trained on the plain cross-entropy, from "
-                f"which perplexity follows; allowed: {none}"
+                f"which perplexity follows; allowed: {neutral}"
             )

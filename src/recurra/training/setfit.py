@@ -1,12 +1,12 @@
-"""Training an encoder by SetFit, as its package does it: a peer of fine-tuning where labels are few.
+"""Training an encoder by SetFit, as its package does it: an alternative to fine-tuning where labels are few.
 
 Tunstall et al. 2022 (arXiv 2209.11055), section 3: texts are paired, each row with rows of its own label and of others;
 the encoder is tuned until the cosine of a pair's mean token states says whether the labels agree; a logistic regression
-then reads these means. The result is a classifier of ours: a mean over tokens and a linear head, in its place.
+then reads these means. The result is one of our classifiers: a mean over tokens and a linear head.
 
-The encoder is transformers' own and the training that of the package ``setfit``, in FP32. Our deviations: with many
-rows the steps are bounded (the package's documentation advises it too) and some of the rows are paired, while all fit
-the regression, which may take as many iterations as it needs. Each window of a text is a row.
+The encoder is transformers' own, and the package ``setfit`` trains it in FP32. With many rows we deviate: the number of
+steps is bounded (as the package's documentation advises), and only some of the rows are paired. All rows fit the
+regression, which gets enough iterations to converge. Each window of a text is a row.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ from recurra.models.modeling import RecurraForSequenceClassification
 # Section 4.2: R = 20 pairs of each kind a row, one epoch, batches of 16 pairs.
 PAIRS_A_ROW = 20
 BATCH_SIZE = 16
-# Some 400 rows; with more, each row is in fewer pairs.
+# Reached at 400 rows; with more, each row is in fewer pairs.
 MOST_STEPS = 1_000
-# The package lists every pair of rows before it takes any: of 2,000 rows that is 2 million, of 57,609 more than 24 GiB.
+# The package lists every pair of rows before it draws any: 2 million for 2,000 rows, more than 24 GiB for 57,609 rows.
 MOST_PAIRED_ROWS = 4_000
-_ITERATIONS = 1_000
-_TALKATIVE = ("setfit", "sentence_transformers")
-# A label that no row has: its probability is this, not 0, so that a loss on it stays finite.
+_MOST_ITERATIONS = 1_000
+_LOGGER_NAMES = ("setfit", "sentence_transformers")
+# Logit of a label that no row has: not minus infinity, so that the loss of such a label stays finite.
 _UNSEEN_LOGIT = -25.0
 
 
 def steps_for(rows: int) -> int:
-    """Optimiser steps of the contrastive training on so many rows."""
+    """Optimiser steps of the contrastive training on this number of rows."""
     return min(-(-2 * PAIRS_A_ROW * rows // BATCH_SIZE), MOST_STEPS)
 
 
 def paired_rows(rows: int, seed: int) -> npt.NDArray[np.int64]:
-    """Numbers of the rows that are paired, in their order: all, or a draw of `MOST_PAIRED_ROWS`."""
+    """Sorted indices of the rows that are paired: all, or a random `MOST_PAIRED_ROWS` of them."""
     if rows <= MOST_PAIRED_ROWS:
         return np.arange(rows)
-    draw = np.random.default_rng(derive_seed(seed, "pairs")).choice(rows, MOST_PAIRED_ROWS, replace=False)
-    return np.sort(draw)
+    drawn_rows = np.random.default_rng(derive_seed(seed, "pairs")).choice(rows, MOST_PAIRED_ROWS, replace=False)
+    return np.sort(drawn_rows)
 
 
 def reads_of_a_row(rows: int) -> float:
-    """How often the contrastive training reads each of so many rows."""
+    """How often, on average, the contrastive training reads each row, of this number of rows."""
     return 2 * BATCH_SIZE * steps_for(rows) / rows
 
 
 def version() -> str:
-    """The package's version, for what is shown of a model."""
+    """The package's version, for the descriptions of models."""
     return importlib.metadata.version("setfit")
 
 
@@ -84,18 +84,18 @@ def train_by_setfit(
     protocol: str,
     reporter: Reporter,
 ) -> TrainingRecord:
-    """Trains a copy of an encoder by SetFit and gives a model what came of it."""
-    start, texts, labels = time.perf_counter(), rows.texts, rows.labels
+    """Trains a copy of an encoder by SetFit and loads its weights and head into a model."""
+    started, texts, labels = time.perf_counter(), rows.texts, rows.labels
     steps = steps_for(len(texts))
     with tempfile.TemporaryDirectory() as folder, reporter.task("contrastive training", steps) as task, _quiet():
-        trained, head, tokens = _train(
+        encoder_weights, head, tokens = _train(
             source, texts, labels, steps=steps, max_length=max_length, seed=seed, folder=Path(folder), task=task
         )
-        place = Path(folder) / WEIGHTS_NAME
-        save_file({name: values.contiguous().cpu() for name, values in trained.items()}, place)
+        weights_path = Path(folder) / WEIGHTS_NAME
+        save_file({name: values.contiguous().cpu() for name, values in encoder_weights.items()}, weights_path)
         load_encoder_weights(model.model, EncoderSource(source.name, Path(folder), source.values))
     _set_head(model.classifier, head)
-    wall_s = time.perf_counter() - start
+    wall_s = time.perf_counter() - started
     return TrainingRecord(
         protocol=protocol,
         epochs=1,
@@ -134,8 +134,8 @@ def _train(
         config_kwargs=files,
     )
     pooling = Pooling(int(source.values["hidden_size"]), "mean")
-    body = SentenceTransformer(modules=[encoder, pooling])
-    classifier = SetFitModel(body, LogisticRegression(max_iter=_ITERATIONS))
+    sentence_encoder = SentenceTransformer(modules=[encoder, pooling])
+    classifier = SetFitModel(sentence_encoder, LogisticRegression(max_iter=_MOST_ITERATIONS))
     arguments = TrainingArguments(
         output_dir=str(folder / "setfit"),
         batch_size=BATCH_SIZE,
@@ -148,13 +148,13 @@ def _train(
         show_progress_bar=False,
     )
     trainer = Trainer(model=classifier, args=arguments, callbacks=[_Steps(task)])
-    for printing in (PrinterCallback, ProgressCallback):
-        trainer.remove_callback(printing)
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
     paired = paired_rows(len(texts), seed)
-    pairs_of = [texts[row] for row in paired]
-    trainer.train_embeddings(pairs_of, labels[paired].tolist())
+    paired_texts = [texts[row] for row in paired]
+    trainer.train_embeddings(paired_texts, labels[paired].tolist())
     trainer.train_classifier(list(texts), labels.tolist())
-    lengths = [len(ids) for ids in encoder.tokenizer(pairs_of, truncation=True, max_length=max_length)["input_ids"]]
+    lengths = [len(ids) for ids in encoder.tokenizer(paired_texts, truncation=True, max_length=max_length)["input_ids"]]
     tokens = round(2 * BATCH_SIZE * steps * sum(lengths) / len(lengths))
     return dict(encoder.model.state_dict()), classifier.model_head, tokens
 
@@ -174,24 +174,24 @@ def _set_head(linear: torch.nn.Linear, regression: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps bars, log lines and warnings of the packages from a terminal that shows our own."""
+    """Hides the packages' progress bars, log lines and warnings from the terminal, which shows our own."""
     from datasets import disable_progress_bars, enable_progress_bars, is_progress_bar_enabled
 
-    shown = is_progress_bar_enabled()
+    were_enabled = is_progress_bar_enabled()
     disable_progress_bars()
-    levels = {name: logging.getLogger(name).level for name in _TALKATIVE}
+    levels = {name: logging.getLogger(name).level for name in _LOGGER_NAMES}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Importing it sets its own level.
+            # Importing the package sets the level of its logger.
             importlib.import_module("setfit")
-            for name in _TALKATIVE:
+            for name in _LOGGER_NAMES:
                 logging.getLogger(name).setLevel(logging.ERROR)
             yield
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
-        if shown:
+        if were_enabled:
             enable_progress_bars()
 
 

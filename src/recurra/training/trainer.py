@@ -44,14 +44,14 @@ from recurra.training.checkpoint import (
 )
 from recurra.training.distillation import RowLoss
 
-# What a checkpoint keeps beside the averaged weights, to go on from.
+# File of a checkpoint with the weights that training resumes from; its model file has the averaged weights.
 UNAVERAGED_NAME = "unaveraged.safetensors"
 
 
 class WeightAverage(TrainerCallback):
     """Averages the weights after every optimiser step: ``d * average + (1 - d) * weights``.
 
-    ``d`` rises to the decay, so that the start is forgotten, by the rule of TensorFlow's ``ExponentialMovingAverage``.
+    ``d`` rises to the decay, so that the start is forgotten, as in TensorFlow's ``ExponentialMovingAverage``.
     """
 
     def __init__(self, model: PreTrainedModel, decay: float) -> None:
@@ -61,7 +61,7 @@ class WeightAverage(TrainerCallback):
         self._averages: list[Tensor] = [weight.detach().clone() for weight in self._weights]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Takes the step's weights in."""
+        """Updates the averages with the step's weights."""
         step = state.global_step
         share = 1 - min(self.decay, (1 + step) / (10 + step))
         with torch.no_grad():
@@ -70,7 +70,7 @@ class WeightAverage(TrainerCallback):
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Puts the averages in the model's place for the time."""
+        """The model has the averaged weights inside the context."""
         self._exchange()
         try:
             yield
@@ -82,17 +82,17 @@ class WeightAverage(TrainerCallback):
             self._averages[index], weight.data = weight.data, self._averages[index]
 
     def save_weights(self, checkpoint: Path) -> None:
-        """Writes the weights that training goes on with, beside the averages that a checkpoint holds as its model."""
+        """Writes the weights that training resumes from; the model of a checkpoint has the averages."""
         with storage_errors(checkpoint):
             save_model(self.model, str(checkpoint / UNAVERAGED_NAME))
 
     def restore(self, checkpoint: Path) -> None:
-        """Takes the averages from the model, into which the checkpoint was loaded, and gives it its own weights."""
+        """Reads the averages from the model, which the checkpoint was loaded into, then loads the training weights."""
         self._averages = [weight.detach().clone() for weight in self._weights]
         load_model(self.model, checkpoint / UNAVERAGED_NAME)
 
 
-# Windows of each text in such a batch, ``(texts,)``.
+# Key of a batch of whole texts: number of windows of each text, ``(texts,)``.
 TEXT_WINDOWS = "text_windows"
 
 
@@ -112,12 +112,12 @@ class WholeTexts:
         return sums
 
     def texts_a_batch(self, rows: int) -> int:
-        """Texts of a batch of at most so many rows, if each had as many as the one with most; at least 1."""
+        """Number of texts whose windows fit in ``rows``, if every text had as many as the longest; at least 1."""
         return max(1, rows // int(self.rows.windows_of_texts.max()))
 
     def __getitem__(self, index: int) -> list[dict[str, Any]]:
-        first, count = int(self.rows.text_rows[index]), int(self.rows.windows_of_texts[index])
-        return self.rows.__getitems__(range(first, first + count))
+        first_row, count = int(self.rows.text_rows[index]), int(self.rows.windows_of_texts[index])
+        return self.rows.__getitems__(range(first_row, first_row + count))
 
 
 class WholeTextsCollator:
@@ -127,20 +127,20 @@ class WholeTextsCollator:
         self._collate = Collator(pad_token_id)
 
     def __call__(self, texts: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Tensor]:
-        """Returns ``labels`` of the texts (first, for the Trainer counts by them), ``text_windows``, and all inputs."""
+        """Returns ``labels`` of the texts (first: the Trainer counts rows by them), ``text_windows``, and inputs."""
         batch = self._collate([row for windows in texts for row in windows])
         counts = torch.tensor([len(windows) for windows in texts])
         return {"labels": batch.pop("labels")[counts.cumsum(0) - 1], TEXT_WINDOWS: counts, **batch}
 
 
 def pool_logits(logits: Tensor, counts: Tensor) -> Tensor:
-    """The mean over the windows of each text, ``(texts, labels)`` in FP32; see `recurra.data.windows`."""
+    """Mean logits over the windows of each text, ``(texts, labels)`` in FP32; see `recurra.data.windows`."""
     texts = torch.arange(len(counts), device=logits.device).repeat_interleave(counts)
     sums = torch.zeros(len(counts), logits.shape[1], device=logits.device).index_add(0, texts, logits.float())
     return sums / counts[:, None]
 
 
-# How old the last checkpoint is, at least, when one is written within an epoch.
+# Minutes since the last checkpoint before another one is written within an epoch.
 CHECKPOINT_MINUTES = 5.0
 
 Entry = dict[str, Any]
@@ -154,7 +154,7 @@ class FixedBatches:
         self.batch_size = batch_size
         self.drop_last = False
         self._batches = [batch.tolist() for batch in sorted_batches(lengths, batch_size)]
-        # A smaller batch must come last, where distributed evaluation expects it.
+        # Distributed evaluation expects the smaller batch last.
         self._batches.sort(key=len, reverse=True)
 
     def __iter__(self) -> Any:
@@ -168,9 +168,9 @@ class RecurraTrainer(Trainer):
     """Trains on rows with ``lengths`` in length-grouped batches; checkpoints hold no pickle.
 
     Args:
-        change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
-        loss: Of a model and a batch in training; none is the model's own. What chooses the epoch is always that.
-        depths: Recurrences of which each step draws one, after which it stops; none computes all.
+        change_inputs: Changes the token ids ``(batch, tokens)`` of a batch in training, but not in evaluation.
+        loss: Training loss of a model and a batch; none takes the model's own, which evaluation always uses.
+        depths: Numbers of recurrences; each step draws one and stops after it. Empty: steps compute all.
     """
 
     def __init__(
@@ -188,10 +188,10 @@ class RecurraTrainer(Trainer):
     ) -> None:
         checkpoints: TrainingArguments = arguments["args"]
         with storage_errors(checkpoints.output_dir):
-            # Else the library makes it, and a full disk is a traceback.
+            # Made here, because in the library a full disk would end in a traceback.
             Path(checkpoints.output_dir).mkdir(parents=True, exist_ok=True)
         super().__init__(data_collator=collator, **arguments)
-        # It prints to standard output, which belongs to the command's own result.
+        # It prints to standard output, which is reserved for the command's result.
         self.remove_callback(PrinterCallback)
         self._data_seed = data_seed
         self._one_cycle = one_cycle
@@ -205,7 +205,7 @@ class RecurraTrainer(Trainer):
             self.add_callback(average)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Length-grouped batches, another order every epoch."""
+        """Length-grouped batches, in another order every epoch."""
         split: EncodedSplit = self.train_dataset
         sampler = LengthGroupedBatchSampler(
             split.lengths, self._train_batch_size, seed=self._data_seed, curriculum_epochs=self._curriculum_epochs
@@ -213,7 +213,7 @@ class RecurraTrainer(Trainer):
         return self.accelerator.prepare(self._loader(split, sampler))
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Batches sorted by length: no order matters to a mean."""
+        """Batches sorted by length: the order does not matter to a mean."""
         split: EncodedSplit = self.eval_dataset if eval_dataset is None else eval_dataset
         batch_size = self.args.eval_batch_size
         if split.window_counts is None:
@@ -239,7 +239,7 @@ class RecurraTrainer(Trainer):
         return super().create_scheduler(num_training_steps, optimizer)
 
     def restore_finished(self, checkpoint: Path) -> None:
-        """Takes up the state and the best weights of a training that had ended at ``checkpoint``."""
+        """Loads the state and the best weights of a training that had ended at ``checkpoint``."""
         self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         best = checkpoint.parent / f"checkpoint-{self.state.best_global_step or self.state.global_step}"
         load_model(self.model, best / "model.safetensors")
@@ -249,7 +249,7 @@ class RecurraTrainer(Trainer):
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the epoch's own wall time to the line of its evaluation."""
+        """Adds the epoch's wall time to the log entry of its evaluation."""
         if "eval_loss" in logs:
             logs["epoch_wall_s"] = time.perf_counter() - self._epoch_started
             self._epoch_started = time.perf_counter()
@@ -264,7 +264,7 @@ class RecurraTrainer(Trainer):
         return contextlib.nullcontext() if self._average is None else self._average.in_place()
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Changes inputs and losses while training only: what chooses the epoch is the plain cross-entropy."""
+        """Changes inputs and loss in training only: the epoch is chosen by the plain cross-entropy."""
         if model.training and self._change_inputs is not None:
             inputs = {**inputs, "input_ids": self._change_inputs(inputs["input_ids"])}
         if model.training and self._depths:
@@ -276,19 +276,19 @@ class RecurraTrainer(Trainer):
         return super().compute_loss(model, inputs, *arguments, **keywords)
 
     def _drawn_depth(self) -> int:
-        """The step's, whatever was drawn before it: a resumed training draws what an uninterrupted one does."""
-        step = np.random.default_rng((self._data_seed, self.state.global_step))
-        return int(step.choice(self._depths))
+        """The step's depth, by seed and step alone: a resumed training draws the depths of an uninterrupted one."""
+        generator = np.random.default_rng((self._data_seed, self.state.global_step))
+        return int(generator.choice(self._depths))
 
     def _pooled_loss(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The plain cross-entropy of texts whose windows' logits are pooled, and the pooled logits."""
-        given = {name: values for name, values in inputs.items() if name not in ("labels", TEXT_WINDOWS)}
-        output = model(**given, return_dict=True)
+        model_inputs = {name: values for name, values in inputs.items() if name not in ("labels", TEXT_WINDOWS)}
+        output = model(**model_inputs, return_dict=True)
         heads = [pool_logits(logits, inputs[TEXT_WINDOWS]) for logits in (*(output.exit_logits or ()), output.logits)]
         loss = RowLoss(exit_loss_weight=self.model.config.exit_loss_weight).of_heads(heads, inputs["labels"])
         return loss, {"logits": heads[-1]}
 
-    # What follows replaces the Trainer's torch.save, which pickles, by safetensors and JSON.
+    # The methods below replace the Trainer's torch.save, which pickles, by safetensors and JSON.
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         with self._averages():
@@ -324,24 +324,24 @@ class RecurraTrainer(Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         save_random_state(Path(output_dir), self.args.process_index)
         if self.args.should_save:
-            under_way = {
+            progress = {
                 "loss_sum": float(self._tr_loss),
                 "loss_since_step": self._globalstep_last_logged,
                 "wall_s": time.perf_counter() - self._epoch_started,
             }
-            save_schedule(Path(output_dir) / EPOCH_NAME, under_way)
+            save_schedule(Path(output_dir) / EPOCH_NAME, progress)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restores chance, and what an epoch that was under way had come to; the Trainer begins such sums anew."""
+        """Restores random states, and the sums of an unfinished epoch, which the Trainer would start again from 0."""
         if checkpoint is None:
             return
         load_random_state(Path(checkpoint), self.args.process_index)
-        # Checkpoints of earlier versions lie between epochs and have no such file.
+        # Earlier versions only wrote checkpoints between epochs, without this file.
         if (Path(checkpoint) / EPOCH_NAME).is_file():
-            under_way = load_schedule(Path(checkpoint) / EPOCH_NAME)
-            self._tr_loss += under_way["loss_sum"]
-            self._globalstep_last_logged = under_way["loss_since_step"]
-            self._epoch_started = time.perf_counter() - under_way["wall_s"]
+            progress = load_schedule(Path(checkpoint) / EPOCH_NAME)
+            self._tr_loss += progress["loss_sum"]
+            self._globalstep_last_logged = progress["loss_since_step"]
+            self._epoch_started = time.perf_counter() - progress["wall_s"]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step, folder = self.state.global_step, Path(self.args.output_dir)
@@ -351,7 +351,7 @@ class RecurraTrainer(Trainer):
             torch.distributed.barrier()
         if self.args.should_save:
             mark_complete(folder / f"checkpoint-{step}", step)
-            # Only now, and not by the Trainer itself: before the marker the older ones are all there is to resume from.
+            # Only after the marker, so not by the Trainer: until then training can only resume from older checkpoints.
             remove_checkpoints_but(folder, {step, self.state.best_global_step or step})
 
 
@@ -369,18 +369,18 @@ class TimedCheckpoints(TrainerCallback):
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Begins to count anew."""
+        """Restarts the clock."""
         self._saved = time.monotonic()
 
 
 class TaskProgress(TrainerCallback):
-    """Moves a bar with the steps, those of a resumed state too."""
+    """Advances a progress bar with the steps, including those before a resumption."""
 
     def __init__(self, task: ProgressTask) -> None:
         self.task = task
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Takes up a resumed state; the folder may have moved since the last checkpoint."""
+        """Adopts a resumed state, whose folder may have moved since the last checkpoint."""
         self.task.advance(state.global_step)
         if state.best_global_step:
             state.best_model_checkpoint = os.path.join(args.output_dir, f"checkpoint-{state.best_global_step}")  # noqa: PTH118
@@ -391,7 +391,7 @@ class TaskProgress(TrainerCallback):
 
 
 class HistoryCallback(TaskProgress):
-    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite."""
+    """Writes ``history.jsonl`` after each epoch, shows progress, and stops when the loss is not finite."""
 
     def __init__(
         self, path: Path, task: ProgressTask, *, read: History | None = None, tell: Callable[[Entry], str] | None = None
@@ -402,7 +402,7 @@ class HistoryCallback(TaskProgress):
         self.tell = tell or (lambda entry: f"accuracy {entry['validation_accuracy']:.4f}")
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Writes the history so far; it is taken from the Trainer's state, so that a resumed run has all of it."""
+        """Writes the history so far, read from the Trainer's state, so that a resumed run has all of it."""
         history = self.read(state)
         if history and not np.isfinite(history[-1]["train_loss"] + history[-1]["validation_loss"]):
             raise RunError(
@@ -420,12 +420,12 @@ class HistoryCallback(TaskProgress):
 
 
 def history_of(state: TrainerState) -> list[Entry]:
-    """One entry an epoch of a classifier: losses, selection accuracy, learning rate, wall seconds."""
+    """One entry for each epoch of a classifier: losses, selection accuracy, learning rate, wall seconds."""
     return read_history(state, lambda line: {"validation_accuracy": line["eval_accuracy"]})
 
 
 def read_history(state: TrainerState, measured: Callable[[Entry], Entry]) -> list[Entry]:
-    """One entry an epoch from the Trainer's log: losses, what else was measured, learning rate, wall seconds."""
+    """One entry for each epoch in the Trainer's log: losses, values of ``measured``, learning rate, wall seconds."""
     history: list[Entry] = []
     train: Entry = {}
     for line in state.log_history:

@@ -1,4 +1,4 @@
-"""The tokens that are trained: rows of the table that texts reach, and tokens that are masked."""
+"""Which rows of the token table are trained, and which tokens training hides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MaskTokens:
 
     @classmethod
     def of(cls, tokenizer: Any) -> MaskTokens:
-        """Those of a tokenizer; without a ``[MASK]``, its token for unknown words hides."""
+        """The mask and special tokens of a tokenizer; without ``[MASK]``, the token for unknown words replaces it."""
         mask = tokenizer.mask_token_id if tokenizer.mask_token_id is not None else tokenizer.unk_token_id
         if mask is None:
             raise ConfigurationError(
@@ -35,7 +35,7 @@ class MaskTokens:
         return cls(int(mask), tuple(sorted({int(mask), *map(int, tokenizer.all_special_ids)})))
 
     def may_be_hidden(self, input_ids: Tensor) -> Tensor:
-        """Where ``(batch, tokens)`` ids are words."""
+        """Which ids are words, ``(batch, tokens)``."""
         return torch.isin(input_ids, torch.tensor(self.kept, device=input_ids.device), invert=True)
 
 
@@ -45,13 +45,13 @@ def drop_tokens(input_ids: Tensor, share: float, tokens: MaskTokens) -> Tensor:
     return input_ids.masked_fill(hidden & tokens.may_be_hidden(input_ids), tokens.mask)
 
 
-# Above this share of reachable rows the exchange is not worth its trouble.
+# Above this share of reachable rows a smaller table saves too little.
 _MOST_REACHED = 0.8
 
 
 @dataclass(frozen=True)
 class KnownRows:
-    """What a model is trained on, in the ids of its narrowed table."""
+    """The data that a model is trained on, in the ids of its narrowed table."""
 
     train: EncodedSplit
     selection: EncodedSplit
@@ -69,8 +69,8 @@ def known_vocabulary(
 ) -> Iterator[KnownRows]:
     """Narrows the token table as `reachable_vocabulary` does.
 
-    With ``tokens``, what the training split lacks reads as ``[MASK]``: in the selection rows meanwhile, and in the
-    whole table at the end, so that the model that is saved answers as the one that was chosen.
+    With ``tokens``, tokens that the training split lacks are replaced by ``[MASK]`` in the selection rows. At the end
+    their rows of the whole table get the weights of ``[MASK]``, so that the saved model answers as the chosen one did.
     """
     trained = [train] if auxiliary is None else [train, auxiliary]
     if tokens is None:
@@ -78,14 +78,14 @@ def known_vocabulary(
             yield KnownRows(splits[1], splits[0], splits[2] if len(splits) > 2 else None, None)
         return
     table, pad = model.get_input_embeddings(), model.config.pad_token_id
-    known = [*tokens.kept, *([] if pad is None else [pad])]
-    seen = np.unique(np.concatenate([*(split.input_ids for split in trained), np.asarray(known, dtype=np.int64)]))
+    always_seen = [*tokens.kept, *([] if pad is None else [pad])]
+    seen = np.unique(np.concatenate([*(split.input_ids for split in trained), np.asarray(always_seen, dtype=np.int64)]))
     unseen = np.setdiff1d(np.arange(table.num_embeddings), seen)
-    read = np.where(np.isin(selection.input_ids, unseen), tokens.mask, selection.input_ids).astype(np.int32)
-    # The special tokens as one more split: so they stay in the table, and get their new ids with the others.
+    masked_ids = np.where(np.isin(selection.input_ids, unseen), tokens.mask, selection.input_ids).astype(np.int32)
+    # The special tokens form one more split, so that they stay in the table and get new ids with the others.
     ids = np.array([tokens.mask, *tokens.kept], dtype=np.int32)
     special = EncodedSplit(ids, np.array([0, len(ids)]), np.zeros(1, dtype=np.int64))
-    with reachable_vocabulary(model, [special, replace(selection, input_ids=read), *trained]) as splits:
+    with reachable_vocabulary(model, [special, replace(selection, input_ids=masked_ids), *trained]) as splits:
         mask, *others = splits[0].input_ids.tolist()
         yield KnownRows(splits[2], splits[1], splits[3] if len(splits) > 3 else None, MaskTokens(mask, tuple(others)))
     with torch.no_grad():
@@ -96,8 +96,8 @@ def known_vocabulary(
 def reachable_vocabulary(model: PreTrainedModel, splits: Sequence[EncodedSplit]) -> Iterator[list[EncodedSplit]]:
     """Narrows the model's token table to the rows that ``splits`` reach; puts the whole table back at the end.
 
-    Inside, ids are numbered anew, in the old order. Updates are those of the whole table, but that AdamW would also
-    have shrunk the rows that are not reached by weight decay.
+    Inside the context ids are renumbered in the old order. Updates equal those of the whole table, except that AdamW's
+    weight decay would also have shrunk the rows that are not reached.
     """
     whole = model.get_input_embeddings()
     pad = model.config.pad_token_id
