@@ -1,4 +1,4 @@
-"""Times classifiers side by side: a run or a preset, and what it is held against, for instance BERT of equal shape."""
+"""Times classifiers side by side: a run or a preset, and others to compare it with, such as BERT of equal shape."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from recurra.models.presets import preset
 
 Inputs = dict[str, torch.Tensor]
 BERT = "bert"
-# Enough for a stable median; a whole split is timed where it is not larger.
+# Enough rows for a stable median; smaller splits are timed whole.
 MOST_ROWS = 2_000
 ROWS_A_LENGTH = 32
 
@@ -47,7 +47,7 @@ class BenchmarkEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """All models at all batch sizes, and where that was."""
+    """All models at all batch sizes, the inputs they read, and the environment."""
 
     source: str
     environment: EnvironmentRecord
@@ -73,7 +73,7 @@ def benchmark(
 ) -> BenchmarkResult:
     """Times forward passes, tokens to logits, of runs, presets, or ``bert`` in the first one's shape, side by side.
 
-    Lengths are those of the last reported split of a corpus or labelled file, or the given ones.
+    With ``data`` rows have the lengths of the last reported split of that corpus or labelled file, else ``lengths``.
     """
     check_precision(precision)
     with torch_threads(threads):
@@ -95,8 +95,8 @@ def benchmark(
                 precision=precision,
                 vocab_size=min(int(model.config.vocab_size) for model in models.values()),
             )
-            base = timed[names[0]].mean_ms
-            entries += [BenchmarkEntry(name, latency, latency.mean_ms / base) for name, latency in timed.items()]
+            first_ms = timed[names[0]].mean_ms
+            entries += [BenchmarkEntry(name, latency, latency.mean_ms / first_ms) for name, latency in timed.items()]
         environment = environment_record(threads=torch.get_num_threads(), precision=precision)
         return BenchmarkResult(source, environment, entries)
 
@@ -133,24 +133,24 @@ def _holds_language_model(folder: Path) -> bool:
     return "CausalLM" in str(read_model_configuration(folder).get("architectures"))
 
 
-def _real_lengths(data: str, first: str, longest: int, data_root: Path | None) -> tuple[list[int], str]:
+def _real_lengths(data: str, model_name: str, longest: int, data_root: Path | None) -> tuple[list[int], str]:
     config = DataConfig(name=data)
     dataset = load_dataset(config, data_root)
-    if first in PRESETS:
-        tokenizer, most = load_tokenizer(config, dataset, data_root), config.max_length
+    if model_name in PRESETS:
+        tokenizer, limit = load_tokenizer(config, dataset, data_root), config.max_length
     else:
-        tokenizer = read_tokenizer(str(_model_folder(first)))
-        # A run keeps there what it was trained to read.
-        most = min(tokenizer.model_max_length, longest)
+        tokenizer = read_tokenizer(str(_model_folder(model_name)))
+        # A run stores there the length that it was trained with.
+        limit = min(tokenizer.model_max_length, longest)
     name = dataset.reported_splits[-1]
     texts = dataset.splits[name].texts
     texts = texts[:: -(-len(texts) // MOST_ROWS)]
-    _, offsets = encode_texts(texts, tokenizer, most)
-    return np.diff(offsets).tolist(), f"{len(texts):,} rows of {dataset.name} ({name}), at most {most} tokens each"
+    _, offsets = encode_texts(texts, tokenizer, limit)
+    return np.diff(offsets).tolist(), f"{len(texts):,} rows of {dataset.name} ({name}), at most {limit} tokens each"
 
 
 def bert_of_equal_shape(config: RecurraConfig) -> BertConfig:
-    """A BERT of the same width, heads and inner width, with a layer for each application; the rest as BERT has it."""
+    """A BERT of the same width, heads and inner width, with one layer for each layer application; else standard."""
     if not isinstance(config, RecurraConfig):
         raise ConfigurationError("no BERT of equal shape is known for layers of another library; name --against MODEL")
     return BertConfig(
@@ -167,14 +167,14 @@ def bert_of_equal_shape(config: RecurraConfig) -> BertConfig:
 
 
 def inputs_of_lengths(lengths: Sequence[int], batch_size: int, *, vocab_size: int) -> list[Inputs]:
-    """Makes batches of random tokens, rows of like length together, padded to the longest of each batch."""
+    """Makes batches of random tokens; rows of similar length are together, padded to the longest of each batch."""
     rng = np.random.default_rng(0)
     counts = np.asarray(lengths, dtype=np.int64)
     batches = []
     for rows in sorted_batches(counts, batch_size):
-        keep = np.arange(counts[rows].max()) < counts[rows][:, None]
-        ids = np.where(keep, rng.integers(0, vocab_size, keep.shape), 0)
-        batches.append({"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(keep.astype(np.int64))})
+        real = np.arange(counts[rows].max()) < counts[rows][:, None]
+        ids = np.where(real, rng.integers(0, vocab_size, real.shape), 0)
+        batches.append({"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(real.astype(np.int64))})
     return batches
 
 

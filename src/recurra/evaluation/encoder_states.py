@@ -1,4 +1,4 @@
-"""What a pretrained encoder makes of whole texts before any training: the mean of a text's token states."""
+"""Mean token states that a pretrained encoder gives whole texts before any training."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def cached_states(
     precision: str | None = None,
     cache_dir: Path | None = None,
 ) -> States:
-    """Mean states of texts, of which those are computed that are not in the file of the encoder, precision and data.
+    """Mean states of texts; computes only those that are not in the cache file of this encoder, precision and data.
 
-    Without a precision, products are in bf16 where this machine has instructions for it, else in FP32.
+    Without a precision, matrix products are in bf16 if this machine has instructions for it, else in FP32.
     """
     precision = precision or ("bf16" if has_bf16(default_device()) else "fp32")
     if data == IN_MEMORY:
@@ -45,29 +45,29 @@ def cached_states(
     name = str(Path(data).resolve()) if Path(data).is_file() else data
     path = cache_path(f"states-{content_hash([source.sha256, precision, STATES_TOKENS, name])}", cache_dir)
     digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8] for text in texts]
-    wanted = np.frombuffer(b"".join(digests), dtype=np.int64)
-    stored = read_arrays(path, ["texts", "states"])
-    known = stored["texts"] if stored is not None else np.zeros(0, dtype=np.int64)
-    new, rows = np.unique(wanted, return_index=True)
-    rows = rows[~np.isin(new, known)]
-    states = stored["states"] if stored is not None else None
+    hashes = np.frombuffer(b"".join(digests), dtype=np.int64)
+    cached = read_arrays(path, ["texts", "states"])
+    cached_hashes = cached["texts"] if cached is not None else np.zeros(0, dtype=np.int64)
+    distinct_hashes, rows = np.unique(hashes, return_index=True)
+    rows = rows[~np.isin(distinct_hashes, cached_hashes)]
+    states = cached["states"] if cached is not None else None
     if len(rows):
         computed = mean_states(source, [texts[row] for row in rows], reporter, precision=precision)
-        known = np.concatenate([known, wanted[rows]])
+        cached_hashes = np.concatenate([cached_hashes, hashes[rows]])
         states = computed if states is None else np.concatenate([states, computed])
-        write_arrays(path, {"texts": known, "states": states})
+        write_arrays(path, {"texts": cached_hashes, "states": states})
     if states is None:
         return mean_states(source, texts, reporter, precision=precision)
-    order = np.argsort(known)
-    found: States = states[order[np.searchsorted(known, wanted, sorter=order)]]
-    return found
+    order = np.argsort(cached_hashes)
+    ordered_states: States = states[order[np.searchsorted(cached_hashes, hashes, sorter=order)]]
+    return ordered_states
 
 
 @torch.inference_mode()
 def mean_states(source: EncoderSource, texts: Sequence[str], reporter: Reporter, *, precision: str = "fp32") -> States:
-    """The mean of the states that an encoder gives the tokens of a text, special ones among them; summed in FP32.
+    """The mean of an encoder's states over all tokens of each text, including special ones; summed in FP32.
 
-    Sentence-BERT's mean pooling (Reimers and Gurevych 2019, section 3).
+    This is Sentence-BERT's mean pooling (Reimers and Gurevych 2019, section 3).
     """
     device = default_device()
     model = load_encoder(source.name).to(device=device, dtype=PRECISIONS[precision])

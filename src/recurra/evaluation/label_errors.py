@@ -1,12 +1,12 @@
 """Rows of a labelled file whose label is probably wrong, found by a model that did not see the label.
 
-Rows are ranked by the probability that their label has, out of fold. How many of the doubtful labels are wrong depends
-on the judge: a poor one disagrees with every third right label. So labels are taken for those of the judge, of which a
-share has been replaced by any other label at random (as in Natarajan et al. 2013, "Learning with Noisy Labels"). The
-share is estimated together with the judge's temperature: wrong labels leave rows that a judge is sure of and that are
-labelled otherwise, while the mistakes of a poor judge come where it is unsure. By Bayes' rule each row then has a
-probability that its label is wrong, and suspects are those where it is above a half. Confident learning (Northcutt,
-Jiang and Chuang 2021), which was here before, suspected 713 of 1,500 labels where the judge was right on 42 %.
+Rows are ranked by the out-of-fold probability of their label. How many of the doubtful labels are wrong depends on the
+judging model: a poor judge disagrees with every third right label. So labels are modelled as drawn from the judge's
+probabilities, and a share of them as replaced by another label at random (Natarajan et al. 2013, "Learning with Noisy
+Labels"). The share is estimated together with the judge's temperature: wrong labels are on rows where the judge is sure
+of another label, while a poor judge errs on rows where it is unsure. Bayes' rule then gives each row a probability that
+its label is wrong; suspects are rows where it is above one half. Confident learning (Northcutt, Jiang and Chuang 2021),
+used here before, suspected 713 of 1,500 labels where the judge was right on 42 %.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls.fitting import first_rows, of_several_texts, out_of_fold_probabilities
 
 DEFAULT_ENCODER, NO_ENCODER = "minilm", "none"
-# Of reviews an encoder reads so many in some minutes; beyond, it has to be asked for.
+# An encoder reads this many reviews in some minutes; for more rows the user has to ask for it.
 MOST_ROWS_UNASKED = 10_000
 _DIGITS = 6
-# Factors of all scores, which wrong labels have made smaller, and shares of replaced labels.
+# The grid: factors of all log-probabilities, which wrong labels have made smaller, and shares of replaced labels.
 _FACTORS, _SHARES = np.exp(np.linspace(0.0, 2.5, 51)), np.linspace(0.0, np.sqrt(0.5), 61) ** 2
-# Of ten data sets that many use 3.3 % of the labels were wrong on average (Northcutt, Athalye and Mueller 2021,
-# "Pervasive Label Errors"): the mean of the share before the file is looked at.
+# Prior mean of the share: in ten widely used data sets 3.3 % of the labels were wrong on average (Northcutt, Athalye
+# and Mueller 2021, "Pervasive Label Errors").
 _MEAN_SHARE = 0.033
-# Rows that the grid is weighed on, at most, and a weight that changes nothing.
+# Most rows that the grid is evaluated on, and a posterior weight small enough to ignore.
 _MOST_WEIGHED, _LEAST_WEIGHT = 20_000, 1e-6
 _TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class DoubtedLabel:
-    """A row, its place in the file from 1, and how its label looks to a model that did not see it."""
+    """A row, its position in the file from 1, and how probable a model that did not see its label finds it."""
 
     place: int
     label: str
@@ -60,7 +60,7 @@ class DoubtedLabel:
     text: str
 
     def plain(self, unit: str) -> dict[str, Any]:
-        """Plain JSON values, the place called as the file counts its rows."""
+        """Plain JSON values; the position is called ``unit``, as the file counts its rows."""
         return {unit: self.place, **{name: value for name, value in asdict(self).items() if name != "place"}}
 
 
@@ -84,14 +84,14 @@ class LabelErrors:
 
     def __iter__(self) -> Iterator[DoubtedLabel]:
         for row in self.order.tolist():
-            own, given = self.probabilities[row], int(self.labels[row])
-            other = int(np.where(np.arange(len(own)) == given, -1.0, own).argmax())
+            probabilities, label = self.probabilities[row], int(self.labels[row])
+            suggested = int(np.where(np.arange(len(probabilities)) == label, -1.0, probabilities).argmax())
             yield DoubtedLabel(
                 self.table.places[row],
-                self.names[given],
-                self.names[other],
-                round(float(own[given]), _DIGITS),
-                round(float(own[other]), _DIGITS),
+                self.names[label],
+                self.names[suggested],
+                round(float(probabilities[label]), _DIGITS),
+                round(float(probabilities[suggested]), _DIGITS),
                 round(float(self.wrong[row]), _DIGITS),
                 bool(self.suspects[row]),
                 self.texts[row],
@@ -131,9 +131,9 @@ def find_label_errors(
 ) -> LabelErrors:
     """Ranks the rows of a user's file by how doubtful their label is.
 
-    Each row is judged by the tuned linear control and by a logistic regression on what a pretrained encoder makes of
-    the text, both fitted on four fifths of the file that it is not in. They err on different rows, so that the mean of
-    their log-probabilities finds more than either. `NO_ENCODER` takes the linear model alone; none takes
+    Each row is judged by the tuned linear control and by a logistic regression on the mean states of a pretrained
+    encoder, both fitted on the four fifths of the file without the row. They err on different rows, so the mean of
+    their log-probabilities finds more than either. `NO_ENCODER` uses the linear model alone; none uses
     `DEFAULT_ENCODER` if it is installed and the file has at most `MOST_ROWS_UNASKED` rows.
     """
     if config.problem_type is not None:
@@ -149,16 +149,16 @@ def find_label_errors(
     probabilities, model = out_of_fold_probabilities(
         table.texts, labels, num_labels=len(names), states=states, seed=seed
     )
-    own = probabilities[np.arange(len(labels)), labels]
+    label_probabilities = probabilities[np.arange(len(labels)), labels]
     seen = of_several_texts(labels, first_rows(table.texts))
     if alone := int((~seen).sum()):
         notes = [*notes, f"{alone:,} rows have a label that no other text has, so nothing says whether it is wrong"]
-    judged, share = wrong_labels(probabilities[seen], labels[seen])
+    seen_wrong, share = wrong_labels(probabilities[seen], labels[seen])
     wrong = np.full(len(labels), share)
-    wrong[seen] = judged
-    written = texts_as_written(config.name, config)
-    texts = [written.get(row, text) for row, text in zip(table.ids, table.texts, strict=True)]
-    order = np.lexsort((own, ~seen))
+    wrong[seen] = seen_wrong
+    original_texts = texts_as_written(config.name, config)
+    texts = [original_texts.get(row, text) for row, text in zip(table.ids, table.texts, strict=True)]
+    order = np.lexsort((label_probabilities, ~seen))
     return LabelErrors(table, texts, names, labels, probabilities, order, wrong, share, model, notes)
 
 
@@ -170,15 +170,15 @@ def wrong_labels(probabilities: Floats, labels: npt.NDArray[np.int64]) -> tuple[
     logs, others = np.log(probabilities.clip(_TINY)), probabilities.shape[1] - 1
     sample = np.random.default_rng(0).permutation(len(labels))[:_MOST_WEIGHED]
 
-    def right(factor: float, rows: npt.NDArray[np.int64]) -> Floats:
+    def right_probability(factor: float, rows: npt.NDArray[np.int64]) -> Floats:
         return np.asarray(softmax(logs[rows] * factor, axis=1)[np.arange(len(rows)), labels[rows]], dtype=np.float64)
 
     prior = np.log(np.gradient(_SHARES)) + np.log1p(-_SHARES) * (1 / _MEAN_SHARE - 2)
     posterior = np.empty((len(_FACTORS), len(_SHARES)))
-    for place, factor in enumerate(_FACTORS):
-        own = right(factor, sample)
+    for row, factor in enumerate(_FACTORS):
+        right = right_probability(factor, sample)
         for column, share in enumerate(_SHARES):
-            posterior[place, column] = np.log((own * (1 - share) + (1 - own) * share / others).clip(_TINY)).sum()
+            posterior[row, column] = np.log((right * (1 - share) + (1 - right) * share / others).clip(_TINY)).sum()
     posterior += prior
     posterior = np.exp(posterior - posterior.max())
     posterior /= posterior.sum()
@@ -186,18 +186,18 @@ def wrong_labels(probabilities: Floats, labels: npt.NDArray[np.int64]) -> tuple[
     for factor, weights in zip(_FACTORS, posterior, strict=True):
         if weights.sum() < _LEAST_WEIGHT:
             continue
-        own = right(factor, np.arange(len(labels)))
+        right = right_probability(factor, np.arange(len(labels)))
         for share, weight in zip(_SHARES, weights, strict=True):
             if weight > _LEAST_WEIGHT / len(_SHARES):
-                replaced = (1 - own) * share / others
-                wrong += weight * replaced / (own * (1 - share) + replaced).clip(_TINY)
+                wrong_mass = (1 - right) * share / others
+                wrong += weight * wrong_mass / (right * (1 - share) + wrong_mass).clip(_TINY)
     return wrong, float(posterior.sum(axis=0) @ _SHARES)
 
 
 def _states(
     encoder: str | None, texts: Sequence[str], file: str, reporter: Reporter
 ) -> tuple[npt.NDArray[np.float32] | None, str]:
-    """What the encoder makes of the texts, and what the user must know if it was not asked."""
+    """The encoder's mean states of the texts, if it is used, and a note for the user if it is not."""
     if encoder == NO_ENCODER:
         return None, ""
     if encoder is None and len(texts) > MOST_ROWS_UNASKED:

@@ -1,7 +1,7 @@
 """The one timing module: real inputs at their real lengths, warmed up, synchronised, competitors interleaved.
 
-Figures of two models are only comparable when they were taken in the same process with the batches taken in turns: a
-machine's speed drifts by more than most models differ.
+Times of two models can only be compared if both were measured in the same process, batch by batch in turns: a machine's
+speed drifts by more than most models differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def rows_in(batch: Any) -> int:
 
 
 def synchroniser(device: str) -> Callable[[], None] | None:
-    """What waits until the device has finished: ``None`` for the processor, which never runs ahead."""
+    """A function that waits until the device has finished; ``None`` for a CPU, which computes synchronously."""
     kind = device.partition(":")[0]
     if kind == "cpu":
         return None
@@ -53,9 +53,9 @@ def measure_side_by_side(
 ) -> dict[str, LatencyRecord]:
     """Times several models over the same set in one run, batch by batch in turns.
 
-    Who begins rotates, so that none always finds the caches as the same other one left them; the garbage collector is
-    off. Batches are of real lengths, their padding is timed as it is; each competitor may have the same samples in its
-    own form.
+    The model that begins rotates, so that no model always finds the caches as the same other one left them. The garbage
+    collector is off. Batches have real lengths, and their padding is timed too. Each competitor may get the same
+    samples in its own form.
     """
     names = list(calls)
     inputs = batches if isinstance(batches, Mapping) else dict.fromkeys(names, batches)
@@ -70,15 +70,15 @@ def measure_side_by_side(
         raise ValueError(f"competitors must get the same samples in the same batches; these differ: {names}")
     wait = synchronise or (lambda: None)
     batch_ms = {name: np.zeros(len(sizes)) for name in names}
-    # The last batch, often the longest, is among those of the warm-up.
+    # The warm-up includes the last batch, which is often the longest.
     for position in np.linspace(len(sizes) - 1, 0, max(warmup, 0)).round().astype(int).tolist():
         for name in names:
             calls[name](inputs[name][position])
     wait()
     with _garbage_collector_off():
         for position in range(len(sizes)):
-            turn = position % len(names)
-            for name in names[turn:] + names[:turn]:
+            first = position % len(names)
+            for name in names[first:] + names[:first]:
                 batch = inputs[name][position]
                 wait()
                 start = clock()

@@ -26,35 +26,35 @@ class RankedLabel:
         self._order = np.argsort(-values, kind="stable")
         self._relevant = np.asarray(relevant, dtype=bool)[self._order]
         ordered = values[self._order]
-        # A threshold cannot part rows of one score.
+        # A threshold cannot separate rows of equal score.
         self._ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
 
     def average_precision(self, weights: npt.ArrayLike | None = None) -> Floats:
         """Precision times gain in recall, summed over thresholds (Manning et al. 2008, section 8.4); 0 without rows."""
-        counted = np.ones(len(self._order)) if weights is None else np.asarray(weights, dtype=np.float64)
-        ordered = counted[..., self._order]
-        found = np.cumsum(ordered * self._relevant, axis=-1)[..., self._ends]
-        read = np.cumsum(ordered, axis=-1)[..., self._ends]
-        precision = np.divide(found, read, out=np.zeros_like(found), where=read > 0)
-        gains = np.diff(found, axis=-1, prepend=0.0)
-        total = found[..., -1]
+        row_weights = np.ones(len(self._order)) if weights is None else np.asarray(weights, dtype=np.float64)
+        ordered = row_weights[..., self._order]
+        hits = np.cumsum(ordered * self._relevant, axis=-1)[..., self._ends]
+        rows = np.cumsum(ordered, axis=-1)[..., self._ends]
+        precision = np.divide(hits, rows, out=np.zeros_like(hits), where=rows > 0)
+        gains = np.diff(hits, axis=-1, prepend=0.0)
+        total = hits[..., -1]
         area: Floats = np.divide((precision * gains).sum(axis=-1), total, out=np.zeros_like(total), where=total > 0)
         return area
 
 
 def rank_labels(truth: npt.NDArray[Any], scores: npt.NDArray[Any]) -> list[RankedLabel | None]:
-    """The rows in the order of each label; none for a label that no row has."""
-    found = [truth == label for label in range(scores.shape[1])]
-    return [RankedLabel(mask, scores[:, label]) if mask.any() else None for label, mask in enumerate(found)]
+    """Rows ranked by their scores for each label; none for a label that no row has."""
+    has_label = [truth == label for label in range(scores.shape[1])]
+    return [RankedLabel(mask, scores[:, label]) if mask.any() else None for label, mask in enumerate(has_label)]
 
 
 def never_given(
     said: npt.NDArray[Any], truth: npt.NDArray[Any], label_names: Sequence[str], *, least: int = 1
 ) -> list[str]:
-    """Labels that at least so many of some rows have and no row is given.
+    """Names of labels that a model gives to no row although at least ``least`` rows have them.
 
     Args:
-        said: What a model gives, as indices ``(rows,)`` or truth values ``(rows, labels)``; `truth` likewise.
+        said: The model's labels, as indices ``(rows,)`` or truth values ``(rows, labels)``; `truth` likewise.
     """
 
     def counts(labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -62,15 +62,15 @@ def never_given(
             return np.asarray(labels.sum(axis=0), dtype=np.int64)
         return np.bincount(labels, minlength=len(label_names))
 
-    return [label_names[place] for place in np.flatnonzero((counts(said) == 0) & (counts(truth) >= least)).tolist()]
+    return [label_names[label] for label in np.flatnonzero((counts(said) == 0) & (counts(truth) >= least)).tolist()]
 
 
 BINS = 15
-# No temperature leaves these bounds; the first also keeps 0 from coming about where logits say nothing.
+# Bounds of the temperature; the lower one also keeps it above 0 where logits say nothing.
 LEAST, MOST = 0.01, 100.0
-# A parameter that gains less than this, in nats over all rows, would also lose it again on other rows (Akaike 1974).
+# A parameter that gains less than this, in nats over all rows, is expected to lose on other rows (Akaike 1974).
 _LEAST_GAIN = 1.0
-# Halvings of the interval above, which leave nothing of it that a float could tell apart.
+# Halvings of that interval, after which it is smaller than the precision of a float.
 _HALVINGS = 60
 
 Integers = npt.NDArray[np.int64]
@@ -79,35 +79,35 @@ Integers = npt.NDArray[np.int64]
 def fit_temperature(logits: npt.ArrayLike, labels: npt.ArrayLike) -> float:
     """The temperature whose softmax of ``logits / temperature`` has the lowest cross-entropy (equation 9).
 
-    Where few rows are all right, the best temperature would be 0 and every probability 1. So of ``n`` rows each counts
-    ``(n + 1) / (n + classes)`` for its label and ``1 / (n + classes)`` for every other, as Platt 1999 ("Probabilistic
-    Outputs for Support Vector Machines", section 2.2) has it for two classes. The cross-entropy is convex in the
-    inverse temperature, so that halving an interval finds its only minimum. 1 stays where another gains at most one nat
-    over all rows: Akaike's criterion, which chooses as cross-validation by single rows does (Stone 1977).
+    With few rows that are all right, the best temperature would be 0 and every probability 1. So each of ``n`` rows has
+    the target ``(n + 1) / (n + classes)`` for its label and ``1 / (n + classes)`` for every other, as in Platt 1999
+    ("Probabilistic Outputs for Support Vector Machines", section 2.2) for two classes. The cross-entropy is convex in
+    the inverse temperature, so halving an interval finds its only minimum. The temperature stays 1 if another gains at
+    most one nat over all rows: Akaike's criterion, which chooses as leave-one-out cross-validation does (Stone 1977).
     """
     scores, truth = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     rows, classes = scores.shape
     if not rows:
         return 1.0
     scores = scores - scores.max(axis=1, keepdims=True)
-    # The mean of the targets' logits: what the expected logit of a perfect temperature is.
-    wanted = float((rows * scores[np.arange(rows), truth] + scores.sum(axis=1)).mean() / (rows + classes))
+    # The mean logit under the targets, which the mean expected logit equals at the best temperature.
+    target = float((rows * scores[np.arange(rows), truth] + scores.sum(axis=1)).mean() / (rows + classes))
     low, high = np.log(1 / MOST), np.log(1 / LEAST)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         weights = np.exp(np.exp(middle) * scores)
         expected = float(((weights * scores).sum(axis=1) / weights.sum(axis=1)).mean())
-        low, high = (middle, high) if expected < wanted else (low, middle)
+        low, high = (middle, high) if expected < target else (low, middle)
     inverse = np.exp((low + high) / 2)
-    losses = [np.log(np.exp(factor * scores).sum(axis=1)).sum() - factor * rows * wanted for factor in (1.0, inverse)]
+    losses = [np.log(np.exp(factor * scores).sum(axis=1)).sum() - factor * rows * target for factor in (1.0, inverse)]
     return float(1 / inverse) if losses[0] - losses[1] > _LEAST_GAIN else 1.0
 
 
 def expected_calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """How far the probability of the most probable label is from the share that is right, on average.
+    """Mean difference between the probability of the most probable label and the share of rows that it is right on.
 
     Guo et al., equation 3: rows are put into `BINS` bins of that probability, open below and closed above, and each
-    bin's difference counts by its share of the rows.
+    bin's difference is weighted by its share of the rows.
     """
     values, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     top, right = values.max(axis=1), values.argmax(axis=1) == truth
@@ -115,15 +115,15 @@ def expected_calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLi
     return float(np.abs(np.bincount(bins, weights=top - right, minlength=BINS)).sum() / len(top))
 
 
-# How sure it shall be, over all thresholds that are looked at together.
+# Confidence level of the bounds, over all compared thresholds together.
 LEVEL = 0.95
-# Shares of the rows given a label, the surest first, at whose ends thresholds are looked at.
+# Number of compared thresholds: after each twentieth of the rows given a label, the surest first.
 SHARES = 20
 
 
 @dataclass(frozen=True)
 class PrecisionThreshold:
-    """A threshold and what shows it."""
+    """A threshold, the rows at or above it, how many of them are right, and a lower bound of the precision."""
 
     threshold: float
     rows: int
@@ -134,35 +134,35 @@ class PrecisionThreshold:
 def precision_thresholds(
     probabilities: npt.NDArray[np.float64], labels: npt.NDArray[np.int64], label: int | None = None
 ) -> list[PrecisionThreshold]:
-    """Thresholds of a label from the highest to the lowest, each with a lower bound of the precision from there on.
+    """Thresholds of a label from the highest to the lowest, each with a lower bound of the precision at or above it.
 
-    Without a label they are of whatever is most probable. They stand behind every twentieth of the rows given the
-    label, by its probability. The bound is that of Clopper and Pearson 1934, one-sided; its error of 5 % is shared out
-    among the thresholds (Bonferroni), so that one may be chosen; Geifman and El-Yaniv 2017 ("Selective Classification
-    for Deep Neural Networks", section 3) do likewise.
+    Without a label they apply to whichever label is most probable. There is one after every twentieth of the rows that
+    are given the label, in order of its probability. The bound is Clopper and Pearson's (1934), one-sided; its error of
+    5 % is divided among the thresholds (Bonferroni), so that any of them may be chosen, as Geifman and El-Yaniv 2017
+    ("Selective Classification for Deep Neural Networks", section 3) do.
     """
     answers, highest = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    given = answers == label if label is not None else np.ones(len(answers), dtype=np.bool_)
-    order = np.argsort(-highest[given], kind="stable")
-    sure, right = highest[given][order], (answers == labels)[given][order].cumsum()
-    ends = np.unique(np.ceil(np.arange(1, SHARES + 1) * len(sure) / SHARES).astype(np.int64))
+    is_given = answers == label if label is not None else np.ones(len(answers), dtype=np.bool_)
+    order = np.argsort(-highest[is_given], kind="stable")
+    confidences, num_right = highest[is_given][order], (answers == labels)[is_given][order].cumsum()
+    ends = np.unique(np.ceil(np.arange(1, SHARES + 1) * len(confidences) / SHARES).astype(np.int64))
     # Equal probabilities cannot be told apart.
-    counts = np.unique(np.searchsorted(-sure, -sure[ends[ends > 0] - 1], side="right"))
+    counts = np.unique(np.searchsorted(-confidences, -confidences[ends[ends > 0] - 1], side="right"))
     share = (1 - LEVEL) / max(len(counts), 1)
     return [
         PrecisionThreshold(
-            threshold=0.0 if count == len(sure) else float(sure[count - 1]),
+            threshold=0.0 if count == len(confidences) else float(confidences[count - 1]),
             rows=count,
-            right=int(right[count - 1]),
-            bound=precision_bound(int(right[count - 1]), count, share),
+            right=int(num_right[count - 1]),
+            bound=precision_bound(int(num_right[count - 1]), count, share),
         )
         for count in counts.tolist()
     ]
 
 
 def lowest_shown(compared: Sequence[PrecisionThreshold], wanted: float) -> PrecisionThreshold | None:
-    """The lowest of some thresholds that are shown to have a precision; none if none is."""
-    return next((one for one in reversed(compared) if one.bound >= wanted), None)
+    """The lowest threshold whose precision is shown to be at least ``wanted``; none if no threshold's is."""
+    return next((threshold for threshold in reversed(compared) if threshold.bound >= wanted), None)
 
 
 def precision_bound(right: int, rows: int, error: float) -> float:
@@ -171,7 +171,7 @@ def precision_bound(right: int, rows: int, error: float) -> float:
 
 
 def least_rows(wanted: float) -> int:
-    """Rows that must all be right before any threshold shows a precision."""
+    """Number of rows, all right, that it takes before a threshold can show this precision."""
     return math.ceil(math.log((1 - LEVEL) / SHARES) / math.log(wanted))
 
 
@@ -180,9 +180,9 @@ def evaluate_logits(
 ) -> MetricsRecord:
     """Computes accuracy, precision, recall, F1, loss, the confusion matrix, and average precision by label.
 
-    With two classes precision, recall and F1 are those of label 1, with more macro means over the classes that occur
-    among labels or predictions, as scikit-learn has it. A ratio without a denominator is 0. The loss is computed in
-    float64; of equal logits the lowest label is the prediction.
+    With two classes precision, recall and F1 are those of label 1; with more they are macro means over the classes that
+    occur among labels or predictions, as in scikit-learn. A ratio without a denominator is 0. The loss is computed in
+    float64; among equal logits the lowest label is the prediction.
     """
     scores = np.asarray(logits, dtype=np.float64)
     truth = np.asarray(labels)
@@ -226,7 +226,7 @@ def evaluate_logits(
 
 
 def log_softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Logarithm of the softmax of each row in float64, ``(rows, classes)``: no score is lost where another is large."""
+    """Logarithm of the softmax of each row in float64, ``(rows, classes)``; small scores are not rounded to 0."""
     scores: Floats = special.log_softmax(np.asarray(logits, dtype=np.float64), axis=-1)
     return scores
 

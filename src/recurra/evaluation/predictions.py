@@ -1,7 +1,7 @@
-"""Predictions for every example of a split, on disk: what the paired tests and the report are computed from.
+"""Predictions for every example of a split, on disk; paired tests and reports are computed from them.
 
-A run folder has a file a split; a packed study one file with a row group for each run and split, with the columns
-``run`` and ``split`` in front (`recurra.core.packed`). Either is read by the same functions.
+A run folder has one file for each split. A packed study has one file with a row group for each run and split, and the
+columns ``run`` and ``split`` in front (`recurra.core.packed`). The same functions read both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RESTORE = "restore it, or pack the study again"
 # STUDY/runs/RUN/predictions/SPLIT.parquet
 _DEPTH = 4
 SCHEMA = pa.schema([("id", pa.string()), ("label", pa.int64()), ("logits", pa.list_(pa.float32()))])
-# Where a row may have any number of labels.
+# For rows with any number of labels.
 SEVERAL_LABELS = pa.schema([("id", pa.string()), ("labels", pa.list_(pa.int8())), ("logits", pa.list_(pa.float32()))])
 
 
@@ -72,7 +72,7 @@ def row_key(ids: Sequence[str], labels: npt.NDArray[np.int64]) -> bytes:
 
 
 def predictions_path(folder: Path | str, split_name: str) -> Path:
-    """Where the predictions of a split lie in a run folder."""
+    """The file with the predictions of a split in a run folder."""
     return Path(folder, FOLDER_NAME, f"{split_name}.parquet")
 
 
@@ -170,7 +170,7 @@ def _explained(path: Path, cure: str = "evaluate the run again") -> Iterator[Non
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        # The reason that Arrow gives repeats the path.
+        # Arrow's own message repeats the path.
         number = getattr(error, "errno", None)
         why = f" as Parquet (damaged?); {cure}" if number is None else f" ({os.strerror(number)}); mend that, or {cure}"
         raise CheckpointError(f"'{path}' cannot be read{why}") from error
@@ -190,7 +190,7 @@ def _packed_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def _packed(path: Path) -> _Packed | None:
-    """The packed file that stands in for the file of a run's split."""
+    """The packed file of the study that the file of a run's split belongs to, if there is one."""
     if len(path.parents) < _DEPTH:
         return None
     file = path.parents[_DEPTH - 1] / PREDICTIONS_NAME
@@ -218,26 +218,26 @@ def _open_packed(path: Path, _changed: int, _size: int) -> _Packed:
 
 
 def pack_predictions(study: Path, runs: Collection[Path]) -> None:
-    """Writes the predictions of runs into a packed study, whose other runs stay; nothing if there are none.
+    """Writes the predictions of runs into a packed study and keeps its other runs; removes the file if none is left.
 
-    A run that is itself packed has them in the packed file of its study.
+    The predictions of a run that is itself packed are read from the packed file of its study.
     """
     target = study / PREDICTIONS_NAME
     replaced = {run.name for run in runs}
-    old = _packed(predictions_path(study / RUNS_NAME / "_", "_"))
-    others = [place for place in (old.groups if old else ()) if place[0] not in replaced]
-    places = {(name, split): predictions_path(study / RUNS_NAME / name, split) for name, split in others}
+    old_file = _packed(predictions_path(study / RUNS_NAME / "_", "_"))
+    kept_keys = [key for key in (old_file.groups if old_file else ()) if key[0] not in replaced]
+    paths = {(name, split): predictions_path(study / RUNS_NAME / name, split) for name, split in kept_keys}
     for run in runs:
         splits = {file.stem for file in (run / FOLDER_NAME).glob("*.parquet")}
         if (packed := _packed(predictions_path(run, "_"))) is not None:
             splits |= {split for name, split in packed.groups if name == run.name}
-        places |= {(run.name, split): predictions_path(run, split) for split in splits}
-    if not places:
+        paths |= {(run.name, split): predictions_path(run, split) for split in splits}
+    if not paths:
         target.unlink(missing_ok=True)
         return
-    with _opened(next(iter(places.values()))) as stored:
+    with _opened(next(iter(paths.values()))) as stored:
         schema = stored.schema
-    # What is written is read until the end: the file that is replaced is mapped into memory.
+    # The file that is replaced is mapped into memory and read while the new one is written.
     with (
         atomic_path(target) as temporary,
         pq.ParquetWriter(
@@ -249,11 +249,11 @@ def pack_predictions(study: Path, runs: Collection[Path]) -> None:
             column_encoding={"logits.list.element": "BYTE_STREAM_SPLIT", "id": "DELTA_BYTE_ARRAY"},
         ) as writer,
     ):
-        for place, path in sorted(places.items()):
+        for key, path in sorted(paths.items()):
             with _opened(path) as stored:
                 table = stored.read()
             _matrix(table, path)
-            names = [pa.array([name] * len(table), pa.string()) for name in place]
+            names = [pa.array([name] * len(table), pa.string()) for name in key]
             writer.write_table(
                 pa.Table.from_arrays([*names, *table.columns], schema=_packed_schema(schema)), len(table)
             )
@@ -274,7 +274,7 @@ def _matrix(table: pa.Table, path: Path, column: str = "logits", dtype: Any = np
 
 
 def _numbers(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """An array without empty cells as numpy sees it; pyarrow's own conversion imports pandas, half a second."""
+    """An array without empty cells as a numpy view; pyarrow's own conversion imports pandas, which takes 0.5 s."""
     if not len(array):
         return np.empty(0, dtype=dtype)
     size = np.dtype(dtype).itemsize

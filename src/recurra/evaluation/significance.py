@@ -1,6 +1,6 @@
-"""Intervals and paired tests: what a difference between two models is worth.
+"""Intervals and paired tests of the difference between two models.
 
-Everything here works on plain numbers or on arrays with one value an example; nothing knows about models.
+All functions work on plain numbers or on arrays with one value for each example.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, special
 
-# Every interval holds 95 %.
+# Every interval is a 95 % interval.
 _ENDS = 0.5 - 0.95 / 2, 0.5 + 0.95 / 2
 # Resamples are drawn in pieces of at most this many counts (8 bytes each), whatever the number of distinct differences.
 _COUNTS_A_PIECE = 2_000_000
-# Differences of means over so many seeds lie on a grid, and their bootstrap is computed exactly.
+# Finest grid of values (in steps per 1) whose bootstrap is computed exactly; means over a few seeds lie on such a grid.
 _FINEST_GRID = 120
-# What the exact bootstrap leaves out, and the least p-value that it resolves.
+# Probability that the exact bootstrap neglects, and its smallest p-value.
 _NEGLIGIBLE = 1e-15
-# Values that differ by less are one value, which arithmetic has rounded: 0.8 - 0.7 is not 0.9 - 0.8 in the last bit.
+# Values that differ by less are equal up to rounding: 0.8 - 0.7 and 0.9 - 0.8 differ in the last bit.
 _ROUNDING = 1e-12
 
 
-# A figure ``(...)`` from counts of each class ``(..., labels)``: rows of it that are right, all rows of it, and rows
-# that are said to be of it.
+# A figure ``(...)`` from counts for each class ``(..., labels)``: rows of the class that are right, all rows of the
+# class, and rows predicted as the class.
 ClassScore = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]], npt.NDArray[Any]]
 
 
@@ -60,7 +60,7 @@ def mean_interval(values: Sequence[float]) -> MeanInterval:
     mean = math.fsum(values) / count
     if count == 1:
         return MeanInterval(mean, None, None, None)
-    # Of a few numbers faster than with arrays, of which a large study makes tens of thousands.
+    # For a few numbers this is faster than arrays, and a large study computes tens of thousands of intervals.
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     if max(values) - min(values) <= _ROUNDING * max(1.0, *map(abs, values)):
         sd = 0.0
@@ -89,10 +89,10 @@ def wilson_interval(successes: int, total: int) -> tuple[float, float]:
 def discordant_odds_ratio(only_a: int, only_b: int) -> float:
     """Effect size of a paired comparison: for each row that B alone gets right, how many A alone gets right.
 
-    The conditional (matched-pairs) odds ratio of McNemar's table, b / c (Fleiss, Levin and Paik, "Statistical Methods
-    for Rates and Proportions", 2003, section 13.1). Rows that both models get right or wrong say nothing about which
-    is better and do not enter. Half a row is added to each side, so that a side without rows gives a finite ratio
-    (Haldane 1956); with no discordant row the ratio is 1.
+    This is the conditional (matched-pairs) odds ratio of McNemar's table, b / c (Fleiss, Levin and Paik, "Statistical
+    Methods for Rates and Proportions", 2003, section 13.1). Rows that both models get right or wrong do not show which
+    is better and do not count. Half a row is added to each side, so that a side without rows gives a finite ratio
+    (Haldane 1956); without discordant rows the ratio is 1.
     """
     return (only_a + 0.5) / (only_b + 0.5)
 
@@ -102,11 +102,11 @@ def paired_bootstrap(
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in accuracy (or of any mean over rows), A minus B.
 
-    Scores that are shares of a few seeds differ by multiples of one step: the distribution of the mean over resampled
-    rows is then computed exactly (the characteristic function of one row to the power of the rows).
-    For others the counts of each distinct difference are drawn from their multinomial, the same as drawing rows. The
-    two-sided p-value is the share of resamples at least as far from the observed difference as that is from zero; it is
-    never 0: drawn, one is added above and below; exact, it is at least 1e-15.
+    Scores that are shares of a few seeds differ by multiples of one step. Then the distribution of the mean over
+    resampled rows is computed exactly (the characteristic function of one row to the power of the number of rows).
+    Otherwise the counts of distinct differences are drawn from a multinomial, which is the same as drawing rows. The
+    two-sided p-value is the share of resamples at least as far from the observed difference as that is from zero. It
+    is never 0: with drawn samples 1 is added to numerator and denominator, and an exact one is at least 1e-15.
     """
     a, b = _paired(correct_a, correct_b)
     values, counts = np.unique(np.round(a - b, 12), return_counts=True)
@@ -126,21 +126,21 @@ def paired_bootstrap_by_class(
     samples: int = 2_000,
     seed: int = 0,
 ) -> BootstrapDifference:
-    """Paired bootstrap of the difference in a figure of the counts of classes, A minus B, each averaged over its seeds.
+    """Paired bootstrap of the difference in a figure of class counts, A minus B, each averaged over its seeds.
 
-    Such a figure (F1, balanced accuracy) is no mean over rows, so counts of each combination of label and predictions
-    are drawn from their multinomial, the same distribution as drawing rows.
+    Such a figure (F1, balanced accuracy) is not a mean over rows, so the counts of each combination of label and
+    predictions are drawn from a multinomial, which is the same as drawing rows.
     """
     true, a, b = (np.asarray(values, dtype=np.int64) for values in (truth, predicted_a, predicted_b))
-    cells, counts = np.unique(np.vstack([true, a, b]), axis=1, return_counts=True)
+    combinations, counts = np.unique(np.vstack([true, a, b]), axis=1, return_counts=True)
     one_hot = np.eye(labels)
-    occurs = one_hot[cells[0]]
-    said = [one_hot[row] for row in cells[1:]]
+    occurs = one_hot[combinations[0]]
+    indicators = [one_hot[row] for row in combinations[1:]]
 
     def gap(weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         support = weights @ occurs
         scores = []
-        for indicator in said:
+        for indicator in indicators:
             scores.append(score(weights @ (occurs * indicator), support, weights @ indicator))
         result: npt.NDArray[np.float64] = np.mean(scores[: len(a)], axis=0) - np.mean(scores[len(a) :], axis=0)
         return result
@@ -155,32 +155,32 @@ def weighted_bootstrap(
     samples: int = 2_000,
     seed: int = 0,
 ) -> BootstrapDifference:
-    """Bootstrap of a difference that is known for any number of times that each row, or kind of row, occurs."""
-    seen = np.asarray(counts, dtype=np.float64)
-    rows = int(seen.sum())
+    """Bootstrap of a difference; ``gap`` computes it from how often each row, or kind of row, occurs."""
+    observed_counts = np.asarray(counts, dtype=np.float64)
+    rows = int(observed_counts.sum())
     rng = np.random.default_rng(seed)
-    piece = max(1, _COUNTS_A_PIECE // seen.size)
-    drawn = [
-        gap(rng.multinomial(rows, seen / rows, size=min(piece, samples - start)).astype(np.float64))
-        for start in range(0, samples, piece)
+    piece_samples = max(1, _COUNTS_A_PIECE // observed_counts.size)
+    gap_pieces = [
+        gap(rng.multinomial(rows, observed_counts / rows, size=min(piece_samples, samples - start)).astype(np.float64))
+        for start in range(0, samples, piece_samples)
     ]
-    gaps, difference = np.concatenate(drawn), float(gap(seen))
+    gaps, difference = np.concatenate(gap_pieces), float(gap(observed_counts))
     low, high = np.quantile(gaps, _ENDS)
     # The slack keeps ties, which are common on a grid of 1 / rows, from being lost to rounding.
-    extreme = int((np.abs(gaps - difference) >= abs(difference) - 1e-12).sum())
-    return BootstrapDifference(difference, float(low), float(high), (extreme + 1) / (samples + 1))
+    num_extreme = int((np.abs(gaps - difference) >= abs(difference) - 1e-12).sum())
+    return BootstrapDifference(difference, float(low), float(high), (num_extreme + 1) / (samples + 1))
 
 
 def bootstrap_between(
     values: npt.NDArray[np.float64], of_a: npt.NDArray[np.bool_], of_b: npt.NDArray[np.bool_], samples: int = 10_000
 ) -> BootstrapDifference:
-    """Bootstrap of the mean of some rows less that of other rows, A minus B; the rows of both are drawn together."""
+    """Bootstrap of the mean over rows of A minus the mean over rows of B; the rows of both are drawn together."""
     both = of_a | of_b
-    (kinds, is_a), counts = np.unique(np.stack([values[both].round(12), of_a[both]]), axis=1, return_counts=True)
+    (distinct, is_a), counts = np.unique(np.stack([values[both].round(12), of_a[both]]), axis=1, return_counts=True)
 
     def gap(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        # Of few rows a draw may have none of one side.
-        a, b = (weights @ (kinds * side) / np.maximum(weights @ side, 1) for side in (is_a, 1 - is_a))
+        # A draw of few rows may have no row of one side.
+        a, b = (weights @ (distinct * side) / np.maximum(weights @ side, 1) for side in (is_a, 1 - is_a))
         difference: npt.NDArray[np.float64] = a - b
         return difference
 
@@ -199,14 +199,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if first.ndim != 1 or first.shape != second.shape or first.size == 0:
-        raise ValueError(f"a paired test needs the same rows twice; got shapes {first.shape} and {second.shape}")
-    return first, second
+    scores_a, scores_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if scores_a.ndim != 1 or scores_a.shape != scores_b.shape or scores_a.size == 0:
+        raise ValueError(f"a paired test needs the same rows twice; got shapes {scores_a.shape} and {scores_b.shape}")
+    return scores_a, scores_b
 
 
 def _grid(values: npt.NDArray[np.float64]) -> int | None:
-    """The smallest whole number that makes all values whole; none if they are on no coarse grid."""
+    """The smallest number whose product with every value is whole; none if it is above `_FINEST_GRID`."""
     if values.size > 2 * _FINEST_GRID + 1:
         return None
     steps = np.arange(1, _FINEST_GRID + 1)
@@ -216,10 +216,10 @@ def _grid(values: npt.NDArray[np.float64]) -> int | None:
 
 
 def _exact_bootstrap(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], grid: int) -> BootstrapDifference:
-    """The bootstrap of a mean of ``values / grid``, each drawn as often as counted, without drawing anything.
+    """The exact bootstrap of the mean of ``values / grid``, where each value occurs as often as counted.
 
-    The distribution of the sum is taken modulo a width outside of which less than `_NEGLIGIBLE` lies (Bernstein's
-    inequality), so that its size follows the spread of the sum and not its range.
+    The distribution of the sum is computed modulo a width outside of which less than `_NEGLIGIBLE` probability lies
+    (Bernstein's inequality), so that its size follows the spread of the sum and not its range.
     """
     rows = int(counts.sum())
     observed = int(counts @ values)

@@ -21,25 +21,25 @@ from recurra.models.exits.rules import CONFIDENCE, ExitMeasure, ExitRule, every_
 from recurra.models.exits.thresholds import CalibratedExits, candidate_thresholds
 from recurra.models.language_modeling import RecurraForCausalLM
 
-# Logits that are held at once: 412 MB in FP32.
+# Most logits in memory at once: 412 MB in FP32.
 _LOGITS = 2048 * 50_257
 
 
 @dataclass(frozen=True)
 class ExitScores:
-    """What a split costs under a rule."""
+    """Loss of each token of a split under an exit rule, and tokens by the recurrences they took."""
 
     nats: npt.NDArray[np.float64]
     exit_counts: Counter[int]
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Mean nats per token."""
         return float(self.nats.mean())
 
     @property
     def mean_recurrences(self) -> float:
-        """Recurrences a token."""
+        """Mean recurrences per token."""
         return sum(number * count for number, count in self.exit_counts.items()) / self.exit_counts.total()
 
 
@@ -51,10 +51,10 @@ def score_token_exits(
     first_read: int,
     context: int,
 ) -> ExitScores:
-    """Scores texts by decoding them: token by token through the cache, each by the head at which it stops.
+    """Scores texts by decoding them token by token with the cache; each token is scored by the head where it stops.
 
-    Where a token has skipped recurrences, later ones read what `recurra.models.cache.RecurraCache` puts there, so the
-    loss is that of generation with this rule, were the texts its own. Every token is decoded: there is no prompt.
+    Where a token has skipped recurrences, later tokens read the states that `recurra.models.cache.RecurraCache` fills
+    in, so the loss is that of generating these texts with this rule. Every token is decoded: there is no prompt.
     """
     if model.config.leaks:
         raise ConfigurationError("a leaking model decodes nothing: it reads tokens that are not there yet")
@@ -84,13 +84,13 @@ class _Decoder(nn.Module):
         for index, tokens in enumerate(input_ids.split(1, dim=1)):
             output = self.model(tokens, present[:, : index + 1], past_key_values=cache, exit_rule=self.rule)
             logits.append(output.logits)
-            real = present[:, index].bool()
+            is_real = present[:, index].bool()
             exited = torch.full_like(tokens[:, 0], depth or 0) if output.exited_after is None else output.exited_after
-            self.exit_counts.update(exited[real].tolist())
+            self.exit_counts.update(exited[is_real].tolist())
         return CausalLMOutput(logits=torch.cat(logits, dim=1))
 
 
-# Thresholds that are tried: the model is scored anew with each.
+# Number of thresholds to try; the model is scored once with each.
 _CANDIDATES = 16
 
 
@@ -103,42 +103,42 @@ def calibrate_language(
     context: int,
     kind: str = CONFIDENCE,
 ) -> CalibratedExits:
-    """Chooses the threshold that lets most tokens stop early while the loss grows by at most a share ``bound``.
+    """Chooses the threshold with the fewest recurrences whose loss grows by at most the share ``bound``.
 
-    The loss is that of decoding, filled-in states included (`recurra.evaluation.token_exits`). It need not grow with
-    the tokens that stop: where some go deep and others do not, the deep ones read what was filled in. So every
-    threshold of a few is measured, and the one with the fewest recurrences is taken.
+    The loss is that of decoding, including filled-in states (`recurra.evaluation.token_exits`). It need not grow with
+    the number of tokens that stop early: tokens that go deeper read the states filled in for others. So every
+    candidate threshold is measured.
     """
-    chosen = threshold_rule(kind)
+    rule_kind = threshold_rule(kind)
     if not bound >= 0:
         raise ConfigurationError(f"loss bound is {bound:g}; allowed: 0 or above, the share by which it may grow")
 
     def score(rule: ExitRule) -> ExitScores:
         return score_token_exits(model, texts, rule, first_read=first_read, context=context)
 
-    observed = _NeverStops(chosen.measure)
-    full = score(observed)
-    allowed = full.loss * (1 + bound)
-    best = CalibratedExits(None, full.loss, full.loss, full.exit_counts)
-    for threshold in candidate_thresholds(np.concatenate(observed.measured), chosen.measure, _CANDIDATES):
-        rule = chosen.make(threshold=threshold)
+    observer = _NeverStops(rule_kind.measure)
+    full_scores = score(observer)
+    most_loss = full_scores.loss * (1 + bound)
+    best = CalibratedExits(None, full_scores.loss, full_scores.loss, full_scores.exit_counts)
+    for threshold in candidate_thresholds(np.concatenate(observer.measured), rule_kind.measure, _CANDIDATES):
+        rule = rule_kind.make(threshold=threshold)
         scores = score(rule)
-        if scores.loss <= allowed and scores.mean_recurrences < best.mean_recurrences:
-            best = CalibratedExits(rule, scores.loss, full.loss, scores.exit_counts)
+        if scores.loss <= most_loss and scores.mean_recurrences < best.mean_recurrences:
+            best = CalibratedExits(rule, scores.loss, full_scores.loss, scores.exit_counts)
     return best
 
 
 @dataclass(frozen=True)
 class _NeverStops(ExitRule):
-    """Measures what every exit's head says, and stops nothing there."""
+    """Records the measure of every exit's logits and never stops a token."""
 
     measure: ExitMeasure
     measured: list[npt.NDArray[np.float64]] = field(default_factory=list)
     name: ClassVar[str] = "never"
 
     def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
-        real = logits if counted is None else logits[counted]
-        self.measured.append(self.measure.of(real).double().cpu().numpy().flatten())
+        counted_logits = logits if counted is None else logits[counted]
+        self.measured.append(self.measure.of(counted_logits).double().cpu().numpy().flatten())
         return ~every_row(logits)
 
     def describe(self) -> str:
