@@ -22,7 +22,7 @@ from recurra.models.inference import autocast
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a text, each token of which is predicted, and which are scored: the token before it is read first."""
+    """A piece of a text whose tokens are predicted, from ``scored`` on scored; the token before it is read first."""
 
     text: int
     start: int
@@ -36,7 +36,7 @@ class Window:
 
 
 def scoring_windows(lengths: Sequence[int], context: int, stride: int | None = None) -> Iterator[Window]:
-    """Yields windows over texts; a token is scored in the first window that holds it, where most is before it.
+    """Yields windows over texts; a token is scored in the first window that holds it, where it has the most context.
 
     Args:
         stride: Tokens from one window to the next; ``context`` (the default) gives blocks that do not overlap.
@@ -58,20 +58,20 @@ def scoring_windows(lengths: Sequence[int], context: int, stride: int | None = N
 class PositionLoss:
     """Mean loss at each position of a window.
 
-    An honest model's falls with the position, because it has more to read. A model that reads ahead is lost where
-    nothing is ahead: at the last one, whose token lies behind the window.
+    The loss of an honest model falls with the position, because it has more to read. A model that reads ahead fails
+    where nothing is ahead: at the last position, whose token is not in the window.
     """
 
     loss: tuple[float | None, ...]
     tokens: tuple[int, ...]
 
     def mean(self, positions: slice) -> float | None:
-        """Nats a token over some positions, each token counted once."""
-        counted = [
+        """Mean nats per token over some positions, each token counted once."""
+        losses = [
             (nats, count) for nats, count in zip(self.loss[positions], self.tokens[positions], strict=True) if count
         ]
-        total = sum(count for _, count in counted)
-        return sum((nats or 0.0) * count for nats, count in counted) / total if total else None
+        total = sum(count for _, count in losses)
+        return sum((nats or 0.0) * count for nats, count in losses) / total if total else None
 
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -79,7 +79,7 @@ class PositionLoss:
 
 
 def token_positions(lengths: Sequence[int], context: int, stride: int | None = None) -> npt.NDArray[np.int64]:
-    """The position at which each token is predicted, ``(tokens of all texts,)``: before p, p + 1 tokens are read."""
+    """The position at which each token is predicted, ``(tokens of all texts,)``; at p, p + 1 tokens are read."""
     pieces = [
         np.arange(window.scored - window.start, window.end - window.start)
         for window in scoring_windows(lengths, context, stride)
@@ -88,7 +88,7 @@ def token_positions(lengths: Sequence[int], context: int, stride: int | None = N
 
 
 def loss_by_position(nats: npt.NDArray[np.float64], positions: npt.NDArray[np.int64], context: int) -> PositionLoss:
-    """Averages the nats of tokens by the position that each was predicted at."""
+    """Averages nats over the tokens predicted at each position."""
     tokens = np.bincount(positions, minlength=context)
     sums = np.bincount(positions, weights=nats, minlength=context)
     return PositionLoss(
@@ -102,9 +102,9 @@ def head_names(config: Any) -> list[str]:
     return [*(f"exit-{number}" for number in getattr(config, "exits", ())), FINAL_HEAD]
 
 
-# Logits of so many positions are held at once for each head: 412 MB in FP32 for GPT-2's vocabulary.
+# Positions whose logits are in memory at once for each head: 412 MB in FP32 for GPT-2's vocabulary.
 BATCH_POSITIONS = 2048
-# The loss needs a second copy of the logits, of so many positions at a time.
+# The loss needs a second copy of the logits, for this many positions at a time.
 _CHUNK_POSITIONS = 256
 
 Scores = dict[str, npt.NDArray[np.float64]]
@@ -122,59 +122,59 @@ def score_texts(
     precision: str = "fp32",
     exits: bool = False,
 ) -> Scores:
-    """Nats of each token of each text, ``(tokens of all texts,)``, by head: ``final``, and exits if asked for.
+    """Nats of each token of all texts, ``(tokens of all texts,)``, by head: ``final``, and with ``exits`` every exit.
 
-    Nothing is read across texts; ``first_read``, end-of-text, is read before the first token, which is scored too.
+    No text reads another one. The first token is scored too; ``first_read``, end-of-text, is read before it.
     """
     _check_context(model, context)
     windows = list(scoring_windows([len(text) for text in texts], context, stride))
     _check_tokens(model, texts, first_read)
-    starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
+    text_starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
     heads: Scores = {}
     names = head_names(model.config) if exits else [FINAL_HEAD]
     was_training = model.training
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    accepted = inspect.signature(model.forward).parameters
-    fixed = {"use_cache": False, "output_exits": True} if exits else {"use_cache": False}
-    fixed = {name: value for name, value in fixed.items() if name in accepted}
+    parameters = inspect.signature(model.forward).parameters
+    options = {"use_cache": False, "output_exits": True} if exits else {"use_cache": False}
+    options = {name: value for name, value in options.items() if name in parameters}
     model.eval()
     try:
         with autocast(precision, device):
             for batch in _batches(windows, batch_positions):
                 inputs, targets = _assemble(batch, texts, first_read)
-                # Right of the window there is nothing that a causal model could read: the mask spares it the work.
+                # A causal model reads nothing to the right of a window, so the mask only saves work.
                 mask = {"attention_mask": (targets != -1).to(device)} if (targets == -1).any() else {}
-                kept = inputs.shape[1] - min(window.scored - window.start for window in batch)
-                last = {"logits_to_keep": kept} if "logits_to_keep" in accepted else {}
-                output = model(input_ids=inputs.to(device), **mask, **last, **fixed)
-                found = [*((getattr(output, "exit_logits", None) or ()) if exits else ()), output.logits]
-                for name, logits in zip(names, found, strict=True):
-                    head_logits, wanted = logits[:, -kept:], targets[:, -kept:].to(device)
-                    nats = heads.setdefault(name, np.zeros(int(starts[-1])))
-                    _place(_nats(head_logits, wanted), nats, batch, starts, inputs.shape[1] - kept)
+                num_positions = inputs.shape[1] - min(window.scored - window.start for window in batch)
+                last = {"logits_to_keep": num_positions} if "logits_to_keep" in parameters else {}
+                output = model(input_ids=inputs.to(device), **mask, **last, **options)
+                head_outputs = [*((getattr(output, "exit_logits", None) or ()) if exits else ()), output.logits]
+                for name, logits in zip(names, head_outputs, strict=True):
+                    head_logits, head_targets = logits[:, -num_positions:], targets[:, -num_positions:].to(device)
+                    nats = heads.setdefault(name, np.zeros(int(text_starts[-1])))
+                    _place(_nats(head_logits, head_targets), nats, batch, text_starts, inputs.shape[1] - num_positions)
                     del head_logits
-                # Otherwise these logits would live on while the next batch makes its own.
-                del output, found, logits
+                # Otherwise these logits would stay in memory while the next batch computes its own.
+                del output, head_outputs, logits
     finally:
         model.train(was_training)
     for name, nats in heads.items():
         if np.isnan(nats).any():
             raise RunError(f"the model's logits ({name}) are not numbers; check its weights, or use precision=fp32")
-    return heads or {FINAL_HEAD: np.zeros(int(starts[-1]))}
+    return heads or {FINAL_HEAD: np.zeros(int(text_starts[-1]))}
 
 
 def _place(
-    found: npt.NDArray[Any],
-    values: npt.NDArray[Any],
+    position_nats: npt.NDArray[Any],
+    token_nats: npt.NDArray[Any],
     batch: Sequence[Window],
-    starts: npt.NDArray[np.int64],
-    left_out: int,
+    text_starts: npt.NDArray[np.int64],
+    skipped: int,
 ) -> None:
-    """Puts what was found at the positions ``(rows, positions but the first left_out)`` where the tokens stand."""
+    """Copies nats ``(rows, positions after the skipped ones)`` to the places of their tokens in ``token_nats``."""
     for row, window in enumerate(batch):
-        first = window.scored - window.start - left_out
-        piece = found[row, first : first + window.end - window.scored]
-        values[starts[window.text] + window.scored : starts[window.text] + window.end] = piece
+        first = window.scored - window.start - skipped
+        piece = position_nats[row, first : first + window.end - window.scored]
+        token_nats[text_starts[window.text] + window.scored : text_starts[window.text] + window.end] = piece
 
 
 def _check_context(model: Any, context: int) -> None:
@@ -193,19 +193,19 @@ def _check_tokens(model: Any, texts: Sequence[npt.NDArray[np.integer[Any]]], fir
 
 
 def _batches(windows: Sequence[Window], positions: int) -> Iterator[list[Window]]:
-    """Windows of like length together, the longest first."""
-    ordered = sorted(windows, key=lambda window: -window.tokens)
-    start = 0
-    while start < len(ordered):
-        rows = max(1, positions // ordered[start].tokens)
-        yield ordered[start : start + rows]
-        start += rows
+    """Batches of windows of similar length, the longest first."""
+    by_length = sorted(windows, key=lambda window: -window.tokens)
+    first = 0
+    while first < len(by_length):
+        rows = max(1, positions // by_length[first].tokens)
+        yield by_length[first : first + rows]
+        first += rows
 
 
 def _assemble(
     batch: Sequence[Window], texts: Sequence[npt.NDArray[np.integer[Any]]], first_read: int
 ) -> tuple[Tensor, Tensor]:
-    """Tokens that are read and to be predicted, ``(rows, tokens)``; to the right of a window the target is -1."""
+    """Input and target tokens, ``(rows, tokens)`` each; to the right of a window the target is -1."""
     width = max(window.tokens for window in batch)
     inputs = np.full((len(batch), width), first_read, dtype=np.int64)
     targets = np.full((len(batch), width), -1, dtype=np.int64)
@@ -220,12 +220,12 @@ def _assemble(
 
 def _nats(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float64]:
     """Cross-entropy of each position, ``(rows, tokens)``, 0 where the target is -1."""
-    flat, wanted = logits.flatten(0, 1), targets.flatten()
+    flat, flat_targets = logits.flatten(0, 1), targets.flatten()
     parts = [
         functional.cross_entropy(
-            part.to(torch.promote_types(part.dtype, torch.float32)), goal, reduction="none", ignore_index=-1
+            part.to(torch.promote_types(part.dtype, torch.float32)), part_targets, reduction="none", ignore_index=-1
         )
-        for part, goal in zip(flat.split(_CHUNK_POSITIONS), wanted.split(_CHUNK_POSITIONS), strict=True)
+        for part, part_targets in zip(flat.split(_CHUNK_POSITIONS), flat_targets.split(_CHUNK_POSITIONS), strict=True)
     ]
     return torch.cat(parts).double().cpu().numpy().reshape(targets.shape)
 
@@ -242,17 +242,17 @@ class Perplexity:
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Mean nats per token."""
         return self.nats / self.tokens
 
     @property
     def token_perplexity(self) -> float:
-        """``exp(nats / tokens)``; comparable for one tokenizer only."""
+        """``exp(nats / tokens)``; only comparable for the same tokenizer."""
         return _exp(self.nats / self.tokens)
 
     @property
     def word_perplexity(self) -> float:
-        """``exp(nats / words)``; comparable between tokenizers that lose nothing."""
+        """``exp(nats / words)``; comparable between lossless tokenizers."""
         return _exp(self.nats / self.words)
 
     @property
@@ -273,10 +273,10 @@ def evaluate_perplexity(
     exits: bool = False,
     by_position: bool = False,
 ) -> dict[str, Perplexity]:
-    """Evaluates any causal language model on a split, every token once, from end-of-text on.
+    """Evaluates any causal language model on a split; every token is scored once, the first after end-of-text.
 
     Args:
-        packed: Whether a text may read the texts before it; if not, every text begins anew (mode ``lines``).
+        packed: Whether a text may read the texts before it; if not, every text starts without context (mode ``lines``).
     """
     texts = [encoded.joined] if packed else [encoded.text(index) for index in range(len(encoded))]
     scores = score_texts(
@@ -289,14 +289,14 @@ def evaluate_perplexity(
         precision=precision,
         exits=exits,
     )
-    places = token_positions([len(text) for text in texts], context, stride) if by_position else None
+    positions = token_positions([len(text) for text in texts], context, stride) if by_position else None
     return {
         head: Perplexity(
             math.fsum(nats.tolist()),
             len(nats),
             encoded.words,
             encoded.num_bytes,
-            None if places is None else loss_by_position(nats, places, context),
+            None if positions is None else loss_by_position(nats, positions, context),
         )
         for head, nats in scores.items()
     }

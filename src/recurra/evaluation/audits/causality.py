@@ -1,10 +1,10 @@
 """Causality audit: does a language model read tokens that it is to predict?
 
-A token is exchanged, and every logit at an earlier position must stay as it was, bit for bit: in FP32 and evaluation
-mode a causal model computes them from the same numbers in the same order. The published CRT-Deep pads its convolutions
-on both sides and fails here; that is how it reaches a perplexity of 1.08.
+A token is exchanged, and every logit at an earlier position must stay bit for bit the same: in FP32 and evaluation mode
+a causal model computes it from the same numbers in the same order. The published CRT-Deep pads its convolutions on both
+sides and fails here; that is how it reaches a perplexity of 1.08.
 
-Base and changed row run in batches of one shape, the row at the same place, because kernels may add in another order
+Base and changed rows run in batches of the same shape and at the same index, because kernels may add in another order
 for another shape.
 """
 
@@ -32,20 +32,20 @@ from recurra.models.language_modeling import RecurraForCausalLM
 
 
 class LanguageProbe:
-    """Asks a model for the logits of all its heads, and for its loss."""
+    """Computes the logits of all heads of a model, and its loss."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.ours = isinstance(model, RecurraForCausalLM)
         accepted = inspect.signature(model.forward).parameters
         self.takes_positions = "position_ids" in accepted
-        # A cache would be made and thrown away, and some models lay out their states differently with one.
+        # A cache would be useless, and some models lay out their states differently with one.
         self.fixed = {"use_cache": False} if "use_cache" in accepted and not self.ours else {}
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
     @property
     def vocabulary(self) -> int:
-        """Number of token ids that the model knows."""
+        """Number of the model's token ids."""
         return int(self.model.config.vocab_size)
 
     @property
@@ -71,11 +71,11 @@ class LanguageProbe:
         return {FINAL_HEAD: logits}
 
     def loss(self, input_ids: Tensor, attention_mask: Tensor) -> float:
-        """Returns the model's own loss for predicting each token; foreign models are told what padding is by -100."""
+        """Returns the model's own loss for predicting each token; other models' labels mark padding by -100."""
         ids = input_ids.to(self.device)
         labels = ids if self.ours else ids.masked_fill(~attention_mask.to(self.device).bool(), IGNORED)
-        asked = self._masked(ids, attention_mask)
-        return float(self.model(ids, labels=labels, **asked, **self.fixed).loss)
+        mask_inputs = self._masked(ids, attention_mask)
+        return float(self.model(ids, labels=labels, **mask_inputs, **self.fixed).loss)
 
     def _masked(self, ids: Tensor, attention_mask: Tensor | None) -> dict[str, Tensor]:
         if attention_mask is None:
@@ -83,7 +83,7 @@ class LanguageProbe:
         mask = attention_mask.to(ids.device)
         if not self.takes_positions:
             return {"attention_mask": mask}
-        # As transformers' own generation counts them: real tokens only.
+        # Only real tokens count, as in transformers' own generation.
         return {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
 
 
@@ -93,8 +93,8 @@ LENGTHS = (5, 24, 11, 17, 2)
 def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: int = 0) -> list[AuditResult]:
     """Compares rows alone with the same rows in padded batches.
 
-    The loss of a model that is not ours is judged with padding on the right only, as in training: left of a row,
-    transformers' own loss counts the first token as the prediction of a padded position.
+    The loss of a model that is not ours is only judged with padding on the right, as in training: with padding on the
+    left, transformers' own loss counts the first token as the prediction of a padded position.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "padding"))
     with exact_fp32(model) as exact:
@@ -115,13 +115,13 @@ def _logits(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor]
     alone = [probe.logits(row[None]) for row in rows]
     scale = max(float(logits.abs().max()) for heads in alone for logits in heads.values())
     differences = {}
-    for what, filler in fillers.items():
+    for case, filler in fillers.items():
         for side in ("right", "left"):
             ids, mask = padded(rows, filler, left=side == "left")
             batch = probe.logits(ids, mask)
-            differences[f"{what}, {side}"] = [
-                float((batch[head][number][mask[number].bool()] - logits[0]).abs().max())
-                for number, heads in enumerate(alone)
+            differences[f"{case}, {side}"] = [
+                float((batch[head][index][mask[index].bool()] - logits[0]).abs().max())
+                for index, heads in enumerate(alone)
                 for head, logits in heads.items()
             ]
     return judge_difference("padding.logits", "padding or neighbours change a logit", differences, scale, tolerance)
@@ -130,28 +130,28 @@ def _logits(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor]
 def _loss(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], tolerance: float) -> AuditResult:
     alone = [probe.loss(row[None], torch.ones(1, len(row), dtype=torch.long)) for row in rows]
     differences = {
-        f"{what}, {side}": [
+        f"{case}, {side}": [
             probe.loss(*padded([row], filler, left=side == "left")) - loss
             for row, loss in zip(rows, alone, strict=True)
         ]
-        for what, filler in fillers.items()
+        for case, filler in fillers.items()
         for side in (("right", "left") if probe.ours else ("right",))
     }
     return judge_difference("padding.loss", "padding changes a loss", differences, largest(alone), tolerance)
 
 
-# Every later token of a short row is exchanged; convolutions that read far are measured on a longer one.
+# In short rows every token but the first is exchanged; a longer row measures convolutions that read far ahead.
 SHORT_TOKENS = 24
 LONG_TOKENS = 128
-# Further than a leaking model could read, so that the row does not cut its reach off.
+# The long row is this much longer than a leaking model can read ahead, so that it does not cut off the reach.
 MARGIN_TOKENS = 8
-# Logits of a large vocabulary take memory.
+# Limits the memory for logits of a large vocabulary.
 ROWS_AT_ONCE = 8
 
 
 @dataclass
 class _Finding:
-    """What one head has shown so far."""
+    """Results of one head so far."""
 
     exchanged: int = 0
     reacts: bool = False
@@ -161,84 +161,84 @@ class _Finding:
     reads: int | None = None
     largest_difference: float = 0.0
 
-    def add(self, base: Tensor, other: Tensor, places: list[int]) -> None:
-        """Takes in logits ``(rows, tokens, vocabulary)`` before and after the tokens at ``places`` were exchanged."""
-        self.finite = self.finite and bool(base.isfinite().all()) and bool(other.isfinite().all())
-        changed = (base != other).any(dim=-1)
-        for row, place in enumerate(places):
+    def add(self, base_logits: Tensor, changed_logits: Tensor, positions: list[int]) -> None:
+        """Adds logits ``(rows, tokens, vocabulary)`` before and after the tokens at ``positions`` were exchanged."""
+        self.finite = self.finite and bool(base_logits.isfinite().all()) and bool(changed_logits.isfinite().all())
+        changed = (base_logits != changed_logits).any(dim=-1)
+        for row, position in enumerate(positions):
             self.exchanged += 1
-            self.reacts = self.reacts or bool(changed[row, place:].any())
-            earlier = changed[row, :place].nonzero()[:, 0].tolist()
+            self.reacts = self.reacts or bool(changed[row, position:].any())
+            earlier = changed[row, :position].nonzero()[:, 0].tolist()
             if not earlier:
                 continue
-            difference = float((base[row, :place] - other[row, :place]).abs().max())
+            difference = float((base_logits[row, :position] - changed_logits[row, :position]).abs().max())
             self.largest_difference = max(self.largest_difference, difference)
-            if place - earlier[0] > self.reach:
-                self.reach, self.position, self.reads = place - earlier[0], earlier[0], place
+            if position - earlier[0] > self.reach:
+                self.reach, self.position, self.reads = position - earlier[0], earlier[0], position
 
 
 def audit_causality(
     model: Any, *, rows: int = 2, tokens: int = SHORT_TOKENS, long_tokens: int | None = None, seed: int = 0
 ) -> list[AuditResult]:
-    """Exchanges later tokens and looks, head by head, for logits that change before them.
+    """Exchanges tokens and looks, head by head, for changed logits at earlier positions.
 
-    The model, ours or of transformers, is left as it was found; one of another precision is judged on a copy in FP32.
-    One with batch norms is also judged with the means of the batch, as in training (``causality.training.final``).
+    The model, ours or of transformers, is not changed; in another precision than FP32 a copy is audited. A model with
+    batch norms is also audited with the means of the batch, as in training (``causality.training.final``).
     """
     with exact_fp32(model) as exact:
         probe = LanguageProbe(exact)
         theory = _theory(probe)
         limit = probe.context_tokens
-        wanted = long_tokens or max(LONG_TOKENS, *(reach + MARGIN_TOKENS for reach in theory.values()), tokens)
-        short, long = min(tokens, limit or tokens), min(wanted, limit or wanted)
-        every, two = list(range(1, short)), sorted({long // 2, long - 1} - {0})
-        looked_at = [(short, every)] * rows + [(long, two)]
-        heads = _exchange_tokens(probe, looked_at, seed)
-        found = [_judge_causality(f"causality.{head}", finding, theory.get(head)) for head, finding in heads.items()]
+        long_wanted = long_tokens or max(LONG_TOKENS, *(reach + MARGIN_TOKENS for reach in theory.values()), tokens)
+        short, long = min(tokens, limit or tokens), min(long_wanted, limit or long_wanted)
+        short_positions, long_positions = list(range(1, short)), sorted({long // 2, long - 1} - {0})
+        exchanges = [(short, short_positions)] * rows + [(long, long_positions)]
+        heads = _exchange_tokens(probe, exchanges, seed)
+        audits = [_judge_causality(f"causality.{head}", finding, theory.get(head)) for head, finding in heads.items()]
         norms = [module for module in exact.modules() if isinstance(module, _BatchNorm)]
         if norms:
             with _of_the_batch(norms):
-                heads = _exchange_tokens(probe, looked_at, seed, rows_at_once=1)
-            found += [_judge_causality(f"{IN_TRAINING}{head}", finding, None) for head, finding in heads.items()]
-    return found
+                heads = _exchange_tokens(probe, exchanges, seed, rows_at_once=1)
+            audits += [_judge_causality(f"{IN_TRAINING}{head}", finding, None) for head, finding in heads.items()]
+    return audits
 
 
 @contextlib.contextmanager
 def _of_the_batch(norms: list[_BatchNorm]) -> Iterator[None]:
-    """Norms take means and variances of what they are given, as in training, and keep none of them."""
-    before = [norm.track_running_stats for norm in norms]
+    """Norms use the mean and variance of their batch, as in training, without updating running statistics."""
+    tracking = [norm.track_running_stats for norm in norms]
     for norm in norms:
         norm.training, norm.track_running_stats = True, False
     try:
         yield
     finally:
-        for norm, tracked in zip(norms, before, strict=True):
+        for norm, tracked in zip(norms, tracking, strict=True):
             norm.training, norm.track_running_stats = False, tracked
 
 
 def _exchange_tokens(
     probe: LanguageProbe, rows: list[tuple[int, list[int]]], seed: int, *, rows_at_once: int = ROWS_AT_ONCE
 ) -> dict[str, _Finding]:
-    """Exchanges tokens in rows of these lengths at these places, one at a time; rows share a batch, if they may."""
+    """Exchanges one token at a time, in rows given as length and positions; ``rows_at_once`` share a batch."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "causality"))
     findings: dict[str, _Finding] = defaultdict(_Finding)
-    for length, places in rows:
+    for length, positions in rows:
         row = torch.randint(0, probe.vocabulary, (length,), generator=generator)
-        for first in range(0, len(places), rows_at_once):
-            batch = places[first : first + rows_at_once]
+        for start in range(0, len(positions), rows_at_once):
+            batch = positions[start : start + rows_at_once]
             base = row.repeat(len(batch), 1)
-            other = base.clone()
-            for number, place in enumerate(batch):
-                step = torch.randint(1, max(probe.vocabulary, 2), (1,), generator=generator)
-                other[number, place] = (other[number, place] + step) % probe.vocabulary
-            before, after = probe.logits(base), probe.logits(other)
+            exchanged = base.clone()
+            for row_index, position in enumerate(batch):
+                offset = torch.randint(1, max(probe.vocabulary, 2), (1,), generator=generator)
+                exchanged[row_index, position] = (exchanged[row_index, position] + offset) % probe.vocabulary
+            before, after = probe.logits(base), probe.logits(exchanged)
             for head, logits in before.items():
                 findings[head].add(logits, after[head], batch)
     return findings
 
 
 def _theory(probe: LanguageProbe) -> dict[str, int]:
-    """How far each head could read ahead, if the model is ours and says."""
+    """How far ahead each head could read by its configuration; empty for models that are not ours."""
     if not probe.ours:
         return {}
     config = probe.model.config
@@ -247,10 +247,10 @@ def _theory(probe: LanguageProbe) -> dict[str, int]:
 
 
 def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | None:
-    """Later tokens that a position's state can depend on, by the shape alone; none for an encoder, which reads all.
+    """Number of later tokens that a state can depend on, by the configuration; none for an encoder, which reads all.
 
-    A convolution with ``kernel_size`` k and dilation s reads ``(k // 2) * s`` positions ahead, and what is applied one
-    after the other adds up: cycles of the embedding, of every layer, and of every recurrence.
+    A convolution with ``kernel_size`` k and dilation s reads ``(k // 2) * s`` positions ahead. The reach of successive
+    convolutions adds up: of cycles of the embedding, of every layer, and of every recurrence.
     """
     if not config.causal:
         return None

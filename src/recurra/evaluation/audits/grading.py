@@ -1,14 +1,14 @@
-"""Grades of what the data audits found, by what it does to the figures: ``passed``, ``note`` or ``failed``.
+"""Grades findings of the data audits by their effect on a model's figures: ``passed``, ``note`` or ``failed``.
 
-**Leakage**, and rows that only a teacher learned: the audits keep which rows of a split they found. Here the share of
-the split that a model gets right stands beside its share without those rows. The finding fails if the share without
-them lies outside the 95 % interval (Wilson) of the share on all rows, and is a note otherwise. If fewer than 20 rows,
-or less than a tenth of the split, are without such a copy, nothing can be said without them: then it fails above a
-tenth of the split. A finding whose effect nobody measured stays failed. Whether a comparison's verdict changes without
-the rows, `recurra.report.statistics` says.
+**Leakage**, and rows that only a teacher learned: the audits store which rows of a split they found. A model's share of
+right rows on the split is compared with its share without those rows. The finding fails if the share without them lies
+outside the 95 % interval (Wilson) of the share on all rows, and is a note otherwise. If fewer than 20 rows, or less
+than a tenth of the split, are left without them, the shares cannot be compared: then the finding fails if the rows are
+more than a tenth of the split. A finding whose effect was not measured stays failed. `recurra.report.statistics` says
+whether a comparison's verdict changes without the rows.
 
-**Form**: what a classifier that sees the form alone gets right stands beside what a model does. It is a note unless the
-label must not depend on the form (``form_must_not_predict``); then it fails.
+**Form**: the accuracy of a classifier that only sees the form is compared with the accuracy of a model. The finding is
+a note, and fails if the label must not depend on the form (``form_must_not_predict``).
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from recurra.evaluation.significance import wilson_interval
 
 LEAST_ROWS = 20
 LEAST_SHARE = 0.1
-# Above this share of the split, rows without which nothing can be computed fail the audit.
+# If too few rows are left without the found ones, more than this share of found rows fails the audit.
 HARD_SHARE = 0.1
 # Rows on which the linear control is fitted in seconds.
 MOST_CONTROL_ROWS = 50_000
 
 _FORM = "shortcuts.format."
-# Of details: the rows that were found, and what a model's figures say of them.
+# Keys of an audit's details: the rows that were found, and their effect on a model's figures.
 ROWS, _EFFECT = "row_bits", "effect"
 
 Mask = npt.NDArray[np.bool_]
 
 
 def keep_rows(rows: Mask) -> dict[str, str]:
-    """What `AuditResult.details` hold of the rows that were found: a bit a row of the split, eight a byte, in hex."""
+    """The rows that were found as `AuditResult.details` hold them: one bit for each row of the split, as hex."""
     return {ROWS: np.packbits(rows).tobytes().hex()}
 
 
 def kept_rows(audit: AuditResult, count: int) -> Mask | None:
-    """The rows that an audit found among ``count`` of its split; none if it keeps none, or not of so many."""
+    """Mask of the rows that an audit found in a split of ``count`` rows; none if it has none for this many rows."""
     bits = audit.details.get(ROWS)
     try:
         packed = bytes.fromhex(bits) if isinstance(bits, str) else b""
@@ -55,9 +55,9 @@ def kept_rows(audit: AuditResult, count: int) -> Mask | None:
 
 
 def effect_of(audit: AuditResult) -> dict[str, Any]:
-    """What a model's figures say of a finding; empty if they were not asked, and of findings of the data alone."""
-    found = audit.details.get(_EFFECT)
-    return found if isinstance(found, dict) else {}
+    """The effect of a finding on a model's figures; empty if it was not measured, or concerns the data alone."""
+    effect = audit.details.get(_EFFECT)
+    return effect if isinstance(effect, dict) else {}
 
 
 def grade(
@@ -78,7 +78,7 @@ def grade(
 
 
 def needs_predictions(audits: Sequence[AuditResult]) -> bool:
-    """Whether a model's predictions would say more of any of these findings."""
+    """Whether a model's predictions can grade any of these findings."""
     return any(
         (audit.status == "failed" and ROWS in audit.details)
         or (audit.status == "note" and audit.name.startswith(_FORM) and "folds" not in audit.details)
@@ -98,9 +98,9 @@ def control_right(dataset: TextDataset) -> dict[str, Mask]:
     for name in dataset.reported_splits:
         split = dataset.splits[name]
         logits = control.logits(split.texts)
-        several = split.labels.ndim == 2
-        equal = (logits > 0) == split.labels if several else logits.argmax(axis=1) == split.labels
-        right[name] = np.asarray(equal.all(axis=1) if several else equal, dtype=bool)
+        multi_label = split.labels.ndim == 2
+        is_right = (logits > 0) == split.labels if multi_label else logits.argmax(axis=1) == split.labels
+        right[name] = np.asarray(is_right.all(axis=1) if multi_label else is_right, dtype=bool)
     return right
 
 
@@ -131,13 +131,13 @@ def _leak(audit: AuditResult, right: Mask, rows: Mask, who: str) -> AuditResult:
 
 def _form(audit: AuditResult, share: float, who: str) -> AuditResult:
     if "label" in audit.details or "folds" in audit.details:
-        # Of one label of several, where the model's figure is of all of them together; or of other rows.
+        # The finding is about one label of several, while the model's figure is about all, or about other rows.
         return audit
-    form, majority = float(audit.details["accuracy"]), float(audit.details["majority_accuracy"])
+    form_accuracy, majority_accuracy = float(audit.details["accuracy"]), float(audit.details["majority_accuracy"])
     effect: dict[str, Any] = {"who": who, "share_right": share}
     sentence = f"{who} is right on {share:.3f}"
-    if share > majority:
-        effect["share_of_gain"] = (form - majority) / (share - majority)
+    if share > majority_accuracy:
+        effect["share_of_gain"] = (form_accuracy - majority_accuracy) / (share - majority_accuracy)
         sentence += (
             f", so the form alone gives {max(0.0, effect['share_of_gain']):.0%} of what it gains over that label"
         )

@@ -1,10 +1,10 @@
-"""Invariance audit of a trained model: a text's logits must not depend on padding or on the batch it came in.
+"""Invariance audit of a trained model: a text's logits must not depend on padding or on the rest of its batch.
 
-A model that fails here has other figures at another batch size, and its measured speed (batched, padded) belongs to
-other predictions than its measured quality. Known causes: a mask that is ignored, the first row's mask applied to the
-whole batch, statistics taken over the batch, positions counted from the padded end.
+A model that fails here has other figures at another batch size, and its speed (measured batched and padded) belongs to
+other predictions than its quality. Known causes: a mask that is ignored, the first row's mask applied to the whole
+batch, statistics computed over the batch, positions counted from the padded end.
 
-Both audits run in FP32, in evaluation mode, without autocast and without reduced-precision matrix products, and judge
+Both audits run in FP32, in evaluation mode, without autocast and without reduced-precision matrix products. They judge
 the largest absolute difference of a logit, divided by the largest absolute logit of the reference. Kernels add in
 another order for another shape, which gives about 1e-6; the tolerance is 1e-4; a real defect gives 1e-2 and more.
 """
@@ -30,7 +30,7 @@ from recurra.models.language_modeling import RecurraForCausalLM
 
 @contextlib.contextmanager
 def exact_fp32(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The model in FP32 and evaluation mode, with exact matrix products; everything is put back afterwards."""
+    """The model in FP32 and evaluation mode, with exact matrix products; all settings are restored afterwards."""
     floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     exact = model if floating <= {torch.float32} else copy.deepcopy(model).float()
     device_type = next((parameter.device.type for parameter in model.parameters()), "cpu")
@@ -66,8 +66,8 @@ def audit_invariance(
 ) -> list[AuditResult]:
     """Compares logits of the same tokenised rows, each a mapping with ``input_ids``, alone, padded, among neighbours.
 
-    The model is called with int64 tensors ``(batch, tokens)`` and left as it was found; one of another precision is
-    judged on a copy in FP32.
+    The model is called with int64 tensors ``(batch, tokens)`` and is not changed; in another precision than FP32 a copy
+    is audited.
     """
     chosen = _choose_rows(encoded, rows, seed)
     if len(chosen) < MIN_ROWS or min(map(len, chosen)) == 0:
@@ -79,7 +79,7 @@ def audit_invariance(
         device = next((parameter.device for parameter in exact.parameters()), torch.device("cpu"))
 
         def logits(rows: Sequence[Tensor], filler: Tensor) -> Floats:
-            """Of rows filled up to the length of the filler, ``(rows, labels)``."""
+            """Logits ``(rows, labels)`` of rows padded to the length of the filler."""
             ids, mask = padded(rows, filler)
             output = exact(input_ids=ids.to(device), attention_mask=mask.to(device))
             return np.asarray(output.logits.detach().to("cpu", torch.float64).numpy())
@@ -91,7 +91,7 @@ def audit_invariance(
 
 
 def padded(rows: Sequence[Tensor], filler: Tensor, *, left: bool = False) -> tuple[Tensor, Tensor]:
-    """Ids and mask ``(rows, tokens)`` of rows at the length of the filler, which stands under the mask beside them."""
+    """Ids and mask ``(rows, tokens)`` of rows padded with the masked tokens of ``filler`` to its length."""
     ids = filler.repeat(len(rows), 1)
     mask = torch.zeros_like(ids)
     for number, row in enumerate(rows):
@@ -106,7 +106,7 @@ def _audit_padding(
     differences: dict[str, list[float]] = {"padding tokens": [], "masked tokens": []}
     scales = []
     longest = max(map(len, rows))
-    everything = torch.cat(list(rows)).numpy()
+    all_tokens = torch.cat(list(rows)).numpy()
     for row in rows:
         alone = logits([row], row)
         scales.append(largest(alone))
@@ -114,9 +114,9 @@ def _audit_padding(
         for length in sorted({min(target, limit or target) for target in targets} - {len(row)}):
             if length < len(row):
                 continue
-            fillers = torch.full((length,), pad), torch.from_numpy(rng.choice(everything, size=length))
-            for found, filler in zip(differences.values(), fillers, strict=True):
-                found.append(largest(logits([row], filler) - alone))
+            fillers = torch.full((length,), pad), torch.from_numpy(rng.choice(all_tokens, size=length))
+            for case_differences, filler in zip(differences.values(), fillers, strict=True):
+                case_differences.append(largest(logits([row], filler) - alone))
     name, changes = "invariance.padding", "padding changes a logit"
     return judge_difference(name, changes, differences, largest(scales), tolerance, rows=len(rows))
 
@@ -124,11 +124,11 @@ def _audit_padding(
 def _audit_neighbours(
     logits: Logits, rows: Sequence[Tensor], pad: int, tolerance: float, rng: np.random.Generator
 ) -> AuditResult:
-    # One padded length for all, so that only the company differs; what padding does is the other audit's question.
+    # All batches have the same padded length, so that only the neighbours differ; padding is the other audit's matter.
     filler = torch.full((max(map(len, rows)),), pad)
     alone = np.concatenate([logits([row], filler) for row in rows])
-    everyone = np.arange(len(rows))
-    together = {"all together": [everyone], "reversed": [everyone[::-1]], "shuffled": [rng.permutation(len(rows))]}
+    all_rows = np.arange(len(rows))
+    together = {"all together": [all_rows], "reversed": [all_rows[::-1]], "shuffled": [rng.permutation(len(rows))]}
     together["pairs"] = [np.asarray(pair) for pair in itertools.pairwise(rng.permutation(len(rows)).tolist())]
     differences = {
         name: [largest(logits([rows[row] for row in order], filler) - alone[order]) for order in orders]
@@ -139,17 +139,17 @@ def _audit_neighbours(
 
 
 def largest(values: npt.ArrayLike) -> float:
-    """Largest absolute value, 0 of none; one that is no number stays, which Python's `max` would pass over."""
+    """Largest absolute value, 0 without values; NaN if any is NaN, which Python's `max` might ignore."""
     return float(np.max(np.abs(values), initial=0.0))
 
 
 def judge_difference(
     name: str, what: str, differences: Mapping[str, Sequence[float]], scale: float, tolerance: float, **details: Any
 ) -> AuditResult:
-    """Judges the largest of some differences relative to the largest logit or loss; what is no number fails."""
-    by_case = {case: largest(found) for case, found in differences.items()}
+    """Judges the largest difference relative to the largest logit or loss; values that are not finite fail."""
+    by_case = {case: largest(values) for case, values in differences.items()}
     worst, difference = max(by_case.items(), key=lambda case: math.inf if math.isnan(case[1]) else case[1])
-    # Where all is zero there is no scale; then the difference itself is judged.
+    # Without a scale, because all values are 0, the difference itself is judged.
     value = difference / scale if scale > 0 else difference
     if not math.isfinite(difference) or not math.isfinite(scale):
         summary = f"what is compared is not finite ({worst})"
@@ -171,7 +171,7 @@ def judge_difference(
 
 
 def _choose_rows(encoded: Any, rows: int, seed: int) -> list[Tensor]:
-    """A random choice of distinct rows with the shortest and the longest of a larger choice among them."""
+    """A random choice of distinct rows, including the shortest and the longest of a larger random choice."""
     rng = np.random.default_rng(derive_seed(seed, "invariance", "rows"))
     positions = rng.permutation(len(encoded))[: max(rows * 20, 200)].tolist()
     distinct = dict.fromkeys(tuple(map(int, encoded[position]["input_ids"])) for position in positions)
@@ -179,9 +179,9 @@ def _choose_rows(encoded: Any, rows: int, seed: int) -> list[Tensor]:
     if len(pool) <= rows:
         return pool
     by_length = sorted(range(len(pool)), key=lambda index: len(pool[index]))
-    ends = [by_length[0], by_length[-1]]
-    rest = [index for index in range(len(pool)) if index not in ends]
-    return [pool[index] for index in (ends + rest)[: max(rows, MIN_ROWS)]]
+    extremes = [by_length[0], by_length[-1]]
+    others = [index for index in range(len(pool)) if index not in extremes]
+    return [pool[index] for index in (extremes + others)[: max(rows, MIN_ROWS)]]
 
 
 TOKENS = 64
@@ -191,10 +191,10 @@ NAME = "cache.logits"
 def audit_cache(
     model: RecurraForCausalLM, *, tokens: int = TOKENS, tolerance: float = TOLERANCE, seed: int = 0
 ) -> AuditResult:
-    """Compares the logits of rows that are read token by token, with a cache, with those of whole rows without one.
+    """Compares logits of rows read token by token with a cache with those of whole rows read without one.
 
-    Looped models are known to go wrong after a few tokens, when recurrences share what each must keep for itself, and
-    in batches that are padded on the left.
+    Looped models are known to fail after a few tokens, when recurrences share a cache that each must have of its own,
+    and in batches padded on the left.
     """
     config = model.config
     if config.leaks:
@@ -206,14 +206,14 @@ def audit_cache(
     ids = torch.randint(0, config.vocab_size, (len(lengths), length), generator=generator).to(device)
     mask = (torch.arange(length) >= length - lengths[:, None]).long().to(device)
     with exact_fp32(model) as exact:
-        whole = exact(ids, mask).logits
+        reference = exact(ids, mask).logits
         cache = None
         differences = []
-        for place in range(length):
-            output = exact(ids[:, place : place + 1], mask[:, : place + 1], past_key_values=cache, use_cache=True)
+        for index in range(length):
+            output = exact(ids[:, index : index + 1], mask[:, : index + 1], past_key_values=cache, use_cache=True)
             cache = output.past_key_values
-            real = mask[:, place].bool()
-            differences.append(float((output.logits[real, 0] - whole[real, place]).abs().max()))
-        scale = float(whole[mask.bool()].abs().max())
+            real = mask[:, index].bool()
+            differences.append(float((output.logits[real, 0] - reference[real, index]).abs().max()))
+        scale = float(reference[mask.bool()].abs().max())
     what = f"reading {length} tokens one by one with a cache changes a logit"
     return judge_difference(NAME, what, {"one by one": differences}, scale, tolerance, tokens=length)

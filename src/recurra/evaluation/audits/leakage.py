@@ -1,22 +1,22 @@
-"""Leakage audit: how much of a reported split the model has already seen in training.
+"""Leakage audit: how much of a reported split a model has already seen in training.
 
 Five measures for each reported split, each against ``train``:
 
 ``exact``       the text itself is a training text;
 ``normalised``  the same after dropping case, punctuation and spacing;
-``contained``   the row's word sequence, of 3 words or more, stands verbatim inside a training text (or is one):
-                what happens when the phrases of one sentence are split at random;
-``ngram``       at least 70 % of the row's 8-grams of words stand in training texts (the criterion of Chowdhery et al.,
-                "PaLM", 2022, section 8), which catches copies with small edits;
+``contained``   the row's word sequence, of 3 words or more, occurs verbatim inside a training text (or is one), as when
+                the phrases of one sentence are split at random;
+``ngram``       at least 70 % of the row's 8-grams of words occur in training texts (the criterion of Chowdhery et al.,
+                "PaLM", 2022, section 8), which finds copies with small edits;
 ``source``      the row shares a source (a sentence, or a group that the user named) with a training row.
 
-Shares of all rows of the split are judged, for ``ngram`` those of at least 8 words. A few equal short texts are
-natural ("no . ."), so the thresholds are 1 % for ``exact`` and ``normalised`` and 5 % for ``contained`` and ``ngram``;
-a shared source is never natural where sources are known, so there the threshold is 0. Rows with labels of another task
-that are trained on first, and texts without labels, are searched in the same way, but for the source.
+Each measure is the share of all rows of the split; for ``ngram``, of rows with at least 8 words. A few equal short
+texts are natural ("no . ."), so the thresholds are 1 % for ``exact`` and ``normalised`` and 5 % for ``contained`` and
+``ngram``. A shared source is never natural where sources are known, so its threshold is 0. Auxiliary rows with labels
+of another task, and texts without labels, are searched in the same way, except for the source.
 
-Above a threshold the finding is ``failed`` and keeps which rows it is about; `recurra.evaluation.audits.grading` makes
-it a note where a model's figures are much the same without them.
+Above a threshold the finding is ``failed`` and stores the rows it concerns; `recurra.evaluation.audits.grading` turns
+it into a note if a model's figures are much the same without them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class Overlap(NamedTuple):
-    """Row of a training text that holds each looked-up text, or -1; its n-grams, and those found in training texts."""
+    """For each text: row of a training text that contains it, or -1; its n-grams; its n-grams in training texts."""
 
     container: Indices
     ngrams: Indices
@@ -49,34 +49,34 @@ class Overlap(NamedTuple):
 
 
 def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int = 8, min_words: int = 3) -> Overlap:
-    """Looks up texts of ``min_words`` or more, and the n-grams of all, in training texts."""
-    # Of 40,000 long reviews the words are ten million, and few of them differ.
+    """Searches training texts for texts of ``min_words`` or more, and for the n-grams of all texts."""
+    # 40,000 long reviews have ten million words, few of them different, so equal words share memory.
     queries = [tuple(map(sys.intern, text.split())) for text in texts]
     container: dict[Words, int] = {}
-    # Hashes of n-grams, for they take a quarter of the memory.
-    wanted = {hash(gram) for query in queries for gram in runs(query, ngram)}
-    found: set[int] = set()
+    # Hashes of n-grams take a quarter of the memory of the n-grams.
+    query_hashes = {hash(gram) for query in queries for gram in runs(query, ngram)}
+    seen_hashes: set[int] = set()
 
-    def trained() -> Iterator[Words]:
+    def train_words() -> Iterator[Words]:
         for text in train_texts:
             words = tuple(text.split())
-            found.update(wanted.intersection(map(hash, runs(words, ngram))))
+            seen_hashes.update(query_hashes.intersection(map(hash, runs(words, ngram))))
             yield words
 
-    for row, query in texts_inside(set(queries), trained(), min_words):
+    for row, query in texts_inside(set(queries), train_words(), min_words):
         container.setdefault(query, row)
-    grams = [[hash(gram) in found for gram in runs(query, ngram)] for query in queries]
-    columns = ([container.get(query, -1) for query in queries], map(len, grams), map(sum, grams))
-    return Overlap(*(np.asarray(list(column), dtype=np.int64) for column in columns))
+    in_training = [[hash(gram) in seen_hashes for gram in runs(query, ngram)] for query in queries]
+    overlap_columns = ([container.get(query, -1) for query in queries], map(len, in_training), map(sum, in_training))
+    return Overlap(*(np.asarray(list(column), dtype=np.int64) for column in overlap_columns))
 
 
-# Largest share of a split's rows that may be found.
+# Largest share of a split's rows that each measure allows.
 THRESHOLDS = {"exact": 0.01, "normalised": 0.01, "contained": 0.05, "ngram": 0.05, "source": 0.0}
 
 MIN_CONTAINED_WORDS = 3
 NGRAM_WORDS = 8
 NGRAM_SHARE = 0.7
-# Fewer rows of 8 words than this say nothing about the split.
+# With fewer rows of 8 words or more the measure is skipped.
 MIN_NGRAM_ROWS = 20
 
 _EXAMPLES = 5
@@ -86,28 +86,28 @@ Mask = npt.NDArray[np.bool_]
 
 
 def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
-    """Audits every reported split against ``train``, and against rows of another task and texts without labels.
+    """Audits every reported split against ``train``, auxiliary rows of another task, and texts without labels.
 
-    Of a failure, details keep which rows it is about (`recurra.evaluation.audits.grading`).
+    The details of a failure hold the rows it concerns (`recurra.evaluation.audits.grading`).
     """
     sources = {"": dataset.splits["train"], "auxiliary-": dataset.auxiliary, "unlabelled-": dataset.unlabelled}
-    results = []
+    audits = []
     for prefix, rows in sources.items():
         if rows is None:
             continue
         for name in dataset.reported_splits:
-            audits = _audit_split(rows, dataset.splits[name], prefix, name)
-            # Rows that are not of the task have no sources of their own.
-            results += audits[:-1] if prefix else audits
-    return results
+            split_audits = _audit_split(rows, dataset.splits[name], prefix, name)
+            # Rows of other tasks have no sources, so their last audit is dropped.
+            audits += split_audits[:-1] if prefix else split_audits
+    return audits
 
 
 def overlap_of(train: TextSplit, split: TextSplit) -> Overlap:
-    """What of a split stands in its training rows; searched once for as long as both are in memory."""
-    known = _OVERLAPS.setdefault(split, WeakKeyDictionary())
-    if train not in known:
-        known[train] = find_overlap(train.texts, split.texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS)
-    return known[train]
+    """The overlap of a split with training rows, cached as long as both are in memory."""
+    by_train = _OVERLAPS.setdefault(split, WeakKeyDictionary())
+    if train not in by_train:
+        by_train[train] = find_overlap(train.texts, split.texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS)
+    return by_train[train]
 
 
 _OVERLAPS: WeakKeyDictionary[TextSplit, WeakKeyDictionary[TextSplit, Overlap]] = WeakKeyDictionary()
@@ -123,8 +123,8 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
         count, threshold = int(hits.sum()), THRESHOLDS[kind]
         failed = count / judged > threshold
         examples = [
-            {"id": split.ids[row], "text": _cut(split.texts[row]), **each}
-            for row, each in zip(np.flatnonzero(hits).tolist(), more, strict=False)
+            {"id": split.ids[row], "text": _cut(split.texts[row]), **details}
+            for row, details in zip(np.flatnonzero(hits).tolist(), more, strict=False)
         ]
         rows = keep_rows(hits) if failed else {}
         return AuditResult(
@@ -162,7 +162,7 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
     else:
         criterion = f"at least {NGRAM_SHARE:.0%} of the text's {NGRAM_WORDS}-grams stand in training texts"
         hits = long_enough & (share >= NGRAM_SHARE)
-        shares = [{"share_found": round(float(each), 3)} for each in share[hits][:_EXAMPLES]]
+        shares = [{"share_found": round(float(value), 3)} for value in share[hits][:_EXAMPLES]]
         results.append(judge("ngram", hits, criterion, shares, judged=count))
 
     if split.groups is None or train.groups is None:
@@ -171,7 +171,7 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
     shared = [[source for source in group if source in known] for group in split.groups]
     criterion = "the row shares a source sentence or group with a training row"
     hits = np.asarray([bool(sources) for sources in shared])
-    sources = [{"sources": each[:3]} for each in shared if each][:_EXAMPLES]
+    sources = [{"sources": row_sources[:3]} for row_sources in shared if row_sources][:_EXAMPLES]
     return [*results, judge("source", hits, criterion, sources)]
 
 
@@ -193,9 +193,9 @@ ALARM_WORD_PERPLEXITY = 15.0
 
 
 def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequence[AuditResult]]) -> list[AuditResult]:
-    """Raises the alarm below a word perplexity of 15, and then makes the causality audit, wanted or not.
+    """Raises an alarm below a word perplexity of 15, and then always runs the causality audit.
 
-    The alarm fails if that fails, for the figure must then not be quoted; else it stands as a measured figure.
+    The alarm has failed if that audit fails, because the figure must not be quoted then; otherwise it is ``measured``.
     """
     name = "perplexity.too-good"
     figure = {"value": word_perplexity if math.isfinite(word_perplexity) else None, "threshold": ALARM_WORD_PERPLEXITY}
@@ -212,17 +212,17 @@ def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequenc
 
 
 def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None) -> list[AuditResult]:
-    """Looks for reported rows that a teacher was trained on and the student was not: what both saw is leakage."""
-    unknown = f"nobody knows what the teacher {name} was trained on, rows of this split may be among it"
-    own = set(dataset.splits["train"].texts)
-    others = set() if trained_on is None else set(trained_on.texts) - own
+    """Finds reported rows that only the teacher was trained on, not the student; what both saw is leakage."""
+    reason = f"nobody knows what the teacher {name} was trained on, rows of this split may be among it"
+    student_texts = set(dataset.splits["train"].texts)
+    teacher_only = set() if trained_on is None else set(trained_on.texts) - student_texts
     audits = []
     for split in dataset.reported_splits:
         if trained_on is None:
-            audits.append(AuditResult.skipped(f"teacher.{split}", unknown))
+            audits.append(AuditResult.skipped(f"teacher.{split}", reason))
             continue
         texts = dataset.splits[split].texts
-        rows = np.asarray([text in others for text in texts], dtype=bool)
+        rows = np.asarray([text in teacher_only for text in texts], dtype=bool)
         count = int(rows.sum())
         audits.append(
             AuditResult(
@@ -237,7 +237,7 @@ def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None)
 
 
 def audit_encoder(name: str, taught: Collection[str], reported: str, sha256: str) -> list[AuditResult]:
-    """Says whether an encoder learned from a file whose rows a model is reported on."""
+    """Checks whether an encoder was taught on the file whose rows a model is reported on."""
     if not taught:
         return []
     seen = sha256 in taught
@@ -246,46 +246,46 @@ def audit_encoder(name: str, taught: Collection[str], reported: str, sha256: str
     return [AuditResult(name="encoder.texts", status="note" if seen else "passed", summary=summary)]
 
 
-# Fewer rows in a group say nothing.
+# With fewer rows in either group `audit_seen` is skipped.
 MIN_ROWS = 20
 
 
 def audit_seen(train: TextSplit, split: TextSplit, correct: npt.ArrayLike) -> AuditResult:
     """Compares the accuracy on seen and on unseen rows of a split, seen minus unseen, also at equal length."""
-    right = np.asarray(correct)
+    is_right = np.asarray(correct)
     name = f"seen.{split.name}"
-    judged: Mask = split.word_counts >= MIN_CONTAINED_WORDS
-    seen: Mask = (overlap_of(train, split).container >= 0) & judged
-    unseen: Mask = judged & ~seen
+    long_enough: Mask = split.word_counts >= MIN_CONTAINED_WORDS
+    seen: Mask = (overlap_of(train, split).container >= 0) & long_enough
+    unseen: Mask = long_enough & ~seen
     if min(seen.sum(), unseen.sum()) < MIN_ROWS:
         return AuditResult.skipped(
             name,
             f"{seen.sum():,} rows of {MIN_CONTAINED_WORDS} words or more stand inside a training row, "
             f"{unseen.sum():,} do not; {MIN_ROWS} of both are needed",
         )
-    groups = {"seen": _group(split, right, seen), "unseen": _group(split, right, unseen)}
+    groups = {"seen": _group(split, is_right, seen), "unseen": _group(split, is_right, unseen)}
     difference = groups["seen"]["accuracy"] - groups["unseen"]["accuracy"]
     low, high = difference_interval(
-        int(right[seen].sum()), int(seen.sum()), int(right[unseen].sum()), int(unseen.sum())
+        int(is_right[seen].sum()), int(seen.sum()), int(is_right[unseen].sum()), int(unseen.sum())
     )
-    equal = difference_at_equal_length(right, seen, unseen, split.word_counts)
-    adjusted = ""
+    equal = difference_at_equal_length(is_right, seen, unseen, split.word_counts)
+    at_equal_length = ""
     if equal is not None:
-        adjusted = f"; at equal length {_signed(equal[0])} ({_signed(equal[1])} to {_signed(equal[2])})"
+        at_equal_length = f"; at equal length {_signed(equal[0])} ({_signed(equal[1])} to {_signed(equal[2])})"
     return AuditResult(
         name=name,
         status="measured",
         summary=(
             f"accuracy {groups['seen']['accuracy']:.3f} on the {seen.sum():,} rows contained in a training row, "
             f"{groups['unseen']['accuracy']:.3f} on the {unseen.sum():,} that do not: {_signed(difference)} "
-            f"(95 % {_signed(low)} to {_signed(high)}){adjusted}"
+            f"(95 % {_signed(low)} to {_signed(high)}){at_equal_length}"
         ),
         value=difference,
         details={
             **groups,
             "interval": [low, high],
             "at_equal_length": None if equal is None else {"difference": equal[0], "interval": list(equal[1:])},
-            "rows_too_short": int((~judged).sum()),
+            "rows_too_short": int((~long_enough).sum()),
             "least_words": MIN_CONTAINED_WORDS,
         },
     )

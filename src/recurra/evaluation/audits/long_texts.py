@@ -1,7 +1,7 @@
-"""Long texts: how much of each split no model reads, because it stands behind ``max_length`` tokens or its windows.
+"""Long texts: how much of each split no model reads, because it comes after ``max_length`` tokens or the last window.
 
-Counted on at most 2,000 rows of a split (`recurra.data.lengths`). A note from 1 % of the rows, never a failure: the
-figures are right for what was read, and may be better if more is.
+At most 2,000 rows of a split are counted (`recurra.data.lengths`). From 1 % of the rows the result is a note, never a
+failure: the figures are right for what was read, and may be better if more is read.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from recurra.data.windows import most_tokens
 def audit_long_texts(
     dataset: TextDataset, tokenizer: Any, max_length: int, longest: int, windows: int = 1
 ) -> list[AuditResult]:
-    """Measures what is cut of every split."""
-    found, added = [], added_tokens(tokenizer)
+    """Measures the share of cut texts and tokens of every split."""
+    audits, added = [], added_tokens(tokenizer)
     for name, texts in samples_of(dataset).items():
         lengths = token_lengths(texts, tokenizer)
         cut = cut_texts(lengths, most_tokens(max_length, windows, added))
@@ -38,7 +38,7 @@ def audit_long_texts(
         noted = cut.rows >= NOTE_SHARE
         if noted:
             summary += f"; {read_more(lengths, max_length, longest, windows=windows, added=added)}"
-        found.append(
+        audits.append(
             AuditResult(
                 name=f"long-texts.{name}",
                 status="note" if noted else "passed",
@@ -56,4 +56,4 @@ def audit_long_texts(
                 },
             )
         )
-    return found
+    return audits

@@ -1,4 +1,4 @@
-"""Every audit, registered once: when it runs, on what, what its findings mean for a reader, and where it is.
+"""The registry of audits: when each runs, on what, what its findings mean for a reader, and where its code is.
 
 A new audit is a module beside this one and an entry here; tasks run all audits of a subject, and reports take their
 meanings from here. Reading the registry loads neither torch nor scikit-learn: an audit's module is imported when it
@@ -14,7 +14,7 @@ from typing import Any
 from recurra.core.record import AuditResult
 
 UNKNOWN_MEANING = "What this audit guards does not hold: do not rely on the figures before you know why."
-_ROOM = __name__.rpartition(".")[0]
+_PACKAGE = __name__.rpartition(".")[0]
 
 
 class Subject(StrEnum):
@@ -40,8 +40,8 @@ class Subject(StrEnum):
     """A figure: ``(word_perplexity, makes the causality audit)``."""
 
 
-# What each audit looks at, and the module of this package and the function that make it: one result, or a list. Those
-# of one subject run in this order.
+# Subject of each audit, and its module in this package and function, which returns one result or a list. Audits of one
+# subject run in this order.
 AUDITS: dict[str, tuple[Subject, str]] = {
     "leakage": (Subject.LABELLED_DATA, "leakage:audit_leakage"),
     "shortcuts": (Subject.LABELLED_DATA, "shortcuts:audit_shortcuts"),
@@ -55,7 +55,7 @@ AUDITS: dict[str, tuple[Subject, str]] = {
     "cache": (Subject.OUR_LANGUAGE_MODEL, "invariance:audit_cache"),
     "perplexity": (Subject.PERPLEXITY, "leakage:audit_too_good"),
 }
-# What a failure means for a reader, by the first part of a result's name; the longest that fits counts.
+# What a failure means for a reader, by prefix of a result's name; the longest matching prefix counts.
 MEANINGS = {
     "leakage": "Rows of this split also stand in the training rows, so a model can score by remembering: every "
     "accuracy on the split is too high, for every model. Compare on a split without the overlap.",
@@ -82,7 +82,7 @@ MEANINGS = {
     "perplexity": "The perplexity is better than honest models of this size reach: look for a leak before it is "
     "quoted.",
 }
-# Likewise of a note.
+# What a note means for a reader, by prefix likewise.
 NOTES = {
     "leakage": "Rows of this split also stand in the training rows, and the figures are much the same without them. "
     "For a split without them take them out of one side; --group-column keeps rows that belong together on one side.",
@@ -104,24 +104,24 @@ NOTES = {
 
 
 def run_audits(subject: Subject, *arguments: Any, **keywords: Any) -> list[AuditResult]:
-    """Makes every audit of a subject."""
+    """Runs every audit of a subject."""
     results: list[AuditResult] = []
-    for of, home in AUDITS.values():
-        if of is subject:
-            module, _, function = home.partition(":")
-            found = getattr(importlib.import_module(f"{_ROOM}.{module}"), function)(*arguments, **keywords)
-            results += [found] if isinstance(found, AuditResult) else found
+    for audit_subject, location in AUDITS.values():
+        if audit_subject is subject:
+            module, _, function = location.partition(":")
+            outcome = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), function)(*arguments, **keywords)
+            results += [outcome] if isinstance(outcome, AuditResult) else outcome
     return results
 
 
 def looks_at(name: str, *subjects: Subject) -> bool:
-    """Whether the audit that gives results of this name looks at one of these subjects."""
-    found = AUDITS.get(name.partition(".")[0])
-    return found is not None and found[0] in subjects
+    """Whether the audit of this result's name has one of these subjects."""
+    entry = AUDITS.get(name.partition(".")[0])
+    return entry is not None and entry[0] in subjects
 
 
 def meaning(name: str, status: str = "failed") -> str:
-    """What it means for a reader if the audit of this name fails, or gives a note; empty for what needs no words."""
+    """What the failure or note of the audit of this name means for a reader; empty for any other status."""
     texts = {"failed": MEANINGS, "note": NOTES}.get(status, {})
     known = [prefix for prefix in texts if name.startswith(prefix)]
     return texts[max(known, key=len)] if known else UNKNOWN_MEANING if status == "failed" else ""

@@ -1,24 +1,24 @@
 """Shortcut audit: can the label be guessed without reading? And are the labels themselves in order?
 
-Four measures; where a split has too few rows for the first two, they are made in five folds of a small ``train``:
+There are four measures. If a split has too few rows for the first two, they use five folds of a small ``train``:
 
-``shortcuts.format.<split>``  A classifier that sees the format alone (length, punctuation, digits, spacing, case) is
-    trained on ``train`` and measured on the split. Real sentiment or topic leaves weak traces in format; a strong one
-    means that positives and negatives came by different ways (another source, another cut), and a model may have
-    learned that; or the form is part of the signal, as exclamation marks are in spam. Judged by balanced accuracy,
+``shortcuts.format.<split>``  A classifier that only sees the format (length, punctuation, digits, spacing, case) is
+    trained on ``train`` and measured on the split. Real sentiment or topic leaves weak traces in the format. A strong
+    trace means that positives and negatives were collected differently (another source, another cut), which a model
+    may have learned; or the form is part of the signal, as exclamation marks are in spam. Balanced accuracy is judged,
     which label proportions cannot flatter: a note if it exceeds chance (1 / classes present) by more than 0.15 even at
     the lower end of its 95 % interval, a failure where the label must not depend on the form
-    (`recurra.evaluation.audits.grading`). What length alone reaches stands beside it: where it is most of it,
-    rewriting the texts cannot help.
-``shortcuts.words.<split>``  The word that alone tells a label best, by what is sure of its precision, is chosen on
-    ``train`` among those of at least 20 rows and a third of the label's, and measured on the split. A note, never a
-    failure, if of the rows with it surely more than 0.9 have the label (lower end of the 95 % interval), it stands in a
-    third of the label's rows and is nine times as common there as in others, and no more than three quarters of the
-    rows have the label: a signature or a marker of the source, or a word that is part of the task.
+    (`recurra.evaluation.audits.grading`). The accuracy by length alone is reported beside it: where that is most of
+    it, rewriting the texts cannot help.
+``shortcuts.words.<split>``  The word that alone predicts a label best, by the lower bound of its precision, is chosen
+    on ``train`` among words in at least 20 rows and in a third of the label's rows, and measured on the split. A note,
+    never a failure, if more than 0.9 of the rows with the word have the label (lower end of the 95 % interval), the
+    word is in a third of the label's rows and nine times as common there as in others, and no more than three quarters
+    of the rows have the label: a signature or a marker of the source, or a word that is part of the task.
 ``shortcuts.labels.<split>``  Label proportions of the split against those of ``train``: total variation distance, the
     share of rows that would need another label. Fails above 0.20, beyond what chance explains (chi-squared, p < 0.001).
-``shortcuts.conflicts``  Rows of ``train`` and the reported splits whose text stands there with another label too: no
-    model can be right on both. Fails above 1 % of rows.
+``shortcuts.conflicts``  Rows of ``train`` and the reported splits whose text also occurs with another label: no model
+    can be right on both. Fails above 1 % of rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from recurra.data.dataset import TextDataset, TextSplit
 TRAIN_ROWS_CAP, WORD_ROWS_CAP = 20_000, 5_000
 MIN_TRAIN_ROWS = 100
 MIN_ROWS_A_CLASS = 20
-# A split with too few rows is judged within train, of so many rows at most: there every part of it by the others.
+# For a split with too few rows, a train of at most this many rows is judged instead: each fold by the other folds.
 MOST_FOLDED_ROWS, FOLDS = 2_000, 5
 
 _WORD = re.compile(r"\w+")
@@ -68,7 +68,7 @@ LENGTH_FEATURES = ("characters", "words")
 
 @dataclass(frozen=True, eq=False)
 class FormatProbe:
-    """The classifier, and one like it that knows the length alone: the one trait that no rewriting removes."""
+    """A classifier of all format features, and one of the length alone, which rewriting texts cannot remove."""
 
     whole: HistGradientBoostingClassifier
     length: HistGradientBoostingClassifier
@@ -77,7 +77,7 @@ class FormatProbe:
 _LENGTH_COLUMNS = [FEATURE_NAMES.index(name) for name in LENGTH_FEATURES]
 
 
-# Enough for two features, and in folds for all.
+# Boosting steps that are enough for two features, and in folds for all features.
 _FEW_STEPS: dict[str, Any] = {"steps": 20, "learning_rate": 0.3}
 
 
@@ -91,12 +91,12 @@ def fit_probe(train: TextSplit, seed: int, *, in_folds: bool = False) -> FormatP
 
 
 def _one_thread() -> threadpool_limits:
-    """On so few features several threads gain little, and where other work has the cores they wait by spinning."""
+    """Limits OpenMP to one thread: with few features more gain little, and they spin where other work has the cores."""
     return threadpool_limits(1, user_api="openmp")
 
 
 def _classifier(seed: int, *, steps: int = 100, learning_rate: float = 0.1) -> HistGradientBoostingClassifier:
-    # Balanced weights, because balanced accuracy is what is judged; small trees, because the features are few.
+    # Balanced weights, because balanced accuracy is judged; small trees, because there are few features.
     return HistGradientBoostingClassifier(
         max_iter=steps,
         max_leaf_nodes=15,
@@ -109,7 +109,7 @@ def _classifier(seed: int, *, steps: int = 100, learning_rate: float = 0.1) -> H
 
 
 def format_features(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Measures the format of texts, as the model sees them, and none of their words."""
+    """Format features of texts as the model reads them, without their words, ``(texts, features)``."""
     rows = [_format_of(text) for text in texts]
     return np.asarray(rows, dtype=np.float64).reshape(len(texts), len(FEATURE_NAMES))
 
@@ -148,9 +148,9 @@ def mean_recall(
 FORMAT_MARGIN = 0.15
 MIN_ROWS_A_WORD = 20
 WORD_PRECISION, WORD_RECALL = 0.9, 1 / 3
-# How many times as common a word must be in texts with the label as in others.
+# A word must be this many times as common in texts with the label as in others.
 WORD_RATIO = 9
-# A label that nearly all rows have is told by any word.
+# Labels with a larger share of the rows are left out: almost any word predicts them.
 MOST_LABEL_SHARE = 0.75
 LABEL_DISTANCE_THRESHOLD = 0.20
 LABEL_P_VALUE = 0.001
@@ -165,7 +165,7 @@ def audit_shortcuts(dataset: TextDataset, *, seed: int = 0, in_folds: bool = Tru
     """Audits format, words and labels of every reported split.
 
     Args:
-        in_folds: Whether the first two are judged within train where a split is too small.
+        in_folds: Whether format and words are judged in folds of train where a split is too small.
     """
     train = dataset.splits["train"]
     sample = _sample(train, seed, TRAIN_ROWS_CAP)
@@ -174,13 +174,13 @@ def audit_shortcuts(dataset: TextDataset, *, seed: int = 0, in_folds: bool = Tru
     results = []
     for name in dataset.reported_splits:
         split = dataset.splits[name]
-        lacking, few = _lacking("train", train, MIN_TRAIN_ROWS), _lacking(name, split)
-        why = lacking or ("" if in_folds and len(train) <= MOST_FOLDED_ROWS else few)
-        if why:
-            results += [AuditResult.skipped(f"shortcuts.{kind}.{name}", why) for kind in ("format", "words")]
+        train_reason, split_reason = _lacking("train", train, MIN_TRAIN_ROWS), _lacking(name, split)
+        reason = train_reason or ("" if in_folds and len(train) <= MOST_FOLDED_ROWS else split_reason)
+        if reason:
+            results += [AuditResult.skipped(f"shortcuts.{kind}.{name}", reason) for kind in ("format", "words")]
         else:
-            judged = folded() if few else fitted().judge(split)
-            rows = len(train) * (FOLDS - 1) // FOLDS if few else len(sample)
+            judged = folded() if split_reason else fitted().judge(split)
+            rows = len(train) * (FOLDS - 1) // FOLDS if split_reason else len(sample)
             majority = int(np.bincount(train.labels).argmax())
             results.append(_audit_format(judged, f"shortcuts.format.{name}", majority, rows))
             results.append(
@@ -192,14 +192,14 @@ def audit_shortcuts(dataset: TextDataset, *, seed: int = 0, in_folds: bool = Tru
 
 
 def _lacking(name: str, split: TextSplit, least: int = 0) -> str:
-    """What a split lacks to be judged; empty if it lacks nothing."""
+    """Why a split cannot be judged; empty if it can."""
     present, counts = np.unique(split.labels, return_counts=True)
-    smallest = int(counts.min()) if len(counts) else 0
-    if len(split) >= least and len(present) >= 2 and smallest >= MIN_ROWS_A_CLASS:
+    rarest = int(counts.min()) if len(counts) else 0
+    if len(split) >= least and len(present) >= 2 and rarest >= MIN_ROWS_A_CLASS:
         return ""
     has, needed = (f"{len(split)} rows, ", f"{least} rows, ") if least else ("", "")
     return (
-        f"{name} has {has}{len(present)} labels, the rarest {smallest} times; needed are {needed}2 labels, each "
+        f"{name} has {has}{len(present)} labels, the rarest {rarest} times; needed are {needed}2 labels, each "
         f"{MIN_ROWS_A_CLASS} times"
     )
 
@@ -212,15 +212,15 @@ def _sample(train: TextSplit, seed: int, most: int) -> TextSplit:
 
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """What the form and one word say of rows that they were not chosen on.
+    """Predictions by the form and by one word for rows that they were not fitted on.
 
     Attributes:
-        predicted: The label by the form, ``(rows,)``; ``by_length`` the one by length alone.
-        word: The word and the label that it tells; none if no word stands in a third of the rows of any, or each fold
-            chose another than the whole.
-        has: Rows with the word, ``(rows,)``; in folds of those alone in which this word was chosen.
-        wanted: Of the same rows those with its label.
-        folds: How many parts of train were judged, each by the others; 1 if it is another split.
+        predicted: The label predicted by the form, ``(rows,)``; ``by_length`` by the length alone.
+        word: The word and the label that it predicts; none if no word is in a third of any label's rows, or if every
+            fold chose another word than the whole.
+        has: Whether rows have the word, ``(rows,)``; in folds only rows of folds that chose this word.
+        wanted: Whether the same rows have its label.
+        folds: Number of folds of train that were judged, each by the others; 1 for another split.
     """
 
     labels: npt.NDArray[np.int64]
@@ -233,7 +233,7 @@ class _Judged:
 
     @property
     def where(self) -> str:
-        """Where it was judged, if not on the split, for a summary."""
+        """Says in a summary that folds were judged instead of the split; empty if not."""
         return f"in {self.folds} folds of train, for the split has few rows: " if self.folds > 1 else ""
 
 
@@ -259,58 +259,58 @@ class _Fitted:
 
 
 def _judge_in_folds(train: TextSplit, seed: int) -> _Judged:
-    """Every part of train by what was fitted on the others; the word of the whole where these chose it too."""
+    """Judges each fold of train by the others; the word is that of the whole, on folds whose training chose it too."""
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=derive_seed(seed, "shortcuts", "folds"))
     parts = [
         _Fitted.on(train.select(learned), seed, in_folds=True).judge(train.select(judged))
         for learned, judged in folds.split(train.labels, train.labels)
     ]
     word = telling_word(train)
-    chose_it = np.concatenate([np.full(len(part.labels), part.word == word) for part in parts])
+    chose_word = np.concatenate([np.full(len(part.labels), part.word == word) for part in parts])
     return _Judged(
         np.concatenate([part.labels for part in parts]),
         np.concatenate([part.predicted for part in parts]),
         np.concatenate([part.by_length for part in parts]),
-        word if chose_it.any() else None,
-        np.concatenate([part.has for part in parts])[chose_it],
-        np.concatenate([part.wanted for part in parts])[chose_it],
+        word if chose_word.any() else None,
+        np.concatenate([part.has for part in parts])[chose_word],
+        np.concatenate([part.wanted for part in parts])[chose_word],
         FOLDS,
     )
 
 
 def telling_word(train: TextSplit) -> tuple[str, int] | None:
-    """The word that alone tells a label best, and the label; none if no word stands in enough rows of a label."""
-    numbers: dict[str, int] = {}
+    """The word that alone predicts a label best, and the label; none if no word is in enough rows of a label."""
+    number_of: dict[str, int] = {}
     sizes: list[int] = []
 
-    def each() -> Iterator[int]:
+    def word_numbers() -> Iterator[int]:
         for text in train.texts:
-            found = dict.fromkeys(_WORD.findall(text.lower()))
-            sizes.append(len(found))
-            for word in found:
-                yield numbers.setdefault(word, len(numbers))
+            text_words = dict.fromkeys(_WORD.findall(text.lower()))
+            sizes.append(len(text_words))
+            for word in text_words:
+                yield number_of.setdefault(word, len(number_of))
 
-    columns = np.fromiter(each(), dtype=np.int64)
-    labels, own, counts = np.unique(train.labels, return_inverse=True, return_counts=True)
+    columns = np.fromiter(word_numbers(), dtype=np.int64)
+    labels, label_indices, counts = np.unique(train.labels, return_inverse=True, return_counts=True)
     common = np.flatnonzero(np.bincount(columns) >= MIN_ROWS_A_WORD)
-    place = np.full(len(numbers), -1)
-    place[common] = np.arange(len(common))
-    known = place[columns] >= 0
-    cells = place[columns[known]] * len(labels) + np.repeat(own, sizes)[known]
-    # Words by labels.
-    hits = np.bincount(cells, minlength=len(common) * len(labels)).reshape(len(common), len(labels))
+    row_of = np.full(len(number_of), -1)
+    row_of[common] = np.arange(len(common))
+    is_common = row_of[columns] >= 0
+    cell_indices = row_of[columns[is_common]] * len(labels) + np.repeat(label_indices, sizes)[is_common]
+    # Rows with each word and label, ``(words, labels)``.
+    hits = np.bincount(cell_indices, minlength=len(common) * len(labels)).reshape(len(common), len(labels))
     shares = counts / len(train)
-    often = (hits >= WORD_RECALL * counts) & (shares <= MOST_LABEL_SHARE)
-    if not often.any():
+    candidates = (hits >= WORD_RECALL * counts) & (shares <= MOST_LABEL_SHARE)
+    if not candidates.any():
         return None
-    words, told = np.nonzero(often)
-    lowest = _least_precision(hits[words, told], hits[words].sum(axis=1))
-    best = (lowest - _needed_precision(shares[told])).argmax()
-    return list(numbers)[common[words[best]]], int(labels[told[best]])
+    words, telling_labels = np.nonzero(candidates)
+    precisions = _least_precision(hits[words, telling_labels], hits[words].sum(axis=1))
+    best = (precisions - _needed_precision(shares[telling_labels])).argmax()
+    return list(number_of)[common[words[best]]], int(labels[telling_labels[best]])
 
 
 def rows_with(word: str, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Which texts have a word, in any case, ``(texts,)``."""
+    """Which texts contain a word, in upper or lower case, ``(texts,)``."""
     pattern = re.compile(rf"\b{re.escape(word)}\b")
     return np.fromiter((pattern.search(text.lower()) is not None for text in texts), dtype=bool, count=len(texts))
 
@@ -322,7 +322,7 @@ def _least_precision(hits: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDAr
 
 
 def _needed_precision(share: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """What a word's precision must exceed: 0.9, and that of one that is as much commoner in texts with the label."""
+    """Precision that a word must exceed: 0.9, and that of a word `WORD_RATIO` times as common with the label."""
     return np.maximum(WORD_PRECISION, WORD_RATIO * share / (1 + (WORD_RATIO - 1) * share))
 
 
@@ -366,21 +366,21 @@ def _audit_words(judged: _Judged, audit: str, label_names: Sequence[str], train_
             summary="no one word stands in a third of the training rows of a label that at most three quarters have",
         )
     word, label = judged.word
-    hits, rows, wanted = (int(each.sum()) for each in (judged.has & judged.wanted, judged.has, judged.wanted))
-    lowest = float(_least_precision(np.array([hits]), np.array([rows]))[0])
+    hits, rows, label_rows = (int(mask.sum()) for mask in (judged.has & judged.wanted, judged.has, judged.wanted))
+    least_precision = float(_least_precision(np.array([hits]), np.array([rows]))[0])
     judged_rows = len(judged.has)
-    share = wanted / judged_rows
+    share = label_rows / judged_rows
     threshold = float(_needed_precision(np.array([share]))[0])
-    precision, recall = hits / max(rows, 1), hits / max(wanted, 1)
+    precision, recall = hits / max(rows, 1), hits / max(label_rows, 1)
     return AuditResult(
         name=audit,
-        status="note" if lowest > threshold and recall >= WORD_RECALL else "passed",
+        status="note" if least_precision > threshold and recall >= WORD_RECALL else "passed",
         summary=(
             f"{judged.where}of {rows:,} rows with the word '{word}' {precision:.1%} are '{label_names[label]}', "
-            f"surely at least {lowest:.1%} (a note above {threshold:.1%}), of all {judged_rows:,} rows "
+            f"surely at least {least_precision:.1%} (a note above {threshold:.1%}), of all {judged_rows:,} rows "
             f"{share:.1%}; it stands in {recall:.1%} of the rows of that label (a note from a third)"
         ),
-        value=lowest,
+        value=least_precision,
         threshold=threshold,
         details={
             "word": word,
@@ -399,20 +399,20 @@ def _audit_words(judged: _Judged, audit: str, label_names: Sequence[str], train_
 def _audit_labels(train: TextSplit, split: TextSplit, name: str, label_names: Sequence[str]) -> AuditResult:
     audit = f"shortcuts.labels.{name}"
     if min(len(train), len(split)) < MIN_ROWS_A_CLASS:
-        why = f"{len(train)} rows in train, {len(split)} in {name}; {MIN_ROWS_A_CLASS} are needed"
-        return AuditResult.skipped(audit, why)
+        reason = f"{len(train)} rows in train, {len(split)} in {name}; {MIN_ROWS_A_CLASS} are needed"
+        return AuditResult.skipped(audit, reason)
     counts = np.stack([np.bincount(part.labels, minlength=len(label_names)) for part in (train, split)])
     shares = counts / counts.sum(axis=1, keepdims=True)
-    # The test holds where five rows of a label are expected (Cochran 1954): rarer ones are judged as one.
-    rare = counts.sum(axis=0) * counts.sum(axis=1).min() / counts.sum() < LEAST_EXPECTED
-    if rare.sum() > 1:
-        counts = np.column_stack([counts[:, ~rare], counts[:, rare].sum(axis=1)])
-    judged = counts / counts.sum(axis=1, keepdims=True)
-    distance = float(np.abs(judged[0] - judged[1]).sum() / 2)
+    # The test needs five expected rows of each label (Cochran 1954), so rarer labels are merged into one.
+    is_rare = counts.sum(axis=0) * counts.sum(axis=1).min() / counts.sum() < LEAST_EXPECTED
+    if is_rare.sum() > 1:
+        counts = np.column_stack([counts[:, ~is_rare], counts[:, is_rare].sum(axis=1)])
+    merged_shares = counts / counts.sum(axis=1, keepdims=True)
+    distance = float(np.abs(merged_shares[0] - merged_shares[1]).sum() / 2)
     occurring = counts[:, counts.sum(axis=0) > 0]
     p_value = float(stats.chi2_contingency(occurring).pvalue) if occurring.shape[1] > 1 else 1.0
     failed = distance > LABEL_DISTANCE_THRESHOLD and p_value < LABEL_P_VALUE
-    named = [
+    shares_by_label = [
         {str(label): round(float(share), 4) for label, share in zip(label_names, row, strict=True)} for row in shares
     ]
     return AuditResult(
@@ -424,7 +424,7 @@ def _audit_labels(train: TextSplit, split: TextSplit, name: str, label_names: Se
         ),
         value=distance,
         threshold=LABEL_DISTANCE_THRESHOLD,
-        details={"train": named[0], name: named[1], "p_value": p_value},
+        details={"train": shares_by_label[0], name: shares_by_label[1], "p_value": p_value},
     )
 
 
@@ -460,7 +460,7 @@ def _audit_conflicts(dataset: TextDataset) -> AuditResult:
             "examples": [
                 {
                     "text": text[:_EXAMPLE_CHARACTERS],
-                    "labels": [dataset.label_names[i] for i in sorted(labels_of[text])],
+                    "labels": [dataset.label_names[index] for index in sorted(labels_of[text])],
                 }
                 for text in texts[:_EXAMPLES]
             ],
