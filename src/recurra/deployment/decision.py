@@ -19,18 +19,18 @@ Probabilities = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Bounds = float | Sequence[float]
 AS_JSON = "json"
-# Of one text: nobody reads the words of more, and a server's answer stays in proportion to its work.
+# Most labels that are explained for one text: few readers want more, and it bounds the size of a server's answer.
 MOST_EXPLAINED_LABELS = 20
 
 
 def sigmoid(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    """The logistic function, without overflow; by NumPy alone, for serving needs no SciPy."""
+    """The logistic function without overflow, in NumPy, so that serving needs no SciPy."""
     falling = np.exp(-np.abs(scores.astype(np.float64)))
     return np.where(scores >= 0, 1.0, falling) / (1.0 + falling)
 
 
 class LabelDecision(ABC):
-    """What the logits of a model mean."""
+    """Turns the logits of a model into probabilities and labels."""
 
     # Whether a text has exactly one label.
     exclusive: bool
@@ -44,10 +44,10 @@ class LabelDecision(ABC):
 
     @abstractmethod
     def decide(self, scores: Floats) -> npt.NDArray[Any]:
-        """Decides by probabilities ``(texts, labels)``: label indices ``(texts,)``, or truth values as the scores."""
+        """Decides by probabilities ``(texts, labels)``: indices ``(texts,)``, or truth values ``(texts, labels)``."""
 
     def of_logits(self, logits: Floats) -> npt.NDArray[Any]:
-        """The same by logits."""
+        """Decides by logits, as `decide` does by probabilities."""
         return self.decide(self.probabilities(logits))
 
     def labels(self, probabilities: Probabilities) -> list[list[str]]:
@@ -55,7 +55,7 @@ class LabelDecision(ABC):
         return self._names(self.decide(probabilities))
 
     def explained(self, probabilities: Probabilities) -> list[list[int]]:
-        """Indices of the labels of each text whose words are told: those that it gets, else the nearest to it."""
+        """Indices of the labels that are explained for each text: the labels it gets, else the nearest one."""
         return _indices(self.decide(probabilities))
 
     @abstractmethod
@@ -64,37 +64,37 @@ class LabelDecision(ABC):
 
     @abstractmethod
     def record(self) -> AnyDecisionRecord | None:
-        """What records and manifests keep; none for the softmax of the logits as they are."""
+        """The form for records and manifests; none for the plain softmax of the logits."""
 
     @property
     def abstains(self) -> bool:
-        """Whether a text may get no label where it would have one."""
+        """Whether a text whose label is too improbable gets none."""
         return False
 
     def abstained(self, probabilities: Probabilities) -> Mask | None:
-        """Which texts get none for that, ``(texts,)``; nothing if all get theirs."""
+        """Which texts get no label for that reason, ``(texts,)``; none if the decision never abstains."""
         del probabilities
         return None
 
     @abstractmethod
     def abstaining_below(self, bounds: Bounds) -> LabelDecision:
-        """The same that gives no label where its probability is lower than a bound, one for all or one for each."""
+        """A decision that gives no label below a bound of its probability, one bound for all or one for each."""
 
     def texts(self, probabilities: Probabilities) -> list[str]:
         """The labels of each text as one text."""
         return [self.text(labels) for labels in self.labels(probabilities)]
 
     def truth_texts(self, truth: npt.NDArray[Any]) -> list[str]:
-        """The same of true labels: indices ``(texts,)``, or 0 and 1 ``(texts, labels)``."""
+        """True labels of each text as one text, from indices ``(texts,)``, or 0 and 1 ``(texts, labels)``."""
         return [self.text(labels) for labels in self._names(truth)]
 
     def same(self, logits: Floats, others: npt.NDArray[Any]) -> Mask:
-        """Whether each text gets just these labels, ``(texts,)``; they come as `decide` gives them."""
+        """Whether each text gets exactly the labels ``others``, which have the form of `decide`; ``(texts,)``."""
         equal: Mask = np.equal(self.of_logits(logits), others)
         return equal if equal.ndim == 1 else np.all(equal, axis=1)
 
     def agreement(self, logits: Floats, others: npt.NDArray[Any]) -> float:
-        """Share of labels that are the same: of texts, or where each label is decided for itself of all decisions."""
+        """Share of texts with the same label; if each label is decided separately, share of equal decisions."""
         return float(np.equal(self.of_logits(logits), others).mean())
 
     def _names(self, decided: npt.NDArray[Any]) -> list[list[str]]:
@@ -113,8 +113,8 @@ class OneLabel(LabelDecision):
 
     Args:
         temperature: Above 1 it draws probabilities together, below 1 apart; no label changes.
-        abstain_below: Of each label, the probability below which a text that would get it gets none; no bounds give
-            every text a label.
+        abstain_below: For each label, the probability below which a text gets no label instead of it; without bounds
+            every text gets a label.
     """
 
     exclusive = True
@@ -128,7 +128,7 @@ class OneLabel(LabelDecision):
 
     def probabilities(self, logits: Floats) -> Probabilities:
         shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-        # The largest is 0 and stays so; a quotient below all numbers is a probability of 0.
+        # The largest logit is 0 after the shift; a quotient of minus infinity gives a probability of 0.
         with np.errstate(over="ignore"):
             return softmax(shifted / self.temperature)
 
@@ -136,7 +136,7 @@ class OneLabel(LabelDecision):
         return scores.argmax(axis=1)
 
     def of_logits(self, logits: Floats) -> npt.NDArray[Any]:
-        """The same: the softmax keeps the order."""
+        """Decides by logits: the softmax keeps their order."""
         return self.decide(logits)
 
     def text(self, labels: Sequence[str]) -> str:
@@ -147,19 +147,19 @@ class OneLabel(LabelDecision):
         return self.abstain_below is not None
 
     def abstained(self, probabilities: Probabilities) -> Mask | None:
-        """Where the highest probability is lower than the bound of its label."""
+        """Whether the highest probability is lower than the bound of its label."""
         if self.abstain_below is None:
             return None
         return np.asarray(probabilities.max(axis=1) < self.abstain_below[self.decide(probabilities)])
 
     def abstaining_below(self, bounds: Bounds) -> OneLabel:
-        """With these bounds, or with its own where they are higher."""
-        wanted = np.broadcast_to(np.asarray(bounds, dtype=np.float64), len(self.label_names))
-        own = wanted if self.abstain_below is None else self.abstain_below
-        return OneLabel(self.label_names, self.temperature, np.maximum(own, wanted).tolist())
+        """Returns this decision with the higher of these bounds and its present ones."""
+        requested = np.broadcast_to(np.asarray(bounds, dtype=np.float64), len(self.label_names))
+        present = requested if self.abstain_below is None else self.abstain_below
+        return OneLabel(self.label_names, self.temperature, np.maximum(present, requested).tolist())
 
     def record(self) -> OneLabelRecord | None:
-        """Temperature and bounds; nothing at 1 and without them."""
+        """Temperature and bounds; none for a temperature of 1 without bounds."""
         if self.temperature == 1 and self.abstain_below is None:
             return None
         bounds = None if self.abstain_below is None else self.abstain_below.tolist()
@@ -167,10 +167,10 @@ class OneLabel(LabelDecision):
 
 
 class AnyLabels(LabelDecision):
-    """Each label for itself: a text has those whose probability is not below their threshold, perhaps none.
+    """Any number of labels: each one whose probability reaches its threshold, perhaps none.
 
     Args:
-        separator: What stands between labels in one text; ``json`` writes a JSON list.
+        separator: Stands between labels in one text; ``json`` writes a JSON list.
         temperature: Above 1 it draws the probabilities of all labels towards one half, below 1 away from it.
     """
 
@@ -186,7 +186,7 @@ class AnyLabels(LabelDecision):
 
     def probabilities(self, logits: Floats) -> Probabilities:
         """The logistic function at the temperature."""
-        # A quotient beyond all numbers is a probability of 0 or 1.
+        # An infinite quotient gives a probability of 0 or 1.
         with np.errstate(over="ignore"):
             values: Probabilities = sigmoid(logits.astype(np.float64) / self.temperature)
         return values
@@ -195,20 +195,20 @@ class AnyLabels(LabelDecision):
         return np.asarray(scores >= self.thresholds)
 
     def explained(self, probabilities: Probabilities) -> list[list[int]]:
-        """Those given, the `MOST_EXPLAINED_LABELS` farthest above their thresholds; else the one nearest to its own."""
+        """The given labels, at most `MOST_EXPLAINED_LABELS` by distance above threshold; else the one nearest to it."""
         margins = probabilities - self.thresholds
         most = np.clip(self.decide(probabilities).sum(axis=1), 1, MOST_EXPLAINED_LABELS)
         order = np.argsort(-margins, axis=1, kind="stable")
         return [sorted(row[:count].tolist()) for row, count in zip(order, most.tolist(), strict=True)]
 
     def text(self, labels: Sequence[str]) -> str:
-        """Joined; none give the empty text, or an empty list in JSON."""
+        """The joined labels; without labels the empty text, or an empty JSON list."""
         if self.separator == AS_JSON:
             return json.dumps(list(labels), ensure_ascii=False)
         return self.separator.join(labels)
 
     def abstaining_below(self, bounds: Bounds) -> LabelDecision:
-        """Refuses: a label that is not likely enough is not given anyway."""
+        """Refuses, because the thresholds already withhold improbable labels."""
         del bounds
         raise ConfigurationError(
             "a multi-label model has a threshold for each label and gives none where none is reached; "
@@ -222,7 +222,7 @@ class AnyLabels(LabelDecision):
 
 
 def read_decision(label_names: Sequence[str], record: AnyDecisionRecord | None) -> LabelDecision:
-    """The decision that a record or manifest keeps; none is a temperature of 1."""
+    """The decision of a record or manifest; none means one label at a temperature of 1."""
     if record is None:
         return OneLabel(label_names)
     bounds = record.abstain_below if isinstance(record, OneLabelRecord) else record.thresholds

@@ -1,10 +1,10 @@
-"""Which words of a text its labels hang on: the probability of a label with each word left out.
+"""Which words of a text its labels depend on: the probability of a label with each word left out.
 
 Occlusion (Zeiler and Fergus 2014, "Visualizing and Understanding Convolutional Networks"; of words Li, Monroe and
 Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", equation 1, with probabilities in place
-of their logarithms). It asks the model alone and so means the same for every model, and it is exact for what it says:
-the text without the word is computed (in int8 in a batch with a scale of its own). What several words say together it
-does not see.
+of their logarithms). It only uses the model's predictions, so it means the same for every model, and it is exact: the
+text without the word is computed (in int8 in a batch with its own scale). It does not see the joint effect of several
+words.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from recurra.deployment.decision import LabelDecision
 
-# A text is computed once for each of its words, but no more often: a longer one for so many runs of words.
+# A text is computed once without each of its words; a text with more words, without this many runs of words.
 MOST_PARTS = 64
-# Texts that are explained together.
+# Number of texts that are explained together.
 _TOGETHER = 16
-# Letters and digits, apostrophes between them; or what is neither those nor common punctuation, as signs and emoji.
+# Letters and digits with apostrophes between them; or neither these nor common punctuation, such as signs and emoji.
 _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s!-/:-@\[-`{-~…“”‘’–—]+")
 _DIGITS = 6
 
@@ -58,7 +58,7 @@ class ExplainedLabel:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the words of a text do for its labels; of a model that gives one label, ``exclusive``, for that one."""
+    """The effects of a text's words on its labels; with ``exclusive``, of a one-label model, on its only label."""
 
     labels: list[ExplainedLabel]
     exclusive: bool
@@ -67,9 +67,9 @@ class Explanation:
         if self.exclusive:
             return _describe(self.labels[0].words)
         return "; ".join(
-            f"{one.label}{'' if one.given else ' (not given)'}: {_describe(one.words)}"
-            for one in self.labels
-            if one.words
+            f"{label.label}{'' if label.given else ' (not given)'}: {_describe(label.words)}"
+            for label in self.labels
+            if label.words
         )
 
     def plain(self) -> list[dict[str, Any]]:
@@ -77,8 +77,8 @@ class Explanation:
         return [asdict(part) for part in (self.labels[0].words if self.exclusive else self.labels)]
 
     def strongest(self, count: int) -> Explanation:
-        """The same with the strongest words of each label alone."""
-        return replace(self, labels=[replace(one, words=strongest(one.words, count)) for one in self.labels])
+        """The same with only the strongest words of each label."""
+        return replace(self, labels=[replace(label, words=strongest(label.words, count)) for label in self.labels])
 
 
 def _describe(words: Sequence[WordEffect]) -> str:
@@ -86,14 +86,14 @@ def _describe(words: Sequence[WordEffect]) -> str:
 
 
 def strongest(words: Sequence[WordEffect], count: int) -> list[WordEffect]:
-    """The words that speak most for the label, at most so many, the strongest first."""
+    """At most ``count`` words that raise the label's probability most, the strongest first."""
     return sorted((word for word in words if word.effect > 0), key=lambda word: -word.effect)[:count]
 
 
 def spans_of(text: str, most: int = MOST_PARTS, end: int | None = None) -> list[Span]:
-    """First and last character of each word; of a text with more than ``most`` words those of runs of words.
+    """Start and end of each word; of runs of words if there are more than ``most`` words.
 
-    Words behind the character ``end`` are left out.
+    Words after the position ``end`` are left out.
     """
     words = [match.span() for match in _WORD.finditer(text, 0, len(text) if end is None else end)]
     size = -(-len(words) // most)
@@ -108,7 +108,7 @@ def without(text: str, span: Span) -> str:
 def effects_of(
     text: str, spans: Sequence[Span], probabilities: Probabilities, changed: Probabilities, label: int
 ) -> list[WordEffect]:
-    """Effects of words on one label, by probabilities ``(labels,)``, and ``(spans, labels)`` without each word."""
+    """Effects of words on one label, from probabilities ``(labels,)`` and, without each word, ``(spans, labels)``."""
     effects = np.round(probabilities[label] - changed[:, label], _DIGITS).tolist()
     words = zip(spans, effects, strict=True)
     return [WordEffect(text[start:end], start, end, effect) for (start, end), effect in words]
@@ -121,19 +121,19 @@ def explanations_of(
     changed: Probabilities,
     decision: LabelDecision,
 ) -> list[Explanation]:
-    """Puts the explanations of texts together, each for the labels that `LabelDecision.explained` names.
+    """Builds the explanations of texts, each for the labels that `LabelDecision.explained` returns.
 
-    ``probabilities`` is ``(texts, labels)``; ``changed`` of the texts without each of their words, ``(spans, labels)``.
+    ``probabilities`` is ``(texts, labels)``; ``changed``, of all texts without each word, is ``(spans, labels)``.
     """
     explanations = []
     start = 0
-    for text, own, row, labels in zip(texts, spans, probabilities, decision.explained(probabilities), strict=True):
-        rest = changed[start : start + len(own)]
-        start += len(own)
-        given = decision.labels(row[None])[0]
+    for text, ranges, row, labels in zip(texts, spans, probabilities, decision.explained(probabilities), strict=True):
+        text_changed = changed[start : start + len(ranges)]
+        start += len(ranges)
+        chosen = decision.labels(row[None])[0]
         names = [decision.label_names[label] for label in labels]
-        words = [effects_of(text, own, row, rest, label) for label in labels]
-        explained = [ExplainedLabel(name, name in given, effects) for name, effects in zip(names, words, strict=True)]
+        words = [effects_of(text, ranges, row, text_changed, label) for label in labels]
+        explained = [ExplainedLabel(name, name in chosen, effects) for name, effects in zip(names, words, strict=True)]
         explanations.append(Explanation(explained, decision.exclusive))
     return explanations
 
@@ -145,14 +145,14 @@ def explain(
     decision: LabelDecision,
     most_read: Callable[[str], int | None] = lambda _: None,
 ) -> list[Explanation]:
-    """Explains the labels of texts, of which these are the probabilities ``(texts, labels)``.
+    """Explains the labels of texts with probabilities ``(texts, labels)``.
 
-    ``most_read`` says before which character the part of a text ends that can be read.
+    ``most_read`` returns the position in a text up to which the model can read it; none means all of it.
     """
     explanations = []
     for start in range(0, len(texts), _TOGETHER):
         part = slice(start, start + _TOGETHER)
         spans = [spans_of(text, end=most_read(text)) for text in texts[part]]
-        changed = predict([without(text, span) for text, own in zip(texts[part], spans, strict=True) for span in own])
+        changed = predict([without(text, span) for text, cuts in zip(texts[part], spans, strict=True) for span in cuts])
         explanations += explanations_of(texts[part], spans, probabilities[part], changed, decision)
     return explanations

@@ -1,4 +1,4 @@
-"""What a study asks to be exported, and the record of one export: how the stored model did on the run's own splits."""
+"""Exports requested by a study, and the record of one export: the stored model's figures on the run's own splits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recurra.deployment.export.formats import find_precision
 from recurra.deployment.export.manifest import CalibrationRecord, CheckRecord
 
 EXPORTS_NAME = "exports"
-# Behind the name of an export: the same with texts leaving at its exits.
+# Suffix of an export's name for the same export with early exits.
 WITH_EXITS = "+exits"
 _ERROR_SUFFIX = ".error.json"
 
@@ -53,7 +53,7 @@ class ExportedSplit(HashedSettings):
 
 
 class ExportedExits(HashedSettings):
-    """The same export with texts leaving at the exits, by the rule that it was calibrated to."""
+    """The same export with early exits by its calibrated rule."""
 
     calibration: CalibrationRecord
     splits: dict[str, ExportedSplit]
@@ -61,7 +61,7 @@ class ExportedExits(HashedSettings):
 
 
 class ExportRecord(Sealed):
-    """What became of one export of one run; with ``exits``, where a threshold keeps enough labels."""
+    """The result of one export of one run; it has ``exits`` if a threshold keeps enough labels."""
 
     schema_version: Literal[1] = 1
     run_id: str
@@ -80,7 +80,7 @@ class ExportRecord(Sealed):
 
 
 def export_folder(output: Path, run_id: str, request: ExportRequest) -> Path:
-    """Where an export of a study lies; its record lies beside it."""
+    """Folder of an export of a study; its record is beside it."""
     return output / EXPORTS_NAME / run_id / request.name
 
 
@@ -90,7 +90,7 @@ def record_path(folder: Path) -> Path:
 
 
 def error_path(folder: Path) -> Path:
-    """Why the export in a folder failed when it was last tried."""
+    """The file that says why the export in a folder failed when it was last tried."""
     return folder.with_name(f"{folder.name}{_ERROR_SUFFIX}")
 
 
@@ -105,9 +105,9 @@ def read_export_record(path: Path) -> ExportRecord:
 
 
 def fits(export: ExportRecord, record: AnyRecord) -> bool:
-    """Whether an export was made of this very run: a run that was deleted and trained anew is another.
+    """Whether an export was made of exactly this run; a run that was deleted and trained again is another run.
 
-    Records of schema 1 have no hash of their own and are taken by their identifier.
+    Run records of schema 1 have no hash of their own and are matched by their identifier.
     """
     return export.run_id == record.run_id and (record.content_hash or export.record_hash) == export.record_hash
 

@@ -1,4 +1,4 @@
-"""A language model with its tokenizer, from a run or any folder of transformers, and how it goes on with prompts."""
+"""A language model with its tokenizer, from a run or any folder of transformers, and how it continues prompts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from recurra.models.language_modeling import RecurraForCausalLM
 from recurra.models.layers import Cycle, without_modules
 from recurra.models.loading import load_language_model
 
-# Tokens that an exit drafts before all recurrences look at them.
+# Tokens that an exit drafts before all recurrences check them.
 DRAFTED = 3
 
 
 class _WithoutOneDNN:
-    """Keeps oneDNN switched off while anybody decodes: the switch is of the whole process."""
+    """Switches oneDNN off while any thread decodes; the switch affects the whole process."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = threading.Lock(), 0, True
@@ -60,9 +60,9 @@ _WITHOUT_ONEDNN = _WithoutOneDNN()
 def decoding(model: nn.Module) -> Iterator[None]:
     """Makes FP32 passes over a few tokens faster on a processor: CRT models generate 1.4 to 1.5 times as fast.
 
-    Weights come to lie column by column, which products of few rows read faster, and stay so; a head that is the token
-    table does not, since looking a token up would take longer and transformers could not save the model. GELU is not
-    computed by oneDNN, whose start takes five times as long as the work: a switch of the whole process.
+    Weights are stored column by column, which products of few rows read faster, and stay so. A head that shares the
+    token table stays as it is: lookups would take longer, and transformers could not save the model. oneDNN is
+    switched off for the whole process, because for GELU its start takes five times as long as the work.
     """
     if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in model.parameters()):
         yield
@@ -85,7 +85,7 @@ def decoding(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """What generates."""
+    """A model that generates text, and its tokenizer."""
 
     name: str
     model: Any
@@ -115,12 +115,12 @@ class LanguageModel:
 
     @property
     def ours(self) -> bool:
-        """Whether it is a model of this package, with exits and a cache of ours."""
+        """Whether it is a model of this package, with our exits and cache."""
         return isinstance(self.model, RecurraForCausalLM)
 
     @property
     def context_tokens(self) -> int | None:
-        """Longest text, if the model says so."""
+        """Most tokens of a text, if the model's configuration limits them."""
         limit = getattr(self.model.config, "max_position_embeddings", None)
         return int(limit) if limit else None
 
@@ -128,14 +128,14 @@ class LanguageModel:
         """Returns the tokens of prompts; raises if one is empty, or leaves no room in the context."""
         rows = []
         limit = self.context_tokens
-        for number, prompt in enumerate(prompts, start=1):
+        for position, prompt in enumerate(prompts, start=1):
             ids = self.tokenizer(prompt)["input_ids"] if prompt else []
-            which = "the prompt" if len(prompts) == 1 else f"prompt {number}"
+            name = "the prompt" if len(prompts) == 1 else f"prompt {position}"
             if not ids:
-                raise ConfigurationError(f"{which} is empty; give at least one word to go on from")
+                raise ConfigurationError(f"{name} is empty; give at least one word to go on from")
             if limit and len(ids) >= limit:
                 raise ConfigurationError(
-                    f"{which} has {len(ids):,} tokens; allowed for this model: 1 to {limit - 1:,}, so that one more "
+                    f"{name} has {len(ids):,} tokens; allowed for this model: 1 to {limit - 1:,}, so that one more "
                     "fits the context; shorten it"
                 )
             rows.append(ids)
@@ -152,17 +152,17 @@ def model_folder(path: Path | str) -> Path:
 
 
 def _check_fit(tokenizer: PreTrainedTokenizerFast, model: Any, folder: Path) -> None:
-    known, rows = len(tokenizer), int(model.config.vocab_size)
-    # A table may have some rows more, to fill it up to a round number.
-    if known > rows or known < rows // 2:
+    tokens, rows = len(tokenizer), int(model.config.vocab_size)
+    # A table may have more rows than the tokenizer has tokens, to reach a round number.
+    if tokens > rows or tokens < rows // 2:
         raise ConfigurationError(
-            f"the tokenizer in '{folder}' has {known:,} tokens and the model {rows:,}: they do not belong together; "
+            f"the tokenizer in '{folder}' has {tokens:,} tokens and the model {rows:,}: they do not belong together; "
             "copy the tokenizer that the model was trained with"
         )
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        named = getattr(model.generation_config, key)
-        for token in named if isinstance(named, list) else [] if named is None else [named]:
-            # Some say -1 where nothing fills up.
+        token_ids = getattr(model.generation_config, key)
+        for token in token_ids if isinstance(token_ids, list) else [] if token_ids is None else [token_ids]:
+            # Some models have -1 for "no padding token".
             if type(token) is not int or not (0 <= token < rows or (key, token) == ("pad_token_id", -1)):
                 raise ConfigurationError(
                     f"'{folder}': '{key}' of the configuration of generation is {one_line(repr(token), 60)}; "
@@ -171,7 +171,7 @@ def _check_fit(tokenizer: PreTrainedTokenizerFast, model: Any, folder: Path) -> 
 
 
 def pad_left(rows: list[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns ids and mask ``(rows, tokens)`` of rows that end together."""
+    """Returns ids and mask ``(rows, tokens)`` of rows padded on the left."""
     width = max(map(len, rows))
     ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
@@ -183,10 +183,10 @@ class GenerationSettings:
     """How text is generated.
 
     Attributes:
-        temperature: What logits are divided by before drawing; 0 takes the most probable token, and so does none if
+        temperature: Divides the logits before tokens are drawn; 0 takes the most probable token, and so does none if
             neither ``top_p`` nor ``top_k`` is given.
-        top_p: Draw from the most probable tokens that make up this share together.
-        draft: Recurrence after which tokens are drafted that all recurrences check together; none drafts nothing.
+        top_p: Draw from the most probable tokens whose probabilities sum to this share.
+        draft: Recurrence after which an exit drafts tokens, which all recurrences then check; none drafts nothing.
 
     Raises:
         ConfigurationError: For a value out of range, or values that exclude each other.
@@ -224,8 +224,8 @@ class GenerationSettings:
         return self.temperature > 0
 
     def arguments(self) -> dict[str, Any]:
-        """What transformers' ``generate`` is told."""
-        # Named in full: a model folder may bring settings of its own.
+        """Arguments for transformers' ``generate``."""
+        # All are given, because a model folder may have settings of its own.
         arguments: dict[str, Any] = {"do_sample": self.draws, "num_beams": self.num_beams}
         if not self.draws:
             return {**arguments, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
@@ -236,7 +236,7 @@ class GenerationSettings:
 
 @dataclass(frozen=True)
 class Generated:
-    """How a prompt went on."""
+    """A prompt and its continuation."""
 
     prompt: str
     text: str
@@ -246,10 +246,10 @@ class Generated:
 
 @dataclass
 class GenerationFigures:
-    """What it took: seconds with prompts read, bytes that the cache of one row grows by with a token.
+    """Cost of generation: seconds including reading the prompts, and bytes of cache per token of one row.
 
-    ``exits`` are tokens by the recurrences that they took, those of rows that have ended before the others too.
-    ``drafted`` are tokens that an exit drafted, ``accepted`` those of them that all recurrences would have said.
+    ``exits`` counts tokens by the recurrences that they took, including tokens of rows that ended before the others.
+    ``drafted`` counts tokens that an exit drafted, ``accepted`` those that all recurrences agreed with.
     """
 
     tokens: int = 0
@@ -278,17 +278,17 @@ class GenerationFigures:
 
 
 class Generator:
-    """Goes on with prompts.
+    """Continues prompts.
 
     Raises:
-        ConfigurationError: If the model cannot generate so: it leaks, has no such exit, or is not ours and has none.
+        ConfigurationError: If the model cannot generate: it leaks, lacks the exit, or is not ours and so has no exits.
     """
 
     def __init__(self, language: LanguageModel, settings: GenerationSettings) -> None:
         self.language = language
         self.settings = settings
         self.figures = GenerationFigures()
-        model, what = language.model, f"'{language.name}' is a {type(language.model).__name__}"
+        model, description = language.model, f"'{language.name}' is a {type(language.model).__name__}"
         if language.ours:
             model.check_generates()
             if settings.rule is not None:
@@ -296,14 +296,14 @@ class Generator:
             if settings.draft is not None:
                 FixedExit(settings.draft).check(model.config, model.config.vocab_size)
         elif settings.rule is not None or settings.draft is not None:
-            asked = "an exit rule needs" if settings.draft is None else "drafts need"
-            raise ConfigurationError(f"{asked} a model with exits; {what}")
+            requirement = "an exit rule needs" if settings.draft is None else "drafts need"
+            raise ConfigurationError(f"{requirement} a model with exits; {description}")
         torch.manual_seed(settings.seed)
 
     def run(
         self, prompts: list[str], *, batch_size: int = 8, write: Callable[[str], None] | None = None
     ) -> Iterator[Generated]:
-        """Goes on with prompts, in their order; ``write`` gets the text of a batch of one while it grows."""
+        """Continues prompts, in their order; ``write`` gets the text of a batch of one prompt while it grows."""
         rows = self.language.encode(prompts)
         for first in range(0, len(rows), batch_size):
             part = slice(first, first + batch_size)
@@ -324,24 +324,24 @@ class Generator:
 
     @torch.inference_mode()
     def extend(self, rows: list[list[int]], **more: Any) -> list[list[int]]:
-        """Goes on with rows of tokens, computed together; ``more`` are arguments of transformers' ``generate``.
+        """Continues rows of tokens as one batch; ``more`` are arguments of transformers' ``generate``.
 
         Raises:
-            RunError: If the model gives what is not a number, of which every text could be made.
+            RunError: If the model's scores are not numbers, from which any text could follow.
         """
         with decoding(self.language.model):
             return self._extend(rows, more)
 
-    def _extend(self, rows: list[list[int]], more: dict[str, Any]) -> list[list[int]]:
+    def _extend(self, rows: list[list[int]], extra: dict[str, Any]) -> list[list[int]]:
         model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
         if settings.draft is not None:
-            return [self._drafted(row, settings.draft, more.get("streamer")) for row in rows]
-        end = tokenizer.eos_token_id
-        ids, mask = (part.to(model.device) for part in pad_left(rows, end))
+            return [self._drafted(row, settings.draft, extra.get("streamer")) for row in rows]
+        end_token = tokenizer.eos_token_id
+        ids, mask = (part.to(model.device) for part in pad_left(rows, end_token))
         width = ids.shape[1]
         arguments: dict[str, Any] = {
             **settings.arguments(),
-            **more,
+            **extra,
             "max_new_tokens": self._room(width),
             "logits_processor": LogitsProcessorList([_OnlyNumbers(draws=settings.draws)]),
         }
@@ -354,8 +354,8 @@ class Generator:
             input_ids=ids,
             attention_mask=mask,
             use_cache=True,
-            eos_token_id=end,
-            pad_token_id=end,
+            eos_token_id=end_token,
+            pad_token_id=end_token,
             return_dict_in_generate=True,
             **arguments,
         )
@@ -365,21 +365,21 @@ class Generator:
         return list(continuations)
 
     def _room(self, width: int) -> int:
-        """How many tokens fit behind so many."""
-        wanted, limit = self.settings.max_new_tokens, self.language.context_tokens
-        return wanted if limit is None else min(wanted, limit - width)
+        """How many new tokens may follow ``width`` tokens."""
+        most_new, limit = self.settings.max_new_tokens, self.language.context_tokens
+        return most_new if limit is None else min(most_new, limit - width)
 
     def _drafted(self, row: list[int], exit_after: int, streamer: _Streamer | None) -> list[int]:
-        """The most probable tokens: an exit drafts some, and one pass of all recurrences over them says how many hold.
+        """The most probable tokens: an exit drafts some, and one pass of all recurrences checks how many are right.
 
         Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding", with the model's own exit as
-        the draft (Elhoushi et al. 2024, "LayerSkip", section 4.3). The checked passes are of several tokens, so sums
-        are rounded otherwise than token by token.
+        the draft (Elhoushi et al. 2024, "LayerSkip", section 4.3). Checking passes read several tokens at once, so sums
+        are rounded differently than token by token.
         """
         model, end = self.language.model, self.language.tokenizer.eos_token_id
-        most, cache = self._room(len(row)), RecurraCache(model.config)
+        most_tokens, cache = self._room(len(row)), RecurraCache(model.config)
 
-        def best(tokens: list[int], *, last: int, exit_after: int | None = None) -> list[int]:
+        def most_probable(tokens: list[int], *, last: int, exit_after: int | None = None) -> list[int]:
             ids = torch.tensor([tokens], device=model.device)
             output = model(ids, past_key_values=cache, exit_after=exit_after, logits_to_keep=last)
             scores = output.logits[0, :, : len(self.language.tokenizer)]
@@ -388,28 +388,28 @@ class Generator:
 
         start = time.perf_counter()
         _tell(streamer, row)
-        found = best(row, last=1)
+        tokens_so_far = most_probable(row, last=1)
         cache.allow_taking_back()
-        _tell(streamer, found)
-        while len(found) < most and found[-1] != end:
+        _tell(streamer, tokens_so_far)
+        while len(tokens_so_far) < most_tokens and tokens_so_far[-1] != end:
             mark, drafts = cache.mark(), list[int]()
-            while len(drafts) < min(DRAFTED, most - len(found) - 1) and end not in drafts:
-                drafts += best((drafts or found)[-1:], last=1, exit_after=exit_after)
+            while len(drafts) < min(DRAFTED, most_tokens - len(tokens_so_far) - 1) and end not in drafts:
+                drafts += most_probable((drafts or tokens_so_far)[-1:], last=1, exit_after=exit_after)
             cache.restore(mark)
-            checked = best([found[-1], *drafts], last=0)
-            right = next((at for at, draft in enumerate(drafts) if checked[at] != draft), len(drafts))
-            cache.keep(right + 1, mark)
-            held = checked[: right + 1]
-            held = held[: held.index(end) + 1] if end in held else held
-            _tell(streamer, held)
-            found += held
+            verified = most_probable([tokens_so_far[-1], *drafts], last=0)
+            num_right = next((index for index, draft in enumerate(drafts) if verified[index] != draft), len(drafts))
+            cache.keep(num_right + 1, mark)
+            accepted = verified[: num_right + 1]
+            accepted = accepted[: accepted.index(end) + 1] if end in accepted else accepted
+            _tell(streamer, accepted)
+            tokens_so_far += accepted
             self.figures.drafted += len(drafts)
-            self.figures.accepted += right
+            self.figures.accepted += num_right
         self.figures.wall_s += time.perf_counter() - start
         self._note(cache, 1)
         if streamer is not None:
             streamer.end()
-        return found
+        return tokens_so_far
 
     def _note(self, cache: Any, rows: int) -> None:
         if cache is None:
@@ -424,17 +424,17 @@ class Generator:
 
 
 class _OnlyNumbers(LogitsProcessor):
-    """Refuses scores that are no numbers: the most probable one would be whichever token comes first.
+    """Refuses scores that are not numbers: the first token would then be taken as the most probable one.
 
-    Where tokens are drawn the largest score is made 0, which changes no probability and keeps a low temperature from
-    making the scores larger than any number.
+    Where tokens are drawn, scores are shifted so that the largest is 0. This changes no probability, and keeps scores
+    divided by a low temperature from overflowing.
     """
 
     def __init__(self, *, draws: bool) -> None:
         self._draws = draws
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:  # noqa: ARG002
-        # The largest is no number if one is none; -inf is a token that is forbidden, or a beam that never was.
+        # The largest score is NaN if any is; -inf is allowed: a forbidden token, or an unused beam.
         largest = scores.amax(-1, keepdim=True)
         _check_numbers(largest)
         return cast("torch.FloatTensor", scores - largest) if self._draws else scores
@@ -446,14 +446,14 @@ def _check_numbers(largest: torch.Tensor) -> None:
 
 
 def _tell(streamer: TextStreamer | None, tokens: list[int]) -> None:
-    """Passes tokens on, one after the other, as ``generate`` does."""
+    """Passes tokens to the streamer one by one, as ``generate`` does."""
     if streamer is not None:
         for token in tokens:
             streamer.put(torch.tensor([token]))
 
 
 class _Streamer(TextStreamer):
-    """Tells what has grown to whole words."""
+    """Passes on text as soon as its words are complete."""
 
     def __init__(self, tokenizer: Any, write: Callable[[str], None]) -> None:
         super().__init__(tokenizer, skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -1,4 +1,4 @@
-"""What computes logits: torch, ONNX Runtime, scikit-learn. Imports nothing heavy."""
+"""Engines that compute logits: torch, ONNX Runtime, scikit-learn. Imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What computes logits, in which batches, and how deep; the engine of linear models. Imports no torch."""
+"""The interface of engines, their batches and depths, and the engine of linear models. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recurra.models.exits.thresholds import depths_under
 if TYPE_CHECKING:
     from recurra.models.controls.linear import LinearModel
 
-# Every FP16 and every bf16 number is one of these.
+# The precision that represents every FP16 and every bf16 number.
 _WIDER = "fp32"
 
 
@@ -35,7 +35,7 @@ class Computation(HashedSettings):
     device: str
 
     def describe(self) -> str:
-        """Says it in one line."""
+        """Describes it in one line."""
         return (
             f"weights stored in {self.storage_precision}, "
             f"computed in {self.compute_precision} by {self.engine} on {self.device}"
@@ -43,27 +43,27 @@ class Computation(HashedSettings):
 
 
 def compute_precision(storage: str, requested: str | None, device: str, *, imitates_bf16: bool = False) -> str:
-    """Returns the precision to compute in: what is asked for, else that of the weights where the device is good at it.
+    """Returns the precision to compute in: the requested one, else that of the weights if the device is fast in it.
 
-    FP16 is computed in FP16 on an accelerator. A CPU computes it in FP32: its own FP16 products are tens of times
-    slower, and every FP16 weight is an FP32 number, but not a bf16 one. So it is with bf16 where that is imitated.
+    FP16 weights are computed in FP16 on an accelerator, but in FP32 on a CPU, whose FP16 products are tens of times
+    slower; every FP16 weight is an FP32 number, but not a bf16 one. bf16 weights likewise where bf16 is imitated.
     """
     if requested is not None:
         return requested
-    slow = (storage == "fp16" and device == "cpu") or (storage == "bf16" and imitates_bf16)
-    return _WIDER if slow else storage
+    is_slow = (storage == "fp16" and device == "cpu") or (storage == "bf16" and imitates_bf16)
+    return _WIDER if is_slow else storage
 
 
 Integers = npt.NDArray[np.int64]
 
-# Texts of `TOKENS_A_ROW` tokens a batch, where nobody says otherwise.
+# Default batch size, in texts of `TOKENS_A_ROW` tokens.
 DEFAULT_BATCH_SIZE = 64
 # A batch has as many tokens as `batch_size` rows of this length.
 TOKENS_A_ROW = 32
 
 
 def budget_batches(lengths: Integers, budget: int) -> Iterator[Integers]:
-    """Cuts rows, sorted by length, into batches of at most ``budget`` tokens, but of one row at least."""
+    """Divides rows, sorted by length, into batches of at most ``budget`` tokens, but at least one row."""
     if len(lengths) == 1:
         yield np.zeros(1, dtype=np.int64)
         return
@@ -71,8 +71,8 @@ def budget_batches(lengths: Integers, budget: int) -> Iterator[Integers]:
     ends = np.cumsum(lengths[order])
     start = 0
     while start < len(order):
-        before = ends[start] - lengths[order[start]]
-        end = max(int(np.searchsorted(ends, before + budget, side="right")), start + 1)
+        tokens_before = ends[start] - lengths[order[start]]
+        end = max(int(np.searchsorted(ends, tokens_before + budget, side="right")), start + 1)
         yield order[start:end]
         start = end
 
@@ -80,14 +80,14 @@ def budget_batches(lengths: Integers, budget: int) -> Iterator[Integers]:
 def padded_ids(
     input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int
 ) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Cuts rows out of flat ids, padded on the right; returns ids and which are real, ``(rows, longest)`` each."""
+    """Takes rows from flat ids, padded on the right; returns ids and which are real, ``(rows, longest)`` each."""
     if len(lengths) == 1:
         row = input_ids[starts[0] : starts[0] + lengths[0]][None].astype(np.int64)
         return row, np.ones(row.shape, dtype=np.bool_)
     columns = np.arange(int(lengths.max()))
-    keep = columns < lengths[:, None]
+    real = columns < lengths[:, None]
     positions = np.minimum(starts[:, None] + columns, len(input_ids) - 1)
-    return np.where(keep, input_ids[positions], pad).astype(np.int64), keep
+    return np.where(real, input_ids[positions], pad).astype(np.int64), real
 
 
 Logits = npt.NDArray[np.float32]
@@ -96,9 +96,9 @@ NO_RECURRENCES = "{} needs a Transformer; this model has no recurrences to stop 
 
 @dataclass(frozen=True)
 class Depth:
-    """Where a model has outputs; after each of ``exits`` recurrences a head of its own stands.
+    """The recurrences after which a model has outputs; each of ``exits`` has a head of its own.
 
-    With ``counted`` it gives each text a number of recurrences itself.
+    With ``counted`` the model itself chooses the number of recurrences of each text.
     """
 
     exits: tuple[int, ...]
@@ -109,18 +109,18 @@ class Depth:
 
     @property
     def output_after(self) -> tuple[int, ...]:
-        """Recurrences after which it has an output: those with a head; without exits all, by the final head."""
+        """Recurrences with an output: exits and the last; without exits all recurrences, by the final head."""
         if self.exits:
             return (*self.exits, self.num_recurrences)
         return tuple(range(1, self.num_recurrences + 1))
 
     @property
     def own_heads(self) -> bool:
-        """Whether what it says there comes from heads that were trained there."""
+        """Whether all these outputs come from heads that were trained for them."""
         return bool(self.exits) or self.num_recurrences == 1
 
     def check_one_window(self) -> None:
-        """Refuses early exits of texts that are read in windows: a rule looks at one of them, the label is of all."""
+        """Refuses early exits of texts read in windows: a rule sees one window, but the label depends on all."""
         if self.windows > 1:
             raise ConfigurationError(
                 f"an exit rule stops single windows, and this model reads a text in up to {self.windows}, whose scores "
@@ -130,17 +130,17 @@ class Depth:
 
 @dataclass(frozen=True, eq=False)
 class Early:
-    """Logits of the head at which each text left, ``(texts, labels)``, and recurrences that it took, ``(texts,)``."""
+    """Logits of the head where each text stopped, ``(texts, labels)``, and recurrences that it took, ``(texts,)``."""
 
     logits: Logits
     exited_after: Integers
 
 
 class Engine(ABC):
-    """What computes logits from cleaned texts; one without recurrences, such as a linear model, has no depth.
+    """Computes logits from cleaned texts; an engine without recurrences, such as a linear model, has no depth.
 
-    ``concurrency`` is how many threads may ask it at once and gain by it; from more, or with torch, ask in turns.
-    ``max_length`` is how many tokens it reads of a text, or of one of its ``windows``; none is all of them.
+    ``concurrency`` is how many threads gain by calling it at once; more threads, or any with torch, must take turns.
+    ``max_length`` is how many tokens it reads of a text, or of each of its ``windows``; none reads all of them.
     """
 
     computation: Computation
@@ -151,7 +151,7 @@ class Engine(ABC):
 
     @property
     def reads_all(self) -> bool:
-        """Whether all of a text counts, however long it is."""
+        """Whether texts of any length are read whole."""
         return self.max_length is None
 
     def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -163,7 +163,7 @@ class Engine(ABC):
         """Returns ``(texts, labels)``."""
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:  # noqa: ARG002
-        """Computes texts, each no deeper than the rule lets it."""
+        """Computes texts with early exits by the rule."""
         raise ConfigurationError(NO_RECURRENCES.format("an exit rule"))
 
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, Logits]:  # noqa: ARG002
@@ -195,10 +195,10 @@ class LinearEngine(Engine):
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What a model thought of texts ``after`` some recurrences, ``(texts, recurrences, labels)``.
+    """Probabilities of texts ``after`` some recurrences, ``(texts, recurrences, labels)``.
 
-    Without ``own_heads`` the final head was applied early, to states that it never saw in training: what it says of
-    them is a hint at most. A text would stop at ``stops_after``, ``(texts,)``, under the rule in force.
+    Without ``own_heads`` the final head was applied early, to states that it never saw in training, so they are a hint
+    at most. ``stops_after``, ``(texts,)``, is the recurrence at which the rule in force would stop each text.
     """
 
     after: tuple[int, ...]
@@ -210,16 +210,16 @@ class Trace:
         return len(self.probabilities)
 
     def part(self, start: int, end: int) -> Trace:
-        """That of some of the texts."""
+        """The trace of the texts from ``start`` to ``end``."""
         stops = None if self.stops_after is None else self.stops_after[start:end]
         return replace(self, probabilities=self.probabilities[start:end], stops_after=stops)
 
 
 @dataclass(frozen=True, eq=False)
 class Classified:
-    """What a classifier says of texts; ``exited_after`` is ``(texts,)``, or none without a rule.
+    """Predictions for texts; ``exited_after`` is ``(texts,)``, or none without a rule.
 
-    Which texts are ``cut``, ``(texts,)``, a server adds.
+    A server adds ``cut``, ``(texts,)``: which texts are longer than the model reads.
     """
 
     probabilities: npt.NDArray[np.float64]
@@ -234,16 +234,16 @@ def trace_of(
     rule: ExitRule | None,
     probabilities: Callable[[Logits], npt.NDArray[np.float64]],
 ) -> Classified:
-    """Puts together the logits ``(texts, labels)`` after each recurrence; a text's label is that of where it stops."""
+    """Combines logits ``(texts, labels)`` of each recurrence; a text gets the probabilities of where it stops."""
     after = depth.output_after
     values = np.stack([probabilities(logits[number]) for number in after], axis=1)
-    stops = None if rule is None else depths_under(rule, logits)
-    trace = Trace(after, values, depth.own_heads, stops)
-    last = np.full(len(values), after[-1]) if stops is None else stops
-    return Classified(values[np.arange(len(values)), np.searchsorted(after, last)], stops, trace)
+    stops_after = None if rule is None else depths_under(rule, logits)
+    trace = Trace(after, values, depth.own_heads, stops_after)
+    shown_after = np.full(len(values), after[-1]) if stops_after is None else stops_after
+    return Classified(values[np.arange(len(values)), np.searchsorted(after, shown_after)], stops_after, trace)
 
 
 def softmax(logits: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
     """Returns probabilities over the last axis."""
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return shifted / shifted.sum(axis=-1, keepdims=True)
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""What computes logits with torch: a Transformer of a run, or of an export as safetensors."""
+"""Engines that compute logits with torch: for Transformers of runs, and of safetensors exports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 Batch = tuple[Integers, Mapping[str, torch.Tensor]]
 
-# Packed rows are filled up to a few sizes only: whole batches, eighths of one, and powers of two from here.
+# Packed rows are filled up to few sizes: multiples of an eighth of a batch, and powers of two from this number.
 _LEAST_TOKENS = 16
 _ROWS_STEP = 32
 
@@ -67,7 +67,7 @@ class FlatRows:
         return np.diff(self.offsets)
 
     def padded(self, batch_size: int) -> Iterator[Batch]:
-        """Yields batches of ``batch_size`` rows of like length, the longest first."""
+        """Yields batches of ``batch_size`` rows of similar length, the longest first."""
         lengths = self.lengths
         for rows in sorted_batches(lengths, batch_size):
             yield rows, padded_inputs(self.input_ids, self.offsets[rows], lengths[rows], self.pad)
@@ -75,8 +75,8 @@ class FlatRows:
     def packed(self, batch_size: int, *, few_sizes: bool) -> Iterator[Batch]:
         """Yields batches of ``batch_size * TOKENS_A_ROW`` tokens of packed rows, the longest first.
 
-        With ``few_sizes`` they are filled up to one of a dozen sizes. Half precision needs it on a CPU: for every new
-        size of a matrix product, oneDNN compiles a kernel for some milliseconds and keeps it, 1 to 3 MB each with AMX.
+        With ``few_sizes`` they are filled up to one of a dozen sizes. Half precision needs this on a CPU: oneDNN takes
+        some milliseconds to compile a kernel for every new size of a matrix product, and keeps it, 1 to 3 MB with AMX.
         """
         lengths = self.lengths
         for rows in budget_batches(lengths, batch_size * TOKENS_A_ROW):
@@ -85,7 +85,7 @@ class FlatRows:
 
 
 def filled_size(tokens: int, budget: int) -> int:
-    """Returns the least size of at least ``tokens`` among powers of two, eighths of ``budget`` and their multiples."""
+    """Returns the smallest allowed size for ``tokens``: a power of two, or a multiple of an eighth of ``budget``."""
     step = max(budget // 8, _LEAST_TOKENS)
     power = max(1 << (tokens - 1).bit_length(), _LEAST_TOKENS)
     return power if power <= step else -(-tokens // step) * step
@@ -94,20 +94,20 @@ def filled_size(tokens: int, budget: int) -> int:
 def pack_rows(
     input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int, *, budget: int | None = None
 ) -> dict[str, torch.Tensor]:
-    """Cuts rows out of flat ids and lays them end to end.
+    """Takes rows from flat ids and lays them end to end.
 
-    With a budget, rows of padding tokens follow up to `filled_size`, and rows without tokens up to a multiple of 32
-    rows, so that batches have few sizes.
+    With a budget, rows of padding tokens are added up to `filled_size`, and empty rows up to a multiple of 32 rows, so
+    that batches have few sizes.
     """
     tokens = int(lengths.sum())
-    into = np.cumsum(lengths) - lengths
-    flat = input_ids[np.arange(tokens) + np.repeat(starts - into, lengths)].astype(np.int64)
+    new_starts = np.cumsum(lengths) - lengths
+    flat = input_ids[np.arange(tokens) + np.repeat(starts - new_starts, lengths)].astype(np.int64)
     if budget is not None:
-        missing = filled_size(tokens, budget) - tokens
-        whole, rest = divmod(missing, int(lengths.max()))
-        fillers = [int(lengths.max())] * whole + [rest] * (rest > 0)
+        missing_tokens = filled_size(tokens, budget) - tokens
+        full_fillers, rest = divmod(missing_tokens, int(lengths.max()))
+        fillers = [int(lengths.max())] * full_fillers + [rest] * (rest > 0)
         fillers += [0] * (-(len(lengths) + len(fillers)) % _ROWS_STEP)
-        flat = np.concatenate((flat, np.full(missing, pad)))
+        flat = np.concatenate((flat, np.full(missing_tokens, pad)))
         lengths = np.concatenate((lengths, np.array(fillers, dtype=np.int64)))
     return {"input_ids": torch.from_numpy(flat)[None], "row_lengths": torch.from_numpy(lengths)}
 
@@ -115,16 +115,16 @@ def pack_rows(
 def padded_inputs(
     input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int
 ) -> dict[str, torch.Tensor]:
-    """Cuts rows out of flat ids and pads them on the right to the longest; without padding there is no mask."""
-    padded, keep = padded_ids(input_ids, starts, lengths, pad)
+    """Takes rows from flat ids, padded on the right to the longest; without padding there is no mask."""
+    padded, real = padded_ids(input_ids, starts, lengths, pad)
     inputs = {"input_ids": torch.from_numpy(padded)}
-    if not keep.all():
-        inputs["attention_mask"] = torch.from_numpy(keep)
+    if not real.all():
+        inputs["attention_mask"] = torch.from_numpy(real)
     return inputs
 
 
-_LONGEST = 512
-_BATCH_SIZE = 64
+_MOST_FOREIGN_TOKENS = 512
+_FOREIGN_BATCH_SIZE = 64
 
 
 class ForeignClassifier:
@@ -134,9 +134,9 @@ class ForeignClassifier:
         self.model, self.tokenizer, self.precision = model, tokenizer, precision
         names: dict[int, str] = model.config.id2label
         self.classes_ = np.array([str(names[index]) for index in sorted(names)], dtype=str)
-        limit = int(getattr(model.config, "max_position_embeddings", _LONGEST))
-        # RoBERTa's table has rows that no token reaches.
-        self.max_length = min(limit, _LONGEST)
+        limit = int(getattr(model.config, "max_position_embeddings", _MOST_FOREIGN_TOKENS))
+        # RoBERTa's position table has rows that no token uses.
+        self.max_length = min(limit, _MOST_FOREIGN_TOKENS)
 
     @classmethod
     def load(cls, folder: Path, *, precision: str) -> Self:
@@ -162,11 +162,11 @@ class ForeignClassifier:
         input_ids, offsets = encode_texts(rows, self.tokenizer, self.max_length)
         pad = self.tokenizer.pad_token_id
         flat = FlatRows(input_ids, offsets, int(pad or 0))
-        return predict_logits(self.model, flat.padded(_BATCH_SIZE), len(rows), precision=self.precision)
+        return predict_logits(self.model, flat.padded(_FOREIGN_BATCH_SIZE), len(rows), precision=self.precision)
 
 
 class TransformerEngine(Engine):
-    """Runs a classifier of ours on torch; it is converted in place, so that no weight is cast again a batch."""
+    """Runs one of our classifiers on torch; it is converted in place, so that batches do not cast weights again."""
 
     max_length: int
 
@@ -206,22 +206,22 @@ class TransformerEngine(Engine):
     ) -> TransformerEngine:
         """Reads model and tokenizer from a model folder.
 
-        It computes in ``precision`` if one is asked for, else in ``preferred``, or that of the weights, where the
-        device is good at it. A text is cut after ``max_length`` tokens, or read in windows of so many.
+        It computes in ``precision`` if one is given, else in ``preferred`` or the weights' precision if the device is
+        fast in it. A text is cut after ``max_length`` tokens, or read in windows of this length.
         """
         if precision is not None:
             check_precision(precision)
         model = load_classifier_model(folder)
         device = default_device()
-        stored = preferred or _stored_in(model)
-        chosen = compute_precision(stored, precision, device.type, imitates_bf16=imitates_bf16(device))
+        storage = preferred or _stored_in(model)
+        compute = compute_precision(storage, precision, device.type, imitates_bf16=imitates_bf16(device))
         tokenizer = read_tokenizer(folder)
         check_fits(folder, tokenizer, int(model.config.vocab_size))
-        return cls(model, tokenizer, precision=chosen, max_length=max_length, windows=windows)
+        return cls(model, tokenizer, precision=compute, max_length=max_length, windows=windows)
 
     @property
     def pad_token_id(self) -> int:
-        """Token that fills."""
+        """The padding token."""
         return int(self.model.config.pad_token_id or 0)
 
     def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -234,7 +234,7 @@ class TransformerEngine(Engine):
         return pool_windows(predict_logits(self.model, batches, rows), counts)
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
-        """Computes cleaned texts, each no deeper than the rule lets it."""
+        """Computes cleaned texts with early exits by the rule."""
         self.depth.check_one_window()
 
         def compute(**inputs: Any) -> list[torch.Tensor]:
@@ -244,7 +244,7 @@ class TransformerEngine(Engine):
         return Early(*self._compute(texts, batch_size, compute))
 
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
-        """Returns what the model says after each recurrence, ``(texts, labels)``, for cleaned texts."""
+        """Returns the logits after each recurrence, ``(texts, labels)``, for cleaned texts."""
 
         def compute(**inputs: Any) -> list[torch.Tensor]:
             return list(self.model.logits_by_recurrence(**inputs).values())
@@ -263,7 +263,7 @@ class TransformerEngine(Engine):
         return [pool_windows(values, counts) for values in compute_rows(self.model, batches, rows, compute)]
 
     def _read(self, texts: Sequence[str], batch_size: int) -> tuple[Iterator[Batch], int, Integers | None]:
-        """Batches of windows, how many there are in all, and of each text."""
+        """Batches of windows, the number of all windows, and that of each text."""
         input_ids, offsets, counts = encode_windows(texts, self.tokenizer, self.max_length, self.windows)
         rows = FlatRows(input_ids, offsets, self.pad_token_id)
         on_cpu = self.model.device.type == "cpu"
@@ -274,7 +274,7 @@ class TransformerEngine(Engine):
 class JoinedEngine(TransformerEngine):
     """Adds the scores of a linear model to those of a classifier on mean token states.
 
-    The mean and the classifier on it are computed in FP32, as they were for the fit.
+    The mean and that classifier are computed in FP32, as when they were fitted.
     """
 
     words: LinearModel
@@ -300,11 +300,11 @@ class JoinedEngine(TransformerEngine):
 
     @property
     def reads_all(self) -> bool:
-        """The linear model does."""
+        """True, because the linear model reads texts whole."""
         return True
 
     def parts(self, texts: Sequence[str], batch_size: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Scores that come of words and characters, and of the encoder, ``(texts, labels)`` each."""
+        """Scores of the linear model, and of the encoder, ``(texts, labels)`` each."""
         words = self.words.logits(texts)
         if not len(texts):
             return words, words
@@ -321,16 +321,16 @@ class JoinedEngine(TransformerEngine):
         return np.add(*self.parts(texts, batch_size))
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:  # noqa: ARG002 - one pass
-        """Every text leaves after the only pass, with the words' scores too."""
+        """Every text takes the only pass of the encoder, and the linear model's scores are added."""
         return Early(self.logits(texts, batch_size), np.ones(len(texts), dtype=np.int64))
 
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
-        """There is one pass to look at: words are read at once."""
+        """Returns the logits of the only pass."""
         return {1: self.logits(texts, batch_size)}
 
 
 def check_fits(folder: Path, tokenizer: PreTrainedTokenizerFast, vocab_size: int) -> None:
-    """Refuses a tokenizer that writes tokens which the model's table does not have."""
+    """Refuses a tokenizer with token ids that the model's table does not have."""
     highest = max(tokenizer.get_vocab().values(), default=0)
     if highest >= vocab_size:
         raise CheckpointError(
@@ -340,5 +340,5 @@ def check_fits(folder: Path, tokenizer: PreTrainedTokenizerFast, vocab_size: int
 
 
 def _stored_in(model: PreTrainedModel) -> str:
-    stored = next(model.parameters()).dtype
-    return next((name for name, dtype in PRECISIONS.items() if dtype == stored), str(stored))
+    weight_dtype = next(model.parameters()).dtype
+    return next((name for name, dtype in PRECISIONS.items() if dtype == weight_dtype), str(weight_dtype))

@@ -33,33 +33,33 @@ class _Logits(nn.Module):
 
 def write_traced(model: Any, precision: str, folder: Path, metadata: dict[str, str]) -> None:
     """Writes ``config.json`` and ``model.onnx``; raises `ConfigurationError` if torch cannot trace the encoder."""
-    path, whole = folder / MODEL_NAME, folder / f"fp32-{MODEL_NAME}"
+    path, fp32_path = folder / MODEL_NAME, folder / f"fp32-{MODEL_NAME}"
     ids = torch.ones(2, 6, dtype=torch.long)
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
-    axes = {0: "rows", 1: "tokens"}
+    token_axes = {0: "rows", 1: "tokens"}
     try:
         with _quiet():
             torch.onnx.export(
                 _Logits(copy.deepcopy(model).cpu()).eval(),
                 (ids, mask),
-                whole,
+                fp32_path,
                 input_names=[INPUT_IDS, MASK],
                 output_names=[LOGITS],
-                dynamic_axes={INPUT_IDS: axes, MASK: axes, LOGITS: {0: "rows"}},
+                dynamic_axes={INPUT_IDS: token_axes, MASK: token_axes, LOGITS: {0: "rows"}},
                 opset_version=_OPSET,
                 dynamo=False,
             )
-    # What a tracer meets in another library's layers is of any kind.
+    # Another library's layers can fail in the tracer with any exception.
     except Exception as error:
         raise ConfigurationError(
             f"torch cannot write this encoder as ONNX ({' '.join(str(error).split())[:120]}); take --format safetensors"
         ) from error
     if precision == "int8":
         with _quiet():
-            quantize_dynamic(whole, path, weight_type=QuantType.QInt8, per_channel=True)
-        whole.unlink()
+            quantize_dynamic(fp32_path, path, weight_type=QuantType.QInt8, per_channel=True)
+        fp32_path.unlink()
     else:
-        whole.rename(path)
+        fp32_path.rename(path)
     graph = onnx.load(path)
     onnx.helper.set_model_props(graph, metadata)
     onnx.save(graph, path)
@@ -68,7 +68,7 @@ def write_traced(model: Any, precision: str, folder: Path, metadata: dict[str, s
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps remarks on branches and old interfaces off the terminal; the export's own check judges the graph."""
+    """Hides warnings about branches and old interfaces; the export's own check judges the graph."""
     root, level = logging.getLogger(), logging.getLogger().level
     root.setLevel(logging.ERROR)
     try:

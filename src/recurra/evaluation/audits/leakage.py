@@ -97,7 +97,7 @@ def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
             continue
         for name in dataset.reported_splits:
             split_audits = _audit_split(rows, dataset.splits[name], prefix, name)
-            # Rows of other tasks have no sources, so their last audit is dropped.
+            # Auxiliary and unlabelled rows have no sources, so their last audit is dropped.
             audits += split_audits[:-1] if prefix else split_audits
     return audits
 

@@ -121,7 +121,7 @@ def looks_at(name: str, *subjects: Subject) -> bool:
 
 
 def meaning(name: str, status: str = "failed") -> str:
-    """What the failure or note of the audit of this name means for a reader; empty for any other status."""
+    """What the failure or note of the audit of this name means for a reader; empty if nothing needs saying."""
     texts = {"failed": MEANINGS, "note": NOTES}.get(status, {})
     known = [prefix for prefix in texts if name.startswith(prefix)]
     return texts[max(known, key=len)] if known else UNKNOWN_MEANING if status == "failed" else ""
