@@ -30,15 +30,15 @@ from recurra.deployment.engines.computation import (
 from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export, read_run, refuse_precision
 from recurra.models.exits.rules import ExitRule
 
-# How often a longer part of a text is cleaned, to find how much of it a model can read.
+# Most attempts, each with a longer part of a text cleaned, to find how much of it a model can read.
 _CLEANINGS = 8
 
 
 class Classifier:
     """Predicts labels of texts, with scikit-learn's conventions.
 
-    Cleaning and tokenisation are those of the training; texts are computed in batches of like length, of
-    ``batch_size`` texts of 32 tokens, and returned in their own order.
+    Cleaning and tokenisation are those of the training. Texts of similar length are computed in batches of as many
+    tokens as ``batch_size`` texts of 32 tokens have, and results are in the order of the texts.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Classifier:
         """Reads a finished run, an export, or the run that a comparison recommends; see `from_run`, `from_export`.
 
         Args:
-            threads: Threads of ONNX Runtime, or of torch, and then in the whole process; 0 takes what there is.
+            threads: Threads of ONNX Runtime, or of torch, which sets them for the whole process; 0 keeps the default.
         """
         folder = find_run(folder).folder
         if is_export(folder):
@@ -95,16 +95,16 @@ class Classifier:
         batch_size: int = DEFAULT_BATCH_SIZE,
         threads: int = 0,
     ) -> Classifier:
-        """Reads a folder made by ``recurra export``; every file is held against its hash first.
+        """Reads a folder made by ``recurra export``, after checking every file against its hash.
 
         Args:
             precision: Precision to compute in: ``fp32`` or ``bf16``, ``fp16`` on an accelerator; none takes that of the
-                stored weights, and FP32 for FP16 on a CPU. An ONNX export has its own and no other.
-            threads: Threads of ONNX Runtime; 0 takes all cores. Those of torch are set in torch.
+                stored weights, but FP32 for FP16 on a CPU. An ONNX export only computes in its own.
+            threads: Threads of ONNX Runtime; 0 takes all cores. Torch's own threads are set in torch.
 
         Raises:
-            CheckpointError: If it is not an export, not whole, or was changed.
-            UnavailableError: If a package is missing that it needs, as ONNX Runtime.
+            CheckpointError: If it is not an export, is incomplete, or was changed.
+            UnavailableError: If a package that it needs is missing, such as ONNX Runtime.
         """
         manifest = read_export(folder)
         refuse_precision(Path(folder), precision)
@@ -121,7 +121,7 @@ class Classifier:
     def from_run(
         cls, run: Path | str, *, precision: str | None = None, batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Classifier:
-        """Reads a finished run folder; see `from_export`. Without a precision it computes in the run's own.
+        """Reads a finished run folder; see `from_export`. Without a precision it computes in that of the run.
 
         Raises:
             CheckpointError: If the folder is not a finished run of ours, or its model is damaged.
@@ -151,21 +151,21 @@ class Classifier:
 
     @property
     def calibrated_rule(self) -> ExitRule | None:
-        """The exit rule that the export carries, if it does."""
+        """The calibrated exit rule of the export, if it has one."""
         return None if self.calibration is None else self.calibration.exit_rule
 
     def stop_early(self, rule: ExitRule | None = None) -> None:
-        """Lets texts leave at the model's exits from now on.
+        """Turns early exits on for all later predictions.
 
-        With torch, compute in FP32 on a CPU: what is left of a batch has another size each time, and half precision
+        With torch, compute in FP32 on a CPU: the rest of a batch has another size after each exit, and half precision
         compiles a kernel for every size.
 
         Args:
-            rule: When a text leaves; none takes the rule that the export was calibrated to (``recurra export``).
+            rule: When a text stops; none takes the calibrated rule of the export (``recurra export``).
 
         Raises:
-            ConfigurationError: If the model has no such exit, is no Transformer, or no rule is given and the model
-                carries none.
+            ConfigurationError: If the model has no such exit, is not a Transformer, or no rule is given and the model
+                has none.
         """
         if rule is None:
             self._check_may_leave()
@@ -174,22 +174,22 @@ class Classifier:
         self._rule = rule
 
     def trace(self, texts: Sequence[str]) -> Trace:
-        """Returns what the model thinks of texts after each recurrence, and where they would stop.
+        """Returns the predictions for texts after each recurrence, and where the texts would stop.
 
-        The rule is that of `stop_early`, else the calibrated one. Nobody leaves for it: all recurrences are computed.
-        Of a model without recurrences, as the linear control, it raises `ConfigurationError`.
+        The rule is that of `stop_early`, else the calibrated one. All recurrences are computed, whatever the rule says.
+        For a model without recurrences, such as the linear control, it raises `ConfigurationError`.
         """
         trace = self.classify(texts, rule=self._rule or self.calibrated_rule, trace=True).trace
         assert trace is not None
         return trace
 
     def classify(self, texts: Sequence[str], *, rule: ExitRule | None = None, trace: bool = False) -> Classified:
-        """Returns probabilities, and how the model came to them.
+        """Returns probabilities, recurrences taken, and a trace if asked for.
 
         Args:
-            rule: When a text leaves, whatever `stop_early` said; none goes all the way.
-            trace: Whether to give the prediction after each recurrence. All are computed then, and a text that would
-                have left has the label that it would have left with.
+            rule: When a text stops, regardless of `stop_early`; none computes all recurrences.
+            trace: Whether to return the predictions after each recurrence. All are then computed, and the probabilities
+                of each text are those of the recurrence at which the rule would stop it.
 
         Raises:
             ConfigurationError: If the model has no such exit, or no recurrences.
@@ -209,14 +209,14 @@ class Classifier:
         return trace_of(self.engine.depth, scores, rule, self.decision.probabilities)
 
     def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
-        """Returns scores ``(texts, labels)``, which `Classifier.decision` makes probabilities of.
+        """Returns scores ``(texts, labels)``, which `Classifier.decision` turns into probabilities.
 
         Args:
-            clean: Whether to clean them as the training data was cleaned; false if they are clean already.
+            clean: Whether to clean texts as the training data was cleaned; false if they are clean already.
 
         Raises:
-            TypeError: If it is one string, or holds something else than strings.
-            DataError: If it has several columns, or a text holds a lone surrogate, which is no character.
+            TypeError: If ``texts`` is one string, or holds anything but strings.
+            DataError: If it has several columns, or a text holds a lone surrogate, which is not a character.
         """
         return self._compute(texts, self._rule, clean=clean)[0]
 
@@ -225,13 +225,13 @@ class Classifier:
         return self.decision.probabilities(self.logits(texts))
 
     def predict_log_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Returns natural logarithms of probabilities ``(texts, labels)``; that of 0 is minus infinity."""
+        """Returns natural logarithms of probabilities ``(texts, labels)``; the logarithm of 0 is minus infinity."""
         return log_probabilities(self.predict_proba(texts))
 
     def predict(self, texts: Sequence[str]) -> npt.NDArray[Any]:
         """Returns the name of the most probable label of each text, ``(texts,)``.
 
-        Of a multi-label model: whether each text has each label of ``classes_``, 0 or 1, ``(texts, labels)``.
+        A multi-label model returns 0 or 1 for each text and each label of ``classes_``, ``(texts, labels)``.
         """
         decided = self.decision.of_logits(self.logits(texts))
         return self.classes_[decided] if self.decision.exclusive else decided.astype(np.int64)
@@ -243,22 +243,22 @@ class Classifier:
         return self.engine.are_cut(clean_texts(texts, self.cleaning))
 
     def most_read(self, text: str) -> int | None:
-        """Before which character the part of a text ends that the model can read; none if it may read all.
+        """Position in a text up to which the model can read at most; none if it may read all of it.
 
-        What stands between spaces gives a token at least, unless the cleaning takes it out; most texts have more.
+        Every word between spaces gives at least one token, unless cleaning removes it; most texts have more tokens.
         """
         length = self.engine.max_length
         if self.engine.reads_all or length is None:
             return None
         ends = [match.end() for match in re.finditer(r"\S+", text)]
-        most = words = self.engine.windows * length
+        word_limit = num_words = self.engine.windows * length
         for _ in range(_CLEANINGS):
-            if words >= len(ends):
+            if num_words >= len(ends):
                 break
-            lacking = most - len(clean_text(text[: ends[words - 1]], self.cleaning).split())
-            if lacking <= 0:
-                return ends[words - 1]
-            words += lacking
+            missing_words = word_limit - len(clean_text(text[: ends[num_words - 1]], self.cleaning).split())
+            if missing_words <= 0:
+                return ends[num_words - 1]
+            num_words += missing_words
         return None
 
     def stream(self, chunks: Iterable[Sequence[str]]) -> Iterator[npt.NDArray[np.float64]]:
@@ -267,7 +267,7 @@ class Classifier:
             yield self.predict_proba(chunk)
 
     def _scores(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Scores that are numbers, one for each label."""
+        """Returns the scores; raises an error unless all are numbers, one for each label."""
         if logits.shape[1] != len(self.classes_):
             raise CheckpointError(
                 f"the model gives {logits.shape[1]} scores a text, and its record names {len(self.classes_)} labels: "
@@ -278,7 +278,7 @@ class Classifier:
     def _compute(
         self, texts: Sequence[str], rule: ExitRule | None, *, clean: bool = True
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64] | None]:
-        """Scores, and with a rule the recurrences that each text took."""
+        """Scores, and with a rule also the recurrences that each text took."""
         texts = self._checked(texts)
         if not texts:
             return self._no_logits(), None if rule is None else np.empty(0, dtype=np.int64)
@@ -303,7 +303,7 @@ class Classifier:
         return True
 
     def check_rule(self, rule: ExitRule) -> None:
-        """Refuses a rule that texts of this model cannot stop by."""
+        """Refuses an exit rule that this model cannot follow."""
         self._check_may_leave()
         if self.engine.depth is None:
             raise ConfigurationError(NO_RECURRENCES.format("an exit rule"))
@@ -353,13 +353,13 @@ class Classifier:
 
 
 def log_probabilities(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Natural logarithms; that of 0 is minus infinity."""
+    """Natural logarithms; the logarithm of 0 is minus infinity."""
     with np.errstate(divide="ignore"):
         return np.log(probabilities)
 
 
 def checked_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns scores ``(texts, labels)``; raises `RunError` if one is no number: it would be an answer, and wrong."""
+    """Returns scores ``(texts, labels)``; raises `RunError` if any is not finite, which would give a wrong label."""
     finite = np.isfinite(logits).all(axis=1)
     if not finite.all():
         raise no_numbers(f" for text {int(finite.argmin()) + 1:,} of {len(logits):,}")

@@ -1,6 +1,6 @@
-"""From a finished run to a folder that other tools read: weights, tokenizer, cleaning, labels, card.
+"""Exports a finished run to a folder that other tools read: weights, tokenizer, cleaning, labels, card.
 
-An export is held against the run's model on real rows before it takes its place.
+Before an export is moved into place, it is compared with the run's model on real rows.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurre
             record=record,
             manifest=manifest,
             linear=linear,
-            # A linear model stands beside the encoder.
+            # The encoder is joined with a linear model.
             joined=record.model.kind == "linear" and not linear,
             weights_name=", ".join(
                 name for name in find_format(manifest.format).weight_files if name in manifest.files
@@ -115,7 +115,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _markdown(value: Any) -> str:
-    """A text on one line in which no Markdown or HTML takes effect."""
+    """A text on one line, with Markdown and HTML escaped."""
     plain = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for character in "\\`*_[]|":
         plain = plain.replace(character, f"\\{character}")
@@ -137,9 +137,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class CheckRows:
-    """Rows to check an export on, with labels ``(rows,)`` or ``(rows, labels)`` if they are known and the model's own.
+    """Rows to check an export on; with labels ``(rows,)`` or ``(rows, labels)`` if known and of the model's task.
 
-    The note says why the run's own rows were not taken, if they were to be.
+    The note says why the run's own rows were not used, if they should have been.
     """
 
     source: str
@@ -151,7 +151,7 @@ class CheckRows:
 def choose_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
     """Returns rows to check on: those of a file, else the run's own validation split, else the demo's sentences.
 
-    Labels of a file are not looked at.
+    Labels in a file are ignored.
     """
     if (file := options.rows_file) is not None:
         chunks = stream_texts(file, options.text_column, MOST_ROWS, encoding=options.encoding)
@@ -185,8 +185,8 @@ def check_split(record: LabelRunRecord) -> str:
 def choose_exit_rows(record: LabelRunRecord, options: ExportOptions, checked: CheckRows) -> CheckRows:
     """Returns rows to choose an exit rule on: those of a file, else of the split that chose the run's weights.
 
-    A reported split would no longer be unseen. Rows of something else than the run's own data choose nothing: then
-    there are none, and a note.
+    A reported split is not used, because it would no longer be unseen. Without the run's own data there are no rows,
+    and a note says why.
     """
     if options.rows_file is not None or (not checked.note and check_split(record) == record.data.selection_split):
         return checked
@@ -197,9 +197,9 @@ def choose_exit_rows(record: LabelRunRecord, options: ExportOptions, checked: Ch
 
 
 def _spread(items: Sequence[Item]) -> list[Item]:
-    """At most `MOST_ROWS` of some items, evenly spread: a sorted file has its labels one after the other."""
-    chosen = np.linspace(0, len(items) - 1, min(len(items), MOST_ROWS)).round().astype(int)
-    return [items[index] for index in chosen.tolist()]
+    """At most `MOST_ROWS` of some items, evenly spread, because a file may be sorted by label."""
+    indices = np.linspace(0, len(items) - 1, min(len(items), MOST_ROWS)).round().astype(int)
+    return [items[index] for index in indices.tolist()]
 
 
 def compare_logits(
@@ -211,8 +211,8 @@ def compare_logits(
     reference_by: Computation,
     decision: LabelDecision,
 ) -> CheckRecord:
-    """Describes how far an export's logits ``(rows, labels)`` lie from those of the run's model; all must be finite."""
-    for values, whose, advice in (
+    """Compares an export's logits ``(rows, labels)`` with those of the run's model; all must be finite."""
+    for values, owner, advice in (
         (
             reference,
             "run's model itself",
@@ -222,7 +222,7 @@ def compare_logits(
     ):
         if bad := int((~np.isfinite(values).all(axis=1)).sum()):
             raise AuditError(
-                f"the {whose} gives logits that are not finite for {bad} of {len(values)} rows; nothing was written; "
+                f"the {owner} gives logits that are not finite for {bad} of {len(values)} rows; nothing was written; "
                 f"{advice}"
             )
     labelled: dict[str, Any] = {}
@@ -242,19 +242,19 @@ def compare_logits(
     )
 
 
-# So improbable must as many differing labels be, did an int8 export keep the least share of them.
+# An int8 export fails if as many differing labels have at most this probability under the least agreement.
 _CHANCE = 0.05
 
 
 def judge_check(check: CheckRecord, precision: StoredPrecision, decisions: int = 1) -> str:
-    """Refuses an export that is not the run's model any more; returns what is to be said of one that may not be.
+    """Refuses an export that differs too much from the run's model; returns a note for a doubtful one, else nothing.
 
     Args:
-        decisions: Labels that are decided for each row: several where each is decided for itself.
+        decisions: Number of labels decided for each row: more than one if each label is decided separately.
 
     Raises:
-        AuditError: If labels differ too often, logits differ where they must not, or too much accuracy is lost: more
-            than is allowed, and more than chance among so few rows explains.
+        AuditError: If labels or logits differ too much, or too much accuracy is lost: more than is allowed, and more
+            than chance among so few rows explains.
     """
     decided = check.rows * decisions
     measured = (
@@ -264,13 +264,13 @@ def judge_check(check: CheckRecord, precision: StoredPrecision, decisions: int =
     name, tolerance, most = precision.name, precision.logit_tolerance, precision.most_lost_points
     note = ""
     if check.label_agreement < precision.least_agreement:
-        disagrees = f"the {name} export disagrees with the run's model: {measured}"
-        least = f"at least {precision.least_agreement:.1%} of labels must agree"
+        complaint = f"the {name} export disagrees with the run's model: {measured}"
+        requirement = f"at least {precision.least_agreement:.1%} of labels must agree"
         differing = round((1 - check.label_agreement) * decided)
-        # Rounding to int8 moves rows that lie between labels; others leave no such rows to chance.
+        # Rounding to int8 changes labels of rows between two labels, so only there chance is considered.
         if most is None or bdtrc(differing - 1, decided, 1 - precision.least_agreement) <= _CHANCE:
-            raise AuditError(f"{disagrees}; {least}; nothing was written; export in a wider precision")
-        note = f"{disagrees}; {least}, but chance among so few rows may do that; check on more rows"
+            raise AuditError(f"{complaint}; {requirement}; nothing was written; export in a wider precision")
+        note = f"{complaint}; {requirement}, but chance among so few rows may do that; check on more rows"
     if tolerance is not None and check.largest_logit_difference > tolerance * max(1.0, check.largest_logit):
         raise AuditError(
             f"the {name} export does not compute what the run's model computes: {measured}; nothing was written"
@@ -284,45 +284,45 @@ def judge_check(check: CheckRecord, precision: StoredPrecision, decisions: int =
     return f"{measured}: more than {most} points, but chance among so few rows may do that; check on more labelled rows"
 
 
-# Once rows leave, those that stay are another batch, which in int8 has other scales. Where that costs more labels than
-# were asked for, a more careful threshold is tried, so often.
+# Most thresholds to try. When rows leave a batch, int8 scales of the remaining rows change; if that changes more labels
+# than allowed, a more careful threshold is tried.
 _TRIES = 6
 
 
 def calibrate_exits(
     engine: Engine, rows: CheckRows, wanted: float, batch_size: int, *, confidence: float | None = None
 ) -> CalibrationRecord:
-    """Chooses the threshold that lets most rows leave while enough of them keep the label of the export in full.
+    """Chooses the threshold with most early exits at which enough rows keep the label of all recurrences.
 
-    What the record says of the rule is measured with rows that really leave the exported model. With a confidence,
-    these rows promise it for others (`recurra.models.exits.thresholds`).
+    The recorded figures of the rule are measured with early exits of the exported model. With a confidence, the
+    agreement is promised for other rows too (`recurra.models.exits.thresholds`).
 
     Raises:
         ConfigurationError: If there are too few rows for the promise.
     """
     assert engine.depth is not None
     exits = list(engine.depth.exits)
-    nothing = CalibrationRecord(
+    uncalibrated = CalibrationRecord(
         exits=exits, asked=wanted, source=rows.source, rows=len(rows.texts), confidence=confidence
     )
     if not len(rows.texts):
-        return nothing
+        return uncalibrated
     if confidence is not None:
         check_enough_rows(len(rows.texts), wanted, confidence)
     logits = engine.logits_by_recurrence(rows.texts, batch_size)
-    full = logits[engine.depth.num_recurrences].argmax(axis=1)
+    full_labels = logits[engine.depth.num_recurrences].argmax(axis=1)
     target = wanted
-    # A second try on the same rows would make the promise one of several.
+    # A promise only holds for the first try on these rows.
     for _ in range(_TRIES if confidence is None else 1):
         rule = calibrate_classifier(logits, target, confidence=confidence).rule
         if rule is None:
-            return nothing
+            return uncalibrated
         early = engine.leave_early(rows.texts, batch_size, rule)
         labels = early.logits.argmax(axis=1)
-        agreement = float((labels == full).mean())
+        agreement = float((labels == full_labels).mean())
         if agreement >= wanted and (confidence is None or keeps(agreement, len(labels), wanted, confidence)):
             numbers, counts = np.unique(early.exited_after, return_counts=True)
-            return nothing.model_copy(
+            return uncalibrated.model_copy(
                 update={
                     "rule": rule.plain(),
                     "agreement": agreement,
@@ -331,7 +331,7 @@ def calibrate_exits(
                 }
             )
         target = (1 + target) / 2
-    return nothing
+    return uncalibrated
 
 
 DEFAULT_AGREEMENT = 0.99
@@ -340,7 +340,7 @@ DEFAULT_AGREEMENT = 0.99
 def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> TransformerEngine:
     """Returns a copy of the engine with a smaller vocabulary and table.
 
-    Pieces that ``texts``, the training rows, use stay, the most frequent first, at most ``most`` or all of them.
+    Pieces that occur in ``texts``, the training rows, are kept: all, or the ``most`` most frequent ones.
 
     Raises:
         ConfigurationError: If the tokenizer's pieces depend on each other, or ``most`` leaves no room for words.
@@ -365,10 +365,10 @@ def export_run(
     exit_rows: CheckRows | None = None,
     reporter: Reporter | None = None,
 ) -> ExportManifest:
-    """Exports a run, checks the export against the run's model, and puts it in its place when it is whole.
+    """Exports a run, checks the export against the run's model, and moves it into place when it is complete.
 
     Args:
-        rows: Rows to check on, for a caller that has them; none chooses as the options say.
+        rows: Rows to check on, for a caller that has them; none chooses them by the options.
 
     Raises:
         CheckpointError: If the run is not finished, damaged, or not ours.
@@ -397,9 +397,9 @@ def export_run(
     agreement = _wanted_agreement(engine, decision, options, reporter)
     reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
     reference = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
-    written, vocabulary = reference, None
+    model_logits, vocabulary = reference, None
     if options.vocabulary is not None and isinstance(engine, TransformerEngine):
-        engine, written, vocabulary = _trimmed(engine, record, rows, reference, options)
+        engine, model_logits, vocabulary = _trimmed(engine, record, rows, reference, options)
         reporter.say(vocabulary.describe())
     with atomic_folder(output, replace=options.overwrite) as folder:
         reporter.say(f"writing {options.format} in {options.precision}")
@@ -416,12 +416,12 @@ def export_run(
         # Read as a user's program will.
         exported = stored.open(folder)
         logits = exported.logits(rows.texts, DEFAULT_BATCH_SIZE)
-        # A smaller vocabulary was asked for, whatever it costs: storing alone is judged, both together are recorded.
+        # The cost of a requested smaller vocabulary is accepted: only storing is judged, but the record has both.
         stored_check, check = (
             compare_logits(
-                rows, held, logits, by=exported.computation, reference_by=engine.computation, decision=decision
+                rows, expected, logits, by=exported.computation, reference_by=engine.computation, decision=decision
             )
-            for held in (written, reference)
+            for expected in (model_logits, reference)
         )
         for note in (
             judge_check(stored_check, precision, 1 if decision.exclusive else len(decision.label_names)),
@@ -457,11 +457,11 @@ def export_run(
 
 
 def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
-    """Refuses an output that would touch the run or something that is no export."""
+    """Refuses an output that would overwrite the run or anything that is not an export."""
     source, target = run.resolve(), output.resolve()
     if target == source or source in target.parents or target in source.parents:
-        where = "is the run itself" if target == source else "and the run lie one inside the other"
-        raise StorageError(f"'{output}' {where} ('{run}'); choose an --output beside it")
+        problem = "is the run itself" if target == source else "and the run lie one inside the other"
+        raise StorageError(f"'{output}' {problem} ('{run}'); choose an --output beside it")
     refuse_present(output, replace=overwrite)
     if output.is_dir() and any(output.iterdir()) and not is_export(output):
         raise StorageError(f"'{output}' is not an export of ours and is not replaced; choose another --output")
@@ -473,7 +473,7 @@ def _decision(record: LabelRunRecord, options: ExportOptions) -> LabelDecision:
 
 
 def _check_kind(run: Path, record: LabelRunRecord, export_format: ExportFormat) -> None:
-    """Refuses a linear model where the format takes none; names a Transformer's run on the same data beside it."""
+    """Refuses a linear model in a format without them; names a Transformer's run on the same data as an example."""
     if record.model.kind != "linear" or export_format.takes_linear:
         return
     runs, example = run.parent if run.parent.name == RUNS_NAME else run.parent / RUNS_NAME, ""
@@ -503,39 +503,39 @@ def _check_linear(run: Path, options: ExportOptions) -> None:
 def _trimmed(
     engine: TransformerEngine, record: LabelRunRecord, rows: CheckRows, reference: Logits, options: ExportOptions
 ) -> tuple[TransformerEngine, Logits, VocabularyRecord]:
-    """The run's model with a smaller vocabulary, its logits of the rows, and what that costs."""
-    smaller = trim(engine, recorded_split(record, "train", options.data_root).texts, options.vocabulary or None)
+    """The run's model with a smaller vocabulary, its logits of the rows, and the cost of the change."""
+    trimmed_engine = trim(engine, recorded_split(record, "train", options.data_root).texts, options.vocabulary or None)
     if isinstance(engine, JoinedEngine):
-        smaller = JoinedEngine.of(smaller, engine.words)
-    logits = smaller.logits(rows.texts, DEFAULT_BATCH_SIZE)
+        trimmed_engine = JoinedEngine.of(trimmed_engine, engine.words)
+    logits = trimmed_engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
     decision = _decision(record, options)
-    before, after = (_tokens_read(rows.texts, model) for model in (engine, smaller))
+    tokens_before, tokens_after = (_tokens_read(rows.texts, model) for model in (engine, trimmed_engine))
     cost = VocabularyRecord(
-        pieces=len(smaller.tokenizer),
+        pieces=len(trimmed_engine.tokenizer),
         of=len(engine.tokenizer),
-        rows_changed=float((before != after).mean()),
+        rows_changed=float((tokens_before != tokens_after).mean()),
         label_agreement=decision.agreement(logits, decision.of_logits(reference)),
         reference_accuracy=None if rows.labels is None else float(decision.same(reference, rows.labels).mean()),
         accuracy=None if rows.labels is None else float(decision.same(logits, rows.labels).mean()),
     )
-    return smaller, logits, cost
+    return trimmed_engine, logits, cost
 
 
 def _describe_excess(check: CheckRecord, precision: StoredPrecision) -> str:
-    """What an export with a smaller vocabulary loses, if more than one with the run's vocabulary is to."""
-    lost, most = check.lost_points or 0.0, precision.most_lost_points
-    if check.label_agreement >= precision.least_agreement and (most is None or lost <= most):
+    """The loss of an export with a smaller vocabulary, if it is above the limits for the run's vocabulary."""
+    lost, most_lost = check.lost_points or 0.0, precision.most_lost_points
+    if check.label_agreement >= precision.least_agreement and (most_lost is None or lost <= most_lost):
         return ""
-    loses = f" and {loss}" if (loss := check.describe_loss()) else ""
-    points = "" if most is None else f" and lose at most {most} points"
+    loss_text = f" and {loss}" if (loss := check.describe_loss()) else ""
+    points_text = "" if most_lost is None else f" and lose at most {most_lost} points"
     return (
-        f"with the smaller vocabulary the export keeps {check.label_agreement:.2%} of the run's labels{loses}; "
-        f"with the whole one {precision.name} is to keep {precision.least_agreement:.1%}{points}; keep more pieces"
+        f"with the smaller vocabulary the export keeps {check.label_agreement:.2%} of the run's labels{loss_text}; "
+        f"with the whole one {precision.name} is to keep {precision.least_agreement:.1%}{points_text}; keep more pieces"
     )
 
 
 def _tokens_read(texts: Sequence[str], engine: TransformerEngine) -> npt.NDArray[np.int64]:
-    """Tokens that an engine reads of each text, ``(texts,)``."""
+    """Number of tokens that an engine reads of each text, ``(texts,)``."""
     _, offsets, counts = encode_windows(texts, engine.tokenizer, engine.max_length, engine.windows)
     lengths: npt.NDArray[np.int64] = np.diff(offsets)
     return lengths if counts is None else np.add.reduceat(lengths, first_windows(counts))
@@ -544,7 +544,7 @@ def _tokens_read(texts: Sequence[str], engine: TransformerEngine) -> npt.NDArray
 def _wanted_agreement(
     engine: Engine, decision: LabelDecision, options: ExportOptions, reporter: Reporter
 ) -> float | None:
-    """The agreement to calibrate the exits to; none if the model has no exits, or its texts take all recurrences."""
+    """The agreement to calibrate exits to; none if the model has no exits, or cannot use them."""
     if not isinstance(engine, TransformerEngine):
         return None
     reason = "" if engine.windows == 1 else "read a text in one window"

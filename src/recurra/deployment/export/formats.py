@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from recurra.deployment.engines.trained import TransformerEngine
     from recurra.models.controls.linear import LinearModel
 
-# The name that transformers looks for.
+# File name that transformers expects.
 _SAFETENSORS_NAME = "model.safetensors"
-# What the ONNX graph is written for; a classifier of another kind is exported as safetensors.
+# Configuration values that the ONNX graph supports; other classifiers are exported as safetensors.
 _GRAPH_TAKES: dict[str, tuple[object, ...]] = {
     "norm": ("rms", "layer"),
     "attention_bias": (True,),
@@ -45,9 +45,9 @@ class StoredPrecision:
     """A precision of stored weights. Below these bounds an export is broken rather than rounded.
 
     Attributes:
-        least_agreement: Share of labels that must be those of the run's model.
-        logit_tolerance: How far a logit may lie from the run's, as a share of the largest; none if that says nothing.
-        most_lost_points: Points of accuracy that may be lost where labels are known; none if labels say enough.
+        least_agreement: Share of labels that must agree with those of the run's model.
+        logit_tolerance: Largest difference of a logit from the run's, as a share of the largest; none for no check.
+        most_lost_points: Points of accuracy that may be lost if true labels are known; none for no check.
     """
 
     name: str
@@ -57,7 +57,7 @@ class StoredPrecision:
     most_lost_points: float | None = None
 
 
-# FP32 may differ in the order of sums alone.
+# An FP32 export may only differ in the order of sums.
 FP32 = StoredPrecision("fp32", 32, least_agreement=0.999, logit_tolerance=1e-3)
 BF16 = StoredPrecision("bf16", 16, least_agreement=0.95)
 FP16 = StoredPrecision("fp16", 16, least_agreement=0.98)
@@ -65,10 +65,10 @@ INT8 = StoredPrecision("int8", 8, least_agreement=0.95, most_lost_points=0.5)
 
 
 class ExportFormat(ABC):
-    """A way to store a classifier of ours; `recurra.deployment.export.manifest.StoredModel` reads what was stored.
+    """A way to store our classifiers; `recurra.deployment.export.manifest.StoredModel` reads them.
 
     The tokenizer, the run's record, the card (``templates/README.md.j2``, which says how other programs read the
-    folder) and the manifest are written for every format alike.
+    folder) and the manifest are written in the same way for every format.
     """
 
     name: ClassVar[str]
@@ -82,17 +82,17 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
-        """Writes weights and configuration of a run's model, which the engine holds in FP32."""
+        """Writes weights and configuration of a run's model; the engine has it in FP32."""
 
     @abstractmethod
     def write_linear(self, model: LinearModel, folder: Path) -> None:
-        """Writes a linear model with all that it reads texts with, in FP32."""
+        """Writes a linear model in FP32, with everything it needs to read texts."""
 
     def check_model(self, config: object) -> None:  # noqa: B027 - safetensors takes every configuration
-        """Refuses a model that the format is not made for, by its `recurra.models.configuration.RecurraConfig`."""
+        """Refuses a model that the format cannot store, by its `recurra.models.configuration.RecurraConfig`."""
 
     def check_packages(self) -> None:
-        """Looks whether what `write` needs is installed, without importing it."""
+        """Checks, without importing them, that the packages that `write` needs are installed."""
         for package in self.packages:
             if importlib.util.find_spec(package) is None:
                 raise UnavailableError(
@@ -101,7 +101,7 @@ class ExportFormat(ABC):
 
 
 class SafetensorsFormat(ExportFormat):
-    """What transformers reads as it is; a linear model is read by us alone, without torch."""
+    """A folder that transformers reads; a linear model in it is only read by us, without torch."""
 
     name = "safetensors"
     precisions = (FP32, BF16, FP16)
@@ -129,12 +129,12 @@ def write_safetensors(model: PreTrainedModel, precision: str, folder: Path) -> N
                 f"weight '{name}' has values that {precision} cannot hold; nothing was written; export in {wider}"
             )
     stored.save_pretrained(folder)
-    # The library leaves the file readable by its owner alone.
+    # The library makes the file readable only for its owner.
     (folder / _SAFETENSORS_NAME).chmod(0o644)
 
 
 class OnnxFormat(ExportFormat):
-    """A graph in FP32 or int8, which ONNX Runtime computes without torch."""
+    """A graph in FP32 or int8 that ONNX Runtime computes without torch."""
 
     name = "onnx"
     precisions = (FP32, INT8)
@@ -171,7 +171,7 @@ class OnnxFormat(ExportFormat):
 
 
 class WebFormat(OnnxFormat):
-    """A graph with a page that computes it in the browser and sends nothing, for any static host."""
+    """A graph and a page for any static host; the browser computes the graph, and no text is sent."""
 
     name = "web"
     takes_linear = False
@@ -194,7 +194,7 @@ def _is_foreign(config: object) -> bool:
 
 
 def _drop_exit_defaults(path: Path) -> None:
-    """Makes the bounds of exits inputs without defaults: ONNX Runtime in a browser takes no input that has one."""
+    """Removes the default bounds of exits: ONNX Runtime in a browser supports no inputs with defaults."""
     import onnx
 
     model = onnx.load(path)
@@ -217,12 +217,12 @@ def find_format(name: str) -> ExportFormat:
 
 def find_precision(name: str, precision: str) -> StoredPrecision:
     """Returns a precision of a format."""
-    own = {item.name: item for item in find_format(name).precisions}
-    if precision not in own:
+    precisions = {item.name: item for item in find_format(name).precisions}
+    if precision not in precisions:
         others = [other.name for other in FORMATS.values() if precision in {item.name for item in other.precisions}]
         hint = f"; {precision} is written as {' or '.join(others)}" if others else ""
-        raise ConfigurationError(f"{unknown(f'precision of {name} exports', precision, own)}{hint}")
-    return own[precision]
+        raise ConfigurationError(f"{unknown(f'precision of {name} exports', precision, precisions)}{hint}")
+    return precisions[precision]
 
 
 def list_precisions() -> str:
@@ -233,11 +233,11 @@ def list_precisions() -> str:
 
 
 def storage_order(name: str, precision: str) -> tuple[int, str, int, str]:
-    """Sorts exports as a reader asks for them: formats in their order, in each the wider precision first.
+    """Sort key of exports: formats in the order of `FORMATS`, and in each the wider precision first.
 
-    What is not known here, because another version wrote it, comes last.
+    Formats and precisions that are unknown here, because another version wrote them, come last.
     """
-    known = FORMATS.get(name)
-    position = len(FORMATS) if known is None else list(FORMATS).index(name)
-    bits = {item.name: item.bits for item in known.precisions} if known else {}
+    export_format = FORMATS.get(name)
+    position = len(FORMATS) if export_format is None else list(FORMATS).index(name)
+    bits = {item.name: item.bits for item in export_format.precisions} if export_format else {}
     return position, name, -bits.get(precision, 0), precision

@@ -1,4 +1,4 @@
-"""``export.json``: what an export folder is, where it comes from, and the hash of everything in it."""
+"""``export.json``: what an export folder holds, where it comes from, and the hashes of all its files."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from recurra.models.exits.rules import ExitRule, read_rule
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to make of a run; see ``recurra export``.
+    """Options of an export; see ``recurra export``.
 
     Attributes:
         rows_file: File of texts to check on; none takes the run's validation split, or the demo corpus.
-        vocabulary: Pieces that the tokenizer keeps at most; 0 keeps all that the training rows use, and none all there
-            are. Single characters always stay.
-        abstain_below: Of each label, the probability below which a text that would get it gets none.
-        agreement: Share of rows that keep their label when texts leave at exits; none means 0.99.
-        confidence: Probability with which that holds for texts like these rows; none promises nothing beyond them.
+        vocabulary: Most pieces that the tokenizer keeps; 0 keeps all that the training rows use, and none keeps all
+            pieces. Single characters always stay.
+        abstain_below: For each label, the probability below which a text gets no label instead of it.
+        agreement: Share of rows that keep their label with early exits; none means 0.99.
+        confidence: Probability that this holds for texts like these rows; none promises nothing beyond them.
     """
 
     format: str = "safetensors"
@@ -59,7 +59,7 @@ class ExportOptions:
 
 
 class VocabularyRecord(HashedSettings):
-    """What a smaller vocabulary costs, held against the run's model on the rows of the check, both in FP32."""
+    """Cost of a smaller vocabulary, compared with the run's model on the rows of the check, both in FP32."""
 
     pieces: int
     of: int
@@ -80,9 +80,9 @@ class VocabularyRecord(HashedSettings):
 
 
 class CheckRecord(HashedSettings):
-    """The export held against the run's model on real rows, when it was made.
+    """Comparison of an export with the run's model on real rows, when the export was made.
 
-    ``only_reference`` are rows that only the run's model gets right; none in exports from before it was counted.
+    ``only_reference`` counts rows that only the run's model gets right; none in older exports without this count.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"reference_accuracy", "accuracy"})
@@ -101,14 +101,14 @@ class CheckRecord(HashedSettings):
 
     @property
     def lost_points(self) -> float | None:
-        """Points of accuracy that the export loses, where labels are known; negative if it gains."""
+        """Points of accuracy that the export loses, if true labels are known; negative if it gains."""
         if self.accuracy is None or self.reference_accuracy is None:
             return None
         return round(100 * (self.reference_accuracy - self.accuracy), 6)
 
     @property
     def lost_points_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of `lost_points`, of paired rows with half a row added to each of four cells.
+        """The 95 % interval of `lost_points`, for paired rows with half a row added to each of four cells.
 
         Agresti and Min (2005), "Simple improved confidence intervals for comparing matched proportions".
         """
@@ -119,7 +119,7 @@ class CheckRecord(HashedSettings):
         return 100 * (lost - half) / rows, 100 * (lost + half) / rows
 
     def describe_loss(self) -> str:
-        """What the export loses, as the rest of a sentence; empty where that is not known."""
+        """The loss of the export as the end of a sentence; empty if it is not known."""
         if (lost := self.lost_points) is None or (interval := self.lost_points_interval) is None:
             return ""
         verb, sign = ("gains", -1) if lost < 0 else ("loses", 1)
@@ -134,11 +134,11 @@ class CalibrationRecord(HashedSettings):
     """How the threshold of an export's exits was chosen: on real rows, by the exported model itself.
 
     Attributes:
-        asked: Share of rows that was to keep the label of the export without exits.
-        rows: How many; 0 if there were none to choose on.
-        rule: The rule as `recurra.models.exits` writes it; none if no threshold keeps what was asked.
-        agreement: Share of rows that kept their label, with rows leaving as they do in use.
-        taken: Rows by the recurrences that they took.
+        asked: Requested share of rows that keep the label of the export without exits.
+        rows: Number of rows; 0 if there were none to choose on.
+        rule: The rule as `recurra.models.exits` writes it; none if no threshold reaches the requested share.
+        agreement: Share of rows that kept their label, measured with early exits as in use.
+        taken: Number of rows by the recurrences that they took.
         confidence: Probability, over the draw of such rows, that at least ``asked`` of texts like them keep their
             label; none if nothing was promised.
     """
@@ -198,12 +198,11 @@ RUN_RECORD_NAME = "run-record.json"
 
 
 class StoredModel(HashedSettings):
-    """A model as it lies in an export's folder, and how much of a text it reads.
+    """A model stored in an export's folder, and how much of a text it reads.
 
     Attributes:
-        max_length: Tokens after which a text is cut, or a window of it, special tokens included; a linear model reads
-            all of it.
-        windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
+        max_length: Most tokens of a text, or of each window, including special tokens; a linear model reads all.
+        windows: Most windows that a text is read in; their logits are averaged (`recurra.data.windows`).
     """
 
     format: str
@@ -226,7 +225,7 @@ class StoredModel(HashedSettings):
         return name
 
     def open(self, folder: Path, *, precision: str | None = None, threads: int = 0) -> Engine:
-        """Reads the model, to compute in ``precision`` or as suits what is stored; ``threads`` are ONNX Runtime's."""
+        """Reads the model; without ``precision`` it suits the stored weights; ``threads`` are for ONNX Runtime."""
         if find_format(self.format).needs_torch:
             return load_engine(folder, precision=precision, max_length=self.max_length, windows=self.windows)
         from recurra.deployment.onnx.engine import OnnxEngine, OnnxLinearEngine
@@ -244,11 +243,11 @@ class StoredModel(HashedSettings):
 
 
 class ExportManifest(StoredModel, Sealed):
-    """What an export folder is.
+    """Description of an export folder.
 
     Attributes:
-        decision: How logits become labels; none takes the most probable label, by their softmax.
-        vocabulary: What a smaller vocabulary cost in FP32; none if it has the run's. The check counts it since 0.3.0.
+        decision: How logits become labels; none takes the most probable label by their softmax.
+        vocabulary: Cost of a smaller vocabulary in FP32; none for the run's. Since 0.3.0 the check includes it.
     """
 
     schema_version: Literal[1] = 1
@@ -267,22 +266,22 @@ class ExportManifest(StoredModel, Sealed):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files that it lists."""
+        """Total bytes of all listed files."""
         return sum(entry.size_bytes for entry in self.files.values())
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of the files that hold the weights."""
+        """Total bytes of the files with weights."""
         return sum(self.files[name].size_bytes for name in find_format(self.format).weight_files if name in self.files)
 
 
 def is_export(folder: Path | str) -> bool:
-    """Whether a folder calls itself an export."""
+    """Whether a folder has the manifest of an export."""
     return (Path(folder) / MANIFEST_NAME).is_file()
 
 
 def needs_torch(folder: Path | str) -> bool:
-    """Whether reading a run or an export takes torch and transformers; that of a linear model never does."""
+    """Whether reading a run or an export needs torch and transformers; linear models never do."""
     if not is_export(folder):
         return not holds_linear_model(Path(folder) / MODEL_NAME)
     manifest = read_manifest(folder)
@@ -290,7 +289,7 @@ def needs_torch(folder: Path | str) -> bool:
 
 
 def refuse_precision(model: Path, precision: str | None) -> None:
-    """Refuses a precision that a run or an export is not computed in, as far as its files tell."""
+    """Refuses a precision that a run or an export cannot be computed in, as far as its files tell."""
     if precision is None:
         return
     manifest = read_manifest(model) if is_export(model) else None
@@ -309,7 +308,7 @@ def write_manifest(folder: Path, manifest: ExportManifest) -> ExportManifest:
 
 
 def read_manifest(folder: Path | str) -> ExportManifest:
-    """Reads ``export.json`` and looks at no other file."""
+    """Reads ``export.json`` without checking other files."""
     path = Path(folder) / MANIFEST_NAME
     if not path.is_file():
         raise CheckpointError(f"'{folder}' is not an export: no {MANIFEST_NAME}; give a folder of 'recurra export'")
@@ -323,7 +322,7 @@ def read_manifest(folder: Path | str) -> ExportManifest:
 
 
 def read_export(folder: Path | str) -> ExportManifest:
-    """Reads an export's manifest and holds every file against its hash.
+    """Reads an export's manifest and checks every file against its hash.
 
     Raises:
         CheckpointError: If a file is missing, truncated or changed, or the folder holds a pickle.
@@ -340,13 +339,13 @@ def read_export(folder: Path | str) -> ExportManifest:
 
 
 def verify_files(folder: Path, manifest: ExportManifest, names: Iterable[str]) -> None:
-    """Holds some files of an export against what its manifest says of them."""
+    """Checks some files of an export against its manifest."""
     for name in names:
         verify_file(folder / name, manifest.files.get(name), of="export", cure="copy it or export the run again")
 
 
 def read_run(folder: Path) -> LabelRunRecord:
-    """Reads the record of a finished run; raises `CheckpointError` if it is none of ours."""
+    """Reads the record of a finished run; raises `CheckpointError` if it is not one of ours."""
     if is_export(folder):
         raise CheckpointError(
             f"'{folder}' is an export, not a run; give the run that it was made from, or read it with "

@@ -1,4 +1,4 @@
-"""Files of predictions: CSV, TSV, JSONL, Parquet, written row by row and put in their place when whole."""
+"""Files of predictions: CSV, TSV, JSONL, Parquet, written row by row and moved into place when complete."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from recurra.deployment.engines.computation import Computation
 from recurra.deployment.explanation import Explanation, explain
 
 _DIGITS = 6
-# What a column of ours is called beside one of the user's with the same name.
+# Suffix of a column of ours where the input has a column of the same name.
 PREDICTED = "_predicted"
 PROBABILITIES = "probabilities"
 ABSTAINED = "abstained"
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
-# What makes a cell a formula in the common spreadsheets.
+# First characters that make a cell a formula in common spreadsheets.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, eq=False)
 class PredictedRows:
-    """Some rows with what was predicted for them, in the order of the input.
+    """Some rows with their predictions, in the order of the input.
 
     Attributes:
         probabilities: Shape ``(rows, labels)``.
-        input_columns: Values of the columns of the input that are written too, one list a column.
+        input_columns: Values of the input's columns that are written too, one list for each column.
     """
 
     texts: Sequence[str]
@@ -58,7 +58,7 @@ class PredictedRows:
     explanations: Sequence[Explanation] | None = None
 
     def label_texts(self, decision: LabelDecision) -> list[str | None]:
-        """The labels of each row as one text; none of a row that gets none."""
+        """The labels of each row as one text; none for a row without a label because the decision abstains."""
         labels: list[str | None] = list(decision.texts(self.probabilities))
         abstained = decision.abstained(self.probabilities)
         if abstained is None:
@@ -70,7 +70,7 @@ class PredictedRows:
 
 
 class PredictionWriter(Protocol):
-    """Takes predictions chunk by chunk."""
+    """Writes predictions chunk by chunk."""
 
     def write(self, rows: PredictedRows) -> None:
         """Writes some rows."""
@@ -81,13 +81,13 @@ class Layout:
     """The columns of predictions.
 
     ``text``, ``label`` (the most probable), ``probability`` (of that label), and ``probability_NAME`` for each class.
-    Of a multi-label model ``label`` has all labels, and ``probability`` is absent. ``abstained`` stands behind
-    ``probability`` where rows may get no label, then ``words`` where labels are explained, of a multi-label model
-    ``words_by_label``.
+    For a multi-label model ``label`` has all labels, and ``probability`` is absent. ``abstained`` follows
+    ``probability`` if rows may get no label, and then ``words`` (``words_by_label`` for a multi-label model) if labels
+    are explained.
 
-    Columns of the input that are written too come first and as they are, the text's own among them in place of
-    ``text``; a column of ours with the name of one of them has `PREDICTED` behind its name.
-    ``row_columns`` are all but the probabilities of the classes.
+    Columns of the input that are written too come first and unchanged, with the input's text column in place of
+    ``text``. A column of ours with the name of an input column gets the suffix `PREDICTED`. ``row_columns`` are all
+    columns but the probabilities of the classes.
     """
 
     def __init__(self, decision: LabelDecision, *, input_columns: Sequence[str] = (), explains: bool = False) -> None:
@@ -96,14 +96,14 @@ class Layout:
         self.explains = explains
         self._decision = decision
         self.words = "words" if decision.exclusive else "words_by_label"
-        own = {
+        optional_columns = {
             "text": not input_columns,
             "label": True,
             "probability": decision.exclusive,
             ABSTAINED: decision.abstains,
             self.words: explains,
         }
-        names = [name for name, is_written in own.items() if is_written]
+        names = [name for name, is_written in optional_columns.items() if is_written]
         classes = [f"probability_{label}" for label in self.label_names]
         for name in (*names, *classes, PROBABILITIES):
             if name in self.input_columns and f"{name}{PREDICTED}" in self.input_columns:
@@ -114,33 +114,33 @@ class Layout:
         self.row_columns = [*self.input_columns, *map(self.name, names)]
         self.columns = [*self.row_columns, *map(self.name, classes)]
 
-    def name(self, own: str) -> str:
-        """What a column of ours is called beside those of the input."""
-        return f"{own}{PREDICTED}" if own in self.input_columns else own
+    def name(self, column: str) -> str:
+        """The name of a column of ours beside those of the input."""
+        return f"{column}{PREDICTED}" if column in self.input_columns else column
 
     def values(self, rows: PredictedRows) -> list[list[Any]]:
         """The values of each column, in the order of `columns`."""
         probabilities = np.round(rows.probabilities, _DIGITS)
-        front: list[list[Any]] = list(map(list, rows.input_columns)) if self.input_columns else [list(rows.texts)]
-        front.append(rows.label_texts(self._decision))
+        columns: list[list[Any]] = list(map(list, rows.input_columns)) if self.input_columns else [list(rows.texts)]
+        columns.append(rows.label_texts(self._decision))
         if self._decision.exclusive:
             best = self._decision.decide(rows.probabilities)
-            front.append(probabilities[np.arange(len(rows)), best].tolist())
+            columns.append(probabilities[np.arange(len(rows)), best].tolist())
         abstained = self._decision.abstained(rows.probabilities)
         if abstained is not None:
-            front.append(abstained.tolist())
+            columns.append(abstained.tolist())
         if self.explains:
-            front.append([None] * len(rows) if rows.explanations is None else list(rows.explanations))
-        return [*front, *probabilities.T.tolist()]
+            columns.append([None] * len(rows) if rows.explanations is None else list(rows.explanations))
+        return [*columns, *probabilities.T.tolist()]
 
 
 class TableWriter:
-    """Writes CSV or TSV with a header; with ``escape_formulas`` what a spreadsheet would run has an apostrophe."""
+    """Writes CSV or TSV with a header; ``escape_formulas`` puts an apostrophe before what a spreadsheet would run."""
 
     def __init__(self, stream: TextIO, layout: Layout, delimiter: str, *, escape_formulas: bool = False) -> None:
         self._layout = layout
         self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
-        # The module quotes what holds its own line end; a carriage return ends a line for other readers.
+        # The csv module only quotes cells with its own line end, but for other readers a carriage return ends a line.
         self._quoting = csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
         self._escape = escape_formulas
         self._writer.writerow(map(self._cell, layout.columns))
@@ -149,19 +149,19 @@ class TableWriter:
         """Writes some rows."""
         for values in zip(*self._layout.values(rows), strict=True):
             cells = [self._cell(value) for value in values]
-            returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
-            (self._quoting if returns else self._writer).writerow(cells)
+            has_return = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+            (self._quoting if has_return else self._writer).writerow(cells)
 
     def _cell(self, value: Any) -> Any:
-        """Words, numbers and nothing as they are, the rest as text; a formula behind an apostrophe if asked for."""
+        """Strings, numbers and None as they are, other values as text; a formula after an apostrophe if asked for."""
         if isinstance(value, bool) or not (value is None or isinstance(value, str | int | float)):
             value = as_text(value)
-        formula = self._escape and isinstance(value, str) and value.startswith(_FORMULA_STARTS)
-        return f"'{value}" if formula else value
+        is_formula = self._escape and isinstance(value, str) and value.startswith(_FORMULA_STARTS)
+        return f"'{value}" if is_formula else value
 
 
 def as_text(value: Any) -> str:
-    """A value of the input as text: words as they are, JSON values as JSON, the rest as Python writes it."""
+    """A value of the input as text: strings as they are, JSON values as JSON, others as Python writes them."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | float | list | dict):
@@ -170,12 +170,12 @@ def as_text(value: Any) -> str:
 
 
 def _as_json(value: Any) -> Any:
-    """What json cannot write, as it can."""
+    """Converts a value that the json module cannot write."""
     return value.plain() if isinstance(value, Explanation) else as_text(value)
 
 
 def _finite(value: Any) -> Any:
-    """The value with null for each number that JSON does not have."""
+    """The value with None for each number that JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -184,9 +184,9 @@ def _finite(value: Any) -> Any:
 
 
 class JsonLinesWriter:
-    """Writes one JSON object a line; the probabilities of the classes are an object of their own.
+    """Writes one JSON object per line, in which the probabilities of the classes are an object.
 
-    ``between`` stands before the line feed between two rows: a comma inside a JSON array.
+    ``between`` is written before the line feed between two rows, such as a comma inside a JSON array.
     """
 
     def __init__(self, stream: TextIO, layout: Layout, *, between: str = "") -> None:
@@ -196,7 +196,7 @@ class JsonLinesWriter:
         self._started = False
 
     def write(self, rows: PredictedRows) -> None:
-        """Writes some rows; what is no number in JSON is null."""
+        """Writes some rows; numbers that JSON lacks are null."""
         names = self._layout.row_columns
         for values in zip(*self._layout.values(rows), strict=True):
             row = {name: _finite(value) for name, value in zip(names, values, strict=False)}
@@ -213,7 +213,7 @@ class JsonLinesWriter:
 class LineWriter:
     """Writes a line for each row, for a person or a pipe: label, its probability, text, separated by tabs.
 
-    Where labels are explained, the words stand at the end.
+    If labels are explained, their words come last.
     """
 
     def __init__(self, stream: TextIO, decision: LabelDecision) -> None:
@@ -221,22 +221,22 @@ class LineWriter:
         self._decision = decision
 
     def write(self, rows: PredictedRows) -> None:
-        """Writes some rows; white space inside a text becomes single spaces, so that a row stays one line."""
+        """Writes some rows; white space in a text becomes single spaces, so that each row is one line."""
         decision = self._decision
-        decided = decision.decide(rows.probabilities)
-        explained = [""] * len(rows) if rows.explanations is None else [f"\t{words}" for words in rows.explanations]
-        for text, label, number, row, words in zip(
-            rows.texts, rows.label_texts(decision), decided, rows.probabilities, explained, strict=True
+        label_indices = decision.decide(rows.probabilities)
+        word_texts = [""] * len(rows) if rows.explanations is None else [f"\t{words}" for words in rows.explanations]
+        for text, label, label_index, row_probabilities, words in zip(
+            rows.texts, rows.label_texts(decision), label_indices, rows.probabilities, word_texts, strict=True
         ):
-            chosen = ";".join(f"{probability:.4f}" for probability in np.atleast_1d(row[number]))
-            self._stream.write(f"{label or ''}\t{chosen}\t{' '.join(text.split())}{words}\n")
+            shown = ";".join(f"{probability:.4f}" for probability in np.atleast_1d(row_probabilities[label_index]))
+            self._stream.write(f"{label or ''}\t{shown}\t{' '.join(text.split())}{words}\n")
 
 
 @contextlib.contextmanager
 def line_writer(
     stream: TextIO, decision: LabelDecision, computation: Computation, explains: bool = False, *, as_json: bool
 ) -> Iterator[PredictionWriter]:
-    """Writes lines, or one JSON document, with how predictions were computed and a list of them, row by row."""
+    """Writes lines, or row by row one JSON document with the computation and the list of predictions."""
     if not as_json:
         yield LineWriter(stream, decision)
         return
@@ -246,9 +246,9 @@ def line_writer(
 
 
 class ParquetWriter:
-    """Writes Parquet, a row group for each chunk.
+    """Writes Parquet, with a row group for each chunk.
 
-    Columns of the input that are written too have their types if it is Parquet, and are text otherwise.
+    Columns of the input that are written too keep their types if the input is Parquet, and are text otherwise.
     """
 
     def __init__(self, path: Path, layout: Layout, source: Path | None = None) -> None:
@@ -256,14 +256,14 @@ class ParquetWriter:
         import pyarrow.parquet as pq
 
         self._pyarrow, self._layout = pa, layout
-        typed = source is not None and source.suffix.lower() == ".parquet"
-        schema = pq.read_schema(source) if typed else None
-        kinds = {layout.name(name): pa.string() for name in ("text", "label", layout.words)}
-        kinds[layout.name("abstained")] = pa.bool_()
-        own = [(name, kinds.get(name, pa.float64())) for name in layout.columns[len(layout.input_columns) :]]
-        others = [(name, pa.string() if schema is None else schema.field(name).type) for name in layout.input_columns]
-        self._schema = pa.schema([*others, *own])
-        self._text_columns = [] if typed else list(range(len(others)))
+        from_parquet = source is not None and source.suffix.lower() == ".parquet"
+        schema = pq.read_schema(source) if from_parquet else None
+        types = {layout.name(name): pa.string() for name in ("text", "label", layout.words)}
+        types[layout.name("abstained")] = pa.bool_()
+        own_fields = [(name, types.get(name, pa.float64())) for name in layout.columns[len(layout.input_columns) :]]
+        fields = [(name, pa.string() if schema is None else schema.field(name).type) for name in layout.input_columns]
+        self._schema = pa.schema([*fields, *own_fields])
+        self._text_columns = [] if from_parquet else list(range(len(fields)))
         if layout.explains:
             self._text_columns.append(layout.columns.index(layout.name(layout.words)))
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
@@ -283,9 +283,9 @@ class ParquetWriter:
 
 @dataclass
 class PredictionCounts:
-    """What went through a stream, and how many rows got each label.
+    """Counts of predicted rows, and of rows with each label.
 
-    Empty texts are predicted like any other; ``abstained`` rows got no label, none if every row was to get one.
+    Empty texts are predicted like any other. ``abstained`` rows got no label; it is none if every row gets one.
     """
 
     rows: int = 0
@@ -301,7 +301,7 @@ class PredictionCounts:
 
 @dataclass(frozen=True)
 class InputColumns:
-    """Columns, of a file if ``source`` names one, that stand beside what is predicted for its rows."""
+    """Columns of the input, from the file ``source`` if there is one, that are written beside the predictions."""
 
     names: Sequence[str]
     source: Path | None = None
@@ -309,7 +309,7 @@ class InputColumns:
 
     @classmethod
     def of(cls, source: str | None, text_column: str, encoding: str | None = None) -> InputColumns | None:
-        """Those of a file with columns; none of texts, plain lines and standard input."""
+        """The columns of a file; none for texts, plain lines and standard input."""
         if source is None or source == STANDARD_INPUT or (format_of(source) == ".txt" and not is_fasttext(source)):
             return None
         table = TableFile(source, text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
@@ -329,15 +329,15 @@ def write_stream(
     advance: Callable[[int], None] | None = None,
     explain_words: int | None = None,
 ) -> PredictionCounts:
-    """Predicts raw texts chunk by chunk and writes them in their order, with so many words of each explained label."""
+    """Predicts raw texts chunk by chunk and writes them in order, with at most ``explain_words`` words a label."""
     decision = classifier.decision
     counts = PredictionCounts(abstained=0 if decision.abstains else None)
     for chunk in chunks:
         probabilities = classifier.predict_proba(chunk.texts)
         explanations = None
         if explain_words is not None:
-            whole = explain(classifier.predict_proba, chunk.texts, probabilities, decision, classifier.most_read)
-            explanations = [explanation.strongest(explain_words) for explanation in whole]
+            effects = explain(classifier.predict_proba, chunk.texts, probabilities, decision, classifier.most_read)
+            explanations = [explanation.strongest(explain_words) for explanation in effects]
         writer.write(PredictedRows(chunk.texts, probabilities, chunk.columns, explanations))
         counts.rows += len(chunk.texts)
         counts.empty += sum(not text.strip() for text in chunk.texts)
@@ -359,7 +359,7 @@ def source_chunks(
     *,
     encoding: str | None = None,
 ) -> Iterator[TextRows]:
-    """Yields the texts to predict in chunks: those of a list, or of a file, with others of its columns."""
+    """Yields the texts to predict in chunks: those of a list, or of a file together with other columns."""
     if texts and source is not None:
         raise ConfigurationError(f"{len(texts)} texts and the file '{source}' are given; give one of the two")
     if source is None:
@@ -370,7 +370,7 @@ def source_chunks(
 
 
 def check_output(path: Path, source: Path | str | None = None) -> None:
-    """Refuses a file that cannot be meant, before any work is done."""
+    """Refuses an unsuitable output file before any work is done."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(
             f"'{path}' has the unknown extension '{path.suffix}'{did_you_mean(path.suffix, SUFFIXES)}; "
@@ -393,7 +393,7 @@ def open_writer(
     columns: InputColumns | None = None,
     explains: bool = False,
 ) -> Iterator[PredictionWriter]:
-    """Opens a file of predictions by its extension; it takes its place when all is written, or not at all."""
+    """Opens a file of predictions by its extension; the file only appears when everything is written."""
     check_output(path)
     columns = columns or InputColumns(())
     layout = Layout(decision, input_columns=columns.names, explains=explains)

@@ -1,4 +1,4 @@
-"""Predicting the files of a folder, here or on a Ray cluster: what has a file of predictions already is passed over."""
+"""Predicting the files of a folder, here or on a Ray cluster; files that already have predictions are skipped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PART_FORMATS = ("parquet", "jsonl", "csv", "tsv")
 
 @dataclass(frozen=True)
 class FolderJob:
-    """The files of the folder ``source``, to be predicted by a run or an export into files of the folder ``output``."""
+    """Predicts the files of the folder ``source`` by a run or an export into files of the folder ``output``."""
 
     model: Path
     source: Path
@@ -42,18 +42,18 @@ class FolderJob:
     escape_formulas: bool = False
 
     def output_of(self, name: str) -> Path:
-        """Where the predictions of an input file lie, from its path below the input folder."""
+        """The file of predictions for an input file, given by its path relative to the input folder."""
         return self.output / f"{name}.{self.part_format}"
 
     def is_done(self, name: str) -> bool:
-        """Whether its predictions are there, and no older than the file."""
+        """Whether the predictions exist and are not older than the input file."""
         try:
             return self.output_of(name).stat().st_mtime_ns >= (self.source / name).stat().st_mtime_ns
         except OSError:
             return False
 
     def names(self) -> list[str]:
-        """The input files, sorted; what begins with a dot or an underscore is no input."""
+        """The input files, sorted, without names that begin with a dot or an underscore."""
         source, output = self.source.resolve(), self.output.resolve()
         if output.is_relative_to(source) or source.is_relative_to(output):
             raise StorageError(
@@ -73,42 +73,42 @@ class FolderJob:
         return sorted(names)
 
     def check(self, *, begin: bool = False) -> None:
-        """Refuses an output folder with predictions of something else; with ``begin`` an empty one is begun."""
+        """Refuses an output folder with predictions of another job; ``begin`` marks an empty one as this job's."""
         if self.part_format not in PART_FORMATS:
             raise ConfigurationError(unknown("format of parts", self.part_format, PART_FORMATS))
         if self.part_format == "parquet":
             check_pyarrow("or give --part-format jsonl, csv or tsv")
-        run, model_hash = _identify(self.model)
+        run_id, model_hash = _identify(self.model)
         refuse_precision(self.model, self.precision)
-        wanted: dict[str, Any] = {"model_hash": model_hash, "model": run, "precision": self.precision}
-        wanted |= {"text_column": self.text_column, "part_format": self.part_format}
-        # Folders of earlier versions lack this key. Files that failed in one encoding may be read in another.
-        wanted["escape_formulas"] = True if self.escape_formulas else None
+        settings: dict[str, Any] = {"model_hash": model_hash, "model": run_id, "precision": self.precision}
+        settings |= {"text_column": self.text_column, "part_format": self.part_format}
+        # Folders of earlier versions lack this key. The encoding may differ: files that failed in one may need another.
+        settings["escape_formulas"] = True if self.escape_formulas else None
         path = self.output / SIDECAR_NAME
         if begin and not path.exists():
             if self.output.is_dir() and any(not entry.name.startswith(".") for entry in self.output.iterdir()):
                 raise StorageError(f"'{self.output}' is not empty and has no {SIDECAR_NAME}; choose another --output")
-            write_json(path, wanted)
+            write_json(path, settings)
         try:
-            before = dict(read_json(path))
+            stored = dict(read_json(path))
         except (OSError, ValueError, TypeError) as error:
             raise StorageError(f"'{path}' cannot be read; choose another --output") from error
-        for key, value in wanted.items():
-            if (other := before.get(key)) == value:
+        for key, value in settings.items():
+            if (old_value := stored.get(key)) == value:
                 continue
             if key in ("model_hash", "model"):
                 raise ConfigurationError(
-                    f"'{self.output}' holds predictions of another model (of the run {before.get('model')!r}); choose "
+                    f"'{self.output}' holds predictions of another model (of the run {stored.get('model')!r}); choose "
                     "another --output"
                 )
-            was, is_now = ("given" if one is True else one or "left out" for one in (other, value))
+            old, new = ("given" if setting is True else setting or "left out" for setting in (old_value, value))
             raise ConfigurationError(
-                f"'{self.output}' was begun with --{key.replace('_', '-')} {was}, not {is_now}; give the same, or "
+                f"'{self.output}' was begun with --{key.replace('_', '-')} {old}, not {new}; give the same, or "
                 "choose another --output"
             )
 
     def load(self, threads: int = 0) -> Classifier:
-        """Reads the model; ``threads`` of 0 takes what the process has."""
+        """Reads the model; 0 ``threads`` keep the process's setting."""
         if needs_torch(self.model):
             from recurra.models.quiet import quieten_libraries
 
@@ -119,13 +119,13 @@ class FolderJob:
         """Predicts one file; returns counts of its rows, or its ``failure``, as JSON values."""
         source = self.source / name
         try:
-            before = source.stat()
+            stat_before = source.stat()
             output, escape = self.output_of(name), self.escape_formulas
             with open_writer(output, classifier.decision, escape_formulas=escape) as writer:
                 chunks = stream_rows(source, self.text_column, (), encoding=self.encoding)
                 counts = write_stream(classifier, chunks, writer)
-                after = source.stat()
-                if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                stat_after = source.stat()
+                if (stat_after.st_size, stat_after.st_mtime_ns) != (stat_before.st_size, stat_before.st_mtime_ns):
                     raise DataError("the file was changed while it was read; try again when no program writes to it")
         except RecurraError as error:
             return {"failure": one_line(f"{name}: {error}")}
@@ -136,7 +136,7 @@ class FolderJob:
 
 @dataclass
 class FolderResult(PredictionCounts):
-    """What became of the files; rows are counted of those made now, not of those skipped."""
+    """The results for all files; rows are counted for the files predicted now, not for those skipped."""
 
     skipped: list[str] = field(default_factory=list)
     made: int = 0
@@ -161,30 +161,30 @@ class FolderResult(PredictionCounts):
 
 
 Outcomes = Iterator[tuple[str, dict[str, Any]]]
-"""Files and what became of each, as `FolderJob.predict` says it."""
+"""Names of files, each with the result of `FolderJob.predict`."""
 
 
 def predict_folder(
     job: FolderJob, reporter: Reporter, compute: Callable[[FolderJob, list[str]], Outcomes] | None = None
 ) -> FolderResult:
-    """Predicts the files of a folder into a folder, each into a file of its own.
+    """Predicts the files of a folder into another folder, each into its own file.
 
-    Several processes may work at one folder: what two of them predict at the same time is written twice, whole. Without
-    ``compute``, such as `predict_on_ray`, files are predicted one after the other in this process.
+    Several processes may work on one folder; a file that two predict at the same time is written twice, each time
+    completely. Without ``compute``, such as `predict_on_ray`, files are predicted one after the other in this process.
     """
     names = job.names()
     if job.precision is not None and needs_torch(job.model):
         from recurra.models.inference import PRECISIONS, check_precision
 
-        # Whether devices elsewhere compute in it, they say themselves.
+        # Devices of a cluster check themselves whether they can compute in it.
         if compute is None or job.precision not in PRECISIONS:
             check_precision(job.precision)
     job.check(begin=True)
     pending = [name for name in names if not job.is_done(name)]
     result = FolderResult(skipped=sorted(set(names) - set(pending)))
     if result.skipped:
-        some = ", ".join(map(one_line, result.skipped[:5])) + (", ..." if len(result.skipped) > 5 else "")
-        reporter.say(f"skipped {len(result.skipped):,} files whose predictions are there: {some}")
+        shown_names = ", ".join(map(one_line, result.skipped[:5])) + (", ..." if len(result.skipped) > 5 else "")
+        reporter.say(f"skipped {len(result.skipped):,} files whose predictions are there: {shown_names}")
     with reporter.task("files", len(pending)) as task:
         for name, outcome in (compute or _here)(job, pending) if pending else ():
             result.add(outcome)
@@ -195,7 +195,7 @@ def predict_folder(
 
 def _here(job: FolderJob, names: list[str]) -> Outcomes:
     classifier = job.load()
-    # Another process may have begun the folder with another model meanwhile.
+    # Meanwhile another process may have started on the folder with another model.
     job.check()
     for name in names:
         yield name, job.predict(name, classifier)
@@ -203,18 +203,18 @@ def _here(job: FolderJob, names: list[str]) -> Outcomes:
 
 @functools.lru_cache(maxsize=1)
 def _loaded(job: FolderJob, threads: int) -> Classifier:
-    """The model of a process of the cluster, which predicts many files with it."""
+    """The model of a cluster process, cached because the process predicts many files."""
     job.check()
     return job.load(threads)
 
 
 def predict_on_node(job: FolderJob, name: str, threads: int) -> dict[str, Any]:
-    """Predicts one file on a node of the cluster; a node that cannot do so says why."""
+    """Predicts one file on a node of the cluster; returns as ``unable`` why a node cannot."""
     try:
         return job.predict(name, _loaded(job, threads))
     except RecurraError as error:
-        needs = "all nodes must see the same model, input and --output under the same path"
-        return {"unable": f"{needs}, and {platform.node()} does not: {one_line(str(error))}"}
+        requirement = "all nodes must see the same model, input and --output under the same path"
+        return {"unable": f"{requirement}, and {platform.node()} does not: {one_line(str(error))}"}
 
 
 def predict_on_ray(
@@ -227,20 +227,20 @@ def predict_on_ray(
     cpus: float = 1.0,
     retries: int = 3,
 ) -> Outcomes:
-    """Predicts files on the cluster that Ray is connected to, each as a task; one whose worker died is begun again.
+    """Predicts files on the cluster that Ray is connected to, one task each; a task whose worker died is repeated.
 
     Raises:
         StorageError: If a node sees other files than this machine.
         RunError: If Ray itself fails.
     """
     job = replace(job, model=job.model.resolve(), source=job.source.resolve(), output=job.output.resolve())
-    most = workers or max(1, int(ray.cluster_resources().get("CPU", 0) / cpus))
-    # Ray's own retries would wait for the very worker that died.
+    most_running = workers or max(1, int(ray.cluster_resources().get("CPU", 0) / cpus))
+    # Ray's own retries would wait for the worker that died.
     remote = ray.remote(predict_on_node).options(num_cpus=cpus, max_retries=0, name="recurra predict")
-    queue, running, lost = deque(names), dict[Any, str](), Counter[str]()
-    while queue or running:
-        while queue and len(running) < most:
-            name = queue.popleft()
+    waiting, running, losses = deque(names), dict[Any, str](), Counter[str]()
+    while waiting or running:
+        while waiting and len(running) < most_running:
+            name = waiting.popleft()
             running[remote.remote(job, name, max(1, int(cpus)))] = name
         (reference,), _ = ray.wait(list(running))
         name = running.pop(reference)
@@ -252,12 +252,12 @@ def predict_on_ray(
                 "again when the cluster works; see Ray's logs"
             ) from error
         except ray.exceptions.RayError:
-            lost[name] += 1
-            if lost[name] > retries:
+            losses[name] += 1
+            if losses[name] > retries:
                 outcome = {"failure": f"{one_line(name)}: the worker that was at it died each time; see Ray's logs"}
             else:
                 reporter.say(f"{one_line(name)} was lost with a worker that died; it is begun again")
-                queue.append(name)
+                waiting.append(name)
                 continue
         if "unable" in outcome:
             raise StorageError(outcome["unable"])
@@ -265,7 +265,7 @@ def predict_on_ray(
 
 
 def _identify(model: Path) -> tuple[str, str]:
-    """The run that a model is of, and a hash that no other model has."""
+    """The run of a model, and a hash that identifies the model."""
     if is_export(model):
         export = read_manifest(model)
         return export.run_id, export.content_hash
