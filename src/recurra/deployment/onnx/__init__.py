@@ -1,4 +1,4 @@
-"""The classifier as an ONNX graph: what it takes and gives. Imports neither onnx nor torch."""
+"""The classifier as an ONNX graph: names of its inputs and outputs. Imports neither onnx nor torch."""
 
 MODEL_NAME = "model.onnx"
 INPUT_IDS = "input_ids"
@@ -9,5 +9,5 @@ ENTROPIES = "exit_entropies"
 LOGITS = "logits"
 EXITED_AFTER = "exited_after"
 EXIT_LOGITS = "exit_logits"
-# What a static model takes, and one of n-grams.
+# Inputs of a static model, and of a model of n-grams.
 PIECES, WORDS, CHARACTERS = "pieces", "words", "characters"

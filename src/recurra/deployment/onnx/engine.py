@@ -37,8 +37,8 @@ from recurra.models.exits.rules import CONFIDENCE, ENTROPY, Bound, ExitRule
 
 CONFIGURATION_NAME = "config.json"
 _CURE = "export the run again"
-# No probability is so large: the head speaks, and nobody leaves.
-_NOBODY = 2.0
+# A bound above every probability: the exit's head is computed, but no text leaves there.
+_ABOVE_ALL_PROBABILITIES = 2.0
 
 
 class OnnxEngine(Engine):
@@ -60,17 +60,17 @@ class OnnxEngine(Engine):
         self.sessions = sessions = Sessions(folder / MODEL_NAME, precision, threads)
         exits, num_recurrences = _read_depth(folder)
         labels = int(sessions.session.get_outputs()[0].shape[1])
-        # Of a linear model whose scores are in the same graph, which then takes one text a call.
+        # Inputs of a linear model in the same graph, which then takes one text per call.
         self._units = [item.name for item in sessions.session.get_inputs() if item.name in (WORDS, CHARACTERS)]
         self.depth: Depth = Depth(exits, 1 if self._units else num_recurrences, labels, windows)
         self.tokenizer = read_tokenizer_file(folder / TOKENIZER_NAME, _CURE)
         self._encoding = threading.Lock()
-        # A web export has no default for what an exit asks, for ONNX Runtime in a browser knows none.
-        needed = {value.name for value in sessions.session.get_inputs()}
+        # Bounds of exits have no defaults in a web export, because ONNX Runtime in a browser supports none.
+        input_names = {value.name for value in sessions.session.get_inputs()}
         self._nobody_leaves = {
             name: np.full(len(exits), bound, dtype=np.float32)
             for name, bound in ((CONFIDENCES, np.inf), (ENTROPIES, -1.0))
-            if name in needed
+            if name in input_names
         }
         self.max_length, self.windows = max_length, windows
         self.pad_token_id = pad_token_id
@@ -81,7 +81,7 @@ class OnnxEngine(Engine):
 
     @property
     def reads_all(self) -> bool:
-        """Whether a linear model in the graph does."""
+        """Whether a linear model in the graph reads texts whole."""
         return bool(self._units)
 
     def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -95,7 +95,7 @@ class OnnxEngine(Engine):
         return result
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
-        """Computes cleaned texts, each no deeper than the rule lets it."""
+        """Computes cleaned texts with early exits by the rule."""
         self.depth.check_one_window()
         bounds = _bounds(rule, self.depth.exits)
         if not np.isfinite(bounds[CONFIDENCES]).any():
@@ -105,33 +105,33 @@ class OnnxEngine(Engine):
         return Early(logits, depths)
 
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
-        """Returns what the model says after each recurrence, ``(texts, labels)``, for cleaned texts.
+        """Returns the logits after each recurrence, ``(texts, labels)``, for cleaned texts.
 
-        Without exits the final head is applied early, and each recurrence is a run of its own from the start.
+        Without exits the final head is applied early, and the graph runs once for each number of recurrences.
         """
-        most, exits = self.depth.num_recurrences, self.depth.exits
+        num_recurrences, exits = self.depth.num_recurrences, self.depth.exits
         if exits:
-            everybody = {CONFIDENCES: np.full(len(exits), _NOBODY, dtype=np.float32)}
-            last, early = self._run(texts, batch_size, [LOGITS, EXIT_LOGITS], everybody)
-            return {number: early[:, index] for index, number in enumerate(exits)} | {most: last}
+            no_exits_taken = {CONFIDENCES: np.full(len(exits), _ABOVE_ALL_PROBABILITIES, dtype=np.float32)}
+            last, exit_logits = self._run(texts, batch_size, [LOGITS, EXIT_LOGITS], no_exits_taken)
+            return {number: exit_logits[:, index] for index, number in enumerate(exits)} | {num_recurrences: last}
         earlier = {
             number: self._run(texts, batch_size, [LOGITS], {RECURRENCES: np.array(number)})[0]
-            for number in range(1, most)
+            for number in range(1, num_recurrences)
         }
-        return earlier | {most: self.logits(texts, batch_size)}
+        return earlier | {num_recurrences: self.logits(texts, batch_size)}
 
     def _run(
         self, texts: Sequence[str], batch_size: int, outputs: Sequence[str], more: Mapping[str, Any] | None = None
     ) -> list[npt.NDArray[Any]]:
         """Outputs of the graph, in the order of the texts."""
-        # Where a text is cut is set for each call: two threads would take it from each other.
+        # The tokenizer's truncation is set for each call, so threads must not share it.
         with self._encoding:
             input_ids, offsets, counts = encode_windows(texts, self.tokenizer, self.max_length, self.windows)
         lengths, starts = np.diff(offsets), offsets[:-1]
 
         def compute(session: Any, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
-            ids, keep = padded_ids(input_ids, starts[rows], lengths[rows], self.pad_token_id)
-            feeds = {INPUT_IDS: ids, MASK: keep.astype(np.int64), **self._nobody_leaves, **(more or {})}
+            ids, real = padded_ids(input_ids, starts[rows], lengths[rows], self.pad_token_id)
+            feeds = {INPUT_IDS: ids, MASK: real.astype(np.int64), **self._nobody_leaves, **(more or {})}
             feeds |= {name: np.array(units_of(name, texts[rows[0]]), dtype=object) for name in self._units}
             return run_session(session, outputs, feeds)
 
@@ -148,7 +148,7 @@ class OnnxEngine(Engine):
 
 
 def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.float32]]:
-    """A rule as the graph takes it, see `recurra.deployment.onnx.model`."""
+    """A rule as inputs of the graph, see `recurra.deployment.onnx.model`."""
     confidences, entropies = [], []
     for number in exits:
         bound = rule.as_bound(number) if rule.asks(number) else Bound(CONFIDENCE, np.inf)
@@ -157,7 +157,7 @@ def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.fl
                 f"an ONNX export cannot stop texts by rule '{rule.name}': its graph compares the {CONFIDENCE} or the "
                 f"{ENTROPY} of a head with a bound and can do no more; take another rule, or an export in safetensors"
             )
-        confidences.append(bound.value if bound.measure == CONFIDENCE else _NOBODY)
+        confidences.append(bound.value if bound.measure == CONFIDENCE else _ABOVE_ALL_PROBABILITIES)
         entropies.append(bound.value if bound.measure == ENTROPY else -1.0)
     names = {CONFIDENCES: confidences, ENTROPIES: entropies}
     return {name: np.array(values, dtype=np.float32) for name, values in names.items()}
@@ -169,10 +169,10 @@ def _read_depth(folder: Path) -> tuple[tuple[int, ...], int]:
     try:
         config = dict(read_json(path))
         exits, most = config.get("exits") or [], config.get("num_recurrences", 1)
-        whole = [type(number) is int and number > 0 for number in (*exits, most)]
+        are_valid = [type(number) is int and number > 0 for number in (*exits, most)]
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"'{path}' is no configuration of ours; {_CURE}") from error
-    if not all(whole) or max(exits, default=0) > most:
+    if not all(are_valid) or max(exits, default=0) > most:
         raise CheckpointError(
             f"'{path}': 'exits' is {exits!r} and 'num_recurrences' {most!r}; whole numbers from 1 are needed; {_CURE}"
         )
@@ -180,10 +180,10 @@ def _read_depth(folder: Path) -> tuple[tuple[int, ...], int]:
 
 
 def units_of(unit: str, text: str) -> list[str]:
-    """What the n-grams of a cleaned text are runs of, in their order.
+    """The words or characters that the n-grams of a cleaned text consist of, in their order.
 
-    Words are runs of letters and digits. Characters are those of what blanks set apart, with a blank at either end, and
-    behind each an empty one, which stands in no n-gram.
+    Words are runs of letters and digits. For characters the text is split at blanks, each part has a blank at either
+    end, and is followed by an empty string, which is in no n-gram.
     """
     if unit == WORDS:
         return re.findall(r"\b\w+\b", text)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from recurra.core.environment import code_record
 
-# The first with attention, rotary embedding and RMSNorm as operators: see `docs/decisions/0010-onnx-by-hand.md`.
+# The first opset with attention, rotary embedding and RMSNorm: see `docs/decisions/0010-onnx-by-hand.md`.
 OPSET = 23
 IR_VERSION = 11
 
@@ -22,15 +22,15 @@ Kind: TypeAlias = onnx.TypeProto
 
 
 def tensor(element: int, *shape: int | str | None) -> Kind:
-    """What is known of a value before it is computed: runtimes other than ONNX Runtime need it in bodies of loops.
+    """Type and shape of a value, which runtimes other than ONNX Runtime need in bodies of loops.
 
-    A size that has a name is the same wherever the name stands, None is any.
+    A named size is the same everywhere the name occurs; None is any size.
     """
     return helper.make_tensor_type_proto(element, list(shape))
 
 
 class Graph:
-    """The nodes of a graph, or of the body of a loop in an ``outer`` one, whose values and weights it sees."""
+    """The nodes of a graph, or of a loop body in an ``outer`` graph, whose values and weights it can use."""
 
     def __init__(self, outer: Graph | None = None) -> None:
         self.outer = outer
@@ -49,7 +49,7 @@ class Graph:
         return names[0] if outputs == 1 else names
 
     def weight(self, name: str, values: Array) -> str:
-        """Makes a weight known by its name, once; it is stored in the main graph."""
+        """Stores a weight in the main graph, once for each name; returns the name."""
         if name not in self._top.weights:
             self._top.weights[name] = numpy_helper.from_array(np.asarray(values, order="C"), name)
         return name
@@ -63,7 +63,7 @@ class Graph:
         return self._top._scalars[key]
 
     def numbers(self, *values: int) -> str:
-        """A constant vector of whole numbers, as shapes, axes and slices take them."""
+        """A constant vector of whole numbers, for shapes, axes and slices."""
         return self.constant(values, np.int64)
 
     def number(self, value: float) -> str:
@@ -84,35 +84,35 @@ class Graph:
         iteration: str,
         goes_on: str = "",
     ) -> list[str]:
-        """Adds a loop of at most ``trips`` iterations; returns the names of what it carried, after it.
+        """Adds a loop of at most ``trips`` iterations; returns the names of the carried values after it.
 
-        ``goes_on`` is what the body computes to say whether another one follows; none means always.
+        ``goes_on`` names the body's truth value that says whether another iteration follows; empty means always.
         """
-        going = self.name("going")
+        condition = self.name("going")
         if not goes_on:
             goes_on = self.name("goes_on")
-            body.nodes.append(helper.make_node("Identity", [going], [goes_on]))
+            body.nodes.append(helper.make_node("Identity", [condition], [goes_on]))
         graph = helper.make_graph(
             body.nodes,
             "recurrence",
             [
                 helper.make_tensor_value_info(iteration, TensorProto.INT64, []),
-                helper.make_tensor_value_info(going, TensorProto.BOOL, []),
-                *(helper.make_value_info(part.inner, part.kind) for part in carried),
+                helper.make_tensor_value_info(condition, TensorProto.BOOL, []),
+                *(helper.make_value_info(value.inner, value.kind) for value in carried),
             ],
             [
                 helper.make_tensor_value_info(goes_on, TensorProto.BOOL, []),
-                *(helper.make_value_info(part.result, part.kind) for part in carried),
+                *(helper.make_value_info(value.result, value.kind) for value in carried),
             ],
             value_info=body._kinds,
         )
-        outputs = self.op("Loop", trips, "", *(part.before for part in carried), body=graph, outputs=len(carried))
+        outputs = self.op("Loop", trips, "", *(value.before for value in carried), body=graph, outputs=len(carried))
         names: list[str] = outputs if isinstance(outputs, list) else [outputs]
-        self._kinds += [helper.make_value_info(name, part.kind) for name, part in zip(names, carried, strict=True)]
+        self._kinds += [helper.make_value_info(name, value.kind) for name, value in zip(names, carried, strict=True)]
         return names
 
     def choose(self, condition: str, then: Branch, otherwise: Branch, names: Sequence[str] | None = None) -> list[str]:
-        """Adds a choice between two branches, of which one is computed; returns the names of its results."""
+        """Adds a choice between two branches, only one of which is computed; returns the names of its results."""
         chosen = list(names or (self.name("If") for _ in then[1]))
         branches = {
             which: helper.make_graph(
@@ -128,12 +128,12 @@ class Graph:
         return chosen
 
     def rename(self, value: str, name: str) -> None:
-        """Gives a node's output that nothing reads the name of an output of the graph."""
+        """Gives a node's output, which no node reads, the name of an output of the graph."""
         for node in self.nodes:
             for index, output in enumerate(node.output):
                 if output == value:
                     node.output[index] = name
-        self._kinds = [known for known in self._kinds if known.name != value]
+        self._kinds = [kind for kind in self._kinds if kind.name != value]
 
     def name(self, kind: str) -> str:
         """A name that nothing else has."""
@@ -146,7 +146,7 @@ class Graph:
         outputs: Sequence[onnx.ValueInfoProto],
         metadata: dict[str, str],
     ) -> onnx.ModelProto:
-        """The finished model; an input of a weight's name may be left out, and then has that weight's value."""
+        """The finished model; an input with the name of a weight is optional, and its default is that weight."""
         graph = helper.make_graph(
             self.nodes,
             "recurra",
@@ -177,7 +177,7 @@ class Carried:
     kind: Kind
 
 
-# One side of a choice: its nodes, and which of their values are its results, with their types and shapes.
+# One branch of a choice: its nodes, and the names, types and shapes of its results.
 Branch: TypeAlias = tuple[Graph, Sequence[tuple[str, Kind]]]
 
 
@@ -193,15 +193,15 @@ class Linear:
         return str(graph.op("MatMul", states, graph.weight(f"{name}.weight", weight.T)))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
-        """Looks rows of a table up."""
+        """Looks up rows of a table."""
         return str(graph.op("Gather", graph.weight(f"{name}.weight", table), ids, axis=0))
 
 
 def quantise_rows(weight: Array) -> tuple[Array, Array]:
     """Returns int8 values ``(rows, columns)`` and FP32 scales ``(rows, 1)``; symmetric, so that 0 stays 0.
 
-    The error of a weight is at most half its row's scale, which is never below the smallest normal number: runtimes
-    take what is smaller for 0, and a row divided by it would be no number.
+    The error of a weight is at most half its row's scale. The scale is never below the smallest normal number, because
+    runtimes treat smaller numbers as 0, and dividing by 0 gives NaN.
     """
     largest = np.abs(weight).max(axis=1, keepdims=True)
     scale = np.where(largest > 0, np.maximum(largest / _LARGEST, _TINY), 1.0).astype(np.float32)
@@ -211,20 +211,20 @@ def quantise_rows(weight: Array) -> tuple[Array, Array]:
 class Int8Linear(Linear):
     """Products of unsigned 8-bit activations and signed 8-bit weights, in whole numbers.
 
-    The activations of a whole batch share a scale and a zero point, found when they come; a weight matrix has a scale
-    for each output, the token table one for each token. Biases, norms, low-rank updates, the classifier stay in FP32.
+    The activations of a whole batch share a scale and a zero point, computed at run time; a weight matrix has a scale
+    for each output, the token table one for each token. Biases, norms, low-rank updates and classifier stay in FP32.
     """
 
     def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
-        """Quantise, multiply whole numbers, scale back: the form that runtimes know and, with the bias, fuse."""
+        """Quantises, multiplies whole numbers, scales back: a form that runtimes fuse, together with the bias."""
         values, scale = quantise_rows(weight)
-        whole = graph.weight(f"{name}.weight_int8", values.T)
+        int8_weight = graph.weight(f"{name}.weight_int8", values.T)
         scales = graph.weight(f"{name}.weight_scale", scale[:, 0])
-        zero = graph.constant(0, np.int8)
-        quantised, own_scale, own_zero = graph.op("DynamicQuantizeLinear", states, outputs=3)
-        product = graph.op("MatMulInteger", quantised, whole, own_zero, zero)
+        weight_zero = graph.constant(0, np.int8)
+        quantised, state_scale, state_zero = graph.op("DynamicQuantizeLinear", states, outputs=3)
+        product = graph.op("MatMulInteger", quantised, int8_weight, state_zero, weight_zero)
         product = graph.op("Cast", product, to=TensorProto.FLOAT)
-        return str(graph.op("Mul", product, graph.op("Mul", own_scale, scales)))
+        return str(graph.op("Mul", product, graph.op("Mul", state_scale, scales)))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
         values, scale = quantise_rows(table)

@@ -1,6 +1,6 @@
 """The layers of the ONNX graph: embeddings, norms, attention, feed-forward networks, one recurrence, pooling.
 
-Operation by operation what `recurra.models` computes on padded rows; see `docs/decisions/0010-onnx-by-hand.md`.
+They compute the same as `recurra.models` on padded rows; see `docs/decisions/0010-onnx-by-hand.md`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SHARED, _OWN = "model.core.block.", "model.core.recurrences.{}."
 
 @dataclass(frozen=True)
 class Rows:
-    """Names of the values that have a row for each row of the batch, besides the states.
+    """Names of the values with one entry for each row of the batch, besides the states.
 
     Attributes:
-        first: What the core was given, ``(batch, tokens, hidden)``.
+        first: Input states of the core, ``(batch, tokens, hidden)``.
         seen: Which keys a query may see, ``(batch, 1, tokens, tokens)``.
-        where: Index of the position that is read, ``(batch, 1)``; empty where another's is, or more than one.
-        real: Mask of real tokens, ``(batch, tokens)``; empty where nobody asks for it.
+        where: Index of each row's last token, ``(batch, 1)``, which the head reads; empty for other poolings.
+        real: Mask of real tokens, ``(batch, tokens)``; empty if no layer needs it.
     """
 
     first: str = ""
@@ -52,14 +52,14 @@ class LayerWriter:
 
     @contextlib.contextmanager
     def among(self, rows: Rows) -> Iterator[None]:
-        """Writes for other rows for the time: those of the body of a loop."""
+        """Writes for other rows inside the context: those of the body of a loop."""
         before, self.rows = self.rows, rows
         yield
         self.rows = before
 
     @contextlib.contextmanager
     def within(self, recurrence: str) -> Iterator[None]:
-        """Writes the core's layers as one recurrence has them, by the name of its number, from 0."""
+        """Writes the core's layers with the weights of one recurrence, given by the name of its number from 0."""
         before, self._recurrence = self._recurrence, recurrence
         yield
         self._recurrence = before
@@ -68,44 +68,44 @@ class LayerWriter:
         self, graph: Graph, states: str, name: str, part: str = "", outputs: Callable[[Array], Array] = np.asarray
     ) -> str:
         """A linear map of ``(..., inputs)`` by its name among the model's weights, or a part of its outputs."""
-        stored = part or name
-        product = self.linear.product(graph, states, stored, outputs(self.weights[f"{name}.weight"]))
-        mapped = str(graph.op("Add", product, self._own(graph, f"{name}.bias", f"{stored}.bias", outputs)))
-        if not self._is_own(f"{name}.down"):
+        stored_name = part or name
+        product = self.linear.product(graph, states, stored_name, outputs(self.weights[f"{name}.weight"]))
+        mapped = str(graph.op("Add", product, self._weight(graph, f"{name}.bias", f"{stored_name}.bias", outputs)))
+        if not self._has_own(f"{name}.down"):
             return mapped
-        inner = graph.op("MatMul", states, self._own(graph, f"{name}.down", f"{name}.down", np.transpose))
-        up = self._own(graph, f"{name}.up", f"{stored}.up", lambda values: outputs(values).T)
-        return str(graph.op("Add", mapped, graph.op("MatMul", inner, up)))
+        lowered = graph.op("MatMul", states, self._weight(graph, f"{name}.down", f"{name}.down", np.transpose))
+        up = self._weight(graph, f"{name}.up", f"{stored_name}.up", lambda values: outputs(values).T)
+        return str(graph.op("Add", mapped, graph.op("MatMul", lowered, up)))
 
-    def _is_own(self, name: str) -> bool:
-        """Whether each recurrence has a weight of its own where the shared layers would have it."""
+    def _has_own(self, name: str) -> bool:
+        """Whether each recurrence has its own weight under this name of the shared layers."""
         return bool(self._recurrence) and name.replace(_SHARED, _OWN.format(0)) in self.weights
 
-    def _own(self, graph: Graph, name: str, stored: str, taken: Callable[[Array], Array] = np.asarray) -> str:
-        """What is taken of a weight: of the recurrence's own if it has one, of all of which stand in the file."""
-        if not self._is_own(name):
-            return graph.weight(stored, taken(self.weights[name]))
+    def _weight(self, graph: Graph, name: str, stored: str, take: Callable[[Array], Array] = np.asarray) -> str:
+        """Stores a weight, changed by ``take``; if each recurrence has its own, stores all and selects one."""
+        if not self._has_own(name):
+            return graph.weight(stored, take(self.weights[name]))
         recurrences = range(self.config.num_recurrences)
-        own = np.stack([taken(self.weights[name.replace(_SHARED, _OWN.format(number))]) for number in recurrences])
-        values = graph.weight(stored.replace(_SHARED, _OWN.format("all")), own)
+        stacked = np.stack([take(self.weights[name.replace(_SHARED, _OWN.format(number))]) for number in recurrences])
+        values = graph.weight(stored.replace(_SHARED, _OWN.format("all")), stacked)
         return str(graph.op("Gather", values, self._recurrence, axis=0))
 
     def norm(self, graph: Graph, states: str, name: str) -> str:
         """RMSNorm or LayerNorm."""
-        scale = self._own(graph, f"{name}.weight", f"{name}.weight")
+        scale = self._weight(graph, f"{name}.weight", f"{name}.weight")
         epsilon = self.config.rms_norm_eps
         if self.config.norm == "rms":
             return str(graph.op("RMSNormalization", states, scale, axis=-1, epsilon=epsilon))
-        shift = self._own(graph, f"{name}.bias", f"{name}.bias")
+        shift = self._weight(graph, f"{name}.bias", f"{name}.bias")
         return str(graph.op("LayerNormalization", states, scale, shift, axis=-1, epsilon=epsilon))
 
     def without_padding(self, graph: Graph, states: str, value: float) -> str:
-        """States ``(batch, tokens, hidden)`` with a value in place of those of padding."""
+        """States ``(batch, tokens, hidden)`` with ``value`` at padding."""
         real = graph.op("Cast", graph.op("Unsqueeze", self.rows.real, graph.numbers(2)), to=TensorProto.BOOL)
         return str(graph.op("Where", real, states, graph.number(value)))
 
     def positions(self, ids: str) -> None:
-        """Numbers of a row's positions ``(tokens,)``, and what the rotary embedding, if any, turns each by."""
+        """Writes the positions ``(tokens,)``, and the cosines and sines of a rotary embedding."""
         graph, half = self.graph, self.config.head_dim // 2
         length = graph.op("Squeeze", graph.op("Shape", ids, start=1, end=2))
         self.places = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
@@ -117,17 +117,17 @@ class LayerWriter:
         self.sines = graph.weight("rotary.sines", np.sin(angles).astype(np.float32))
 
     def mask(self, mask: str) -> None:
-        """Makes what `Rows` says of the mask.
+        """Computes the values of `Rows` that depend on the mask.
 
-        Which keys a query may see is ``(batch, 1, tokens, tokens)``, for runtimes do not widen it to all queries.
+        The mask of visible keys is ``(batch, 1, tokens, tokens)``, because runtimes do not broadcast it to all queries.
         """
         graph = self.graph
         seen = graph.op("Unsqueeze", graph.op("Cast", mask, to=TensorProto.BOOL), graph.numbers(1, 2))
         if self.config.causal:
             rows, columns = (graph.op("Unsqueeze", self.places, graph.numbers(axis)) for axis in (1, 0))
-            # The diagonal stays open: a padded query without a key would be no number.
-            own = graph.op("Equal", rows, columns)
-            seen = graph.op("Or", graph.op("And", seen, graph.op("GreaterOrEqual", rows, columns)), own)
+            # The diagonal stays visible: a padded query without any key would give NaN.
+            diagonal = graph.op("Equal", rows, columns)
+            seen = graph.op("Or", graph.op("And", seen, graph.op("GreaterOrEqual", rows, columns)), diagonal)
         else:
             tokens = graph.op("Shape", mask, start=1, end=2)
             seen = graph.op("Expand", seen, graph.op("Concat", graph.numbers(1, 1), tokens, graph.numbers(1), axis=0))
@@ -142,18 +142,18 @@ class LayerWriter:
         if self.config.token_embedding_size != self.config.hidden_size:
             states = self.linear_map(graph, states, f"{prefix}.projection")
         if self.config.position == "learned":
-            # Real tokens are counted, so that padding on the left moves nothing.
+            # Only real tokens are counted, so that padding on the left shifts no position.
             one, zero = (graph.constant(number, np.int64) for number in (1, 0))
-            places = graph.op("Max", graph.op("Sub", graph.op("CumSum", mask, one), one), zero)
+            positions = graph.op("Max", graph.op("Sub", graph.op("CumSum", mask, one), one), zero)
             table = self.weights[f"{prefix}.position.weight"][: self.max_length]
-            states = graph.op("Add", states, self.linear.embed(graph, places, f"{prefix}.position", table))
+            states = graph.op("Add", states, self.linear.embed(graph, positions, f"{prefix}.position", table))
         if self.config.type_vocab_size:
-            kind = graph.weight(f"{prefix}.token_type.0", self.weights[f"{prefix}.token_type.weight"][0])
-            states = graph.op("Add", states, kind)
+            type_vector = graph.weight(f"{prefix}.token_type.0", self.weights[f"{prefix}.token_type.weight"][0])
+            states = graph.op("Add", states, type_vector)
         return self.norm(graph, states, f"{prefix}.norm")
 
     def stack(self, graph: Graph, states: str, prefix: str, layers: int, *, narrow: bool) -> str:
-        """Layers one after the other; ``narrow`` gives the first position of the last one only."""
+        """A stack of layers; ``narrow`` computes only the first position of the last one."""
         if not layers:
             return states
         positions = graph.op("Expand", self.places, graph.op("Shape", states, start=0, end=2))
@@ -163,9 +163,9 @@ class LayerWriter:
         return states
 
     def _layer(self, graph: Graph, states: str, name: str, positions: str, *, narrow: bool) -> str:
-        """One layer; ``narrow`` gives its first position only."""
+        """One layer; ``narrow`` computes only its first position."""
         if narrow and self.config.has_convolution:
-            # A convolution after attention reads positions that are not asked for.
+            # A convolution after attention reads other positions than the first.
             return graph.slice(self._layer(graph, states, name, positions, narrow=False), 0, 1, 1)
         before = self.config.norm_placement == "pre"
         normed = self.norm(graph, states, f"{name}.attention_norm") if before else states
@@ -182,7 +182,7 @@ class LayerWriter:
             return self._cycles(graph, states, name)
         if self.config.feed_forward == GELU:
             return self._perceptron(graph, states, name)
-        # Two products: to cut the result of one in halves copies it, a sixth of the time of a batch.
+        # Two products, because splitting the result of one copies it, which takes a sixth of a batch's time.
         gate, up = (
             self.linear_map(graph, states, f"{name}.gate_up_proj", f"{name}.{part}_proj", partial(_half, index))
             for index, part in enumerate(("gate", "up"))
@@ -211,7 +211,7 @@ class LayerWriter:
         return states
 
     def _convolve(self, graph: Graph, states: str, name: str, dilation: int) -> str:
-        """A depthwise convolution within each row; zeros are read in place of padding and beyond the row."""
+        """A depthwise convolution within each row; padding and positions beyond the row are read as zeros."""
         config = self.config
         taps = self.weights[f"{name}.weight"]
         weight = graph.weight(f"{name}.weight", np.ascontiguousarray(taps.T[:, None]))
@@ -229,32 +229,33 @@ class LayerWriter:
         return str(graph.op("Transpose", convolved, perm=[0, 2, 1]))
 
     def _attention(self, graph: Graph, states: str, name: str, positions: str, *, narrow: bool) -> str:
-        """Queries, keys and values by products of their own: cutting the result of one copies it."""
+        """Attention with separate products for queries, keys and values: splitting the result of one copies it."""
         heads = self.config.num_attention_heads
-        asking, own, seen = states, positions, self.rows.seen
+        query_states, query_positions, seen = states, positions, self.rows.seen
         if narrow:
-            asking, own, seen = (graph.slice(value, 0, 1, axis) for value, axis in ((states, 1), (own, 1), (seen, 2)))
+            query_states, query_positions = (graph.slice(value, 0, 1, 1) for value in (states, positions))
+            seen = graph.slice(seen, 0, 1, 2)
         query, key, value = (
             self.linear_map(graph, inputs, f"{name}.qkv_proj", f"{name}.{part}_proj", partial(self._third, part))
-            for part, inputs in (("q", asking), ("k", states), ("v", states))
+            for part, inputs in (("q", query_states), ("k", states), ("v", states))
         )
         if self.config.position == "rotary":
-            query, key = self._turn(graph, query, own), self._turn(graph, key, positions)
+            query, key = self._turn(graph, query, query_positions), self._turn(graph, key, positions)
         attended = graph.op("Attention", query, key, value, seen, q_num_heads=heads, kv_num_heads=heads)
         return self.linear_map(graph, attended, f"{name}.out_proj")
 
     def _third(self, part: str, values: Array) -> Array:
-        """Queries, keys or values, the former two so turned that a rotary pair is ``(i, i + head_dim / 2)``.
+        """Weights of queries, keys or values; for the former two a rotary pair is moved to ``(i, i + head_dim / 2)``.
 
-        Queries and keys are reordered alike, which changes no score; pairs side by side would be turned more slowly.
+        Queries and keys are reordered alike, which changes no score; rotating adjacent pairs would be slower.
         """
         config = self.config
-        third: Array = np.split(values, 3)["qkv".index(part)]
+        part_values: Array = np.split(values, 3)["qkv".index(part)]
         if part == "v" or config.position != "rotary":
-            return third
+            return part_values
         order = np.concatenate([np.arange(0, config.head_dim, 2), np.arange(1, config.head_dim, 2)])
-        heads = third.reshape(config.num_attention_heads, config.head_dim, -1)
-        return heads[:, order].reshape(third.shape)
+        heads = part_values.reshape(config.num_attention_heads, config.head_dim, -1)
+        return heads[:, order].reshape(part_values.shape)
 
     def _turn(self, graph: Graph, states: str, positions: str) -> str:
         """Rotary embedding of ``(batch, tokens, hidden)`` at positions ``(batch, tokens)``."""
@@ -286,7 +287,7 @@ class LayerWriter:
         return str(graph.op("Add", updated, graph.op("Mul", carried, scale)))
 
     def _own_number(self, graph: Graph, index: str) -> str:
-        """Of the recurrence whose own weights are read: beyond those that were trained, the last one's."""
+        """Number of the recurrence whose weights are read: beyond the trained ones, that of the last."""
         if not self.config.is_relaxed:
             return ""
         return str(graph.op("Min", index, graph.constant(self.config.num_recurrences - 1, np.int64)))
@@ -298,10 +299,10 @@ class LayerWriter:
         return str(graph.op("ArgMax", graph.op("Mul", real, self.places), axis=1, keepdims=1))
 
     def read(self, graph: Graph, states: str) -> str:
-        """What a head reads of each row, ``(batch, hidden)``: normed, if the model norms it, and pooled."""
+        """The input of a head for each row, ``(batch, hidden)``: normed, if the model norms it, and pooled."""
         if self.config.pooling in ("max", "mean"):
             return self._pool(graph, self._final_norm(graph, states))
-        # One position: the norm of the others would be thrown away.
+        # Only one position is read, so the others need no norm.
         return self._final_norm(graph, self._pool(graph, states))
 
     def _pool(self, graph: Graph, states: str) -> str:
@@ -332,5 +333,5 @@ class LayerWriter:
 
 
 def _half(index: int, values: Array) -> Array:
-    half: Array = np.split(values, 2)[index]
-    return half
+    half_values: Array = np.split(values, 2)[index]
+    return half_values

@@ -1,9 +1,9 @@
 """Linear models as an ONNX graph: from the words and characters of a text, or its word pieces, to logits.
 
-No standard operator cuts a text as Python does, so the graph begins where a Transformer's does, behind the cutting.
-What comes in are strings: the words in their order, and the characters of each word, which other programs cut in a few
-lines (`docs/how-to/export.md`). Counting n-grams, their weights, lengths and scores are in the graph, in double
-precision. One text a call: counts of all n-grams stand in one dense vector.
+No standard operator splits a text as Python does, so the graph begins after the splitting, as a Transformer's does. Its
+inputs are strings: the words in their order, and the characters of each word, which other programs compute in a few
+lines (`docs/how-to/export.md`). The graph computes counts of n-grams, weights, lengths and scores in double precision.
+It takes one text per call, because the counts of all n-grams form one dense vector.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def build_linear(model: LinearModel) -> onnx.ModelProto:
     without special tokens. Output: ``logits``, FP32 ``(1, labels)``.
 
     Raises:
-        ConfigurationError: If the n-grams are hashed, and so are not known.
+        ConfigurationError: If the n-grams are hashed, so that they are not known.
     """
     if any(vectorizer.is_hashed for vectorizer in model.vectorizers):
         raise ConfigurationError(
@@ -61,7 +61,7 @@ def build_linear(model: LinearModel) -> onnx.ModelProto:
 
 
 def write_linear(model: LinearModel, folder: Path) -> None:
-    """Writes ``model.onnx``, and of a static model ``tokenizer.json``."""
+    """Writes ``model.onnx``, and for a static model ``tokenizer.json``."""
     graph = build_linear(model)
     onnx.checker.check_model(graph)
     (folder / MODEL_NAME).write_bytes(graph.SerializeToString())
@@ -70,10 +70,10 @@ def write_linear(model: LinearModel, folder: Path) -> None:
 
 
 def added(classifier: onnx.ModelProto, words: onnx.ModelProto) -> onnx.ModelProto:
-    """One graph with the inputs of a classifier's and a linear model's, and the sum of their logits; of one text."""
+    """One graph with the inputs of a classifier and of a linear model, and the sum of their logits; for one text."""
     parts = []
     for name, graph in (("encoder", classifier), ("words", words)):
-        # Inputs keep their names; all else has one that the other graph does not have.
+        # Inputs keep their names; all other names get a prefix, so that the two graphs share none.
         parts.append(onnx.compose.add_prefix(graph, f"{name}.", rename_inputs=False))
     joined = onnx.compose.merge_models(*parts, io_map=[], name="recurra", outputs=[])
     total = helper.make_node("Add", [f"encoder.{LOGITS}", f"words.{LOGITS}"], [LOGITS])
@@ -91,17 +91,17 @@ def _double(graph: Graph, value: str) -> str:
 
 
 def _features(graph: Graph, vectorizer: Vectorizer) -> str:
-    """TF-IDF of one kind of n-grams, double ``(terms,)``, of length 1; of a text without any it is 0."""
+    """TF-IDF of one kind of n-grams, double ``(terms,)``, normed to length 1; 0 for a text without any."""
     starts, columns, pool = list[int](), list[int](), list[str]()
     shortest, longest = NGRAMS[vectorizer.unit]["ngram_range"]
-    cut = [term.split(" ") if vectorizer.unit == WORDS else list(term) for term in vectorizer.terms]
+    term_units = [term.split(" ") if vectorizer.unit == WORDS else list(term) for term in vectorizer.terms]
     for length in range(1, longest + 1):
         starts.append(len(pool))
-        for column, units in enumerate(cut):
+        for column, units in enumerate(term_units):
             if len(units) == length:
                 columns.append(column)
                 pool += units
-    counted = graph.op(
+    tf = graph.op(
         "TfIdfVectorizer",
         vectorizer.unit,
         mode="TF",
@@ -113,7 +113,7 @@ def _features(graph: Graph, vectorizer: Vectorizer) -> str:
         pool_strings=pool,
     )
     one = graph.constant(1, np.float64)
-    values = counts = _double(graph, counted)
+    values = counts = _double(graph, tf)
     if vectorizer.sublinear:
         present = _double(graph, graph.op("Greater", counts, graph.constant(0, np.float64)))
         values = graph.op("Mul", present, graph.op("Add", graph.op("Log", graph.op("Max", counts, one)), one))
@@ -121,5 +121,5 @@ def _features(graph: Graph, vectorizer: Vectorizer) -> str:
         "Mul", values, _double(graph, graph.weight(f"idf_{vectorizer.unit}", vectorizer.idf.astype(np.float32)))
     )
     length = graph.op("Sqrt", graph.op("ReduceSum", graph.op("Mul", values, values), keepdims=1))
-    none = graph.op("Equal", length, graph.constant(0, np.float64))
-    return str(graph.op("Div", values, graph.op("Where", none, one, length)))
+    is_zero = graph.op("Equal", length, graph.constant(0, np.float64))
+    return str(graph.op("Div", values, graph.op("Where", is_zero, one, length)))

@@ -1,7 +1,7 @@
-"""The classifier as an ONNX graph: the core is the body of a loop, so that its layers stand once and run any often.
+"""The classifier as an ONNX graph: the core is the body of a loop, so its layers are stored once and run repeatedly.
 
-The graph is written from the weights and the configuration, operation by operation: an exporter that follows a run of
-the model would write the core once for each recurrence and fix their number. What is computed is that of
+The graph is written from the weights and the configuration, operation by operation: an exporter that traces a run of
+the model would write the core once for each recurrence and fix their number. The graph computes the same as
 `recurra.models.modeling.RecurraForSequenceClassification` on padded rows; the tests compare the two for every key of
 the configuration, and every export is compared on real rows. See `docs/decisions/0010-onnx-by-hand.md`.
 """
@@ -44,16 +44,16 @@ from recurra.models.configuration import RecurraConfig
 from recurra.models.controls.linear import LinearModel
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-# Nobody is asked at or above it. OpenVINO's minimum is never above the largest finite number: infinity is no bound.
+# Bound from which an exit is not used; not infinity, since OpenVINO's minimum is at most the largest finite number.
 _NEVER = float(np.finfo(np.float32).max)
 _NOTHING = onnx.numpy_helper.from_array(np.array([np.nan], dtype=np.float32))
 
 
 @dataclass(frozen=True)
 class _Left:
-    """The rows of the batch that have not left: names of the values that have a row for each of them.
+    """The rows of the batch that have not left: names of the values with one entry for each of these rows.
 
-    ``numbers`` are their numbers in the batch, ``rows`` the rest of what layers and heads read.
+    ``numbers`` are their indices in the batch, ``rows`` the other values that layers and heads read.
     """
 
     states: str
@@ -63,7 +63,7 @@ class _Left:
 
     @property
     def values(self) -> list[tuple[str, Kind]]:
-        """All of them, with their types and shapes."""
+        """All values, with their types and shapes."""
         states = tensor(FLOAT, None, "tokens", self.hidden)
         values = [
             (self.states, states),
@@ -77,15 +77,15 @@ class _Left:
 
     def renamed(self, names: Sequence[str]) -> _Left:
         """The same values under other names, in the order of `values`."""
-        states, numbers, seen, *more = names
+        states, numbers, seen, *optional = names
         first, where, real = (
-            more.pop(0) if name else "" for name in (self.rows.first, self.rows.where, self.rows.real)
+            optional.pop(0) if name else "" for name in (self.rows.first, self.rows.where, self.rows.real)
         )
         return _Left(states, numbers, Rows(first=first, seen=seen, where=where, real=real), self.hidden)
 
 
 class ExitWriter:
-    """Writes the recurrences of a model with exits, its heads, and what is made of them."""
+    """Writes the recurrences of a model with exits, its heads, and the decisions to leave."""
 
     def __init__(self, layers: LayerWriter) -> None:
         self.layers, self.graph, self.config = layers, layers.graph, layers.config
@@ -97,7 +97,7 @@ class ExitWriter:
             info(EXIT_LOGITS, FLOAT, ["rows_asked", self.exits, self.labels]),
         ]
         self._trips = self.graph.weight(RECURRENCES, np.asarray(self.config.num_recurrences, dtype=np.int64))
-        # What is written down: logits, recurrences taken, logits of the exits.
+        # Types of the results for each row: logits, recurrences taken, logits of the exits.
         self._written = [
             tensor(FLOAT, None, self.labels),
             tensor(INT64, None),
@@ -105,7 +105,7 @@ class ExitWriter:
         ]
 
     def write(self, states: str) -> None:
-        """Adds the outputs to the main graph, of the states ``(batch, tokens, hidden)`` that the core is given."""
+        """Adds the outputs to the main graph, from the core's input states ``(batch, tokens, hidden)``."""
         graph, layers = self.graph, self.layers
         for name, never in ((CONFIDENCES, np.inf), (ENTROPIES, -1.0)):
             graph.weight(name, np.full(self.exits, never, dtype=np.float32))
@@ -121,31 +121,31 @@ class ExitWriter:
         carried = [Carried(states, inner, result, tensor(FLOAT, "batch", "tokens", hidden))]
         (states,) = graph.loop(graph.op("Where", is_asked, none, last), carried, body, iteration=iteration)
 
-        # OpenVINO takes a constant without numbers for a single number; it takes the empty part of another as it is.
+        # OpenVINO reads an empty constant as a single number, but an empty slice of a constant correctly.
         written = [
             graph.slice(graph.constant(np.zeros((1, *rest)), dtype), 0, 0, 0)
             for rest, dtype in (([self.labels], np.float32), ([], np.int64), ([self.exits, self.labels], np.float32))
         ]
-        # One number, whichever: if the loop does not run, somebody is left. A truth value that is carried would not do:
-        # what has a fixed shape comes out of a loop that did not run unset in OpenVINO.
+        # Any one number: if the loop does not run, rows are left. A carried truth value would not do: in OpenVINO,
+        # values of a fixed shape are unset after a loop that did not run.
         left = _Left(states, graph.numbers(0), layers.rows, hidden)
-        # How often the loop over the exits would run with everybody; 0 if nobody is asked.
+        # Iterations of the loop over the exits if no row leaves; 0 if no exit is used.
         trips = graph.op("Where", is_asked, last, none)
         left, written = self._read_exits(left, written, trips)
         self._finish(left, written, trips, last)
 
     def _read_exits(self, left: _Left, written: Sequence[str], trips: str) -> tuple[_Left, list[str]]:
-        """So many recurrences, or fewer if nobody is left: none, or all but the last, behind which there is no exit."""
+        """Writes ``trips`` recurrences, fewer if no rows are left: 0, or all but the last, which has no exit."""
         graph, layers = self.graph, self.layers
         body = Graph(graph)
         iteration = graph.name("iteration")
         inner = left.renamed([graph.name("left") for _ in left.values])
         before = [graph.name("written") for _ in written]
-        numbers, *begun = self._begin(body, iteration, [inner.numbers, *before])
+        numbers, *started = self._begin(body, iteration, [inner.numbers, *before])
         with layers.among(inner.rows):
             states = layers.recurrence(body, inner.states, iteration, narrow=False)
             now = replace(inner, states=states, numbers=numbers)
-            results = self._read_exit(body, now, begun, iteration)
+            results = self._read_exit(body, now, started, iteration)
         goes_on = body.op("Cast", body.op("Size", results[1]), to=BOOL)
         kinds = [kind for _, kind in left.values]
         carried = [
@@ -162,40 +162,40 @@ class ExitWriter:
         return left.renamed(results[: len(kinds)]), results[len(kinds) :]
 
     def _begin(self, body: Graph, iteration: str, values: Sequence[str]) -> list[str]:
-        """Before the first recurrence nothing is written and everybody is there; made here, it costs nobody else."""
-        start, later = Graph(body), Graph(body)
-        batch = start.op("Shape", INPUT_IDS, start=0, end=1)
-        zero, one = (start.constant(value, np.int64) for value in (0, 1))
+        """Starts the first recurrence with all rows and no results; later ones pass ``values`` on."""
+        first_branch, otherwise = Graph(body), Graph(body)
+        batch = first_branch.op("Shape", INPUT_IDS, start=0, end=1)
+        zero, one = (first_branch.constant(value, np.int64) for value in (0, 1))
         shapes = [
-            start.op("Concat", batch, start.numbers(*rest), axis=0)
+            first_branch.op("Concat", batch, first_branch.numbers(*rest), axis=0)
             for rest in ([self.labels], [self.exits, self.labels])
         ]
-        logits, exit_logits = (start.op("ConstantOfShape", shape, value=_NOTHING) for shape in shapes)
-        made = [
-            start.op("Range", zero, start.op("Squeeze", batch), one),
+        logits, exit_logits = (first_branch.op("ConstantOfShape", shape, value=_NOTHING) for shape in shapes)
+        initial = [
+            first_branch.op("Range", zero, first_branch.op("Squeeze", batch), one),
             logits,
-            start.op("Expand", self._trips, batch),
+            first_branch.op("Expand", self._trips, batch),
             exit_logits,
         ]
         kinds = [tensor(INT64, None), *self._written]
-        first = body.op("Equal", iteration, body.constant(0, np.int64))
-        passed_on = [later.op("Identity", name) for name in values]
+        is_first = body.op("Equal", iteration, body.constant(0, np.int64))
+        passed_on = [otherwise.op("Identity", name) for name in values]
         return body.choose(
-            first,
-            (start, list(zip(made, kinds, strict=True))),
-            (later, list(zip(passed_on, kinds, strict=True))),
+            is_first,
+            (first_branch, list(zip(initial, kinds, strict=True))),
+            (otherwise, list(zip(passed_on, kinds, strict=True))),
         )
 
     def _read_exit(self, body: Graph, now: _Left, written: Sequence[str], iteration: str) -> list[str]:
-        """After one recurrence: who leaves, if an exit stands here and is asked; else all as it was."""
-        exits, most = list(self.config.exits), int(self.config.num_recurrences)
-        # Behind the exits' bounds stands one for recurrences without an exit, and for those beyond the configuration's.
-        numbers = [exits.index(done) if done in exits else len(exits) for done in range(1, most + 1)]
-        position = body.op("Min", iteration, body.constant(most - 1, np.int64))
+        """After one recurrence: rows leave if there is an exit here that is used; otherwise nothing changes."""
+        exits, num_recurrences = list(self.config.exits), int(self.config.num_recurrences)
+        # After the exits' bounds comes one for recurrences without an exit, also those beyond the configuration's.
+        numbers = [exits.index(done) if done in exits else len(exits) for done in range(1, num_recurrences + 1)]
+        position = body.op("Min", iteration, body.constant(num_recurrences - 1, np.int64))
         number = body.op("Gather", body.numbers(*numbers), position, axis=0)
         bounds = body.op("Concat", CONFIDENCES, body.constant([np.inf], np.float32), axis=0)
         bound = body.op("Gather", bounds, number, axis=0)
-        asks = body.op("Less", bound, body.number(_NEVER))
+        is_asked = body.op("Less", bound, body.number(_NEVER))
 
         graph = Graph(body)
         exit_scores = self._exit_head(graph, self.layers.read(graph, now.states), number)
@@ -207,39 +207,39 @@ class ExitWriter:
         done = graph.op("Add", iteration, graph.constant(1, np.int64))
         exit_number = graph.op("Expand", number, graph.op("Shape", index))
         passed_on += [
-            # What a deeper exit says takes the place of what this one said.
+            # A deeper exit overwrites the logits of this one.
             graph.op("ScatterND", logits, index, exit_scores),
             graph.op("ScatterND", depths, index, graph.op("Where", leaves, done, self._trips)),
             graph.op("ScatterND", exit_logits, graph.op("Concat", index, exit_number, axis=1), exit_scores),
         ]
         kinds = [*(kind for _, kind in now.values), *self._written]
-        passing = Graph(body)
-        same = [passing.op("Identity", name) for name in (*(name for name, _ in now.values), *written)]
+        pass_branch = Graph(body)
+        unchanged = [pass_branch.op("Identity", name) for name in (*(name for name, _ in now.values), *written)]
         return body.choose(
-            asks,
+            is_asked,
             (graph, list(zip(passed_on, kinds, strict=True))),
-            (passing, list(zip(same, kinds, strict=True))),
+            (pass_branch, list(zip(unchanged, kinds, strict=True))),
         )
 
     def _finish(self, left: _Left, written: Sequence[str], trips: str, last: str) -> None:
         graph, layers = self.graph, self.layers
         logits, depths, exits = written
-        going, gone = Graph(graph), Graph(graph)
+        some_left, none_left = Graph(graph), Graph(graph)
         with layers.among(left.rows):
-            states = layers.recurrence(going, left.states, last, narrow=self.config.pooling == "first")
-            pooled = layers.read(going, states)
-        scores = going.op("Add", *layers.head(going, pooled))
-        early, straight = Graph(going), Graph(going)
+            states = layers.recurrence(some_left, left.states, last, narrow=self.config.pooling == "first")
+            pooled = layers.read(some_left, states)
+        scores = some_left.op("Add", *layers.head(some_left, pooled))
+        early, direct = Graph(some_left), Graph(some_left)
         index = early.op("Unsqueeze", left.numbers, early.numbers(1))
         kind = self._written[0]
-        (whole,) = going.choose(
-            going.op("Greater", trips, going.constant(0, np.int64)),
+        (all_logits,) = some_left.choose(
+            some_left.op("Greater", trips, some_left.constant(0, np.int64)),
             (early, [(early.op("ScatterND", logits, index, scores), kind)]),
-            (straight, [(straight.op("Identity", scores), kind)]),
+            (direct, [(direct.op("Identity", scores), kind)]),
         )
-        nothing_new = gone.op("Identity", logits)
-        some = graph.op("Cast", graph.op("Size", left.numbers), to=BOOL)
-        graph.choose(some, (going, [(whole, kind)]), (gone, [(nothing_new, kind)]), [LOGITS])
+        written_logits = none_left.op("Identity", logits)
+        is_some_left = graph.op("Cast", graph.op("Size", left.numbers), to=BOOL)
+        graph.choose(is_some_left, (some_left, [(all_logits, kind)]), (none_left, [(written_logits, kind)]), [LOGITS])
         graph.rename(depths, EXITED_AFTER)
         graph.rename(exits, EXIT_LOGITS)
 
@@ -259,21 +259,21 @@ class ExitWriter:
         return str(graph.op("Gemm", pooled, weight, bias))
 
     def _leaves(self, graph: Graph, scores: str, bound: str, number: str) -> str:
-        """Who is sure enough, ``(rows,)``; see `recurra.models.exits.rules`."""
+        """Which rows are sure enough to leave, ``(rows,)``; see `recurra.models.exits.rules`."""
         shares = graph.op("Softmax", scores, axis=-1)
-        sure = graph.op("GreaterOrEqual", graph.op("ReduceMax", shares, graph.numbers(-1), keepdims=0), bound)
-        most = graph.op("Gather", ENTROPIES, number, axis=0)
-        entropy_branch, other = Graph(graph), Graph(graph)
-        log_shares = entropy_branch.op("LogSoftmax", scores, axis=-1)
-        product = entropy_branch.op("Mul", shares, log_shares)
-        own = entropy_branch.op("Neg", entropy_branch.op("ReduceSum", product, entropy_branch.numbers(-1), keepdims=0))
-        either = entropy_branch.op("Or", sure, entropy_branch.op("LessOrEqual", own, most))
-        (leaving,) = graph.choose(
-            graph.op("GreaterOrEqual", most, graph.number(0.0)),
-            (entropy_branch, [(either, tensor(BOOL, None))]),
-            (other, [(other.op("Identity", sure), tensor(BOOL, None))]),
+        confident = graph.op("GreaterOrEqual", graph.op("ReduceMax", shares, graph.numbers(-1), keepdims=0), bound)
+        entropy_bound = graph.op("Gather", ENTROPIES, number, axis=0)
+        by_entropy, by_confidence = Graph(graph), Graph(graph)
+        log_shares = by_entropy.op("LogSoftmax", scores, axis=-1)
+        product = by_entropy.op("Mul", shares, log_shares)
+        entropy = by_entropy.op("Neg", by_entropy.op("ReduceSum", product, by_entropy.numbers(-1), keepdims=0))
+        leaves = by_entropy.op("Or", confident, by_entropy.op("LessOrEqual", entropy, entropy_bound))
+        (result,) = graph.choose(
+            graph.op("GreaterOrEqual", entropy_bound, graph.number(0.0)),
+            (by_entropy, [(leaves, tensor(BOOL, None))]),
+            (by_confidence, [(by_confidence.op("Identity", confident), tensor(BOOL, None))]),
         )
-        return leaving
+        return result
 
 
 LINEAR: dict[str, type[Linear]] = {"fp32": Linear, "int8": Int8Linear}
@@ -323,7 +323,7 @@ def _read(layers: LayerWriter, states: str) -> None:
 
 
 def _core(layers: LayerWriter, states: str, *, narrow: bool) -> str:
-    """The recurrence. The last one stands behind the loop if it computes the first position only."""
+    """All recurrences; the last one follows the loop if it only computes the first position."""
     graph, recurrences = layers.graph, layers.config.num_recurrences
     if recurrences == 1:
         return layers.recurrence(graph, states, graph.constant(0, np.int64), narrow=narrow)

@@ -1,4 +1,4 @@
-"""ONNX Runtime: which versions will do, a model loaded into it, and batches computed side by side."""
+"""ONNX Runtime: the versions that work, loaded models, and batches computed side by side."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Result = TypeVar("Result")
 # 1.22 to 1.24 gave logits of thousands for small int8 products on a processor with AMX; the operator set needs 1.23.
 OLDEST_RUNTIME = (1, 25)
 _ERRORS_ONLY = 3
-# The fewest tokens that all threads make faster on every processor. In int8 it depends from `SHORTEST` to there.
+# Fewest tokens that all threads compute faster on every processor. Between `SHORTEST` and this it depends in int8.
 LONG_TEXT = {"int8": 192}
 SHORTEST = 8
-# Once so many computations in a row had no other beside them, one thread and then all compute so many texts each.
+# After this many computations in a row without another beside them, one thread and then all compute this many texts.
 RACE = 8
-# All win if they take less than this share of one thread's time.
+# All threads win if they take less than this share of one thread's time.
 WORTH = 0.9
-# What one thread computes best at once: it fits its cache.
+# Tokens that one thread computes best at once, because they fit its cache.
 SMALL_BATCH = 8 * TOKENS_A_ROW
-# What a call takes beside its tokens, in tokens: 17 for int8 encoders of 384 and 256 wide, 20 in FP32 (docs/log.md).
+# Fixed cost of a call, in tokens: 17 for int8 encoders of width 384 and 256, 20 in FP32 (docs/log.md).
 TOKENS_OF_A_CALL = 16
 # The runtime fuses Add and LayerNormalization into a kernel that is slower than the two: int8 batches of a LayerNorm
 # encoder take 1.2 to 1.4 times as long with it, FP32 ones 1.1 times (docs/log.md).
@@ -44,12 +44,12 @@ _SLOWER_FUSIONS = ["SkipLayerNormFusion"]
 
 
 class Sessions:
-    """A loaded model, its threads put to work as suits what is asked.
+    """A loaded model whose threads work as suits each request.
 
     Batches are small, and each is computed by one thread beside the others: 1.2 to 1.3 times as fast as batches that
-    all threads share (`docs/log.md`). What comes alone is shared by all threads, but for a short text in int8 where
-    that does not help. The model is loaded once for one thread and once for all, the second time when it is first
-    needed.
+    all threads share (`docs/log.md`). A batch that comes alone is shared by all threads, except a short text in int8
+    where that does not help. The model is loaded once for one thread and once for all threads, the second time when it
+    is first needed.
     """
 
     def __init__(self, path: Path, precision: str, threads: int = 0) -> None:
@@ -57,29 +57,29 @@ class Sessions:
         self.long_text = LONG_TEXT.get(precision, 0)
         self._path, self._opened = path, _identity(path)
         self._opening, self._counting = threading.Lock(), threading.RLock()
-        # Computations under way, and how many in a row began beside no other.
+        # Computations in progress, and how many in a row began without another in progress.
         self._computing = self._undisturbed = 0
         self._raced: dict[int, list[float]] = {1: [], self.threads: []}
-        # Whatever comes first: mostly a text alone.
+        # The session for the first request, which mostly is a single text.
         first = self.threads if self.long_text == 0 else 1
         self.session = open_session(path, first)
         self._by_threads: dict[int, Any] = {first: self.session}
 
     def cut(self, lengths: Integers, budget: int) -> list[Integers]:
-        """Cuts rows, sorted by length, into batches of so many tokens at most, or of one row: those that cost least.
+        """Divides rows, sorted by length, into the cheapest batches of at most ``budget`` tokens, or of one row.
 
-        A batch costs its tokens, padding included, and `TOKENS_OF_A_CALL`.
+        The cost of a batch is its tokens, including padding, and `TOKENS_OF_A_CALL`.
         """
         order = np.argsort(-lengths, kind="stable")
-        longest, most = np.maximum(lengths[order], 1), min(budget, SMALL_BATCH)
-        # By the number of rows from the longest on: what they cost, and where the last of their batches starts.
+        longest, most_tokens = np.maximum(lengths[order], 1), min(budget, SMALL_BATCH)
+        # For each number of rows from the longest on: their cost, and the start of their last batch.
         costs, starts, first = np.zeros(len(order) + 1), np.zeros(len(order) + 1, dtype=np.int64), 0
         for end in range(1, len(order) + 1):
-            while first < end - 1 and (end - first) * longest[first] > most:
+            while first < end - 1 and (end - first) * longest[first] > most_tokens:
                 first += 1
-            ways = costs[first:end] + np.arange(end - first, 0, -1) * longest[first:end]
-            starts[end] = first + ways.argmin()
-            costs[end] = ways.min() + TOKENS_OF_A_CALL
+            total_costs = costs[first:end] + np.arange(end - first, 0, -1) * longest[first:end]
+            starts[end] = first + total_costs.argmin()
+            costs[end] = total_costs.min() + TOKENS_OF_A_CALL
         batches, end = [], len(order)
         while end:
             batches.append(order[starts[end] : end])
@@ -89,7 +89,7 @@ class Sessions:
     def run(
         self, lengths: Integers, budget: int, compute: Callable[[Any, Integers], Result]
     ) -> Iterator[tuple[Integers, Result]]:
-        """Computes rows in batches of so many tokens at most; ``compute`` is called from several threads."""
+        """Computes rows in batches of at most ``budget`` tokens; ``compute`` is called from several threads."""
         batches = self.cut(lengths, budget)
         if len(batches) == 1:
             (rows,) = batches
@@ -104,33 +104,33 @@ class Sessions:
                     yield from zip(batches, pool.map(lambda rows: compute(session, rows), batches), strict=True)
 
     def alone(self, lengths: Integers, compute: Callable[[Any], Result]) -> Result:
-        """Computes a batch that comes alone: on all threads if that is faster, but beside others in int8 on one.
+        """Computes a batch that comes alone: on all threads if that is faster, but in int8 beside others on one.
 
         For a short text in int8, two threads take 0.7 to 0.9 times as long as one on some processors, and longer on
-        others. So the first texts are timed.
+        others, so the first texts are timed.
         """
-        with contextlib.ExitStack() as counted:
+        with contextlib.ExitStack() as context:
             with self._counting:
-                threads, raced = self._threads_for(int(lengths.max()))
-                counted.enter_context(self._counted())
+                threads, is_raced = self._threads_for(int(lengths.max()))
+                context.enter_context(self._counted())
             try:
                 session = self._session(threads)
                 started = time.perf_counter()
                 result = compute(session)
             except CheckpointError as error:
-                if not raced or threads == 1:
+                if not is_raced or threads == 1:
                     raise
                 self._raced[threads] = [math.inf] * RACE
                 warnings.warn(f"short texts stay on one thread: {error}", RuntimeWarning, stacklevel=2)
                 return compute(self._session(1))
-            # Reset by whatever began meanwhile.
-            if raced and self._undisturbed:
+            # A computation that began meanwhile resets the count, and this time does not count.
+            if is_raced and self._undisturbed:
                 cost = (time.perf_counter() - started) / (int(lengths.sum()) + TOKENS_OF_A_CALL)
                 self._raced[threads].append(cost)
             return result
 
     def _threads_for(self, tokens: int) -> tuple[int, bool]:
-        """Threads of a batch whose longest text has so many tokens, and whether it is to be timed."""
+        """Threads for a batch whose longest text has ``tokens`` tokens, and whether to time it."""
         if tokens >= self.long_text and not (self._computing and self.long_text):
             return self.threads, False
         if self._computing or self._undisturbed < RACE or self.threads == 1 or tokens < SHORTEST:
@@ -138,8 +138,8 @@ class Sessions:
         for threads, costs in self._raced.items():
             if len(costs) < RACE:
                 return threads, True
-        one, shared = (statistics.median(costs) for costs in self._raced.values())
-        return (self.threads if shared < WORTH * one else 1), False
+        one_thread, all_threads = (statistics.median(costs) for costs in self._raced.values())
+        return (self.threads if all_threads < WORTH * one_thread else 1), False
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -154,7 +154,7 @@ class Sessions:
                 self._computing -= 1
 
     def _session(self, threads: int) -> Any:
-        """The model for so many threads; the one that is there if something else lies in the file's place by now."""
+        """The session for this many threads; the first session if the file was replaced since."""
         with self._opening:
             if threads not in self._by_threads:
                 if _identity(self._path) != self._opened:
@@ -167,12 +167,12 @@ class Sessions:
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """What another file under this name, or this one with another content, has not; empty if there is none."""
+    """Identifies a file and its content, to notice replacements; empty if there is no file."""
     try:
-        stat = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def require_onnxruntime() -> Any:
@@ -196,16 +196,16 @@ def open_session(path: Path, threads: int = 0) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()
     options.log_severity_level = _ERRORS_ONLY
-    # Plans of memory are kept for every shape that comes, and texts have many lengths.
+    # The runtime would keep a memory plan for every input shape, and texts have many lengths.
     options.enable_mem_pattern = False
     try:
         return runtime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=_SLOWER_FUSIONS
         )
     except Exception as error:
-        first = str(error).strip().splitlines()[0][:200]
+        first_line = str(error).strip().splitlines()[0][:200]
         raise CheckpointError(
-            f"'{path}' cannot be read by ONNX Runtime {runtime.__version__} ({first}); export the run again"
+            f"'{path}' cannot be read by ONNX Runtime {runtime.__version__} ({first_line}); export the run again"
         ) from error
 
 
@@ -216,6 +216,6 @@ def run_session(session: Any, outputs: Sequence[str], feeds: Mapping[str, Any]) 
     except Exception as error:
         if not type(error).__module__.startswith("onnxruntime."):
             raise
-        first = one_line(str(error), 200)
-        raise CheckpointError(f"ONNX Runtime cannot compute the export ({first}); export the run again") from error
+        message = one_line(str(error), 200)
+        raise CheckpointError(f"ONNX Runtime cannot compute the export ({message}); export the run again") from error
     return values
