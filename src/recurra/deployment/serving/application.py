@@ -1,7 +1,7 @@
-"""The ASGI application: the door that every request passes, the routes behind it, and their OpenAPI document.
+"""The ASGI application: admission of requests, the routes, and their OpenAPI document.
 
-A request gets a number of its own, the headers of `HEADERS`, a line in the log and its counts in the metrics, whatever
-becomes of it; what raises behind the door is answered there.
+Every request gets its own number, the headers of `HEADERS`, a line in the log and its counts in the metrics, whatever
+its result. Exceptions of routes are answered in one place.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from recurra.models.exits.rules import FixedExit
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MODEL_PATH = "/v1/models/{name}"
-# Texts that the page offers, the most of each, and of the file.
+# Examples on the page: their number, the most characters of each, and the most characters and rows read of their file.
 _EXAMPLES, _EXAMPLE_CHARACTERS, _EXAMPLES_READ, _EXAMPLE_ROWS = 6, 1000, 2**20, 10_000
 _JSON = "application/json"
 _TEXT = "The opening is slow, but the last act is worth the wait."
@@ -83,7 +83,7 @@ _REASONS = {
     500: "The server failed; its log says why under the number in X-Request-ID.",
     503: "The texts were not computed in time, or the server is being stopped.",
 }
-# What each path answers with, as type or media type, and which errors beside 500.
+# For each path its method, its answer as type or media type, and its errors besides 500.
 _OPERATIONS: dict[str, tuple[str, Any, tuple[int, ...]]] = {
     "/v1/classify": ("post", ClassifyResponse, (400, 401, 404, 408, 413, 415, 422, 429, 503)),
     "/v1/models": ("get", ModelsResponse, (401, 429)),
@@ -97,9 +97,9 @@ _PATHS = frozenset({*_OPERATIONS, "/openapi.json"}) - {_MODEL_PATH}
 
 
 class Application:
-    """Answers requests of models, the first of which answers where none is named.
+    """Answers requests to models; the first model answers requests that name none.
 
-    Keys open ``/v1`` and ``/metrics``; none leaves them open. The page offers the examples.
+    ``/v1`` and ``/metrics`` need one of the keys; without keys they are open. The page shows the examples.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Application:
             Route("/openapi.json", self._show_openapi),
             Route("/", self._show_page),
         ]
-        # No redirects: they would go where the header Host says.
+        # No redirects, because they would go to the address in the header Host.
         self.router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,7 +143,7 @@ class Application:
             await self.router(scope, receive, send)
             return
         started = time.monotonic()
-        # Known to nobody before, and no two alike; random digits for each would ask the system each time.
+        # Unpredictable and unique; random digits for each request would need a system call each time.
         request_id = f"{self._prefix}{next(self._numbers):06x}"
         state: dict[str, Any] = scope.setdefault("state", {})
         status = 0
@@ -159,7 +159,7 @@ class Application:
             self._admit(scope)
             await self.router(scope, receive, send_numbered)
         except ClientDisconnect:
-            # 499 is what proxies log for it; nobody receives it. The protocol may have said why it listens no more.
+            # Proxies log 499 for this; nobody receives it. The protocol may already have set the reason.
             state.setdefault("refused", "client_gone")
             await Response(status_code=499)(scope, receive, send_numbered)
         except Exception as error:  # noqa: BLE001 - no error of ours may reach a user, nor end the connection unanswered
@@ -185,7 +185,7 @@ class Application:
         guarded = self._keys is not None and _is_guarded(path)
         owner = self._keys.owner(Headers(scope=scope)) if self._keys is not None and guarded else None
         if self._limiter is not None and not path.startswith("/health/"):
-            # Who has no key, or a wrong one, must not use up the rate of those who own one.
+            # Clients without a valid key must not use up the rate of a key.
             client = network_of((scope.get("client") or ("",))[0]) if owner is None else owner
             wait_s = self._limiter.wait_s(client)
             if wait_s:
@@ -195,7 +195,7 @@ class Application:
             raise Refusal(401, "no_key", message, {"WWW-Authenticate": "Bearer"})
 
     def _note(self, scope: Scope, state: dict[str, Any], status: int, seconds: float, request_id: str) -> None:
-        # Other paths and methods may hold anything, a text among it.
+        # Unknown paths and methods are logged as "other", because they may contain a text.
         path, method = scope["path"], scope["method"]
         if path not in _PATHS:
             path = _MODEL_PATH if path.startswith("/v1/models/") else "other"
@@ -225,28 +225,28 @@ class Application:
         return _respond(ClassifyResponse(results))
 
     async def _results(self, query: ClassifyRequest, request: Request) -> list[ModelResult]:
-        texts, after = query.texts, None if query.exit_after is None else int(query.exit_after)
-        extras = Extras(query.exit_rule is not None or after is not None, query.recurrences, after, query.cut)
-        # From here on to the last text that is submitted nothing is waited for: these models answer, or none.
+        texts, exit_after = query.texts, None if query.exit_after is None else int(query.exit_after)
+        extras = Extras(query.exit_rule is not None or exit_after is not None, query.recurrences, exit_after, query.cut)
+        # No await from here until all texts are submitted, so that a reload cannot replace these models.
         models = self._models.chosen(query.model_names(self._models.names))
         for model in models:
             if query.abstain_below is not None and not model.classifier.decision.exclusive:
                 name = model.description.name
                 message = f"'abstain_below' is not for the multi-label model '{name}', which gives any number of labels"
                 raise Refusal(422, "invalid", message)
-            if after is not None:
+            if exit_after is not None:
                 try:
-                    model.classifier.check_rule(FixedExit(after))
+                    model.classifier.check_rule(FixedExit(exit_after))
                 except ConfigurationError as error:
                     raise Refusal(404, "unknown_exit", f"'exit_after', {model.description.name}: {error}") from None
         spans = _occluded_spans(texts, models, self._limits) if query.explain else []
-        changed = [without(text, span) for text, ranges in zip(texts, spans, strict=False) for span in ranges]
+        occluded_texts = [without(text, span) for text, ranges in zip(texts, spans, strict=False) for span in ranges]
         futures: list[Future[Computed]] = []
         try:
             futures.extend(model.batcher.submit(texts, extras) for model in models)
-            if changed:
-                rest_extras = replace(extras, recurrences=False, cut=False)
-                futures.extend(model.batcher.submit(changed, rest_extras, admitted=True) for model in models)
+            if occluded_texts:
+                occluded_extras = replace(extras, recurrences=False, cut=False)
+                futures.extend(model.batcher.submit(occluded_texts, occluded_extras, admitted=True) for model in models)
             request.state.counts = {
                 "models": [model.description.name for model in models],
                 "texts": len(texts),
@@ -254,15 +254,15 @@ class Application:
             }
             computed = await _wait(futures, request, self._limits.timeout_s)
         finally:
-            # Nobody waits for what is left of a request that was refused, is too late, or whose client is gone.
+            # Cancels the rest of a request that was refused, is too late, or whose client has left.
             for future in futures:
                 future.cancel()
         results = [_result(*pair, query.abstain_below) for pair in zip(models, computed, strict=False)]
-        for number, model in enumerate(models if query.explain else ()):
-            probabilities = computed[number].answers.probabilities
-            rest = computed[len(models) + number].answers.probabilities if changed else probabilities[:0]
-            explanations = explanations_of(texts, spans, probabilities, rest, model.classifier.decision)
-            for prediction, explanation in zip(results[number].predictions, explanations, strict=True):
+        for index, model in enumerate(models if query.explain else ()):
+            probabilities = computed[index].answers.probabilities
+            occluded = computed[len(models) + index].answers.probabilities if occluded_texts else probabilities[:0]
+            explanations = explanations_of(texts, spans, probabilities, occluded, model.classifier.decision)
+            for prediction, explanation in zip(results[index].predictions, explanations, strict=True):
                 if explanation.exclusive:
                     prediction.words = explanation.labels[0].words
                 else:
@@ -308,7 +308,7 @@ def _respond(content: Any, status: int = 200, headers: dict[str, str] | None = N
 
 
 def _refusal_of(error: Exception, scope: Scope) -> Refusal | None:
-    """The refusal that an error stands for; none if it is a mistake of ours."""
+    """The refusal for an expected error; none for a failure of the server."""
     if not isinstance(error, HTTPException):
         return error if isinstance(error, Refusal) else None
     if error.status_code == 405:
@@ -319,16 +319,16 @@ def _refusal_of(error: Exception, scope: Scope) -> Refusal | None:
 
 
 def _occluded_spans(texts: Sequence[str], models: Sequence[ServedModel], limits: ServerLimits) -> list[list[Span]]:
-    """Words or runs of words: no more in all than a request may have texts, nor together longer than its body.
+    """Words or runs of words to leave out: at most as many in all as a request may have texts, within its body size.
 
-    What none of the models reads has none.
+    Parts of a text that none of the models reads have no spans.
     """
     characters = max(1, sum(map(len, texts)))
-    most = min(MOST_PARTS, limits.max_texts // len(texts), limits.max_body_bytes // characters)
+    most_spans = min(MOST_PARTS, limits.max_texts // len(texts), limits.max_body_bytes // characters)
     ends = ([model.classifier.most_read(text) for model in models] for text in texts)
     return [
-        spans_of(text, max(1, most), None if None in read else max(filter(None, read)))
-        for text, read in zip(texts, ends, strict=True)
+        spans_of(text, max(1, most_spans), None if None in text_ends else max(filter(None, text_ends)))
+        for text, text_ends in zip(texts, ends, strict=True)
     ]
 
 
@@ -347,15 +347,15 @@ def _result(model: ServedModel, computed: Computed, abstain_below: float | None)
 
 
 async def _wait(futures: Sequence[Future[Computed]], request: Request, timeout_s: float) -> list[Computed]:
-    """Waits for all, but no longer than is allowed, nor for a client that has left."""
-    waiting = [asyncio.wrap_future(future) for future in futures]
-    results: asyncio.Future[Any] = waiting[0] if len(waiting) == 1 else asyncio.gather(*waiting)
-    gone = asyncio.ensure_future(request.receive())
+    """Waits for all futures, until the time limit or until the client leaves."""
+    wrapped = [asyncio.wrap_future(future) for future in futures]
+    results: asyncio.Future[Any] = wrapped[0] if len(wrapped) == 1 else asyncio.gather(*wrapped)
+    disconnect = asyncio.ensure_future(request.receive())
     try:
-        done, _ = await asyncio.wait((results, gone), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait((results, disconnect), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if results in done:
-            return [await results] if len(waiting) == 1 else await results
-        if gone in done:
+            return [await results] if len(wrapped) == 1 else await results
+        if disconnect in done:
             raise ClientDisconnect
         raise TimeoutError
     except TimeoutError:
@@ -364,17 +364,17 @@ async def _wait(futures: Sequence[Future[Computed]], request: Request, timeout_s
     except asyncio.CancelledError:
         raise stopping() from None
     finally:
-        gone.cancel()
-        # Of several that are given up, asyncio wants to be asked what became of them.
+        disconnect.cancel()
+        # Retrieves exceptions of abandoned futures, which asyncio would otherwise report.
         results.add_done_callback(lambda given_up: given_up.cancelled() or given_up.exception())
         results.cancel()
 
 
 def read_examples(path: Path) -> list[str]:
-    """The first texts of a table with a column ``text``, or of a file with one a line.
+    """The first texts of a table with a column ``text``, or of a file with one text per line.
 
     Raises:
-        ConfigurationError: If it cannot be read so.
+        ConfigurationError: If it cannot be read as such a file.
     """
     try:
         if format_of(path) in TABLE_FORMATS:
@@ -390,11 +390,11 @@ def read_examples(path: Path) -> list[str]:
 
 
 def read_page(examples: Sequence[str]) -> tuple[bytes, dict[str, str]]:
-    """Reads the page and makes its headers: its policy names the hashes of its own script and style, and no other."""
+    """Reads the page and creates its headers, whose policy only allows its own script and style, by their hashes."""
     folder = resources.files("recurra.deployment.serving")
     text = (folder / "page.html").read_text(encoding="utf-8")
     text = text.replace("/* table.js */", (folder / "table.js").read_text(encoding="utf-8"))
-    # No text may end the script.
+    # Escaped, so that no text can end the script.
     encoded = msgspec.json.encode(list(examples)).decode("utf-8").replace("<", r"\u003c")
     text = text.replace("EXAMPLES = []", f"EXAMPLES = {encoded}")
 
@@ -466,5 +466,5 @@ def _content(description: str, kind: Any) -> dict[str, Any]:
 
 
 def _is_guarded(path: str) -> bool:
-    """Whether a key opens it, if there are keys."""
+    """Whether a path needs a key, if there are keys."""
     return path.startswith("/v1") or path == "/metrics"

@@ -1,7 +1,7 @@
-"""What comes in and what goes out: a body read within its limits, decoded, computed, and the JSON of the answer.
+"""Bodies of requests and answers: reading within limits, decoding, computing, and the JSON of the answer.
 
-A prediction is an object of its own, not an entry of parallel lists: what a model says beyond its label has a key
-beside ``probabilities``. Clients ignore keys that they do not know.
+Each prediction is an object, not an entry of parallel lists: everything beyond its label has a key beside
+``probabilities``. Clients ignore keys that they do not know.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from recurra.deployment.explanation import ExplainedLabel, WordEffect
 from recurra.deployment.serving.limits import Refusal, ServerLimits, try_again
 from recurra.models.exits.rules import FixedExit
 
-# A body that is too large is read and thrown away up to here: a client that is cut off while it sends sees a broken
+# Most bytes of a too large body that are read and thrown away: a client that is cut off while it sends sees a broken
 # connection instead of the answer.
 _DISCARDED_BYTES = 32 * 2**20
-# Of a user's word in a message.
+# Most characters of a user's input that a message quotes.
 _QUOTED_CHARACTERS = 100
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What is computed beyond labels; requests with the same extras share batches."""
+    """What a request asks for beyond labels; requests with the same extras share batches."""
 
     exits: bool = False
     recurrences: bool = False
@@ -69,7 +69,7 @@ class ClassifyRequest(Struct, frozen=True, forbid_unknown_fields=True):
     text: str | Annotated[list[str], Meta(min_length=1)]
     model: Name | Annotated[list[Name], Meta(min_length=1)] | None = None
     exit_rule: Literal["calibrated"] | None = None
-    # Of JSON 1.0 is a whole number too.
+    # A float, because 1.0 is a whole number in JSON too.
     exit_after: Annotated[float, Meta(ge=1, le=1_000_000, multiple_of=1)] | None = None
     recurrences: bool = False
     abstain_below: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -259,7 +259,7 @@ class ErrorResponse(Struct):
 
 
 class BodyReader:
-    """Reads bodies of requests and counts what all of them hold in memory."""
+    """Reads bodies of requests and counts the bytes that all of them hold in memory."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
@@ -274,9 +274,9 @@ class BodyReader:
         """
         limits, headers = self._limits, request.headers
         _check_type(headers.get("content-type", ""), headers.get("content-encoding", "identity"))
-        announced = int(headers.get("content-length", 0))
-        large = announced > limits.max_body_bytes
-        if large and (announced > _DISCARDED_BYTES or "expect" in headers):
+        announced_bytes = int(headers.get("content-length", 0))
+        too_large = announced_bytes > limits.max_body_bytes
+        if too_large and (announced_bytes > _DISCARDED_BYTES or "expect" in headers):
             raise self._too_large()
         parts: list[bytes] = []
         size = held = 0
@@ -284,17 +284,17 @@ class BodyReader:
             async with asyncio.timeout(limits.body_timeout_s):
                 async for part in request.stream():
                     size += len(part)
-                    large = large or size > limits.max_body_bytes
-                    if large:
+                    too_large = too_large or size > limits.max_body_bytes
+                    if too_large:
                         self._held_bytes, held = self._held_bytes - held, 0
                         parts.clear()
-                    if large and size > _DISCARDED_BYTES:
+                    if too_large and size > _DISCARDED_BYTES:
                         break
-                    if not large:
+                    if not too_large:
                         self._hold(len(part))
                         held += len(part)
                         parts.append(part)
-            if large:
+            if too_large:
                 raise self._too_large()
         except BaseException as error:
             self.release(held)
@@ -305,11 +305,11 @@ class BodyReader:
         return b"".join(parts)
 
     def release(self, size: int) -> None:
-        """Counts so many bytes as held no more."""
+        """Counts ``size`` bytes as no longer held."""
         self._held_bytes -= size
 
     def _hold(self, size: int) -> None:
-        # One body as large as is allowed is always held.
+        # A single body of the allowed size is always accepted.
         if self._held_bytes + size > max(self._limits.max_held_bytes, self._limits.max_body_bytes):
             refusal = try_again("overloaded", "too many bytes of requests are held", 1)
             refusal.headers["Connection"] = "close"
@@ -352,7 +352,7 @@ def parse_request(body: bytes, limits: ServerLimits) -> ClassifyRequest:
     """Decodes a request's body up to its first mistake.
 
     Raises:
-        Refusal: 400 if it is no JSON, 422 if it is not what is asked for or beyond a limit.
+        Refusal: 400 if it is not JSON, 422 if it is not a valid request or is beyond a limit.
     """
     try:
         request = _DECODER.decode(body.removeprefix(_BYTE_ORDER_MARK))
@@ -373,23 +373,23 @@ def parse_request(body: bytes, limits: ServerLimits) -> ClassifyRequest:
 
 
 def _refuse_value(problem: str) -> NoReturn:
-    """Raises msgspec's complaint, such as ``Expected `str`, got `int` - at `$.text[1]```, in our words."""
-    what, _, path = problem.removesuffix("`").rpartition(" - at `$.")
+    """Raises a refusal that rewords a message of msgspec such as ``Expected `str`, got `int` - at `$.text[1]```."""
+    complaint, _, path = problem.removesuffix("`").rpartition(" - at `$.")
     if problem.startswith("Object contains unknown field"):
         name = _shortened(problem.partition("`")[2][:-1])
         message = f"unknown key '{name}'{did_you_mean(name, _FIELDS)}; allowed: {', '.join(_FIELDS)}"
     elif problem.startswith("Object missing"):
         message = "'text' is missing; add it"
-    elif what:
+    elif complaint:
         allowed = _ALLOWED[path.partition("[")[0]]
-        message = f"'{path}' must be {allowed}: {_shortened(what[:1].lower() + what[1:])}"
+        message = f"'{path}' must be {allowed}: {_shortened(complaint[:1].lower() + complaint[1:])}"
     else:
         message = 'the body must be a JSON object, such as {"text": "not bad at all"}'
     raise Refusal(422, "invalid", message) from None
 
 
 def unknown_model(name: str, available: Sequence[str]) -> Refusal:
-    """Returns the answer to a client that asks for a model that is not there."""
+    """Returns the answer to a request for an unknown model."""
     name = _shortened(name)
     return Refusal(
         404, "unknown_model", f"unknown model '{name}'{did_you_mean(name, available)}; allowed: {', '.join(available)}"
@@ -401,9 +401,9 @@ def _shortened(word: str) -> str:
 
 
 def answer(classifier: Classifier, texts: list[str], extras: Extras) -> Classified:
-    """Asks a model; extras that it cannot give are left out.
+    """Computes predictions; extras that the model cannot give are left out.
 
-    A model without a rule of its own goes all the way, and says so; one without recurrences has nothing to say of them.
+    A model without an exit rule computes all recurrences and reports them; one without recurrences reports none.
     """
     answers = _classified(classifier, texts, replace(extras, cut=False))
     return replace(answers, cut=classifier.are_cut(texts)) if extras.cut else answers
@@ -415,19 +415,19 @@ def _classified(classifier: Classifier, texts: list[str], extras: Extras) -> Cla
         rule = FixedExit(extras.exit_after)
     if depth is None or extras == Extras():
         return Classified(classifier.predict_proba(texts))
-    all_the_way = None if depth.counted else np.full(len(texts), depth.num_recurrences)
+    all_recurrences = None if depth.counted else np.full(len(texts), depth.num_recurrences)
     if rule is None and not extras.recurrences:
-        return Classified(classifier.predict_proba(texts), all_the_way)
+        return Classified(classifier.predict_proba(texts), all_recurrences)
     classified = classifier.classify(texts, rule=rule, trace=extras.recurrences)
     if extras.exits:
-        exited_after = all_the_way if rule is None else classified.exited_after
+        exited_after = all_recurrences if rule is None else classified.exited_after
         return Classified(classified.probabilities, exited_after, classified.trace)
     assert classified.trace is not None
     return Classified(classified.trace.probabilities[:, -1], None, classified.trace)
 
 
 def predictions_of(answers: Classified, decision: LabelDecision) -> list[Prediction]:
-    """Returns the prediction for each text; what was not asked for is left out."""
+    """Returns the prediction for each text, without extras that were not asked for."""
     predictions = [
         Prediction(decision.text(labels), probabilities, None if decision.exclusive else labels)
         for labels, probabilities in _labelled(answers.probabilities, decision)

@@ -1,4 +1,4 @@
-"""What a server accepts and from whom: limits, API keys and rates, and the answers to what goes beyond them."""
+"""What a server accepts and from whom: limits, API keys and rates, and the answers to requests beyond them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pydantic import Field
 from recurra.core.configuration import Settings
 from recurra.core.errors import ConfigurationError
 
-# Headers of every answer that sets no others: it is no document, is shown in no frame and stored nowhere.
+# Default headers of answers: they are not documents, not shown in frames and not stored.
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -34,17 +34,17 @@ HEADERS = {
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _RATE = re.compile(r"([1-9][0-9]{0,5})/([smh])", re.ASCII)
 _LEAST_KEY_CHARACTERS = 16
-# Each request is compared with all of them.
+# Bounded, because each request's key is compared with all of them.
 _MOST_KEYS = 100
-# Addresses that are remembered at a time; those beyond share one rate.
+# Most addresses that are remembered at a time; further ones share one rate.
 _MOST_CLIENTS = 10_000
-# Whoever has an IPv6 address has a whole network of this length.
+# Prefix length of the network that a client with an IPv6 address is assumed to own.
 _IPV6_NETWORK_BITS = 64
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How many requests a client may send in so many seconds; all at once if need be."""
+    """How many requests a client may send in a number of seconds; it may send all at once."""
 
     requests: int
     seconds: int
@@ -89,7 +89,7 @@ class ServerLimits(Settings):
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the server
-    """Ends a request with an answer that says what is wrong: a word for programs, a sentence for people."""
+    """Ends a request with an error answer: a code for programs, a sentence for people."""
 
     def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
@@ -100,7 +100,7 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the 
 
 
 def error_body(code: str, message: str) -> bytes:
-    """Returns the JSON document of every answer that is not a result."""
+    """Returns the JSON document of an error answer."""
     return json.dumps({"error": {"code": code, "message": message}}, separators=(",", ":")).encode("ascii")
 
 
@@ -111,12 +111,12 @@ def try_again(code: str, message: str, wait_s: float) -> Refusal:
 
 
 def stopping() -> Refusal:
-    """Returns the answer while the server ends."""
+    """Returns the answer while the server is being stopped."""
     return Refusal(503, "stopping", "the server is being stopped; try again in a moment", {"Retry-After": "1"})
 
 
 class ApiKeys:
-    """Recognises keys, 1 to 100 different ones; holds nothing but their hashes."""
+    """Recognises 1 to 100 different keys; only stores their hashes."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -133,20 +133,20 @@ class ApiKeys:
         self._digests = [hashlib.sha256(key.encode("ascii")).digest() for key in keys]
 
     def owner(self, headers: Mapping[str, str]) -> int | None:
-        """The number of the key in ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``; none if it is not ours.
+        """The index of the key in ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``; none if it is unknown.
 
-        Hashes are compared, in constant time: neither the position of the first wrong character nor the length can be
-        measured.
+        Hashes are compared in constant time, so that neither the position of the first wrong character nor the length
+        can be measured.
         """
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         key = credentials.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-        equal = [hmac.compare_digest(digest, known) for known in self._digests]
-        return equal.index(True) if any(equal) else None
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return matches.index(True) if any(matches) else None
 
 
 def read_keys(file: Path | None, variable: str | None) -> ApiKeys | None:
-    """Reads the keys from a file or an environment variable, one a line; none if neither is named."""
+    """Reads the keys from a file or an environment variable, one per line; none if neither is given."""
     if file is not None and variable is not None:
         raise ConfigurationError("--api-key-file and --api-key-env are both given; give one of the two")
     if file is not None:
@@ -164,10 +164,10 @@ def read_keys(file: Path | None, variable: str | None) -> ApiKeys | None:
 
 
 class RateLimiter:
-    """A token bucket for each client, as the generic cell rate algorithm (ITU-T I.371) has it.
+    """A token bucket for each client, by the generic cell rate algorithm (ITU-T I.371).
 
-    Of a client only the moment is stored at which its bucket is full again; from then on it need not be remembered.
-    Where too many are remembered, new addresses share a bucket: nobody gets a full one by making us forget.
+    For each client only the time at which its bucket is full again is stored; after it the client is forgotten. While
+    too many clients are remembered, new addresses share a bucket, so that no client gets a full one by being forgotten.
     """
 
     def __init__(self, rate: Rate, most: int = _MOST_CLIENTS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -175,17 +175,17 @@ class RateLimiter:
         self._burst_s = rate.seconds - self._interval_s
         self._most = most
         self._clock = clock
-        # Who was seen longest ago comes first.
+        # The client seen longest ago comes first.
         self._full_at: OrderedDict[int | str | None, float] = OrderedDict()
 
     def wait_s(self, client: int | str) -> float:
-        """Takes a token for the number of a key or an address; returns 0, or the seconds until there is one."""
+        """Takes a token for a key's index or an address; returns 0, or the seconds until there is one."""
         now = self._clock()
         known = isinstance(client, int) or client in self._full_at
         bucket = client if known or self._has_room(now) else None
         full_at = max(self._full_at.get(bucket, now), now)
         wait_s = full_at - now - self._burst_s
-        # Sums of many intervals are off by rounding.
+        # The tolerance covers rounding errors of sums of many intervals.
         if wait_s > 1e-6 * self._interval_s:
             return wait_s
         self._full_at[bucket] = full_at + self._interval_s
@@ -199,10 +199,10 @@ class RateLimiter:
 
 
 def network_of(address: str) -> str:
-    """The address that is counted for a client: its own, or the network of an IPv6 address."""
+    """The address that a client is counted by: an IPv4 address, or the network of an IPv6 address."""
     if ":" not in address:
         return address
-    parsed = ipaddress.IPv6Address(address.partition("%")[0])
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((parsed, _IPV6_NETWORK_BITS), strict=False))
+    ipv6 = ipaddress.IPv6Address(address.partition("%")[0])
+    if ipv6.ipv4_mapped is not None:
+        return str(ipv6.ipv4_mapped)
+    return str(ipaddress.IPv6Network((ipv6, _IPV6_NETWORK_BITS), strict=False))

@@ -1,6 +1,6 @@
-"""The models of a server: opened, named, described, warmed up, replaced while requests go on.
+"""The models of a server: opening, naming, describing, warming up, and replacing them during requests.
 
-Each computes texts of many requests together: threads of its own, a bounded queue, a bound on waiting.
+Each model computes texts of many requests together, with its own threads, a bounded queue and a bounded waiting time.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from recurra.deployment.serving.observation import EventLog, Metrics
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 _FIRST_TEXTS = ("a first text", "another, a little longer than the first, so that there is something to pad")
-# Whoever replaces a folder so often while it is read is asked to stop.
+# A folder that is replaced this often while it is read is an error.
 _MOST_READINGS = 3
 
 
 @dataclass(eq=False)
 class ServedModel:
-    """A classifier, where it comes from and its successor may, and which run of a comparison was taken.
+    """A classifier, the source that it and its successors are read from, and a note on the chosen run of a comparison.
 
-    A server gives it the queue of its texts: who holds the model asks this one, whatever is loaded meanwhile.
+    A server sets ``batcher``, its queue: a holder of this object uses this model, even if another is loaded meanwhile.
     """
 
     classifier: Classifier
@@ -52,30 +52,30 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A run, export or comparison that a model is read from, now and again: what lies there may be replaced."""
+    """A run, export or comparison that a model is read from, repeatedly, because it may be replaced."""
 
     name: str
     folder: Path
     threads: int = 0
 
     def open(self, known: str = "") -> ServedModel | None:
-        """Reads what lies there and computes a first text with it, so that no user waits for what is made on first use.
+        """Reads the model and computes a first text, so that no user waits for what is set up on first use.
 
-        What is replaced while it is read is read again: the answer is one model, never parts of two.
+        A model that is replaced while it is read is read again, so that the result never mixes two models.
 
-        Nothing is returned if the content whose hash is ``known`` is still there.
+        Returns none if the folder still has the content with the hash ``known``.
         """
         for _ in range(_MOST_READINGS):
-            before = self._content_hash()
-            if before == known:
+            hash_before = self._content_hash()
+            if hash_before == known:
                 return None
             try:
-                model = self._read(before)
+                model = self._read(hash_before)
             except RecurraError:
-                if self._content_hash() == before:
+                if self._content_hash() == hash_before:
                     raise
             else:
-                if self._content_hash() == before:
+                if self._content_hash() == hash_before:
                     return model
         raise CheckpointError(f"'{self.folder}' was replaced {_MOST_READINGS} times while it was read; try again")
 
@@ -99,10 +99,10 @@ def name_folders(arguments: Sequence[str]) -> dict[str, Path]:
     """Gives each folder of a command line (``FOLDER`` or ``NAME=FOLDER``) its name."""
     folders: dict[str, Path] = {}
     for argument in arguments:
-        before, equals, after = argument.partition("=")
-        named = bool(equals) and _NAME.match(before) is not None and not Path(argument).exists()
-        folder = Path(after if named else argument)
-        name = before if named else folder.resolve().name
+        given_name, separator, given_folder = argument.partition("=")
+        named = bool(separator) and _NAME.match(given_name) is not None and not Path(argument).exists()
+        folder = Path(given_folder if named else argument)
+        name = given_name if named else folder.resolve().name
         if not _NAME.match(name):
             raise ConfigurationError(
                 f"'{name}' is no name for a model: letters, digits, '.', '_' and '-' are allowed; give NAME={folder}"
@@ -125,7 +125,7 @@ def open_models(folders: dict[str, Path], *, threads: int = 0) -> list[ServedMod
 
 
 def hash_model(folder: Path) -> str:
-    """The hash of all that makes a run or an export answer as it does, as its own seals have it."""
+    """The hash of everything that determines a run's or an export's answers, from its sealed hashes."""
     if is_export(folder):
         return read_manifest(folder).content_hash
     if not (folder / RECORD_NAME).exists() and not (folder / MODEL_NAME).is_dir():
@@ -134,7 +134,7 @@ def hash_model(folder: Path) -> str:
     return content_hash({"record": record.hashed(), "files": hash_model_files(folder)}, length=64)
 
 
-def _describe(name: str, folder: Path, classifier: Classifier, hashed: str) -> ModelDescription:
+def _describe(name: str, folder: Path, classifier: Classifier, model_hash: str) -> ModelDescription:
     record = read_source_record(folder)
     if is_export(folder):
         manifest = read_manifest(folder)
@@ -146,11 +146,11 @@ def _describe(name: str, folder: Path, classifier: Classifier, hashed: str) -> M
     return describe_model(
         name,
         classifier,
-        content_hash=hashed,
+        content_hash=model_hash,
         kind=kind,
         size_bytes=size,
         run_id=record.run_id,
-        # What is recorded of the data is not how a linear model, or one with words beside it, reads a text.
+        # From the engine: the recorded values do not apply to linear models, or models joined with one.
         max_length_tokens=classifier.engine.max_length,
         windows=classifier.engine.windows,
         quality=Quality(split, metrics.rows, metrics.figures()),
@@ -158,7 +158,7 @@ def _describe(name: str, folder: Path, classifier: Classifier, hashed: str) -> M
 
 
 def describe_model(name: str, classifier: Classifier, **known: Any) -> ModelDescription:
-    """Describes a classifier, given the fields of `ModelDescription` that it does not know itself."""
+    """Describes a classifier; ``known`` are the fields of `ModelDescription` that it does not have."""
     depth, record, rule = classifier.engine.depth, classifier.calibration, classifier.calibrated_rule
     exits = None
     if depth is not None and classifier.may_leave:
@@ -187,7 +187,7 @@ _NEWEST = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """The answers to one request's texts, and how they came about; see `ModelResult`."""
+    """The predictions for one request's texts, with times and batch size; see `ModelResult`."""
 
     answers: Classified
     waited_ms: float
@@ -205,11 +205,11 @@ class _Job:
 
 
 class Batcher:
-    """Asks a model about texts in threads of its own.
+    """Computes texts with a model in its own threads.
 
-    A thread that is free takes what waits, so that batches grow with the load; a request is never cut.
-    Requests for other extras are another batch; none overtakes an earlier one. A request that was cancelled or is too
-    late is left out. If a batch fails, its requests are computed one by one, so that a text only ever spoils its own
+    A free thread takes the waiting requests, so that batches grow with the load; a request is never split. Requests
+    with different extras are in different batches, and no request overtakes an earlier one. Cancelled and late requests
+    are left out. If a batch fails, its requests are computed one by one, so that a text can only spoil its own
     request. ``observe`` is called with each successful batch's texts, seconds and recurrences taken.
     """
 
@@ -263,24 +263,24 @@ class Batcher:
 
     @property
     def waiting_texts(self) -> int:
-        """Texts that are accepted and not yet computed on."""
+        """Number of accepted texts that are not being computed yet."""
         return self._waiting_texts
 
     def submit(self, texts: Sequence[str], extras: Extras | None = None, *, admitted: bool = False) -> Future[Computed]:
-        """Accepts one text or more, or turns them away at once: 429 if too many wait, 503 if it is being stopped.
+        """Accepts one text or more, or refuses them at once: 429 if too many wait, 503 if it is being stopped.
 
-        More texts of a request that was ``admitted`` are never too many: what waits may be its own.
+        Further texts of an ``admitted`` request are always accepted, because the waiting texts may be its own.
         """
         now = time.monotonic()
         job = _Job(texts, extras or Extras(), now, now + self._limits.timeout_s)
         with self._changed:
             if self._stopping:
                 raise stopping()
-            ahead = self._waiting_texts + self._computing_texts
-            expected_s = ahead * self._seconds_a_text / len(self._threads)
-            full = self._waiting_texts + len(texts) > self._limits.max_waiting_texts
-            # An empty queue takes any request: otherwise one slow batch could shut the door for good.
-            if not admitted and self._jobs and (full or expected_s > self._limits.max_wait_s):
+            texts_ahead = self._waiting_texts + self._computing_texts
+            expected_s = texts_ahead * self._seconds_a_text / len(self._threads)
+            is_full = self._waiting_texts + len(texts) > self._limits.max_waiting_texts
+            # An empty queue accepts any request; otherwise one slow batch could block all later ones forever.
+            if not admitted and self._jobs and (is_full or expected_s > self._limits.max_wait_s):
                 raise try_again("overloaded", "too many texts are waiting", expected_s)
             self._jobs.append(job)
             self._waiting_texts += len(texts)
@@ -301,7 +301,7 @@ class Batcher:
                     self._computing_texts -= sum(len(job.texts) for job in jobs)
 
     def _take(self) -> list[_Job]:
-        """A batch of what waits; empty if all were given up."""
+        """The next batch of waiting requests; empty if all were cancelled or late."""
         taken: list[_Job] = []
         texts = 0
         while self._jobs:
@@ -339,9 +339,9 @@ class Batcher:
         seconds = time.monotonic() - started
         self._learn(seconds / len(texts))
         if self._observe is not None:
-            # Where a request says itself where texts stop, nothing can be read of them.
-            after = None if jobs[0].extras.exit_after else answers.exited_after
-            self._observe(len(texts), seconds, None if after is None else after.tolist())
+            # If a request fixes the exit itself, its exits say nothing about drift.
+            exited_after = None if jobs[0].extras.exit_after else answers.exited_after
+            self._observe(len(texts), seconds, None if exited_after is None else exited_after.tolist())
         start = 0
         for job in jobs:
             end = start + len(job.texts)
@@ -350,8 +350,8 @@ class Batcher:
             start = end
 
     def _learn(self, seconds: float) -> None:
-        old = self._seconds_a_text
-        self._seconds_a_text = seconds if old == 0 else (1 - _NEWEST) * old + _NEWEST * seconds
+        average = self._seconds_a_text
+        self._seconds_a_text = seconds if average == 0 else (1 - _NEWEST) * average + _NEWEST * seconds
 
 
 def _part(answers: Classified, start: int, end: int) -> Classified:
@@ -365,10 +365,10 @@ def _part(answers: Classified, start: int, end: int) -> Classified:
 
 
 class Models:
-    """Knows which model answers to a name.
+    """Maps names to the models that answer to them.
 
-    All but the computation happens on the event loop, so that whoever takes models with `chosen` and asks them before
-    it waits for anything never asks one that is being put away. The first answers where none is named.
+    Everything but the computation runs on the event loop. So a caller that gets models from `chosen` and submits texts
+    before its next await never uses a model that is being stopped. The first model answers if none is named.
     """
 
     def __init__(self, models: Sequence[ServedModel], limits: ServerLimits, metrics: Metrics, log: EventLog) -> None:
@@ -390,29 +390,29 @@ class Models:
             model.batcher.start()
 
     async def stop(self) -> None:
-        """Finishes what was accepted and ends the queues."""
+        """Finishes accepted requests and ends the queues."""
         self._stopping = True
         await asyncio.gather(*(asyncio.to_thread(model.batcher.stop) for model in self._models.values()))
 
     @property
     def ready(self) -> bool:
-        """Whether all take requests."""
+        """Whether all models take requests."""
         return all(model.batcher.ready for model in self._models.values())
 
     def chosen(self, names: Sequence[str]) -> list[ServedModel]:
-        """Those that answer to some names now, in order."""
+        """The models that answer to these names now, in order."""
         return [self._models[name] for name in names]
 
     def descriptions(self) -> list[ModelDescription]:
-        """Those of all models."""
+        """The descriptions of all models."""
         return [model.description for model in self._models.values()]
 
     async def reload(self) -> None:
-        """Takes up what lies in the folders now, one model after the other.
+        """Loads the models that are in the folders now, one after the other.
 
-        A model that is not whole does not take over, and the old one goes on. Who asks for a reload during another has
-        it once that is done. At most one model more than there are names lies in memory, beside those that requests
-        in flight hold.
+        An incomplete model does not take over, and the old one keeps answering. A reload requested during another one
+        follows it. At most one model more than there are names is in memory, besides those that requests in progress
+        hold.
         """
         self._asked_to_reload = True
         if self._reloading:
@@ -429,24 +429,24 @@ class Models:
             self._reloading = False
 
     async def _reload(self, name: str) -> bool:
-        """Whether anything was read."""
+        """Reloads one model; returns whether anything was read."""
         old = self._models[name]
-        known = old.description.content_hash
+        old_hash = old.description.content_hash
         outcome = "failed"
         try:
-            new = None if old.source is None else await asyncio.to_thread(old.source.open, known)
+            new = None if old.source is None else await asyncio.to_thread(old.source.open, old_hash)
             if self._stopping:
                 return False
             if new is not None:
                 await self._replace(old, new)
             outcome = "unchanged" if new is None else "taken_up"
         except RecurraError as error:
-            self._log.write("reload", level="error", model=name, message=str(error), content_hash=known)
+            self._log.write("reload", level="error", model=name, message=str(error), content_hash=old_hash)
         except Exception as error:  # noqa: BLE001 - whatever lies in a folder, the old model goes on
-            self._log.failure("reload", error, model=name, content_hash=known)
+            self._log.failure("reload", error, model=name, content_hash=old_hash)
         else:
             if new is None:
-                self._log.write("reload", model=name, message="unchanged", content_hash=known)
+                self._log.write("reload", model=name, message="unchanged", content_hash=old_hash)
         self._metrics.reloads.labels(name, outcome).inc()
         return outcome != "unchanged"
 
@@ -455,21 +455,21 @@ class Models:
         new.batcher.start()
         self._name(new)
         name, labels = new.description.name, new.description.labels
-        other_labels = labels != old.description.labels
+        labels_changed = labels != old.description.labels
         self._log.write(
             "reload",
-            level="warning" if other_labels else "info",
+            level="warning" if labels_changed else "info",
             model=name,
-            message="another model with other labels" if other_labels else "another model",
+            message="another model with other labels" if labels_changed else "another model",
             content_hash=new.description.content_hash,
             before=old.description.content_hash,
-            **({"labels": labels} if other_labels else {}),
+            **({"labels": labels} if labels_changed else {}),
             **({"note": new.note} if new.note else {}),
         )
         await asyncio.to_thread(old.batcher.stop)
 
     def _queue(self, model: ServedModel) -> None:
-        """Gives a model a queue of its own."""
+        """Gives a model its own queue."""
         name, classifier = model.description.name, model.classifier
         calibrated = None if classifier.calibration is None else classifier.calibration.taken
         model.batcher = Batcher(
@@ -482,9 +482,9 @@ class Models:
         )
 
     def _name(self, model: ServedModel) -> None:
-        """Lets a model answer to its name."""
-        described, batcher = model.description, model.batcher
+        """Makes a model answer to its name."""
+        description, batcher = model.description, model.batcher
         self._metrics.show_model(
-            described.name, described.content_hash, described.loaded_at, lambda: batcher.waiting_texts
+            description.name, description.content_hash, description.loaded_at, lambda: batcher.waiting_texts
         )
-        self._models[described.name] = model
+        self._models[description.name] = model

@@ -1,6 +1,6 @@
-"""What a server says of itself: counters for Prometheus and a JSON document a line on standard error.
+"""Metrics and log of a server: counters for Prometheus, and one JSON document per line on standard error.
 
-Neither holds a text of a user, nor an exception's message that may quote one, nor a label that a user can choose.
+Neither contains a user's text, an exception's message, which may quote one, or a label that a user can choose.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-# Frames of a failure that are worth a look.
+# Last frames of a traceback that are logged.
 _LAST_FRAMES = 6
-# Seconds between two lines of one kind about what clients do below HTTP: they could fill the log.
+# Seconds between two log lines of one kind from the HTTP server, with which clients could otherwise fill the log.
 _QUIET_S = 60.0
 
 
-# Texts under an exit rule that drift is seen in, and those below which it is not.
+# Number of last texts under an exit rule that drift is computed from, and the fewest that it needs.
 RECENT_EXITS, FEWEST_EXITS = 1_000, 100
 
 
@@ -52,8 +52,8 @@ class Metrics:
             "recurra_batch_texts", "Texts of a batch.", ["model"], buckets=_TEXTS, registry=self.registry
         )
         self.batch_seconds = seconds("recurra_batch_seconds", "Time to compute a batch.", ["model"])
-        taken = "Texts that were asked to leave early, by the recurrences that they took."
-        self.exits = counter("recurra_exits", taken, ["model", "recurrences"])
+        exits_help = "Texts that were asked to leave early, by the recurrences that they took."
+        self.exits = counter("recurra_exits", exits_help, ["model", "recurrences"])
         drift = f"Share of the last {RECENT_EXITS:,} such texts that leaves elsewhere than the calibration rows did."
         self.exit_drift = gauge("recurra_exit_drift", drift, ["model"])
         self.reloads = counter("recurra_reloads", "Reloads, by outcome.", ["model", "outcome"])
@@ -62,7 +62,7 @@ class Metrics:
         self._which = Info("recurra_model", "Which model answers.", ["model"], registry=self.registry)
 
     def show_model(self, model: str, content_hash: str, loaded_at: datetime, waiting: Callable[[], int]) -> None:
-        """Shows which model answers to a name, and the texts that wait for it, counted when the page is read."""
+        """Shows which model answers to a name, and its waiting texts, counted when the metrics are read."""
         self._waiting.labels(model).set_function(waiting)
         self._loaded.labels(model).set(loaded_at.timestamp())
         self._which.labels(model).info({"content_hash": content_hash})
@@ -70,42 +70,42 @@ class Metrics:
     def batches(
         self, model: str, calibrated: Mapping[int, int] | None = None
     ) -> Callable[[int, float, Iterable[int] | None], None]:
-        """Returns what is to be called with each batch: texts, seconds, and if a rule was asked for recurrences taken.
+        """Returns a function to call with each batch's texts, seconds, and with a rule recurrences taken.
 
-        ``calibrated`` are calibration rows by the recurrences that they took; none without a calibrated rule.
+        ``calibrated`` counts calibration rows by the recurrences that they took; none without a calibrated rule.
         """
         texts, sizes = self.texts.labels(model), self.batch_texts.labels(model)
         times = self.batch_seconds.labels(model)
         recent: deque[int] = deque(maxlen=RECENT_EXITS)
-        # Set for a model without a rule too: another may have answered to the name.
+        # Also set for a model without a rule, because a model with one may have had the name before.
         self.exit_drift.labels(model).set_function(lambda: distance(Counted(tuple(recent)), calibrated or {}))
 
-        def observe(number: int, seconds: float, exited_after: Iterable[int] | None = None) -> None:
-            texts.inc(number)
-            sizes.observe(number)
+        def observe(num_texts: int, seconds: float, exited_after: Iterable[int] | None = None) -> None:
+            texts.inc(num_texts)
+            sizes.observe(num_texts)
             times.observe(seconds)
-            for recurrences, taken in Counted(exited_after or ()).items():
-                self.exits.labels(model, recurrences).inc(taken)
+            for recurrences, count in Counted(exited_after or ()).items():
+                self.exits.labels(model, recurrences).inc(count)
             recent.extend(exited_after or ())
 
         return observe
 
     def page(self) -> bytes:
-        """Everything, as Prometheus reads it."""
+        """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
 def distance(taken: Mapping[int, int], calibrated: Mapping[int, int]) -> float:
     """Total variation distance of two counts by recurrences, from 0 to 1; not a number before `FEWEST_EXITS` texts.
 
-    A promise about exits holds for texts like the calibration rows. The distance says when texts are not: beyond the
-    noise, 0.02 to 0.05 for 1,000 texts and some hundred rows, they leave elsewhere.
+    A promise about exits holds for texts like the calibration rows. A distance above the noise, which is 0.02 to 0.05
+    for 1,000 texts and some hundred rows, shows that texts leave at other recurrences than those rows.
     """
     texts, rows = sum(taken.values()), sum(calibrated.values())
     if texts < FEWEST_EXITS or not rows:
         return math.nan
-    gaps = (taken.get(after, 0) / texts - calibrated.get(after, 0) / rows for after in {*taken, *calibrated})
-    return sum(map(abs, gaps)) / 2
+    differences = (taken.get(after, 0) / texts - calibrated.get(after, 0) / rows for after in {*taken, *calibrated})
+    return sum(map(abs, differences)) / 2
 
 
 class EventLog:
@@ -128,29 +128,29 @@ class EventLog:
             stream.flush()
 
     def failure(self, event: str, error: BaseException, **fields: Any) -> None:
-        """Writes what kind of error it was and where, but not its message: it may quote a text."""
+        """Writes the type of an error and its traceback, but not its message, which may quote a text."""
         frames = traceback.extract_tb(error.__traceback__)[-_LAST_FRAMES:]
         where = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
         self.write(event, level="error", error=type(error).__name__, where=where, **fields)
 
 
 class ServerLogHandler(logging.Handler):
-    """Passes on what the HTTP server itself logs: each kind of message once a minute, with a count."""
+    """Passes on log messages of the HTTP server: each kind once a minute, with a count."""
 
     def __init__(self, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(level=logging.WARNING)
         self._log = log
         self._clock = clock
-        # By message, before anything was filled in: when last written, and how often suppressed since.
+        # By message without its arguments: when it was last written, and how often suppressed since.
         self._written: dict[tuple[str, type | None], tuple[float, int]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes one record; of an exception only its kind and origin."""
+        """Writes one record; of an exception only its type and traceback."""
         error = record.exc_info[1] if record.exc_info else None
         kind, now = (str(record.msg), None if error is None else type(error)), self._clock()
-        last, suppressed = self._written.get(kind, (-math.inf, 0))
-        if now - last < _QUIET_S:
-            self._written[kind] = (last, suppressed + 1)
+        last_written, suppressed = self._written.get(kind, (-math.inf, 0))
+        if now - last_written < _QUIET_S:
+            self._written[kind] = (last_written, suppressed + 1)
             return
         self._written[kind] = (now, 0)
         if error is not None:

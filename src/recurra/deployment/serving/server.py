@@ -1,4 +1,4 @@
-"""From the folders of a command line to a server that has ended: a socket of ours, uvicorn, and signals."""
+"""Runs a server from the folders of a command line to its end: our socket, uvicorn, and signals."""
 
 from __future__ import annotations
 
@@ -28,66 +28,66 @@ from recurra.deployment.serving.models import name_folders, open_models
 from recurra.deployment.serving.observation import EventLog, ServerLogHandler
 
 _RAW_HEADERS = "".join(f"{name.lower()}: {value}\r\n" for name, value in HEADERS.items()).encode("ascii")
-# Bytes of a request's line and headers; then of its trailers and of what stands around the chunks of its body.
+# Most bytes of a request's line and headers, and then of its trailers and the framing of its body's chunks.
 _MOST_HEAD_BYTES = 64 * 1024
-# Requests that a client may send before it has the answer to the first of them.
+# Most requests that a client may send before the first of them is answered.
 _MOST_AHEAD = 128
-# Of an answer, what its client has to take in `ServerLimits.body_timeout_s`, if it does not take all.
+# Fewest bytes of an answer that its client must receive in `ServerLimits.body_timeout_s`, unless it receives all.
 _LEAST_TAKEN_BYTES = 64 * 1024
-# Of a request that was answered before it ended: a client that is cut off while it sends sees a broken connection
-# instead of the answer.
+# Most bytes that are still read of a request answered before its end: a client that is cut off while it sends sees a
+# broken connection instead of the answer.
 _MOST_LINGERING_BYTES = 2 * 2**20
-# At the end of the server, for a client that has connected and whose request is still on its way.
+# Seconds at the end of the server for a request of a connected client that has not arrived yet.
 _LAST_HEAD_S = 1.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes a connection whose request does not come, does not end, or has more around its data than it may.
+    """Closes a connection whose request does not come, does not end, or has too many bytes besides its data.
 
-    So too one whose client does not take the answers. A request is read until it is whole. If it is answered before,
-    the connection is closed, once its client has sent the rest, or too much more, or nothing more for too long.
+    It also closes one whose client does not receive the answers. A request is read to its end. If it is answered
+    before that, the connection is closed once its client has sent the rest, or too much, or nothing for too long.
     """
 
     _head_timer: asyncio.TimerHandle | None = None
-    # Set while the connection is only kept until its client is done; nothing is written then.
+    # Set while the connection only stays open until its client has finished sending; then nothing is written.
     _linger_timer: asyncio.TimerHandle | None = None
     _linger_bytes = 0
-    # Of the request that is read: what came and was not data, less a byte for each byte of data.
+    # Bytes of the current request that were not data, less one for each byte of data.
     _framing_bytes = 0
-    # The head was read, the request is not whole.
+    # Whether the head was read, but the request is not complete.
     _in_body = False
     _keeps_alive = False
-    # The server ends: a request that is read from now on is the last of its connection.
+    # The server is stopping: the next request is the last of its connection.
     _stopping = False
-    # Set while more of an answer is left than is kept for a client.
+    # Set while a slow client has answers left to receive.
     _taking_timer: asyncio.TimerHandle | None = None
-    # No further request is read; the response that follows those to the earlier ones.
+    # Whether no further request is read, and the response that follows the answers to earlier requests.
     _ended = False
     _final_response: bytes | None = None
 
     def __init__(self, limits: ServerLimits, **options: Any) -> None:
         super().__init__(**options)
         self.limits = limits
-        # The first of them is being answered, the others wait; of the last, the body may be still to come.
+        # The first is being answered, the others wait; the body of the last may not be complete.
         self._unanswered: deque[RequestResponseCycle] = deque()
 
     @property
     def closing(self) -> bool:
-        """Whether nothing is written any more."""
+        """Whether nothing more is written."""
         return self._linger_timer is not None or self.transport.is_closing()
 
     def connection_made(self, transport: Any) -> None:
         """Takes a connection, unless there are too many."""
         super().connection_made(transport)
-        most = self.limits.max_connections
-        if len(self.connections) > most:
-            message = f"{most:,} connections are open; try again in 1 s"
+        most_connections = self.limits.max_connections
+        if len(self.connections) > most_connections:
+            message = f"{most_connections:,} connections are open; try again in 1 s"
             self._refuse(_response(b"429 Too Many Requests", "overloaded", message, b"retry-after: 1\r\n"))
         else:
             self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the work on all requests of this client; uvicorn ends that on the last only."""
+        """Ends the work on all requests of this client; uvicorn only ends that on the last one."""
         self._stop_head_timer()
         self._stop_taking_timer()
         if self._linger_timer is not None:
@@ -99,7 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Begins the end of the server: what is being answered is the last, or what a new client is sending."""
+        """Begins to stop: the last request is the one being answered, or the one that a new client is sending."""
         self._stopping = True
         self._keeps_alive = False
         if self._head_timer is not None and not self.closing:
@@ -111,22 +111,22 @@ class BoundedProtocol(HttpToolsProtocol):
             super().shutdown()
 
     def pause_writing(self) -> None:
-        """Begins to wait for a client that is slow to take its answer."""
+        """Starts the time limit of a client that receives its answer slowly."""
         super().pause_writing()
         self._expect_taking()
 
     def resume_writing(self) -> None:
-        """Goes on once it has taken enough."""
+        """Goes on once the client has received enough."""
         self._stop_taking_timer()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Ends a connection on which no further request came."""
+        """Closes a connection without further requests."""
         if not self.transport.is_closing():
             self._close()
 
     def data_received(self, data: bytes) -> None:
-        """Reads what came, and counts it."""
+        """Reads and counts received bytes."""
         if self.transport.is_closing():
             return
         if self._linger_timer is not None:
@@ -147,7 +147,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header; trailers are not kept, and uvicorn would add them to a head that was passed on."""
+        """Adds a header; trailers are dropped, which uvicorn would add to a head that was already passed on."""
         if not self._in_body:
             super().on_header(name, value)
 
@@ -168,15 +168,15 @@ class BoundedProtocol(HttpToolsProtocol):
         cycle.transport = _AnswerTransport(self)
         self._unanswered.append(cycle)
         self._in_body = True
-        # Nothing can be read behind an upgrade, which we never grant.
+        # Nothing can be read after an upgrade request, which we never grant.
         self._keeps_alive = cycle.keep_alive and not self._stopping and not self.parser.should_upgrade()
-        # Until the request is whole: who is answered before is told that the connection closes.
+        # Until the request is complete: an earlier answer tells its client that the connection closes.
         cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Takes data of a body."""
         if self._in_body:
-            # Its own byte, and one of what stands around it: small chunks are no attack.
+            # Each byte of data counts for itself and one framing byte, so that small chunks are accepted.
             self._framing_bytes -= 2 * len(body)
             super().on_body(body)
 
@@ -193,7 +193,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = self._keeps_alive
 
     def on_response_complete(self) -> None:
-        """Goes on to the next request, or to the end."""
+        """Goes on to the next request, or closes the connection."""
         self._unanswered.popleft()
         super().on_response_complete()
         if self._linger_timer is not None:
@@ -202,7 +202,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._respond_and_linger(self._final_response)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
-        """Answers to what is no HTTP."""
+        """Answers a request that is not HTTP."""
         if self._linger_timer is not None:
             self.transport.close()
         else:
@@ -211,7 +211,7 @@ class BoundedProtocol(HttpToolsProtocol):
             )
 
     def _unsupported_upgrade_warning(self) -> None:
-        # An upgrade is ignored, as may be done with any, and no news; but the parser has lost its place.
+        # Upgrades may be ignored, so there is no warning; but the parser cannot read on after one.
         self._ended = True
 
     def close_gracefully(self) -> None:
@@ -222,7 +222,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._close()
 
     def _close(self) -> None:
-        """Closes the connection once its client has taken what is written, or has had the time to."""
+        """Closes the connection once its client has received what is written, or the time is over."""
         self._stop_head_timer()
         self.transport.close()
         if self.transport.get_write_buffer_size():
@@ -230,16 +230,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _expect_taking(self) -> None:
         self._stop_taking_timer()
-        left = self.transport.get_write_buffer_size()
-        self._taking_timer = self.loop.call_later(self.limits.body_timeout_s, self._check_taking, left)
+        unsent = self.transport.get_write_buffer_size()
+        self._taking_timer = self.loop.call_later(self.limits.body_timeout_s, self._check_taking, unsent)
 
     def _stop_taking_timer(self) -> None:
         if self._taking_timer is not None:
             self._taking_timer.cancel()
             self._taking_timer = None
 
-    def _check_taking(self, left: int) -> None:
-        if left - self.transport.get_write_buffer_size() < _LEAST_TAKEN_BYTES:
+    def _check_taking(self, unsent: int) -> None:
+        if unsent - self.transport.get_write_buffer_size() < _LEAST_TAKEN_BYTES:
             self.transport.abort()
         else:
             self._expect_taking()
@@ -268,7 +268,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(_response(b"408 Request Timeout", "too_slow", message))
 
     def _refuse(self, response: bytes) -> None:
-        """Turns away who has not sent a request."""
+        """Refuses a client that has not sent a request."""
         self._ended = True
         self.transport.write(response)
         self._close()
@@ -292,7 +292,7 @@ class BoundedProtocol(HttpToolsProtocol):
             cycle = self._unanswered[-1]
             if cycle.response_started:  # its answer says that the connection closes
                 return
-            # The application finds that its client is gone.
+            # The application sees a disconnected client.
             self._unanswered.pop()
             if self.pipeline:
                 self.pipeline.popleft()
@@ -313,7 +313,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _AnswerTransport(asyncio.Transport):
-    """What an answer is written to: nothing is for a client that has left, and closing lets one finish."""
+    """Transport of answers: writes nothing to a client that has left, and lets clients finish sending at the end."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         super().__init__()
@@ -330,24 +330,24 @@ class _AnswerTransport(asyncio.Transport):
         self._protocol.close_gracefully()
 
 
-def _response(status: bytes, code: str, message: str, more: bytes = b"") -> bytes:
+def _response(status: bytes, code: str, message: str, more_headers: bytes = b"") -> bytes:
     body = error_body(code, message)
     head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%s%sconnection: close\r\n\r\n"
-    return head % (status, len(body), _RAW_HEADERS, more) + body
+    return head % (status, len(body), _RAW_HEADERS, more_headers) + body
 
 
 _KEEP_ALIVE_S = 30
-# Connections that may wait in the system's queue.
+# Most connections that wait in the system's queue.
 _BACKLOG = 1024
-# Passes of the loop from the moment at which a connection is accepted until what it has sent is read.
+# Passes of the event loop between accepting a connection and reading what it has sent.
 _READING_PASSES = 8
 
 
 class Server(uvicorn.Server):
-    """Stops on SIGTERM and SIGINT once what it accepted is answered, and then returns instead of dying of the signal.
+    """Stops on SIGTERM and SIGINT once accepted requests are answered, and then returns instead of dying of the signal.
 
-    SIGHUP takes up models that were replaced (``reload``), unless it says that the terminal is gone that it was started
-    in. The log gets what goes wrong where nobody waits for it.
+    SIGHUP loads replaced models (``reload``), unless it means that the terminal of the server was closed. Errors of
+    background tasks are logged.
     """
 
     def __init__(
@@ -366,20 +366,20 @@ class Server(uvicorn.Server):
         self._in_terminal = sys.stderr.isatty()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts, and says so."""
+        """Starts, and calls ``when_started``."""
         self.begin()
         await super().startup(sockets=sockets)
         if self.started and self._when_started is not None:
             self._when_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops, once it has accepted who had connected; the system would break those connections off."""
-        with selectors.DefaultSelector() as waiting:
-            for listening in sockets or ():
-                waiting.register(listening, selectors.EVENT_READ)
-            # A loop may accept one connection a pass.
+        """Stops after accepting all waiting connections, which the system would otherwise reset."""
+        with selectors.DefaultSelector() as selector:
+            for listener in sockets or ():
+                selector.register(listener, selectors.EVENT_READ)
+            # The event loop may accept only one connection per pass.
             for _ in range(_BACKLOG):
-                if not waiting.select(0):
+                if not selector.select(0):
                     break
                 await asyncio.sleep(0)
         for _ in range(_READING_PASSES):
@@ -387,71 +387,71 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets=sockets)
 
     def begin(self) -> None:
-        """Belongs to the loop that runs from now on."""
+        """Binds the server to the running event loop."""
         self._loop = asyncio.get_running_loop()
-        # What asyncio itself would log shows values, and a text may be among them.
+        # asyncio's own log messages show values, which may include a text.
         self._loop.set_exception_handler(
             lambda _, context: self._log.failure("loop", context.get("exception") or RuntimeError())
         )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handles signals while it runs; a second Ctrl-C ends it at once."""
+        """Handles signals while the server runs; a second Ctrl-C ends it at once."""
 
-        def hang_up(number: int, frame: FrameType | None) -> None:
-            # Once its terminal is gone nobody reads the log.
+        def on_hangup(number: int, frame: FrameType | None) -> None:
+            # Once its terminal is closed, nobody reads the log.
             if self._in_terminal and not sys.stderr.isatty():
                 self.handle_exit(number, frame)
             else:
                 self.reload()
 
-        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit, signal.SIGHUP: hang_up}
+        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit, signal.SIGHUP: on_hangup}
         try:
-            before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+            old_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         except ValueError:  # not the main thread: whoever started it stops it
             yield
             return
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in old_handlers.items():
                 signal.signal(number, handler)
 
     def reload(self) -> None:
-        """Begins to take up models that were replaced, if it was started; any thread may ask for it."""
+        """Starts to load replaced models, if the server was started; any thread may call this."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_reload)
 
     def _begin_reload(self) -> None:
         task = asyncio.get_running_loop().create_task(self._reload())
-        # The loop itself holds no task.
+        # Kept, because the event loop has no strong reference to a task.
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Takes an address; connections are accepted later."""
+    """Binds a socket to an address; connections are accepted later."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
         except OSError:
-            listening.close()
+            listener.close()
             raise
     except (OSError, UnicodeError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UnavailableError(
             f"cannot listen on '{host}' port {port}: {reason}; choose another --host or --port"
         ) from error
-    return listening
+    return listener
 
 
 def make_server(
     application: Application, limits: ServerLimits, log: EventLog, *, started: Callable[[], None] | None = None
 ) -> Server:
-    """Returns a server that is not started; ``started`` is called when connections are accepted."""
+    """Returns a server that is not started yet; it calls ``started`` once connections are accepted."""
     logger = logging.getLogger("uvicorn")
     logger.handlers = [ServerLogHandler(log)]
     logger.propagate = False
@@ -485,7 +485,7 @@ def serve(
     quiet: bool = False,
     started: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
-    """Serves models until a signal ends it; ``started`` is called with address and models when requests are taken."""
+    """Serves models until a signal ends it; calls ``started`` with address and models once requests are taken."""
     limit_fragmentation()
     log, keys, folders = EventLog(quiet=quiet), read_keys(api_key_file, api_key_env), name_folders(arguments)
     texts = [] if examples is None else read_examples(examples)
@@ -496,7 +496,7 @@ def serve(
             if model.note:
                 log.write("recommended", model=model.description.name, message=model.note)
         application = Application(models, limits, keys=keys, log=log, examples=texts)
-        # A model that is replaced must not be held here.
+        # No reference may stay here, so that replaced models are freed.
         del model
         models.clear()
         host, port = listening.getsockname()[:2]
