@@ -1,4 +1,4 @@
-"""Loss of a language model whose tokens stop early; thresholds for that."""
+"""Loss of a language model whose tokens stop early, and choice of thresholds for stopping."""
 
 from __future__ import annotations
 

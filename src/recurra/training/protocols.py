@@ -25,33 +25,33 @@ class ProtocolConfig(HashedSettings):
             ``onecycle`` is PyTorch's (Smith and Topin 2018), except that the moments' decays do not change.
         warmup_ratio: Share of all steps with a rising learning rate (not for ``plateau`` and ``onecycle``).
         evaluation_batch_size: Rows of an evaluation batch; of classifiers at least 64.
-        selection: What chooses the epoch, early stopping too: the lowest ``loss`` or the highest ``accuracy``.
-        token_dropout: Share of the words that read as ``[MASK]`` in training, anew at every step; above 0, tokens that
-            the training split lacks read as ``[MASK]`` afterwards (`recurra.training.vocabulary`).
-        weight_averaging: Decay of a moving average of the weights, a step; the average is evaluated, chosen and saved.
+        selection: Chooses the epoch, also for early stopping: the lowest ``loss`` or the highest ``accuracy``.
+        token_dropout: Share of the words that read as ``[MASK]`` in training, drawn again at every step; above 0,
+            tokens that the training split lacks read as ``[MASK]`` afterwards (`recurra.training.vocabulary`).
+        weight_averaging: Decay per step of a moving average of the weights, which is evaluated, chosen and saved.
         activation_checkpointing: Whether layers are computed again in the backward pass: less memory, more time.
         auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, before the classifier.
-        teacher: Whom the models learn from (`recurra.training.distillation`): in a study the name of one of its models,
+        teacher: The model to learn from (`recurra.training.distillation`): in a study the name of one of its models,
             which is trained first, under the study's first protocol without a teacher; else the folder of a run, of an
             export, or of a Hugging Face classifier. Several, separated by commas, are averaged. Empty: labels alone.
-        distillation_weight: Share of the loss that the teacher's softened answers have; the labels have the rest.
+        distillation_weight: Share of the teacher's softened answers in the loss; the rest is for the labels.
         state_weight: Factor of the mean squared error of states after each layer application, for students that are
             made of the layers of the teacher's own encoder; others are compared by their answers alone.
-        student_factor: How many times as many passes a model may take that learns from a teacher. Few rows are few
-            steps, and a student needs more of them than its teacher, whose layers it breaks.
-        selection_rows: Rows of the selection split at most that choose the epoch, drawn by class; 0 takes all. What is
-            reported of that split is of all its rows.
-        class_weights: ``balanced`` weighs every row by the inverse of how frequent its class is in training, so that
-            all classes count alike in the loss (King and Zeng 2001; scikit-learn's rule); a student is taught by its
-            teacher's answers instead and takes no weights. ``none`` weighs all rows alike.
-        curriculum_epochs: Epochs over which rows are let in by length, the shortest first (`recurra.data.batching`;
-            Bengio et al. 2009, "Curriculum Learning"); 0 has all from the start. Early stopping sees the whole
+        student_factor: Factor of the number of passes for a model with a teacher. Few rows give few steps, and a
+            student needs more of them than its teacher, because it changes the teacher's layers.
+        selection_rows: Most rows of the selection split that choose the epoch, drawn by class; 0 takes all. Reported
+            figures of that split are of all its rows.
+        class_weights: ``balanced`` weights every row by the inverse frequency of its class in training, so that all
+            classes count alike in the loss (King and Zeng 2001; scikit-learn's rule); a student is taught by its
+            teacher's answers instead and takes no weights. ``none`` weights all rows alike.
+        curriculum_epochs: Epochs over which rows are added by length, the shortest first (`recurra.data.batching`;
+            Bengio et al. 2009, "Curriculum Learning"); 0 uses all from the start. Early stopping evaluates the whole
             selection split all the time, so give it patience.
-        sampled_recurrences: Whether each step stops after an exit or the last recurrence, drawn evenly, so that the
-            model answers at any of them for fewer operations a step (Geiping et al. 2025, section 3.3, who draw from a
-            Poisson distribution); models without exits are trained as always.
-        exit_distillation: Share of each exit's loss that the softened answers of the deepest head computed have, at
-            ``distillation_temperature``; the labels have the rest. With a teacher this divides what the labels have.
+        sampled_recurrences: Whether each step stops after an exit or the last recurrence, drawn uniformly, so that the
+            model learns to answer at each of them with fewer operations per step (Geiping et al. 2025, section 3.3, who
+            draw from a Poisson distribution); models without exits are trained as always.
+        exit_distillation: Share of the softened answers of the deepest computed head in each exit's loss, at
+            ``distillation_temperature``; the rest is for the labels. With a teacher it divides the share of the labels.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(

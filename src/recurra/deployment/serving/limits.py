@@ -67,7 +67,7 @@ class ServerLimits(Settings):
     """Limits of a server; a client that goes beyond one is told which.
 
     Attributes:
-        body_timeout_s: Seconds within which a request must have arrived, its head and its body each.
+        body_timeout_s: Seconds within which the head, and then the body, of a request must arrive.
         timeout_s: Seconds after which an accepted request is given up.
         alone: Whether every request is computed by itself, so that no text shares a batch with those of another user.
             In int8 a batch shares a scale: beside others 2 of 100 texts were given another label.
