@@ -72,11 +72,11 @@ def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
     for label, runs in groups.items():
         for run in runs:
             for audit in run.record.audits:
-                own = (audit.status == "passed" and not of_data(audit.name)) or effect_of(audit)
-                same = "" if own else audit.summary
+                varies_by_run = (audit.status == "passed" and not of_data(audit.name)) or effect_of(audit)
+                group_key = "" if varies_by_run else audit.summary
                 if audit.status == "measured":
-                    same = label
-                findings[(audit.name, audit.status, same)].append((label, run.record.seed, audit))
+                    group_key = label
+                findings[(audit.name, audit.status, group_key)].append((label, run.record.seed, audit))
     order = {"failed": 0, "note": 1, "measured": 2, "skipped": 3, "passed": 4}
     splits = list(dict.fromkeys(split for runs in groups.values() for run in runs for split in run.record.data.splits))
     lines = [_line(name, status, members, runs_of, splits) for (name, status, _), members in findings.items()]
@@ -141,13 +141,13 @@ def _concerns(members: Sequence[tuple[str, int, AuditResult]], runs_of: Mapping[
     for label, seed, _ in members:
         if seed not in seeds[label]:
             seeds[label].append(seed)
-    if all(len(seeds.get(label, ())) == len(of_model) for label, of_model in runs_of.items()):
+    if all(len(seeds.get(label, ())) == len(model_seeds) for label, model_seeds in runs_of.items()):
         return "every run"
     parts = []
-    for label, of_run in seeds.items():
-        if len(of_run) == len(runs_of[label]):
+    for label, label_seeds in seeds.items():
+        if len(label_seeds) == len(runs_of[label]):
             parts.append(label)
         else:
-            word = "seed" if len(of_run) == 1 else "seeds"
-            parts.append(f"{label} ({word} {', '.join(str(seed) for seed in of_run)})")
+            word = "seed" if len(label_seeds) == 1 else "seeds"
+            parts.append(f"{label} ({word} {', '.join(str(seed) for seed in label_seeds)})")
     return "; ".join(parts)

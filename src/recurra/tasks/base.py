@@ -223,8 +223,8 @@ class RunConfig(HashedSettings):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copies with changes; what was derived from the old values is derived anew."""
         copied = super().model_copy(update=update, deep=deep)
-        for derived in ("config_hash", "run_id"):
-            copied.__dict__.pop(derived, None)
+        for cached_name in ("config_hash", "run_id"):
+            copied.__dict__.pop(cached_name, None)
         return copied
 
     @cached_property
@@ -361,9 +361,9 @@ class Task(ABC):
                     f"--predictions '{model}' are one label a text, and '{data_name}' has {self.kind_of_answer}; leave "
                     "them out"
                 )
-            if beside := sorted({*overrides} - {ANSWERS_FILE, ANSWERS_HASH}):
+            if extra_keys := sorted({*overrides} - {ANSWERS_FILE, ANSWERS_HASH}):
                 raise ConfigurationError(
-                    f"model '{model}': '{beside[0]}' stands beside answers; leave one of the two out"
+                    f"model '{model}': '{extra_keys[0]}' stands beside answers; leave one of the two out"
                 )
             return
         control = control_of(model, overrides)
@@ -372,14 +372,14 @@ class Task(ABC):
             _check_control(model, control, overrides)
         elif ENCODER in overrides:
             _check_encoder(self, model, overrides)
-        elif alone := next((key for key in (METHOD, PLAN) if key in overrides), None):
+        elif extra := next((key for key in (METHOD, PLAN) if key in overrides), None):
             raise ConfigurationError(
-                f"model '{model}': '{alone}' is '{overrides[alone]}' without an encoder to apply it to; add encoder"
+                f"model '{model}': '{extra}' is '{overrides[extra]}' without an encoder to apply it to; add encoder"
             )
         elif name not in self.controls and name not in self.presets:
-            for other in reversed(tasks()):
-                if name in other.controls or name in other.presets:
-                    raise ConfigurationError(f"{other.misfit(model, data_name)}, or take {self.advice}")
+            for other_task in reversed(tasks()):
+                if name in other_task.controls or name in other_task.presets:
+                    raise ConfigurationError(f"{other_task.misfit(model, data_name)}, or take {self.advice}")
 
     @abstractmethod
     def configure_data(
@@ -555,10 +555,10 @@ def require_split(record: AnyRecord, name: str) -> None:
 
 
 def _check_control(model: str, control: str, overrides: Mapping[str, Any]) -> None:
-    own = {ENCODER, ENCODER_SHA256} & {*overrides} if ENCODER in controls()[control] else set()
-    foreign = {*overrides} - own - {"preset", TEACHER}
-    if foreign:
-        key = min(foreign)
+    encoder_keys = {ENCODER, ENCODER_SHA256} & {*overrides} if ENCODER in controls()[control] else set()
+    unknown_keys = {*overrides} - encoder_keys - {"preset", TEACHER}
+    if unknown_keys:
+        key = min(unknown_keys)
         raise ConfigurationError(
             f"model '{model}': '{key}' is '{overrides[key]}', and {control} has no such key; leave it out"
         )
@@ -587,10 +587,10 @@ def _check_encoder(owner: Task, model: str, overrides: Mapping[str, Any]) -> Non
         raise ConfigurationError(f"model '{model}': {unknown('method', str(method), METHODS)}")
     if method is not None and getattr(owner.data_config, "problem_type", None) is not None:
         raise ConfigurationError(f"model '{model}': method '{method}' takes one label a text, and these data several")
-    beside = next((key for key in (PLAN, TEACHER, *own_keys(overrides)) if method and overrides.get(key)), None)
-    if beside is not None:
+    extra = next((key for key in (PLAN, TEACHER, *own_keys(overrides)) if method and overrides.get(key)), None)
+    if extra is not None:
         raise ConfigurationError(
-            f"model '{model}': '{beside}' is '{overrides[beside]}' beside method '{method}', which trains the encoder "
+            f"model '{model}': '{extra}' is '{overrides[extra]}' beside method '{method}', which trains the encoder "
             "as it is on labels alone; leave one of the two out"
         )
     if "preset" in overrides:

@@ -108,9 +108,9 @@ def linear_axis(
     if high - low < 1e-9:
         pad = abs(high) * 0.05 or 0.5
         low, high = low - pad, high + pad
-    raw = (high - low) / max(ticks, 1)
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
+    raw_step = (high - low) / max(ticks, 1)
+    magnitude = 10.0 ** math.floor(math.log10(raw_step))
+    step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw_step * 0.999)
     low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     floor, ceiling = limits
     low = low if floor is None else max(low, floor)
@@ -128,8 +128,8 @@ def logarithmic_axis(values: Sequence[float], title: str = "", text: Callable[[f
     factors = (1, 2, 5) if math.log10(high / low) < 2.5 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     marks = tuple(factor * 10.0**power for power in powers for factor in factors)
-    within = tuple(mark for mark in marks if low <= mark <= high)
-    return Axis(low, high, LEFT, RIGHT, within, f"{title} (logarithmic)", text, logarithmic=True)
+    visible_marks = tuple(mark for mark in marks if low <= mark <= high)
+    return Axis(low, high, LEFT, RIGHT, visible_marks, f"{title} (logarithmic)", text, logarithmic=True)
 
 
 def whole_axis(low: int, high: int, title: str, text: Callable[[float], str] = "{:.0f}".format) -> Axis:
@@ -338,13 +338,13 @@ def line_chart(
                 parts.append(segment(left, y(point.low), left, y(point.high), f"error {color}"))
             hint = f"{line.label}{dashed}, {x.title} {x.text(point.x)}: {point.y:.4g}"
             parts.append(marker(line.color, left, top, 2.8, hint=hint))
-    named = [line for line in lines if line.style != "dashed"]
-    ends = [
-        f"{line.label} from {y.text(line.points[0].y)} to {y.text(line.points[-1].y)}" for line in named if line.points
+    shown = [line for line in lines if line.style != "dashed"]
+    spans = [
+        f"{line.label} from {y.text(line.points[0].y)} to {y.text(line.points[-1].y)}" for line in shown if line.points
     ]
-    entries = [LegendEntry(line.label, line.color, "solid" if line.style == "outline" else "mark") for line in named]
-    described = description or f"{y.title} by {x.title}: {'; '.join(ends)}."
-    return chart(kind, heading, described, key, *parts, *over, legend=[*entries, *legend], caption=caption)
+    entries = [LegendEntry(line.label, line.color, "solid" if line.style == "outline" else "mark") for line in shown]
+    summary = description or f"{y.title} by {x.title}: {'; '.join(spans)}."
+    return chart(kind, heading, summary, key, *parts, *over, legend=[*entries, *legend], caption=caption)
 
 
 def chart_by_epoch(
@@ -365,15 +365,15 @@ def chart_by_epoch(
     """
     lines = []
     for label_, color, seeds in histories:
-        reached = list(zip(*seeds, strict=False))
+        common_epochs = list(zip(*seeds, strict=False))
         for field, style in zip(fields, _BY_EPOCH, strict=False):
-            means = [statistics.fmean(getattr(epoch, field) for epoch in epochs) for epochs in reached]
-            points = [Point(epochs[0].epoch, mean) for epochs, mean in zip(reached, means, strict=True)]
+            means = [statistics.fmean(getattr(epoch, field) for epoch in epochs) for epochs in common_epochs]
+            points = [Point(epochs[0].epoch, mean) for epochs, mean in zip(common_epochs, means, strict=True)]
             lines.append(Line(label_, color, points, style))
     points = [point for line in lines for point in line.points]
-    numbers = [int(point.x) for point in points]
+    epoch_numbers = [int(point.x) for point in points]
     y = linear_axis([point.y for point in points], y_title, lambda value: decimal(value, digits), limits=(0.0, None))
-    x = whole_axis(min(numbers), max(numbers), "epoch")
+    x = whole_axis(min(epoch_numbers), max(epoch_numbers), "epoch")
     return line_chart(kind, heading, lines, x, y, key=key, caption=caption)
 
 

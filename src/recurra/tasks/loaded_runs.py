@@ -88,7 +88,7 @@ class LoadedRun:
         if not self.folds:
             return read_predictions(self.folder, split)
         parts = [read_predictions(fold.folder, split) for fold in self.folds]
-        ids = [name for part in parts for name in part.ids]
+        ids = [row_id for part in parts for row_id in part.ids]
         order = in_order(ids)
         logits = [
             (part.logits / np.float32(fold.temperature)).astype(np.float32)

@@ -162,8 +162,8 @@ class Measure:
     def of(self, model: Any, split: str) -> Estimate | None:
         """Estimate of a model on a split, from its summary; none if it was not evaluated there."""
         score = model.scores.get(split)
-        found: Estimate | None = None if score is None else score.figures.get(self.key)
-        return found
+        figure: Estimate | None = None if score is None else score.figures.get(self.key)
+        return figure
 
     def mean(self, model: Any, split: str) -> float:
         """Mean of a model that was evaluated on the split."""
@@ -231,13 +231,13 @@ def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
     Returns:
         None if a seed was not measured so.
     """
-    values = tuple(value for item in metrics if (value := measure.read(item)) is not None)
+    values = tuple(value for seed_metrics in metrics if (value := measure.read(seed_metrics)) is not None)
     if len(values) < len(metrics):
         return None
     if measure.average is not None:
         return Estimate(measure.average(values), None, None, None, values, "none")
-    if (of_seeds := over_seeds(values, measure.limits)) is not None:
-        return of_seeds
+    if (seed_estimate := over_seeds(values, measure.limits)) is not None:
+        return seed_estimate
     low, high = (measure.over_rows(metrics[0]) if measure.over_rows else None) or (None, None)
     basis: Basis = "none" if low is None else "examples"
     return Estimate(values[0], 0.0 if len(values) > 1 else None, low, high, values, basis)
@@ -245,7 +245,7 @@ def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
 
 def estimates(measures: Sequence[Measure], metrics: Sequence[Any]) -> dict[str, Estimate]:
     """Those of several measures, by their keys, of which there is one."""
-    return {part.key: value for part in measures if (value := estimate(part, metrics)) is not None}
+    return {measure.key: value for measure in measures if (value := estimate(measure, metrics)) is not None}
 
 
 def over_seeds(values: tuple[float, ...], limits: tuple[float | None, float | None]) -> Estimate | None:

@@ -92,12 +92,12 @@ def check_costs(values: Any, source: str) -> Costs:
     try:
         costs: Costs = _COSTS.validate_python(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "dict_type":
+        first_error = error.errors()[0]
+        if first_error["type"] == "dict_type":
             raise ConfigurationError(f"{source} are no table of true by predicted labels; {_FORM}") from error
-        labels = " said ".join(f"'{label}'" for label in first["loc"])
+        labels = " said ".join(f"'{label}'" for label in first_error["loc"])
         raise ConfigurationError(
-            f"{source}: {labels} costs '{first['input']}'; a number of at least 0 is needed; {_FORM}"
+            f"{source}: {labels} costs '{first_error['input']}'; a number of at least 0 is needed; {_FORM}"
         ) from error
     # As text 7 and '7' are one label.
     if len(costs) < len(values) or any(len(costs[str(true)]) < len(row) for true, row in values.items()):
@@ -123,7 +123,7 @@ def ordered_costs(costs: Mapping[str, Mapping[str, float]], label_names: Sequenc
         raise ConfigurationError(
             f"the costs are of the labels {', '.join(costs)}, the data have {', '.join(label_names)}; name each once"
         )
-    return [[costs[true][said] for said in label_names] for true in label_names]
+    return [[costs[true][predicted] for predicted in label_names] for true in label_names]
 
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -132,8 +132,8 @@ PRECISIONS = get_args(Precision)
 
 def split_side(side: str) -> tuple[str, str | None]:
     """Model and precision of one side of a contrast: ``baseline@fp16``; without ``@`` the precision of its table."""
-    model, at, precision = side.rpartition("@")
-    return (model, precision) if at else (side, None)
+    model, separator, precision = side.rpartition("@")
+    return (model, precision) if separator else (side, None)
 
 
 class Contrast(Settings):
@@ -186,9 +186,9 @@ class PublishedReference(Settings):
         if self.precision not in (None, precision):
             return False
         for key, wanted in self.data.items():
-            field = DataConfig.model_fields[key]
-            found = data.get(key, None if field.is_required() else field.default)
-            if found != wanted:
+            model_field = DataConfig.model_fields[key]
+            value = data.get(key, None if model_field.is_required() else model_field.default)
+            if value != wanted:
                 return False
         return True
 
@@ -225,8 +225,8 @@ class Limits(Settings):
 
     def excess(self, mib: float, ms: float | None) -> float:
         """How many times too dear a model is, by the worse of both; at most 1 is within. Not timed is beyond."""
-        times = [] if self.max_ms is None else [math.inf if ms is None else ms / self.max_ms]
-        return max([*times, *([] if self.max_mib is None else [mib / self.max_mib])], default=0.0)
+        factors = [] if self.max_ms is None else [math.inf if ms is None else ms / self.max_ms]
+        return max([*factors, *([] if self.max_mib is None else [mib / self.max_mib])], default=0.0)
 
     def allow(self, mib: float, ms: float | None) -> bool:
         """Whether a model is within."""

@@ -24,8 +24,8 @@ Records = Mapping[str, LoadedRun]
 def nearest(models: Sequence[ModelSummary], limits: Limits) -> Advice:
     """Says that no model stays within the limits, and which comes nearest."""
     near = min(models, key=lambda model: limits.excess(model.file_size_mib, model.single_ms))
-    time = "" if near.single_ms is None else f" and {significant(near.single_ms)} ms a text"
-    cost = f"{significant(near.file_size_mib)} MiB on disk{time}"
+    time_text = "" if near.single_ms is None else f" and {significant(near.single_ms)} ms a text"
+    cost = f"{significant(near.file_size_mib)} MiB on disk{time_text}"
     return Advice(RECOMMENDED, None, f"no model here stays within {limits}; the nearest is {near.label} with {cost}.")
 
 
@@ -40,14 +40,14 @@ def best_model(models: Sequence[ModelSummary], split: str, measure: Measure) -> 
 
 def find_test(tests: Sequence[Comparison], first: ModelSummary, second: ModelSummary) -> Comparison | None:
     """The test between two models, in whichever order it was made."""
-    wanted = {first.label, second.label}
-    return next((test for test in tests if {test.a, test.b} == wanted), None)
+    labels = {first.label, second.label}
+    return next((test for test in tests if {test.a, test.b} == labels), None)
 
 
 def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: TableSummary) -> list[str]:
     """How the tests put each other model beside the best one: behind it, level, or unknown."""
     split, measure = table.headline_split, table.judged_by
-    behind, level, unknown = [], [], []
+    behind, level, untested = [], [], []
     for model in models:
         if model is best:
             continue
@@ -55,7 +55,7 @@ def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: Table
         interval = None if test is None or test.p_holm is None else test.ahead(model.label)
         if test is None or interval is None:
             gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
-            unknown.append(f"{model.label} ({gap})")
+            untested.append(f"{model.label} ({gap})")
             continue
         # Of the seeds that both have, as its interval.
         gap = measure.gap(test.gap if test.a == model.label else -test.gap)
@@ -66,7 +66,7 @@ def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: Table
     sentences = {
         "Behind it, beyond chance": behind,
         "No difference from it is supported for": level,
-        "Not tested against it": unknown,
+        "Not tested against it": untested,
     }
     return [
         f"{start}{'' if start.endswith('for') else ':'} {words(named)}." for start, named in sentences.items() if named
@@ -194,21 +194,21 @@ class Reporting(ABC):
         is none to trust.
         """
         split, measure = table.headline_split, table.judged_by
-        able = [
+        usable = [
             model
             for model in unspoiled(table.models, table.audits)
             if measure.of(model, split) is not None and not self.fault(table, model)
         ]
-        models = [model for model in able if limits.allow(model.file_size_mib, model.single_ms)]
+        models = [model for model in usable if limits.allow(model.file_size_mib, model.single_ms)]
         if not models:
-            return [nearest(able, limits)] if able else []
+            return [nearest(usable, limits)] if usable else []
         best = best_model(models, split, measure)
         if len(models) > 1:
-            others = "the best of several, whose sizes were not weighed"
+            rivals = "the best of several, whose sizes were not weighed"
         else:
-            others = "no other is to be had" if len(able) == 1 else f"of {len(able)} the only one within {limits}"
+            rivals = "no other is to be had" if len(usable) == 1 else f"of {len(usable)} the only one within {limits}"
         value = f"{measure.heading} {measure.value(measure.mean(best, split))} on {split}"
-        return [Advice(RECOMMENDED, best.label, f"{value}; {others}.")]
+        return [Advice(RECOMMENDED, best.label, f"{value}; {rivals}.")]
 
     def table(
         self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports

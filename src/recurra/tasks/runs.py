@@ -102,23 +102,23 @@ def locate_teacher(folder: str) -> TeacherConfig:
         ConfigurationError: If it holds no classifier.
         CheckpointError: If what it holds cannot be read.
     """
-    place = find_run(folder).folder
-    if is_export(place):
-        identity = content_hash(["export", read_manifest(place).content_hash])
-    elif holds_any_record(place):
-        record = read_any_record(place)
+    path = find_run(folder).folder
+    if is_export(path):
+        identity = content_hash(["export", read_manifest(path).content_hash])
+    elif holds_any_record(path):
+        record = read_any_record(path)
         if not isinstance(record, LabelRunRecord):
             raise ConfigurationError(f"teacher '{folder}' is a run of {record.task}; a classifier is needed")
         identity = content_hash(["run", record.content_hash])
-    elif (place / CONFIG_NAME).is_file() and (place / WEIGHTS_NAME).is_file():
-        with (place / WEIGHTS_NAME).open("rb") as stream:
+    elif (path / CONFIG_NAME).is_file() and (path / WEIGHTS_NAME).is_file():
+        with (path / WEIGHTS_NAME).open("rb") as stream:
             identity = content_hash(["folder", hashlib.file_digest(stream, "sha256").hexdigest()])
     else:
         raise ConfigurationError(
             f"teacher '{folder}' is neither a run, nor an export, nor a Hugging Face folder with {CONFIG_NAME} and "
             f"{WEIGHTS_NAME}; in a study it may be the name of one of its models"
         )
-    return TeacherConfig(name=place.resolve().name[:100], folder=str(place), identity=identity)
+    return TeacherConfig(name=path.resolve().name[:100], folder=str(path), identity=identity)
 
 
 @cache
@@ -197,8 +197,8 @@ def asked_teachers(name: str, overrides: Mapping[str, Any], protocol: ProtocolCo
     """Names or folders of whom a model learns from: its own teachers, else those of the protocol that trains it."""
     if METHOD in overrides:
         return []
-    of_protocol = "" if control_of(name, overrides) is not None else protocol.teacher
-    return names_in(str(overrides.get(TEACHER) or of_protocol))
+    protocol_teacher = "" if control_of(name, overrides) is not None else protocol.teacher
+    return names_in(str(overrides.get(TEACHER) or protocol_teacher))
 
 
 # Keys of a protocol that reach the training, or the record, of what no protocol trains in passes.
@@ -254,7 +254,7 @@ def make_run(
     changed = {**file_overrides, **(overrides or {})}
     kind = control_of(name, changed)
     changed = {**controls().get(kind or "", {}), **changed}
-    control = kind is not None and not changed.get(TEACHER)
+    untaught_control = kind is not None and not changed.get(TEACHER)
     source = encoder_of(changed)
     if source is not None:
         changed[ENCODER_SHA256] = source.sha256
@@ -262,23 +262,23 @@ def make_run(
         path = Path(changed[ANSWERS_FILE])
         check_path(path, TABLE_FORMATS)
         changed[ANSWERS_HASH] = hash_of_files([path])
-    method = METHOD in changed
-    if method or (kind is not None and not control):
+    has_method = METHOD in changed
+    if has_method or (kind is not None and not untaught_control):
         # Not the protocol trains it: one record of a pass without epochs to choose from.
         protocol = protocol.model_copy(update={"max_epochs": 1, "curriculum_epochs": 0, "teacher": ""})
-    asked = asked_teachers(name, changed, protocol)
+    teacher_names = asked_teachers(name, changed, protocol)
     if teachers is None:
-        teachers = [locate_teacher(each) for each in asked]
-    protocol = protocol.for_model(taught=bool(asked) and kind is None)
+        teachers = [locate_teacher(teacher_name) for teacher_name in teacher_names]
+    protocol = protocol.for_model(taught=bool(teacher_names) and kind is None)
     return RunConfig.parse(
         {
             "model": name,
             "model_overrides": changed,
             "data": data.plain(),
             "data_hash": file_hash(data),
-            "protocol": (control_protocol(name) if control else protocol).plain(),
-            "seed": 0 if control else seed,
-            "precision": "fp32" if control and kind != WORDS_AND_ENCODER else precision,
+            "protocol": (control_protocol(name) if untaught_control else protocol).plain(),
+            "seed": 0 if untaught_control else seed,
+            "precision": "fp32" if untaught_control and kind != WORDS_AND_ENCODER else precision,
             "teachers": [teacher.plain() for teacher in teachers],
         },
         source="run",

@@ -59,8 +59,8 @@ class Table:
 
     def left(self, headings: Sequence[str]) -> list[bool]:
         """Whether each column is aligned to the left: the first one, and what is no number."""
-        numbers = [all(_NUMBER.match(row.get(name, NONE) or NONE) for row in self.rows) for name in headings]
-        return [index == 0 or not number for index, number in enumerate(numbers)]
+        numeric = [all(_NUMBER.match(row.get(name, NONE) or NONE) for row in self.rows) for name in headings]
+        return [index == 0 or not is_numeric for index, is_numeric in enumerate(numeric)]
 
 
 @dataclass(frozen=True)
@@ -245,21 +245,21 @@ def early_exits(table: TableSummary, note: str) -> Table:
     rows: list[Cells] = []
     for model in table.models:
         seeds = {run.run_id: run.seed for run in model.runs}
-        for kept in model.exits:
-            ways = [*kept.fixed, *([kept.chosen] if kept.chosen else [])]
+        for record in model.exits:
+            ways = [*record.fixed, *([record.chosen] if record.chosen else [])]
             sizes = {timed.batch_size: 1.0 for way in ways for timed in way.timed}
             nowhere = EarlyExitRecord(
                 label="nowhere",
-                loss=kept.full_loss,
-                accuracy=kept.full_accuracy,
-                taken={kept.num_recurrences: 1},
+                loss=record.full_loss,
+                accuracy=record.full_accuracy,
+                taken={record.num_recurrences: 1},
                 timed=[],
             )
             for way in (nowhere, *ways):
                 speed_up = {timed.batch_size: timed.speed_up for timed in way.timed} or sizes
                 rows.append(
                     {
-                        "Model, seed": f"{model.label}, {seeds[kept.run_id]}",
+                        "Model, seed": f"{model.label}, {seeds[record.run_id]}",
                         "Leaves": way.label,
                         "Loss": form.decimal(way.loss),
                         "Accuracy": form.decimal(way.accuracy),

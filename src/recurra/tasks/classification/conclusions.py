@@ -41,9 +41,9 @@ def conclude(table: LabellingTable) -> str:
     split = table.headline_split
     scored = [model for model in table.models if split in model.scores]
     rows = scored[0].scores[split].rows
-    if one := only_class(scored[0].scores[split].confusion_matrix):
+    if labels := only_class(scored[0].scores[split].confusion_matrix):
         verdict = (
-            f"All {rows:,} {split} rows are '{table.label_names[one[0]]}': they cannot tell if a model knows other "
+            f"All {rows:,} {split} rows are '{table.label_names[labels[0]]}': they cannot tell if a model knows other "
             "classes, so there is no verdict. Give rows of every class to test on."
         )
         return " ".join([verdict, *audit_sentences(table.audits, split)])
@@ -86,20 +86,20 @@ def _one(model: ModelSummary, split: str) -> str:
 def _several(table: LabellingTable, models: Sequence[ModelSummary]) -> list[str]:
     split, measure = table.headline_split, table.judged_by
     faults = [f"{model.label} is no classifier: {fault}." for model in models if (fault := fault_of(table, model))]
-    able = [model for model in models if not fault_of(table, model)]
-    if not able:
+    usable = [model for model in models if not fault_of(table, model)]
+    if not usable:
         return [*faults, "No model here should be used."]
-    best = best_model(able, split, measure)
+    best = best_model(usable, split, measure)
     rows = best.scores[split].rows
     sentences = _why(table, best)
     mean, lead = measure.mean(best, split), "scores highest" if measure.higher_is_better else "costs least"
     value = f"{_percent(mean)} of" if measure.key == ACCURACY.key else f"{measure.value(mean)} on"
     sentences.append(f"{best.label} {lead}: {value} the {rows:,} {split} rows.")
-    sentences += beside_best(best, able, table)
+    sentences += beside_best(best, usable, table)
     misses = [
-        f"{model.label} never says {never}."
-        for model in able
-        if not measure.ranks and (never := _never_said(table, model)[0])
+        f"{model.label} never says {ignored}."
+        for model in usable
+        if not measure.ranks and (ignored := _never_said(table, model)[0])
     ]
     return [*sentences, *misses, *faults]
 
@@ -107,23 +107,23 @@ def _several(table: LabellingTable, models: Sequence[ModelSummary]) -> list[str]
 def _of_answers(table: LabellingTable, models: Sequence[ModelSummary]) -> list[str]:
     """How each model that is known by its answers compares with the best of the others, and what is not known of it."""
     split, measure = table.headline_split, table.judged_by
-    given = [model for model in models if model.kind == ANSWERS]
-    own = [model for model in models if model.kind != ANSWERS and not fault_of(table, model)]
+    answers = [model for model in models if model.kind == ANSWERS]
+    trained_models = [model for model in models if model.kind != ANSWERS and not fault_of(table, model)]
     sentences = []
-    for model in given if own else ():
-        best = best_model(own, split, measure)
+    for model in answers if trained_models else ():
+        best = best_model(trained_models, split, measure)
         test = find_test(table.tests, model, best)
         interval = None if test is None else test.ahead(model.label)
-        within = f" (95 % {measure.range(*interval)})" if interval else ""
+        extent = f" (95 % {measure.range(*interval)})" if interval else ""
         tested = test is not None and test.verdict != "untested"
         chance = (
             f", {'beyond' if test.supported else 'not beyond'} chance" if test is not None and tested else ", untested"
         )
         gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
-        sentences.append(f"{model.label}: {gap} against {best.label}, the best that was trained here{within}{chance}.")
-    if given:
+        sentences.append(f"{model.label}: {gap} against {best.label}, the best that was trained here{extent}{chance}.")
+    if answers:
         sentences.append(
-            f"Nothing is known of {words([model.label for model in given])} but answers: the training data are "
+            f"Nothing is known of {words([model.label for model in answers])} but answers: the training data are "
             "unknown, so leakage cannot be excluded, and there is nothing to ship."
         )
     return sentences
@@ -138,8 +138,8 @@ def _why(table: LabellingTable, model: ModelSummary) -> list[str]:
     else:
         reason = f"Models are judged by {measure.in_text}, as asked"
     if table.costs is not None:
-        said, cost = cheapest_answer(table.costs, model.scores[split].confusion_matrix)
-        return [f"{reason}; it is {measure.value(cost)} for who always says '{table.label_names[said]}'."]
+        label, cost = cheapest_answer(table.costs, model.scores[split].confusion_matrix)
+        return [f"{reason}; it is {measure.value(cost)} for who always says '{table.label_names[label]}'."]
     return [] if measure.key == ACCURACY.key and not unequal else [f"{reason}."]
 
 
@@ -155,9 +155,9 @@ def said_costs(table: LabellingTable) -> str:
     """The costs of mistakes, as many as can be read."""
     names, costs = table.label_names, table.costs or []
     cells = [
-        f"'{true}' said '{said}' {cost:g}"
+        f"'{true}' said '{predicted}' {cost:g}"
         for true, row in zip(names, costs, strict=True)
-        for said, cost in zip(names, row, strict=True)
+        for predicted, cost in zip(names, row, strict=True)
         if cost
     ]
     more = f" and {len(cells) - MOST_COSTS} more" if len(cells) > MOST_COSTS else ""
@@ -175,14 +175,14 @@ def fault_of(table: LabellingTable, model: ModelSummary) -> str:
         return model.barred
     split = table.headline_split
     score = model.scores[split]
-    never, share = _never_said(table, model)
-    if never and (len(table.label_names) <= MANY_LABELS or share >= MOST_IGNORED):
-        return f"it never says {never}"
+    ignored, share = _never_said(table, model)
+    if ignored and (len(table.label_names) <= MANY_LABELS or share >= MOST_IGNORED):
+        return f"it never says {ignored}"
     if table.costs is not None:
-        said, least = cheapest_answer(table.costs, score.confusion_matrix)
+        label, lowest = cheapest_answer(table.costs, score.confusion_matrix)
         mean = table.judged_by.mean(model, split)
-        name = table.label_names[said]
-        return f"it costs {mean:.4f} a row, who always says '{name}' {least:.4f}" if mean >= least else ""
+        name = table.label_names[label]
+        return f"it costs {mean:.4f} a row, who always says '{name}' {lowest:.4f}" if mean >= lowest else ""
     share = majority_share(model, split)
     if table.judged_by.key == ACCURACY.key and score.figures[ACCURACY.key].mean <= share:
         accuracy = _percent(score.figures[ACCURACY.key].mean)
@@ -232,8 +232,8 @@ def advise(table: LabellingTable, limits: Limits) -> list[Advice]:
     failed an audit of their own, and models that are no classifiers, are not recommended.
     """
     split = table.headline_split
-    able = unspoiled(table.models, table.audits)
-    scored = [model for model in able if split in model.scores and not fault_of(table, model)]
+    candidates = unspoiled(table.models, table.audits)
+    scored = [model for model in candidates if split in model.scores and not fault_of(table, model)]
     if len(scored) < 2:
         return []
     choice = _Choice(table, scored)
@@ -281,17 +281,17 @@ class _Choice:
             return nearest(self.models, limits)
         if len(inside) < len(self.models):
             chosen = _Choice(self.table, inside).recommended(Limits())
-            kept = f"within {limits} ({len(inside)} of {len(self.models)} models are)"
+            scope = f"within {limits} ({len(inside)} of {len(self.models)} models are)"
             choice = next(model for model in inside if model.label == chosen.choice)
             ahead = self.measure.gap(self.gap(self.best, choice))
             beyond = "" if self.best in inside else f" Beyond them, {self.best.label}: {ahead}."
-            limited = ("Your limits", f"{kept[0].upper()}{kept[1:]}.{beyond}")
-            return replace(chosen, why=f"{kept}: {chosen.why}{beyond}", details=(*chosen.details, limited))
+            limited = ("Your limits", f"{scope[0].upper()}{scope[1:]}.{beyond}")
+            return replace(chosen, why=f"{scope}: {chosen.why}{beyond}", details=(*chosen.details, limited))
         best = self.best
         close = [model for model in self.models if self.measure.merit(self.gap(model, best)) >= -self.margin]
-        small = min(close, key=lambda model: (model.file_size_mib, model.parameters))
-        score = f"{self.measure.in_text} {self.value(small)} on {self.split}, {_size(small)}"
-        if small is best:
+        smallest = min(close, key=lambda model: (model.file_size_mib, model.parameters))
+        score = f"{self.measure.in_text} {self.value(smallest)} on {self.split}, {_size(smallest)}"
+        if smallest is best:
             others = [model for model in self.models if model is not best and model.file_size_mib < best.file_size_mib]
             if not others:
                 why = f"the best and the smallest: {score}."
@@ -299,10 +299,10 @@ class _Choice:
             second = self.best_of(others)
             why = f"the best: {score}; of the smaller ones {second.label} comes nearest, {self._far(second)}"
             return Advice(RECOMMENDED, best.label, f"{why}.", self._details(best))
-        saved = f"{times(best.file_size_mib / small.file_size_mib)} smaller than {best.label}"
-        sure = {None: "", True: ", certain at 95 %", False: ", not certain at 95 %"}[self.surely_close(small)]
-        why = f"within {self.slack} of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
-        return Advice(RECOMMENDED, small.label, f"{why}.", self._details(small))
+        saved = f"{times(best.file_size_mib / smallest.file_size_mib)} smaller than {best.label}"
+        sure = {None: "", True: ", certain at 95 %", False: ", not certain at 95 %"}[self.surely_close(smallest)]
+        why = f"within {self.slack} of the best{sure}: {score}; {self._far(smallest)}; {saved}{_faster(smallest, best)}"
+        return Advice(RECOMMENDED, smallest.label, f"{why}.", self._details(smallest))
 
     def _details(self, chosen: ModelSummary) -> list[tuple[str, str]]:
         """What a reader asks of a recommendation, and the answers."""
@@ -323,12 +323,12 @@ class _Choice:
             sure = "No other model was compared."
         if len(chosen.seeds) == 1 and chosen.kind != "linear":
             sure += " One training: another seed could differ."
-        alone = f", {significant(chosen.single_ms)} ms a text alone" if chosen.single_ms is not None else ""
-        costs = f"{_size(chosen)}{alone}, trained in {duration(chosen.training_wall_s)}."
-        lost, changes = self.measure.size(self.gap(chosen, best)), []
+        time_alone = f", {significant(chosen.single_ms)} ms a text alone" if chosen.single_ms is not None else ""
+        costs = f"{_size(chosen)}{time_alone}, trained in {duration(chosen.training_wall_s)}."
+        loss, changes = self.measure.size(self.gap(chosen, best)), []
         given_up = f"No {self.measure.in_text}." if self.measure.higher_is_better else "Nothing."
-        if lost != self.measure.size(0):
-            given_up = f"{lost}, which {best.label} {'has more' if self.measure.higher_is_better else 'costs less'}."
+        if loss != self.measure.size(0):
+            given_up = f"{loss}, which {best.label} {'has more' if self.measure.higher_is_better else 'costs less'}."
             changes.append(f"If that matters, take {best.label} ({_size(best)}).")
         details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
         if smaller := [model for model in rivals if model.file_size_mib < chosen.file_size_mib]:
@@ -347,19 +347,19 @@ class _Choice:
         test = find_test(self.table.tests, self.best, model)
         interval = None if test is None else test.ahead(model.label)
         doubt = f", but not supported: {test.doubt}" if test is not None and test.doubt else ""
-        within = f" (95 % {self.measure.range(*interval)}{doubt})" if interval else ""
-        return f"{self.measure.gap(self.gap(model, self.best))}{within} against {self.best.label}"
+        interval_text = f" (95 % {self.measure.range(*interval)}{doubt})" if interval else ""
+        return f"{self.measure.gap(self.gap(model, self.best))}{interval_text} against {self.best.label}"
 
     def need(self) -> Advice | None:
         """Says when a linear model is simply better, or that nobody looked."""
         linear = [model for model in self.models if model.kind == "linear"]
-        deep = [model for model in self.models if model.kind != "linear"]
-        if not deep:
+        transformers = [model for model in self.models if model.kind != "linear"]
+        if not transformers:
             return None
         if not linear:
             return Advice(NEEDED, "unknown", "No linear control was run: add it before you choose.")
-        control, rival = (self.best_of(kind) for kind in (linear, deep))
-        tests = [(model, find_test(self.table.tests, control, model)) for model in deep]
+        control, rival = (self.best_of(group) for group in (linear, transformers))
+        tests = [(model, find_test(self.table.tests, control, model)) for model in transformers]
         gap = self.measure.gap(self.gap(rival, control))
         untested = [model.label for model, test in tests if test is None or test.p_holm is None]
         supported = [model for model, test in tests if test is not None and test.supported]
@@ -371,7 +371,7 @@ class _Choice:
         if untested:
             why = f"{rival.label} differs from {control.label} by {gap}; not tested: {words(untested)}."
             return Advice(NEEDED, "untested", why)
-        if len(supported) == len(deep):
+        if len(supported) == len(transformers):
             behind = self.measure.size(abs(self.gap(rival, control)))
             why = f"{control.label} is simply better: every Transformer is at least {behind} behind it"
             return Advice(NEEDED, f"no: take {control.label}", f"{why}{cost}.")

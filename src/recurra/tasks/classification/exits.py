@@ -64,14 +64,14 @@ class ClassifierSubject:
         numbers = sorted(by_exit)
         depths = depths_under(rule, by_exit)
         labels = np.stack([by_exit[number].argmax(-1) for number in numbers])
-        own = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
+        exit_labels = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
         truth = np.asarray(self._reported.labels)
         return MeasuredExit(
             label=label or rule.describe(),
             split=self._reported.name,
             full=float((labels[-1] == truth).mean()),
-            exits=float((own == truth).mean()),
-            agreement=float((own == labels[-1]).mean()),
+            exits=float((exit_labels == truth).mean()),
+            agreement=float((exit_labels == labels[-1]).mean()),
             taken={number: int((depths == number).sum()) for number in numbers},
         )
 
@@ -94,7 +94,7 @@ class ClassifierSubject:
         input_ids, offsets = encode_texts(texts, self._engine.tokenizer, self._engine.max_length)
         rows = FlatRows(input_ids, offsets, self._engine.pad_token_id)
         device = self.model.device
-        return [{name: part.to(device) for name, part in inputs.items()} for _, inputs in rows.padded(batch_size)]
+        return [{name: tensor.to(device) for name, tensor in inputs.items()} for _, inputs in rows.padded(batch_size)]
 
     @cached_property
     def _reported_logits(self) -> dict[int, npt.NDArray[np.float32]]:

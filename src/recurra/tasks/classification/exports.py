@@ -100,7 +100,7 @@ def published_lines(
 
 
 def _fitting(references: Iterable[PublishedReference], run: LoadedRun, precision: str) -> list[PublishedTable]:
-    return [PUBLISHED[item.table] for item in references if item.fits(run.data_settings, precision)]
+    return [PUBLISHED[reference.table] for reference in references if reference.fits(run.data_settings, precision)]
 
 
 def _line(
@@ -220,15 +220,15 @@ def _export_line(
     """One line; with ``exits`` that of the same exports when texts leave early."""
     records = [record for _, record in members]
     first, computed = records[0], [record.computation for record in records]
-    early = [record.exits for record in records if record.exits] if exits else []
-    splits = [item.splits[table.headline] for item in early or records]
+    exit_records = [record.exits for record in records if record.exits] if exits else []
+    splits = [source.splits[table.headline] for source in exit_records or records]
     names = [f"{record.run_id}/{record.format}-{record.precision}" for record in records]
     timings = [measured.latency.get(f"{name}{WITH_EXITS if exits else ''}", {}) for name in names]
     gaps = [split.metrics.accuracy - split.reference.accuracy for split in splits]
     accuracy = estimate(ACCURACY, [split.metrics for split in splits])
     assert accuracy is not None
     run = members[0][0]
-    preset, of_export = run.record.model.preset, table.key._replace(precision=first.precision)
+    preset, export_key = run.record.model.preset, table.key._replace(precision=first.precision)
     # Where the study names the precision.
     fitting = _fitting([item for item in references or () if item.precision is not None], run, first.precision)
     return ExportLine(
@@ -236,7 +236,7 @@ def _export_line(
         format=first.format,
         precision=first.precision,
         computed="; ".join(dict.fromkeys(f"{how.compute_precision}, {how.engine} on {how.device}" for how in computed)),
-        exits=_exits_of_rows(early, table.headline),
+        exits=_exits_of_rows(exit_records, table.headline),
         seeds=[run.record.seed for run, _ in members],
         weights_mib=statistics.median(record.weights_bytes for record in records) / MIB,
         folder_mib=statistics.median(record.folder_bytes for record in records) / MIB,
@@ -252,20 +252,20 @@ def _export_line(
         p99_ms=_times(timings, lambda timing: timing.p99_ms),
         memory_mib=max(filter(None, map(measured.memory_mib.get, names)), default=None),
         published=[
-            _line(preset, preset, published, of_export, accuracy)
+            _line(preset, preset, published, export_key, accuracy)
             for published in fitting
             if preset in published.figures
         ],
     )
 
 
-def _exits_of_rows(early: Sequence[ExportedExits], split: str) -> str | None:
+def _exits_of_rows(records: Sequence[ExportedExits], split: str) -> str | None:
     """Where rows leave, over all seeds."""
-    if not early:
+    if not records:
         return None
     taken: Counter[int] = Counter()
-    for item in early:
-        taken.update(item.taken[split])
+    for record in records:
+        taken.update(record.taken[split])
     total = max(1, taken.total())
     return ", ".join(f"{count / total:.0%} after {number}" for number, count in sorted(taken.items()))
 
@@ -275,7 +275,7 @@ def _times(
 ) -> dict[str, float]:
     """Median over seeds of one figure, by batch size; batches without it are left out."""
     by_batch: dict[int, list[float]] = defaultdict(list)
-    for timing in (timing for of_export in timings for timing in of_export.values()):
+    for timing in (timing for export_timings in timings for timing in export_timings.values()):
         if (value := read(timing)) is not None:
             by_batch[timing.batch_size].append(value)
     return {str(batch): statistics.median(values) for batch, values in sorted(by_batch.items())}

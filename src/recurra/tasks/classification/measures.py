@@ -61,10 +61,10 @@ def balanced_accuracy(right: Floats, support: Floats, said: Floats) -> Floats:
 
 
 def _f1_of_label(index: int) -> ClassScore:
-    def score(right: Floats, support: Floats, said: Floats) -> Floats:
+    def score(right: Floats, support: Floats, predicted: Floats) -> Floats:
         # Counts may end with the last label that some rows have.
-        each = f1_by_class(right, support, said)
-        return each[..., index] if index < each.shape[-1] else np.zeros(each.shape[:-1])
+        by_label = f1_by_class(right, support, predicted)
+        return by_label[..., index] if index < by_label.shape[-1] else np.zeros(by_label.shape[:-1])
 
     return score
 
@@ -72,11 +72,11 @@ def _f1_of_label(index: int) -> ClassScore:
 def by_class(score: ClassScore) -> CellScore:
     """A figure of the counts of classes."""
 
-    def of_cells(true: NDArray[np.int64], said: NDArray[np.int64], counts: Floats, labels: int) -> Floats:
+    def of_cells(true: NDArray[np.int64], predicted: NDArray[np.int64], counts: Floats, labels: int) -> Floats:
         one_hot = eye_array(labels, format="csr")
-        is_true, is_said = one_hot[true], one_hot[said]
-        right = is_true.multiply((true == said)[:, None]).tocsr()
-        return score(counts @ right, counts @ is_true, counts @ is_said)
+        is_true, is_predicted = one_hot[true], one_hot[predicted]
+        right = is_true.multiply((true == predicted)[:, None]).tocsr()
+        return score(counts @ right, counts @ is_true, counts @ is_predicted)
 
     return of_cells
 
@@ -85,9 +85,9 @@ def by_cost(costs: Sequence[Sequence[float]]) -> CellScore:
     """Mean cost of a row, from costs ``[true][predicted]``."""
     cost_of = np.asarray(costs, dtype=np.float64)
 
-    def of_cells(true: NDArray[np.int64], said: NDArray[np.int64], counts: Floats, labels: int) -> Floats:
+    def of_cells(true: NDArray[np.int64], predicted: NDArray[np.int64], counts: Floats, labels: int) -> Floats:
         del labels
-        mean: Floats = (counts * cost_of[true, said]).sum(axis=-1) / counts.sum(axis=-1)
+        mean: Floats = (counts * cost_of[true, predicted]).sum(axis=-1) / counts.sum(axis=-1)
         return mean
 
     return of_cells
@@ -95,8 +95,8 @@ def by_cost(costs: Sequence[Sequence[float]]) -> CellScore:
 
 def _cells(confusion_matrix: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, int]:
     matrix = np.asarray(confusion_matrix, dtype=np.float64)
-    true, said = np.nonzero(matrix)
-    return true, said, matrix[true, said], len(matrix)
+    true, predicted = np.nonzero(matrix)
+    return true, predicted, matrix[true, predicted], len(matrix)
 
 
 def _read(score: CellScore) -> Callable[[MetricsRecord], float]:
@@ -113,7 +113,7 @@ def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: CellScore
     Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions
     themselves are not needed, and a cell without rows is never drawn.
     """
-    true, said, counts, labels = _cells(confusion_matrix)
+    true, predicted, counts, labels = _cells(confusion_matrix)
     rows = int(counts.sum())
     if rows == 0 or labels < 2:
         return None
@@ -121,9 +121,9 @@ def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: CellScore
     # Of thousands of labels the sums of all samples together would take gigabytes.
     at_once = max(1, _SUMS_AT_ONCE // max(labels, len(true)))
     scores = []
-    for done in range(0, BOOTSTRAP_SAMPLES, at_once):
-        draws = generator.multinomial(rows, counts / rows, size=min(at_once, BOOTSTRAP_SAMPLES - done))
-        scores.append(score(true, said, draws.astype(np.float64), labels))
+    for start in range(0, BOOTSTRAP_SAMPLES, at_once):
+        draws = generator.multinomial(rows, counts / rows, size=min(at_once, BOOTSTRAP_SAMPLES - start))
+        scores.append(score(true, predicted, draws.astype(np.float64), labels))
     low, high = np.quantile(np.concatenate(scores), [0.025, 0.975])
     return float(low), float(high)
 
@@ -229,8 +229,8 @@ def _average_precision(key: str, heading: str, chosen: int | None) -> Measure:
         )
 
     def of_logits(truth: NDArray[np.int64], logits: NDArray[np.float32]) -> WeightedScore:
-        found = rank_labels(truth, log_softmax(logits))
-        ranked = [label for label in (found if chosen is None else found[chosen : chosen + 1]) if label is not None]
+        ranks = rank_labels(truth, log_softmax(logits))
+        ranked = [label for label in (ranks if chosen is None else ranks[chosen : chosen + 1]) if label is not None]
         if not ranked:
             return lambda weights: np.zeros(() if weights is None else weights.shape[:-1])
 
@@ -271,7 +271,7 @@ def _cost_measure(costs: Sequence[Sequence[float]]) -> Measure:
         read=_read(score),
         over_rows=_over_rows(score),
         paired_by_rows=True,
-        of_rows=lambda truth, said: cost_of[truth, said],
+        of_rows=lambda truth, predicted: cost_of[truth, predicted],
         better="less costly in its mistakes",
         limits=(0.0, None),
     )
@@ -329,8 +329,8 @@ def margin(table: LabellingTable, confusion_matrix: Sequence[Sequence[int]]) -> 
 def cheapest_answer(costs: Sequence[Sequence[float]], confusion_matrix: Sequence[Sequence[int]]) -> tuple[int, float]:
     """The label that costs least if it is always given, and its mean cost of a row."""
     support = np.asarray(confusion_matrix, dtype=np.float64).sum(axis=1)
-    always = support @ np.asarray(costs, dtype=np.float64) / support.sum()
-    return int(always.argmin()), float(always.min())
+    constant_costs = support @ np.asarray(costs, dtype=np.float64) / support.sum()
+    return int(constant_costs.argmin()), float(constant_costs.min())
 
 
 def label_figures(matrix: Floats) -> tuple[Floats, Floats, Floats]:
@@ -338,9 +338,9 @@ def label_figures(matrix: Floats) -> tuple[Floats, Floats, Floats]:
 
     What would be divided by nothing is 0.
     """
-    right, said, true = np.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
+    right, predicted, true = np.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
 
-    def share(of: Floats, part: Floats) -> Floats:
-        return np.divide(part, of, out=np.zeros_like(part), where=of > 0)
+    def share(whole: Floats, part: Floats) -> Floats:
+        return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
-    return share(said, right.copy()), share(true, right.copy()), f1_by_class(right, true, said)
+    return share(predicted, right.copy()), share(true, right.copy()), f1_by_class(right, true, predicted)

@@ -90,7 +90,7 @@ def _export(line: ExportLine, batches: Sequence[int]) -> Cells:
     half = "" if line.gap_half is None else f" ± {line.gap_half * 100:.2f}"
     timed: Cells = {}
     for batch in map(str, batches):
-        times = [part for times in (line.median_ms, line.p90_ms, line.p99_ms) if (part := times.get(batch)) is not None]
+        times = [ms for times in (line.median_ms, line.p90_ms, line.p99_ms) if (ms := times.get(batch)) is not None]
         timed[f"ms, batch {batch}"] = " / ".join(map(form.significant, times)) or NONE
     published = [
         f"{form.decimal(item.accuracy)}, {form.decimal(item.size_mib, 2)}, {form.significant(item.latency_ms)} "
@@ -161,8 +161,8 @@ def published_table(table: LabellingTable) -> Table:
         "The published figures are single runs; their milliseconds are from another machine. “pooled” means a random "
         "split of the pooled rows, where phrases of one sentence lie on both sides."
     )
-    if differing := list(dict.fromkeys(line.differs for line in table.published if line.differs)):
-        note += f" Where something differs ({'; '.join(differing)}), the two are not comparable."
+    if differences := list(dict.fromkeys(line.differs for line in table.published if line.differs)):
+        note += f" Where something differs ({'; '.join(differences)}), the two are not comparable."
     return Table("published", "Beside the published figures", rows, note if rows else "", classes=classes)
 
 
@@ -232,7 +232,7 @@ def label_table(table: LabellingTable) -> Table:
     matrix = model.scores[table.headline_split].confusion_matrix
     figures = np.transpose(label_figures(np.asarray(matrix, dtype=np.float64)))
     lines = list(zip(table.label_names, map(sum, matrix), figures.tolist(), strict=True))
-    few = len(lines) <= FEW_LABELS
+    short = len(lines) <= FEW_LABELS
     rows = [
         {
             "Label": name,
@@ -241,11 +241,11 @@ def label_table(table: LabellingTable) -> Table:
             "Recall": form.decimal(recall, 3),
             "F1": form.decimal(f1, 3),
         }
-        for name, count, (precision, recall, f1) in (lines if few else sorted(lines, key=lambda line: line[2][2]))
+        for name, count, (precision, recall, f1) in (lines if short else sorted(lines, key=lambda line: line[2][2]))
     ]
     note = (
         "Precision is the share of right ones among the texts given this label, recall the share of its texts that are "
-        f"given it.{'' if few else ' The worst label first.'}{_summed(model)}"
+        f"given it.{'' if short else ' The worst label first.'}{_summed(model)}"
     )
     return Table("labels", f"Label by label: {model.label} on {table.headline_split}", rows, note)
 
@@ -292,8 +292,8 @@ def _accuracy_by_difficulty(table: LabellingTable, key: str) -> Chart | None:
     lines = []
     for model in table.models:
         points = [
-            Point(place, value.mean, value.low, value.high)
-            for place, name in enumerate(splits, start=1)
+            Point(position, value.mean, value.low, value.high)
+            for position, name in enumerate(splits, start=1)
             if (value := ACCURACY.of(model, name)) is not None
         ]
         lines.append(Line(model.label, model.color, points))
@@ -342,13 +342,13 @@ def confusion(model: ModelSummary, table: LabellingTable, key: str) -> Chart | N
     parts.append(drawing.element("rect", x=left, y=MATRIX_TOP, width=side * size, height=side * size, class_="border"))
     middle = side * size / 2
     for index, name in enumerate(names if figures else ()):
-        along, whole = side * (index + 0.5), drawing.element("title", name)
+        offset, tooltip = side * (index + 0.5), drawing.element("title", name)
         fit = max(int(side / drawing.CHARACTER_WIDTH), 2)
         for text, x, y, anchor in (
-            (drawing.short(name, 10), left - 6, MATRIX_TOP + along + 4, "end"),
-            (drawing.short(name, fit), left + along, end + 16, "middle"),
+            (drawing.short(name, 10), left - 6, MATRIX_TOP + offset + 4, "end"),
+            (drawing.short(name, fit), left + offset, end + 16, "middle"),
         ):
-            parts.append(drawing.element("text", whole, text, x=x, y=y, text_anchor=anchor, class_="tick"))
+            parts.append(drawing.element("text", tooltip, text, x=x, y=y, text_anchor=anchor, class_="tick"))
     parts.append(drawing.text(left + middle, end + 36, "predicted", "middle", "axis-title"))
     parts.append(drawing.upright(11, MATRIX_TOP + middle, "true"))
     right, total = sum(matrix[index][index] for index in range(size)), sum(map(sum, matrix))
@@ -369,14 +369,14 @@ def _cell(rows: int, share: float, x: float, y: float, side: float, *, hint: str
     gap = 1 if figures else 0
     opacity = round(0.05 + 0.9 * share, 3)
     box = {"x": x + gap, "y": y + gap, "width": side - 2 * gap, "height": side - 2 * gap}
-    drawn = drawing.element("rect", drawing.element("title", hint), class_=f"cell {color}", fill_opacity=opacity, **box)
+    cell = drawing.element("rect", drawing.element("title", hint), class_=f"cell {color}", fill_opacity=opacity, **box)
     if figures:
         roomy, shade = side > 44, "on-cell" if share > 0.5 else "off-cell"
         middle, height = x + side / 2, y + side / 2
-        drawn += drawing.text(middle, height + (0 if roomy else 4), f"{rows:,}", "middle", shade)
+        cell += drawing.text(middle, height + (0 if roomy else 4), f"{rows:,}", "middle", shade)
         if roomy:
-            drawn += drawing.text(middle, height + 15, f"{share * 100:.1f} %", "middle", f"{shade} small")
-    return drawn
+            cell += drawing.text(middle, height + 15, f"{share * 100:.1f} %", "middle", f"{shade} small")
+    return cell
 
 
 # Of every classifier, beside what it is judged by.
@@ -396,9 +396,9 @@ class ClassificationReporting(LabellingReporting):
             for record, part in zip(records, parts, strict=True)
         ]
         logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
-        of_folds = [record.metrics[split] for record in records]
-        metrics = evaluate_logits(logits, labels, np.concatenate(probabilities)).model_copy(update=_by_depth(of_folds))
-        return metrics.of_labels() if of_folds[0].loss is None else metrics
+        by_fold = [record.metrics[split] for record in records]
+        metrics = evaluate_logits(logits, labels, np.concatenate(probabilities)).model_copy(update=_by_depth(by_fold))
+        return metrics.of_labels() if by_fold[0].loss is None else metrics
 
     def measure_of(self, table: TableRuns, questions: Questions) -> Measure:
         """What was asked for, or accuracy, or where the classes of the headline split are unequal macro F1."""
@@ -449,14 +449,14 @@ class ClassificationReporting(LabellingReporting):
         return list({measure.key: measure for measure in (ACCURACY, judged_by, MACRO_F1, *FIGURES)}.values())
 
     def score(self, split: str, metrics: Sequence[MetricsRecord], measure: Measure) -> Score:
-        matrices = [item.confusion_matrix for item in metrics]
+        matrices = [seed_metrics.confusion_matrix for seed_metrics in metrics]
         by_macro_f1 = measure.key == MACRO_F1.key or are_unequal(map(sum, matrices[0]))
-        measures = [part for part in self._figures(measure) if by_macro_f1 or part.key != MACRO_F1.key]
+        measures = [candidate for candidate in self._figures(measure) if by_macro_f1 or candidate.key != MACRO_F1.key]
         measures += [RECURRENCES, *map(accuracy_after, metrics[0].exit_accuracy or ())]
         return Score(split, metrics[0].rows, estimates(measures, metrics), np.sum(matrices, axis=0).tolist())
 
     def tables(self, table: Any) -> Sequence[Table]:
-        exits = {part.key for part in exit_measures(table)}
+        exits = {measure.key for measure in exit_measures(table)}
         figures = [figure for figure in self.figures(table) if figure.key not in exits]
         shown = {key for model in table.models for score in model.scores.values() for key in score.figures}
         if len(table.label_names) > 2 and MACRO_F1.key in shown:
@@ -484,19 +484,19 @@ class ClassificationReporting(LabellingReporting):
         return conclude(table)
 
     def advise(self, table: Any, limits: Limits) -> list[Advice]:
-        more, weighed = more_rows(table), advise(table, limits)
+        label_advice, items = more_rows(table), advise(table, limits)
         return [
-            replace(item, details=[*item.details, *more]) if item.details else item for item in weighed
+            replace(item, details=[*item.details, *label_advice]) if item.details else item for item in items
         ] or super().advise(table, limits)
 
     def table(
         self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports
     ) -> LabellingTable:
-        made = super().table(common, table, questions, exports)
+        summary = super().table(common, table, questions, exports)
         return replace(
-            made,
+            summary,
             form_accuracy=_form_accuracy(table),
-            costs=_costs(questions, made.label_names),
+            costs=_costs(questions, summary.label_names),
             published=published_lines(table, common.models, questions.published),
             exports=export_lines(table, exports, questions.published),
         )
@@ -542,23 +542,23 @@ class ClassificationReporting(LabellingReporting):
         by_rows: dict[tuple[str, int | None], list[tuple[int, LabellingTable]]] = defaultdict(list)
         for table in tables:
             run = runs[table.models[0].runs[0].run_id]
-            part, train = run.data_settings, run.record_of(RunRecord).data.splits["train"]
+            settings, train = run.data_settings, run.record_of(RunRecord).data.splits["train"]
             name = f"{table.data}, {table.protocol}"
             groups[name].setdefault(table.subset or "whole", train.words)
-            if not part.get("length_tail"):
-                by_rows[f"{name}, {table.training}, {table.precision}", part.get("max_length")].append(
+            if not settings.get("length_tail"):
+                by_rows[f"{name}, {table.training}, {table.precision}", settings.get("max_length")].append(
                     (train.rows, table)
                 )
-        drawn = {key: parts for key, parts in by_rows.items() if len({rows for rows, _ in parts}) > 1}
-        named = Counter(name for name, _ in drawn)
+        sized = {key: parts for key, parts in by_rows.items() if len({rows for rows, _ in parts}) > 1}
+        name_counts = Counter(name for name, _ in sized)
         lengths = [
             length_chart(f"Lengths of the training texts: {name}", parts, f"s{index}-lengths")
             for index, (name, parts) in enumerate(groups.items())
             if len(parts) > 1
         ]
         curves = []
-        for index, ((name, length), parts) in enumerate(drawn.items()):
-            heading = f"{name}, {length} tokens" if named[name] > 1 else name
+        for index, ((name, length), parts) in enumerate(sized.items()):
+            heading = f"{name}, {length} tokens" if name_counts[name] > 1 else name
             curves.append(_accuracy_by_rows(f"Accuracy against data size: {heading}", parts, f"s{index}-rows"))
         return [*(chart for chart in lengths if chart is not None), *curves]
 
@@ -571,7 +571,7 @@ def _by_depth(folds: Sequence[MetricsRecord]) -> dict[str, Any]:
     if len(exits) == len(folds):
         rows = [fold.rows for fold in folds]
         merged["exit_accuracy"] = {
-            number: float(np.average([of_fold[number] for of_fold in exits], weights=rows)) for number in exits[0]
+            number: float(np.average([accuracies[number] for accuracies in exits], weights=rows)) for number in exits[0]
         }
     if len(taken) == len(folds):
         merged["recurrences"] = dict(sum(map(Counter, taken), Counter[int]()))

@@ -71,7 +71,7 @@ class ClassificationTask(LabellingTask):
 
     def details(self, names: Sequence[str], metrics: Any, decision: LabelDecision) -> Table:
         matrix = [
-            {"": f"true {name}"} | {f"predicted {said}": f"{count}" for said, count in zip(names, counts, strict=True)}
+            {"": f"true {name}"} | {f"predicted {label}": f"{rows}" for label, rows in zip(names, counts, strict=True)}
             for name, counts in zip(names, metrics.confusion_matrix, strict=True)
         ]
         return Table("confusion", "", matrix)

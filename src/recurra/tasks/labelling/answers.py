@@ -83,47 +83,47 @@ def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) 
     if planned is not None and hash_of_files([path]) != planned:
         raise ConfigurationError(f"{table.source} was changed after the comparison was planned; start it again")
     files = [Path(file) for file in (config.name, config.validation, config.test) if file and Path(file).is_file()]
-    known = [row for file in files for row in file_rows(file, config)]
-    known = known or [row for split in dataset.splits.values() for row in zip(split.ids, split.texts, strict=True)]
-    of_ids = bool({row.id for row in rows} & {row for row, _ in known})
-    key: Callable[[_Row], str] = (lambda row: row.id) if of_ids else (lambda row: row.text)
-    times = Counter(row if of_ids else text for row, text in known)
+    corpus = [row for file in files for row in file_rows(file, config)]
+    corpus = corpus or [row for split in dataset.splits.values() for row in zip(split.ids, split.texts, strict=True)]
+    by_id = bool({row.id for row in rows} & {row for row, _ in corpus})
+    key: Callable[[_Row], str] = (lambda row: row.id) if by_id else (lambda row: row.text)
+    left = Counter(row if by_id else text for row, text in corpus)
     name = Path(config.name).name
-    rows = [row for row in rows if of_ids or row.text]
-    if strange := [row.place for row in rows if key(row) not in times]:
-        what = "an id" if of_ids else f"a text (column '{config.text_column}')"
+    rows = [row for row in rows if by_id or row.text]
+    if unmatched := [row.place for row in rows if key(row) not in left]:
+        needed = "an id" if by_id else f"a text (column '{config.text_column}')"
         raise DataError(
-            f"{table.source} has {len(strange):,} answers of no row of '{name}' ({table.unit} "
-            f"{listed_places(strange, 5)}); each needs {what} of '{name}'"
+            f"{table.source} has {len(unmatched):,} answers of no row of '{name}' ({table.unit} "
+            f"{listed_places(unmatched, 5)}); each needs {needed} of '{name}'"
         )
     answers: dict[str, _Row] = {}
     for row in rows:
-        earlier = answers.setdefault(key(row), row)
-        times[key(row)] -= 1
-        if times[key(row)] < 0 or (earlier is not row and (of_ids or not np.array_equal(earlier.scores, row.scores))):
+        first = answers.setdefault(key(row), row)
+        left[key(row)] -= 1
+        if left[key(row)] < 0 or (first is not row and (by_id or not np.array_equal(first.scores, row.scores))):
             raise DataError(
-                f"{table.source} {table.unit} {row.place} answers the row of {table.unit} {earlier.place} again; give "
-                f"one answer a row{'' if of_ids else f', by its id where texts repeat (column {id_column(config)})'}"
+                f"{table.source} {table.unit} {row.place} answers the row of {table.unit} {first.place} again; give "
+                f"one answer a row{'' if by_id else f', by its id where texts repeat (column {id_column(config)})'}"
             )
-    wanted = {
-        row: row if of_ids else text
+    answer_keys = {
+        row_id: row_id if by_id else text
         for fold in config.every_fold
         for split in [judged_split(data.rows(fold))]
-        for row, text in zip(split.ids, split.texts, strict=True)
+        for row_id, text in zip(split.ids, split.texts, strict=True)
     }
-    if missing := [row for row, of_row in wanted.items() if of_row not in answers]:
+    if missing := [row_id for row_id, answer_key in answer_keys.items() if answer_key not in answers]:
         folds = len(config.every_fold)
-        every = f"with {folds} folds every row is a test row (--folds 1 tests a part of them): " if folds > 1 else ""
+        hint = f"with {folds} folds every row is a test row (--folds 1 tests a part of them): " if folds > 1 else ""
         raise DataError(
-            f"{table.source} lacks the answers of {len(missing):,} of {len(wanted):,} test rows "
-            f"({', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}); {every}answer every row of '{name}'"
+            f"{table.source} lacks the answers of {len(missing):,} of {len(answer_keys):,} test rows "
+            f"({', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}); {hint}answer every row of '{name}'"
         )
-    if withheld := [answers[of_row].place for of_row in wanted.values() if answers[of_row].abstained]:
+    if withheld := [answers[answer_key].place for answer_key in answer_keys.values() if answers[answer_key].abstained]:
         raise DataError(
-            f"{table.source} gives no label to {len(withheld):,} of {len(wanted):,} test rows ({table.unit} "
+            f"{table.source} gives no label to {len(withheld):,} of {len(answer_keys):,} test rows ({table.unit} "
             f"{listed_places(sorted(withheld), 5)}); have every one given a label, or leave out what says 'abstained'"
         )
-    scores = {row: answers[of_row].scores for row, of_row in wanted.items()}
+    scores = {row_id: answers[answer_key].scores for row_id, answer_key in answer_keys.items()}
     if label_column and len(scores) >= LEAST_ALL_RIGHT:
         _refuse_truth(table, label_column, scores, config, data)
     return Answers(scores, bool(label_column))
@@ -135,20 +135,20 @@ def _refuse_truth(
     """Refuses the labels of the data, in a file that has the answers in another column."""
     for fold in config.every_fold:
         split = judged_split(data.rows(fold))
-        if any(scores[row].argmax() != label for row, label in zip(split.ids, split.labels, strict=True)):
+        if any(scores[row_id].argmax() != label for row_id, label in zip(split.ids, split.labels, strict=True)):
             return
-    known = [id_column(config), *config.text_column.split(","), "label", config.label_column]
-    plain = {name.strip().casefold() for name in known}
-    with_labels = [name for name in table.columns() if name.strip().casefold() not in plain]
+    read_columns = [id_column(config), *config.text_column.split(","), "label", config.label_column]
+    expected = {name.strip().casefold() for name in read_columns}
+    label_columns = [name for name in table.columns() if name.strip().casefold() not in expected]
     labels = {name.casefold() for name in data.rows(config.every_fold[0]).label_names}
-    for _, cells in table.rows(others := list(with_labels)):
+    for _, cells in table.rows(others := list(label_columns)):
         without = {name for name, cell in zip(others, cells, strict=True) if str(cell).strip().casefold() not in labels}
-        with_labels = [name for name in with_labels if name not in without]
-    if not with_labels or column.strip().casefold() == f"label{PREDICTED}":
+        label_columns = [name for name in label_columns if name not in without]
+    if not label_columns or column.strip().casefold() == f"label{PREDICTED}":
         return
     raise DataError(
         f"{table.source} has in column '{column}' the label of the data for all {len(scores):,} test rows, so these "
-        f"may be no answers; call the column of the answers 'label{PREDICTED}' ({', '.join(with_labels[:10])} has "
+        f"may be no answers; call the column of the answers 'label{PREDICTED}' ({', '.join(label_columns[:10])} has "
         "labels too)"
     )
 
@@ -168,23 +168,23 @@ def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
 
     Where rows that are left out repeat an identity they are called by their place.
     """
-    judged, _ = read_rows(path, config)
-    ids = dict(zip(judged.places, judged.ids, strict=True))
-    named = judged.ids != [f"{judged.unit}-{place}" for place in judged.places]
+    usable, _ = read_rows(path, config)
+    ids = dict(zip(usable.places, usable.ids, strict=True))
+    has_ids = usable.ids != [f"{usable.unit}-{position}" for position in usable.places]
     table = TableFile(path, config.text_column.split(","), encoding=config.encoding)
     columns, column = split_names(config.text_column, table.header), id_column(config)
     column = column_if_there(table.source, column, table.columns()) or column if config.id_column else column
-    taken, rows = set(judged.ids), []
-    for place, cells in table.rows(columns, [column]):
-        own = as_identity(cells[-1], table.source, table.unit, place, column)
-        name = ids.get(place) or (own if named and own not in taken else "") or f"{table.unit}-{place}"
-        taken.add(name)
-        rows.append((name, _text(cells[:-1], table, place, config)))
+    taken, rows = set(usable.ids), []
+    for position, cells in table.rows(columns, [column]):
+        own_id = as_identity(cells[-1], table.source, table.unit, position, column)
+        row_id = ids.get(position) or (own_id if has_ids and own_id not in taken else "") or f"{table.unit}-{position}"
+        taken.add(row_id)
+        rows.append((row_id, _text(cells[:-1], table, position, config)))
     return rows
 
 
-def _text(cells: Sequence[Any], table: TableFile, place: int, config: DataConfig) -> str:
-    parts = [check_text(cell, table.source, table.unit, place) for cell in cells]
+def _text(cells: Sequence[Any], table: TableFile, position: int, config: DataConfig) -> str:
+    parts = [check_text(cell, table.source, table.unit, position) for cell in cells]
     return clean_text(join_cells(parts, len(parts)), config.clean)
 
 
@@ -193,15 +193,15 @@ def _rows_of(
 ) -> tuple[TableFile, list[_Row], str]:
     """The rows of a file of answers, and the column of labels if they are no probabilities."""
     names = dataset.label_names
-    wanted = [id_column(config), *config.text_column.split(","), "label", config.label_column]
-    table = TableFile(path, wanted, encoding=encoding)
+    candidates = [id_column(config), *config.text_column.split(","), "label", config.label_column]
+    table = TableFile(path, candidates, encoding=encoding)
     present = table.columns()
-    there = [column_if_there(table.source, name, present) for name in split_names(config.text_column, present)]
-    texts = [name for name in there if name is not None] if None not in there else []
+    matched = [column_if_there(table.source, name, present) for name in split_names(config.text_column, present)]
+    text_columns = [name for name in matched if name is not None] if None not in matched else []
     # An id that nobody named is one by its exact name alone, as in the data.
-    own_id = column_if_there(table.source, config.id_column, present) if config.id_column else DEFAULT_ID_COLUMN
-    ids = [own_id] if own_id in present else []
-    if not texts and not ids:
+    id_name = column_if_there(table.source, config.id_column, present) if config.id_column else DEFAULT_ID_COLUMN
+    id_columns = [id_name] if id_name in present else []
+    if not text_columns and not id_columns:
         raise DataError(
             f"{table.source} has neither the column '{id_column(config)}' nor '{config.text_column}', by which its "
             f"rows are found in '{Path(config.name).name}'; there: {', '.join(present)}"
@@ -212,8 +212,8 @@ def _rows_of(
     columns = next(
         (
             columns
-            for end in (PREDICTED, "")
-            for columns in ([f"probability_{name}{end}" for name in names], [f"{PROBABILITIES}{end}"])
+            for suffix in (PREDICTED, "")
+            for columns in ([f"probability_{name}{suffix}" for name in names], [f"{PROBABILITIES}{suffix}"])
             if set(columns) <= set(present)
         ),
         [],
@@ -223,21 +223,21 @@ def _rows_of(
     elif columns:
         read = lambda cells, where, _: _of_probabilities(_by_name(cells[0], names, where), where)  # noqa: E731
     else:
-        wanted = [f"label{PREDICTED}", "label", config.label_column]
-        exact = [name for name in wanted if name in present]
-        similar = [name for name in (column_if_there(table.source, name, present) for name in wanted) if name]
+        candidates = [f"label{PREDICTED}", "label", config.label_column]
+        exact = [name for name in candidates if name in present]
+        similar = [name for name in (column_if_there(table.source, name, present) for name in candidates) if name]
         columns = [*exact, *similar][:1]
         label_column = columns[0] if columns else ""
-        spelt = {spelling_key(name): name for name in names} if config.join_labels else {}
-        index = {name: place for place, name in enumerate(names)}
+        label_by_spelling = {spelling_key(name): name for name in names} if config.join_labels else {}
+        index = {name: position for position, name in enumerate(names)}
 
-        def read(cells: Sequence[Any], where: str, place: int) -> Scores:
-            word = as_word(cells[0], table.source, table.unit, place, columns[0])
-            label = word if word in index else spelt.get(spelling_key(word), word)
+        def read(cells: Sequence[Any], where: str, position: int) -> Scores:
+            word = as_word(cells[0], table.source, table.unit, position, columns[0])
+            label = word if word in index else label_by_spelling.get(spelling_key(word), word)
             if label not in index:
-                said = f"the label '{word[:60]}'{did_you_mean(word, names)}" if word else "no label"
+                answer = f"the label '{word[:60]}'{did_you_mean(word, names)}" if word else "no label"
                 raise DataError(
-                    f"{where} has {said} in column '{columns[0]}'; the labels of '{Path(config.name).name}' are "
+                    f"{where} has {answer} in column '{columns[0]}'; the labels of '{Path(config.name).name}' are "
                     f"{', '.join(names[:20])}"
                 )
             return _log(np.arange(len(names)) == index[label])
@@ -249,13 +249,13 @@ def _rows_of(
         )
     rows = []
     abstained = _abstained_column(columns, present) if not label_column else ""
-    for place, (*cells, withheld) in table.rows([*columns, *texts, *ids, abstained or columns[0]]):
-        scores = read(cells[: len(columns)], f"{table.source} {table.unit} {place}", place)
-        own = cells[len(columns) :]
-        row_id = as_identity(own[-1], table.source, table.unit, place, ids[0]) if ids else ""
-        text = _text(own[: len(texts)], table, place, config) if texts else ""
-        without = bool(abstained) and str(withheld).strip().casefold() == "true"
-        rows.append(_Row(place, row_id, text, scores, without))
+    for position, (*cells, flag) in table.rows([*columns, *text_columns, *id_columns, abstained or columns[0]]):
+        scores = read(cells[: len(columns)], f"{table.source} {table.unit} {position}", position)
+        other_cells = cells[len(columns) :]
+        row_id = as_identity(other_cells[-1], table.source, table.unit, position, id_columns[0]) if id_columns else ""
+        text = _text(other_cells[: len(text_columns)], table, position, config) if text_columns else ""
+        has_no_label = bool(abstained) and str(flag).strip().casefold() == "true"
+        rows.append(_Row(position, row_id, text, scores, has_no_label))
     return table, rows, label_column
 
 
@@ -266,9 +266,9 @@ def _abstained_column(columns: Sequence[str], present: Sequence[str]) -> str:
     if f"{ABSTAINED}{PREDICTED}" in present:
         return f"{ABSTAINED}{PREDICTED}"
     # Its own columns are the last; one before them is of the other model.
-    own = f"label{PREDICTED}"
-    behind = present[present.index(own) :] if own in present else []
-    return ABSTAINED if ABSTAINED in behind else ""
+    label_column = f"label{PREDICTED}"
+    following = present[present.index(label_column) :] if label_column in present else []
+    return ABSTAINED if ABSTAINED in following else ""
 
 
 def _by_name(cell: Any, names: Sequence[str], where: str) -> list[Any]:
@@ -300,7 +300,7 @@ def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, 
     rows, answers = labelled(config.data), read_answers(config, data)
     dataset = data.rows(rows)
     split = judged_split(dataset)
-    logits = np.stack([answers.logits[row] for row in split.ids])
+    logits = np.stack([answers.logits[row_id] for row_id in split.ids])
     task.keep_predictions(folder, split, logits)
     # Probabilities count as they were given.
     decision = OneLabel(dataset.label_names)
@@ -312,8 +312,8 @@ def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, 
         if not audit.name.endswith(others)
     ]
     right = {split.name: decision.same(logits, split.labels)}
-    made: type[LabelRunRecord] = task.record_class
-    return made(
+    record_class: type[LabelRunRecord] = task.record_class
+    return record_class(
         **run_facts(config, started, data.machine.threads or available_cores()),
         data=dataset.record(),
         model=ModelRecord(

@@ -49,7 +49,7 @@ def learning_shares(train: TextSplit) -> list[float]:
     counts = np.bincount(train.labels) if train.labels.ndim == 1 else train.labels.sum(axis=0)
     fewest = int(counts[counts > 0].min())
     shares = (1 / 8, 1 / 4, 1 / 2)
-    return [s for s in shares if fewest * s >= LEAST_OF_A_LABEL and len(train) * s <= LARGEST_PART]
+    return [share for share in shares if fewest * share >= LEAST_OF_A_LABEL and len(train) * share <= LARGEST_PART]
 
 
 def fit_control(
@@ -73,17 +73,17 @@ def fit_control(
 
         return fit_run(config, dataset, machine, reporter or Reporter(quiet=True), weights)
     train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
-    how: dict[str, Any] = {"num_labels": dataset.num_labels, "seed": config.seed, "weights": weights}
+    options: dict[str, Any] = {"num_labels": dataset.num_labels, "seed": config.seed, "weights": weights}
     if config.control == LINEAR:
-        return fit_linear(train.texts, train.labels, **how, selection=(selection.texts, selection.labels))
+        return fit_linear(train.texts, train.labels, **options, selection=(selection.texts, selection.labels))
     answers = None if lesson is None else lesson.targets(config.protocol.distillation_weight)
     texts: Sequence[str] = train.texts
     targets: npt.NDArray[Any] = train.labels
     if lesson is not None and answers is not None:
         texts, targets = lesson.texts, answers.astype(np.float64)
-    how["independent"] = train.labels.ndim == 2
+    options["independent"] = train.labels.ndim == 2
     if config.control == LINEAR_TUNED:
-        return fit_tuned(texts, targets, **how)
+        return fit_tuned(texts, targets, **options)
     source = encoder_of(config.model_overrides)
     assert source is not None
     tokenizer = read_tokenizer(source.folder)
@@ -95,7 +95,7 @@ def fit_control(
 
     path = cache_path(f"pieces-{source.sha256}", machine.cache_dir)
     pieces = cached_arrays(path, ["vectors"], vectors)["vectors"]
-    return fit_static(texts, targets, pieces, tokenizer.backend_tokenizer, encoder=source.name, **how)
+    return fit_static(texts, targets, pieces, tokenizer.backend_tokenizer, encoder=source.name, **options)
 
 
 def time_control(config: RunConfig, data: StudyData) -> float:
@@ -109,11 +109,11 @@ def time_control(config: RunConfig, data: StudyData) -> float:
     dataset = data.rows(labelled(config.data))
     loading = time.perf_counter() - began
     train, seed = dataset.splits["train"], labelled(config.data).split_seed
-    reads = config.control == WORDS_AND_ENCODER
-    most = ROWS_TO_READ if reads else ROWS_TO_TIME
+    uses_encoder = config.control == WORDS_AND_ENCODER
+    most_rows = ROWS_TO_READ if uses_encoder else ROWS_TO_TIME
     half, whole = (
         train if rows >= len(train) else stratified_fraction(train, rows / len(train), seed)
-        for rows in (min(len(train), most) / 2, most)
+        for rows in (min(len(train), most_rows) / 2, most_rows)
     )
 
     def fit(part: TextSplit) -> float:
@@ -121,23 +121,23 @@ def time_control(config: RunConfig, data: StudyData) -> float:
         fitted_on = replace(dataset, splits={**dataset.splits, "train": part})
         # States that are kept would be read again.
         with tempfile.TemporaryDirectory() as folder:
-            machine = replace(data.machine, cache_dir=Path(folder)) if reads else data.machine
+            machine = replace(data.machine, cache_dir=Path(folder)) if uses_encoder else data.machine
             fit_control(config, fitted_on, machine)
         return time.perf_counter() - start
 
-    more_rows, half_seconds = len(whole) - len(half), None
+    row_difference, half_seconds = len(whole) - len(half), None
     # Every part has a row of each label: of hundreds of labels both may be of one size, and fits take long.
-    if more_rows > len(whole) / 4:
+    if row_difference > len(whole) / 4:
         if dataset.num_labels <= FEW_LABELS:
             fit(half)
         half_seconds = fit(half)
     seconds = fit(whole)
-    per_row = 0.0 if half_seconds is None else max(0.0, seconds - half_seconds) / more_rows
-    more = len(dataset.unlabelled) if config.teachers and dataset.unlabelled is not None else 0
-    if reads:
-        more = sum(len(dataset.splits[name]) for name in {dataset.selection_split, *dataset.reported_splits})
+    per_row = 0.0 if half_seconds is None else max(0.0, seconds - half_seconds) / row_difference
+    extra_rows = len(dataset.unlabelled) if config.teachers and dataset.unlabelled is not None else 0
+    if uses_encoder:
+        extra_rows = sum(len(dataset.splits[name]) for name in {dataset.selection_split, *dataset.reported_splits})
     shares = learning_shares(train) if config.model == LINEAR_TUNED and not config.teachers else []
-    sizes = [len(train) + more, *(share * len(train) for share in shares)]
+    sizes = [len(train) + extra_rows, *(share * len(train) for share in shares)]
     return loading + sum(seconds + per_row * (size - len(whole)) for size in sizes)
 
 
@@ -189,8 +189,8 @@ def train_control(
     training = single_fit(config, wall_s=wall_s, words=int(train.word_counts.sum()), peak_memory_mib=peak_memory_mib())
     if config.model != LINEAR_TUNED:
         return Trained(dataset, training, record, {}, lesson)
-    words_of = model.telling_words(train.texts, train.labels, TELLING_WORDS)
-    telling = dict(zip(dataset.label_names, words_of, strict=True))
+    label_words = model.telling_words(train.texts, train.labels, TELLING_WORDS)
+    telling = dict(zip(dataset.label_names, label_words, strict=True))
     # The parts are fitted on labels, all of the same weight.
     smaller = fit_on_parts(config, dataset, machine) if weights is None and lesson is None else {}
     return Trained(dataset, training, record, {}, lesson, smaller=smaller, telling_words=telling)

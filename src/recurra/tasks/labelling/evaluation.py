@@ -101,8 +101,8 @@ def evaluate_labels(
 
 def _withheld(abstained: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> str:
     """How many rows get no label, which the figures do not know, and how good the labels of the others are."""
-    count, given = int(abstained.sum()), right[~abstained]
-    others = f"; of the labels given {given.mean():.1%} are right" if given.size else ""
+    count, answered = int(abstained.sum()), right[~abstained]
+    others = f"; of the labels given {answered.mean():.1%} are right" if answered.size else ""
     return (
         f"{count:,} of {abstained.size:,} rows ({abstained.mean():.1%}) have no label: below the threshold of their "
         f"label that the export carries; the figures are of all rows, with the label that each would have{others}"
@@ -110,17 +110,17 @@ def _withheld(abstained: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) ->
 
 
 def _file_split(record: LabelRunRecord, path: Path, **named: str | None) -> TextSplit:
-    own = recorded_data(record)
+    recorded = recorded_data(record)
     changed = {key: value for key, value in named.items() if value is not None}
-    if "label_column" in changed and own.labels.columns:
+    if "label_column" in changed and recorded.labels.columns:
         raise ConfigurationError(
             f"--label-column is '{changed['label_column']}', and this run reads its labels from the columns "
-            f"{', '.join(own.labels.columns)}; leave it out"
+            f"{', '.join(recorded.labels.columns)}; leave it out"
         )
     # Groups only matter while splits are made, and ids of other rows are another matter.
-    gone = dict.fromkeys(("group_column", "id_column", "auxiliary", "unlabelled"))
-    values = {**own.plain(), "name": str(path), **gone, "unlabelled_unit": "texts", **changed}
-    config = own.parse(values, source="evaluation")
+    cleared = dict.fromkeys(("group_column", "id_column", "auxiliary", "unlabelled"))
+    values = {**recorded.plain(), "name": str(path), **cleared, "unlabelled_unit": "texts", **changed}
+    config = recorded.parse(values, source="evaluation")
     return load_split(path, config, record.data.label_names, name=str(path))
 
 

@@ -64,9 +64,9 @@ def joined_model(
     """What writes the folder, that of a Transformer with a linear model beside it; and what a record says of it."""
     source = _source(config)
     model = _classifier(source, fit, dataset, labelled(config.data).problem_type)
-    whole = read_tokenizer(source.folder)
-    ids, _ = encode_texts(dataset.splits["train"].texts, whole, STATES_TOKENS)
-    tokenizer = narrow_table(model, whole, ids)
+    full_tokenizer = read_tokenizer(source.folder)
+    ids, _ = encode_texts(dataset.splits["train"].texts, full_tokenizer, STATES_TOKENS)
+    tokenizer = narrow_table(model, full_tokenizer, ids)
     tokenizer.model_max_length = STATES_TOKENS
 
     def save(target: Path) -> None:
@@ -76,12 +76,12 @@ def joined_model(
 
     counts = count_parameters(model.config, HeadKind.CLASSIFICATION)
     parameters = counts.total + fit.words.num_parameters
-    of_words = 2 * fit.words.features_per_word * len(fit.words.bias)
+    word_flops = 2 * fit.words.features_per_word * len(fit.words.bias)
     return save, {
         "parameters": parameters,
         "embedding_parameters": counts.embeddings,
         "non_embedding_parameters": parameters - counts.embeddings,
-        "flops_per_token": flops_per_token(model.config, STATES_TOKENS, HeadKind.CLASSIFICATION) + of_words,
+        "flops_per_token": flops_per_token(model.config, STATES_TOKENS, HeadKind.CLASSIFICATION) + word_flops,
         "description": fit.words.description,
         "encoder": encoder_record(source),
     }

@@ -19,7 +19,7 @@ def parse_precisions(assignments: Sequence[str]) -> dict[str, float]:
     Raises:
         ConfigurationError: If one is not that, a precision lies not between 0 and 1, or a label is there twice.
     """
-    found: dict[str, float] = {}
+    precisions: dict[str, float] = {}
     for assignment in assignments:
         label, equals, number = assignment.rpartition("=")
         try:
@@ -31,10 +31,10 @@ def parse_precisions(assignments: Sequence[str]) -> dict[str, float]:
                 f"'{assignment}' names no precision of a label; write LABEL=PRECISION, above 0 and below 1, e.g. "
                 "--precision-of positive=0.95"
             )
-        if label in found:
+        if label in precisions:
             raise ConfigurationError(f"the label '{label}' is given two precisions; give one")
-        found[label] = precision
-    return found
+        precisions[label] = precision
+    return precisions
 
 
 def choose_precision_thresholds(
@@ -73,30 +73,30 @@ def choose_precision_thresholds(
             f"run '{record.run_id}' keeps no predictions of its {split} rows: it is older than this option, or "
             "RecurraClassifier made it; train it again with 'recurra train'"
         )
-    kept = read_predictions(run, split)
-    probabilities = decision.probabilities(kept.logits)
-    thresholds, said = [0.0] * len(names), []
-    asked: list[tuple[str | None, float]] = [*wanted.items()]
-    asked += [] if answers is None else [(None, answers)]
-    for label, precision in asked:
+    predictions = read_predictions(run, split)
+    probabilities = decision.probabilities(predictions.logits)
+    thresholds, sentences = [0.0] * len(names), []
+    requests: list[tuple[str | None, float]] = [*wanted.items()]
+    requests += [] if answers is None else [(None, answers)]
+    for label, precision in requests:
         if label is not None and label not in names:
             raise ConfigurationError(unknown("label", label, names))
-        what, index = ("any label", None) if label is None else (f"'{label}'", names.index(label))
-        compared = precision_thresholds(probabilities, kept.labels, index)
-        one = lowest_shown(compared, precision)
+        name, index = ("any label", None) if label is None else (f"'{label}'", names.index(label))
+        tested = precision_thresholds(probabilities, predictions.labels, index)
+        one = lowest_shown(tested, precision)
         if one is None:
-            best = max((one.bound for one in compared), default=0.0)
+            best = max((threshold.bound for threshold in tested), default=0.0)
             raise ConfigurationError(
-                f"no threshold shows a precision of {precision:g} for {what}: on {len(kept):,} {split} rows, "
-                f"{compared[-1].rows if compared else 0:,} of which get the label, the best is shown to be at least "
+                f"no threshold shows a precision of {precision:g} for {name}: on {len(predictions):,} {split} rows, "
+                f"{tested[-1].rows if tested else 0:,} of which get the label, the best is shown to be at least "
                 f"{best:.3f}; ask for less, or train with more {split} rows (at least {least_rows(precision):,} that "
                 "get the label, were all of them right)"
             )
-        for place in range(len(names)) if index is None else (index,):
-            thresholds[place] = max(thresholds[place], one.threshold)
-        said.append(
-            f"{what} from a probability of {one.threshold:.4f}: {one.right:,} of {one.rows:,} {split} rows right, "
+        for position in range(len(names)) if index is None else (index,):
+            thresholds[position] = max(thresholds[position], one.threshold)
+        sentences.append(
+            f"{name} from a probability of {one.threshold:.4f}: {one.right:,} of {one.rows:,} {split} rows right, "
             f"precision at least {one.bound:.3f} (one-sided 95 % Clopper-Pearson bound, thresholds compared: "
-            f"{len(compared)})"
+            f"{len(tested)})"
         )
-    return thresholds, said
+    return thresholds, sentences

@@ -138,18 +138,18 @@ def surest_mistakes(
         decision: What makes labels of them.
         said: Their probabilities, ``(rows, labels)``.
     """
-    names, given, truth = decision.label_names, decision.decide(said), split.labels
+    names, predicted, truth = decision.label_names, decision.decide(said), split.labels
     if decision.exclusive:
-        given, truth = (np.arange(len(names)) == labels[:, None] for labels in (given, truth))
-    sure = np.where(given & (truth == 0), said, 0.0)
-    surest, wrong = sure.max(axis=1), sure.argmax(axis=1)
+        predicted, truth = (np.arange(len(names)) == labels[:, None] for labels in (predicted, truth))
+    wrong_scores = np.where(predicted & (truth == 0), said, 0.0)
+    surest, wrong = wrong_scores.max(axis=1), wrong_scores.argmax(axis=1)
     rows = [row for row in np.argsort(-surest, kind="stable")[:MOST_RECORDED].tolist() if surest[row] > 0]
     texts = {row: split.texts[row] for row in rows if len(split.texts[row]) <= LONGEST_EXPLAINED}
     spans = {row: spans_of(text, _parts(len(text), len(texts))) for row, text in texts.items()}
-    changed = predict([without(texts[row], span) for row, own in spans.items() for span in own])
+    reduced = predict([without(texts[row], span) for row, cut in spans.items() for span in cut])
     words: dict[int, list[str]] = {}
-    for row, own in spans.items():
-        effects, changed = effects_of(texts[row], own, said[row], changed[: len(own)], wrong[row]), changed[len(own) :]
+    for row, cut in spans.items():
+        effects, reduced = effects_of(texts[row], cut, said[row], reduced[: len(cut)], wrong[row]), reduced[len(cut) :]
         words[row] = [one_line(word.text, LONGEST_WORD) for word in strongest(effects, MOST_WORDS)]
     return [
         MistakeRecord(
@@ -185,34 +185,34 @@ def shown_mistakes(
     record = groups[model.label][0].record_of(LabelRunRecord)
     if record.data.reported_splits[-1] != split:
         return []
-    found = sorted((each for each in record.mistakes or () if each.id in texts), key=lambda each: -each.probability)
-    found = found[:MOST_RECORDED]
+    mistakes = [mistake for mistake in record.mistakes or () if mistake.id in texts]
+    mistakes = sorted(mistakes, key=lambda mistake: -mistake.probability)[:MOST_RECORDED]
     others = {label: runs for label, runs in groups.items() if label != model.label}
     right: dict[str, set[str]] | None = None
-    if found and others and table.judged_by.paired_by_rows:
+    if mistakes and others and table.judged_by.paired_by_rows:
         # Of a model whose predictions cannot be read, nobody knows that it is not right.
         with contextlib.suppress(CheckpointError):
-            wanted = {each.id for each in found}
+            wanted = {mistake.id for mistake in mistakes}
             right = {label: _right_rows(runs, split, wanted) for label, runs in others.items()}
     return [
         Mistake(
-            one_line(texts[each.id], LONGEST_TEXT),
-            ", ".join(each.labels) or "no label",
-            each.said,
-            each.probability,
-            None if right is None else [label for label, rows in right.items() if each.id in rows],
-            each.words,
+            one_line(texts[mistake.id], LONGEST_TEXT),
+            ", ".join(mistake.labels) or "no label",
+            mistake.said,
+            mistake.probability,
+            None if right is None else [label for label, rows in right.items() if mistake.id in rows],
+            mistake.words,
         )
-        for each in found
+        for mistake in mistakes
     ]
 
 
 def _right_rows(runs: Sequence[LoadedRun], split: str, wanted: set[str]) -> set[str]:
     """Identities of the wanted rows that most seeds of a model get right."""
-    read = [run.predictions(split) for run in runs if split in run.record.metrics]
-    correct = [row for rows in read for row, right in zip(rows.ids, rows.correct, strict=True) if right]
+    predictions = [run.predictions(split) for run in runs if split in run.record.metrics]
+    correct = [row for part in predictions for row, right in zip(part.ids, part.correct, strict=True) if right]
     counts = Counter(row for row in correct if row in wanted)
-    return {row for row, seeds in counts.items() if seeds > len(read) / 2}
+    return {row for row, seeds in counts.items() if seeds > len(predictions) / 2}
 
 
 _BY_RANK = "recurra label-errors FILE ranks all rows by how likely their label is wrong."
@@ -280,8 +280,8 @@ class LabellingReporting(Reporting):
         worst.
         """
         trainings: dict[str, list[LoadedRun]] = defaultdict(list)
-        for number, run in enumerate(runs):
-            trainings[_training(run) if _folds(run) else str(number)].append(run)
+        for index, run in enumerate(runs):
+            trainings[_training(run) if _folds(run) else str(index)].append(run)
         return [
             _pooled(members, self.measure_folds) if _folds(members[0]) else members[0] for members in trainings.values()
         ]
@@ -289,12 +289,12 @@ class LabellingReporting(Reporting):
     def table(self, common: TableSummary, table: TableRuns, questions: Questions, exports: Any) -> LabellingTable:
         records = [run.record_of(LabelRunRecord) for run in table.runs]
         data = records[0].data
-        made = LabellingTable(**vars(common), label_names=list(data.label_names), dropped=dict(data.dropped))
+        summary = LabellingTable(**vars(common), label_names=list(data.label_names), dropped=dict(data.dropped))
         control = next((record for record in records if record.telling_words is not None), None)
         if control is None:
-            return made
+            return summary
         learning_curve, words = control.learning_curve, control.telling_words
-        return replace(made, control=control.model.preset, learning_curve=learning_curve, telling_words=words)
+        return replace(summary, control=control.model.preset, learning_curve=learning_curve, telling_words=words)
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
         summary: LabellingTable = made
@@ -410,8 +410,8 @@ def _training(run: LoadedRun) -> str:
 def _data_of_all(run: LoadedRun) -> dict[str, Any]:
     """Without the fold; ``split_seed`` is what was asked for, before folds were dealt for the run's seed."""
     data = {key: value for key, value in run.data_settings.items() if key not in _OF_THE_FOLD}
-    asked = int(run.data_settings.get("split_seed", 0)) - run.record.seed
-    return {**data, "split_seed": asked} if asked > 0 else data
+    requested_seed = int(run.data_settings.get("split_seed", 0)) - run.record.seed
+    return {**data, "split_seed": requested_seed} if requested_seed > 0 else data
 
 
 def _pooled(members: Sequence[LoadedRun], measure: _MeasureFolds) -> LoadedRun:
@@ -491,25 +491,25 @@ def _curve(records: Sequence[LabelRunRecord]) -> LearningCurveRecord | None:
 def _audits(records: Sequence[LabelRunRecord], predictions: Mapping[str, Sequence[Predictions]]) -> list[AuditResult]:
     """Each audit by the fold that came out worst, with the rows that it found in any of them."""
     by_fold: dict[str, dict[int, AuditResult]] = defaultdict(dict)
-    for place, record in enumerate(records):
+    for fold, record in enumerate(records):
         for audit in record.audits:
-            by_fold[audit.name][place] = audit
+            by_fold[audit.name][fold] = audit
     ids = {split: [part.ids for part in parts] for split, parts in predictions.items()}
     return [
-        _audit(each, next((ids[split] for split in ids if name.endswith(f".{split}")), []))
-        for name, each in by_fold.items()
+        _audit(fold_audits, next((ids[split] for split in ids if name.endswith(f".{split}")), []))
+        for name, fold_audits in by_fold.items()
     ]
 
 
 def _audit(by_fold: Mapping[int, AuditResult], ids: Sequence[Sequence[str]]) -> AuditResult:
-    place, worst = min(by_fold.items(), key=lambda each: (_WORST_FIRST.index(each[1].status), -(each[1].value or 0.0)))
-    masks = [kept_rows(by_fold[number], len(rows)) if number in by_fold else None for number, rows in enumerate(ids)]
+    fold, worst = min(by_fold.items(), key=lambda item: (_WORST_FIRST.index(item[1].status), -(item[1].value or 0.0)))
+    masks = [kept_rows(by_fold[index], len(rows)) if index in by_fold else None for index, rows in enumerate(ids)]
     details = {key: value for key, value in worst.details.items() if key != ROWS}
     if any(mask is not None for mask in masks):
-        every = [
+        found_rows = [
             np.zeros(len(rows), dtype=bool) if mask is None else mask for mask, rows in zip(masks, ids, strict=True)
         ]
-        details |= keep_rows(np.concatenate(every)[in_order([name for rows in ids for name in rows])])
+        details |= keep_rows(np.concatenate(found_rows)[in_order([name for rows in ids for name in rows])])
     several = len({audit.summary for audit in by_fold.values()}) > 1
-    summary = f"{worst.summary} (fold {place + 1}, the worst of {len(by_fold)})" if several else worst.summary
+    summary = f"{worst.summary} (fold {fold + 1}, the worst of {len(by_fold)})" if several else worst.summary
     return worst.model_copy(update={"summary": summary, "details": details})

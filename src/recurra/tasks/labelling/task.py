@@ -178,14 +178,14 @@ class LabellingTask(Task):
     def _choose_length(self, config: DataConfig, data: StudyData, readers: Sequence[Model]) -> tuple[int, str]:
         """The limit of tokens for a user's file, and why."""
         longest = min((self._longest_input(*model) for model in readers), default=MODEL_MAX_LENGTH)
-        tokenizers = {_reads_by(config, overrides) for _, overrides in readers} or {config.tokenizer}
+        tokenizers = {_tokenizer_of(config, overrides) for _, overrides in readers} or {config.tokenizer}
         counts = [data.token_lengths(config, tokenizer, ["train"])[0]["train"] for tokenizer in tokenizers]
         lengths: Lengths = np.max(counts, axis=0)
         chosen = choose_max_length(lengths, longest)
-        held = f"holds {(lengths <= chosen).mean():.1%} of {len(lengths):,} training rows whole"
+        coverage = f"holds {(lengths <= chosen).mean():.1%} of {len(lengths):,} training rows whole"
         if chosen == longest:
-            return chosen, f"all that the model reads; it {held}"
-        return chosen, f"the smallest of {', '.join(map(str, LIMITS))} that holds {HELD_SHARE:.0%}: it {held}"
+            return chosen, f"all that the model reads; it {coverage}"
+        return chosen, f"the smallest of {', '.join(map(str, LIMITS))} that holds {HELD_SHARE:.0%}: it {coverage}"
 
     def _longest_input(self, model: str, overrides: Mapping[str, Any]) -> int:
         """Tokens that a model reads, at most."""
@@ -216,7 +216,7 @@ class LabellingTask(Task):
         dataset = data.rows(config)
         tokenizer = load_tokenizer(config, dataset, machine.data_root)
 
-        def counted(split: TextSplit | None) -> dict[str, int]:
+        def lengths_of(split: TextSplit | None) -> dict[str, int]:
             if split is None:
                 return {}
             encoded = encode_split(split, tokenizer, config.max_length, machine.cache_dir, windows=config.windows)
@@ -224,9 +224,9 @@ class LabellingTask(Task):
 
         return DataCost(
             list(dataset.label_names),
-            counted(dataset.splits["train"]),
-            auxiliary_lengths=counted(dataset.auxiliary),
-            unlabelled_lengths=counted(dataset.unlabelled),
+            lengths_of(dataset.splits["train"]),
+            auxiliary_lengths=lengths_of(dataset.auxiliary),
+            unlabelled_lengths=lengths_of(dataset.unlabelled),
         )
 
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
@@ -236,11 +236,11 @@ class LabellingTask(Task):
         check_method(config.model_overrides)
         rows, overrides = labelled(config.data), config.model_overrides
         label_names = self.label_names(rows, data)
-        unread = _say_unread(rows, overrides, data)
+        notes = _say_unread(rows, overrides, data)
         if config.is_control:
-            return unread
-        weighed = config.protocol.class_weights == "balanced" and not config.teachers and METHOD not in overrides
-        if weighed and rows.problem_type is not None:
+            return notes
+        class_weighted = config.protocol.class_weights == "balanced" and not config.teachers and METHOD not in overrides
+        if class_weighted and rows.problem_type is not None:
             raise ConfigurationError("'class_weights' is balanced and a row may have several labels; set it to none")
         if ENCODER not in overrides:
             check_tokenizer(rows, data.machine.data_root)
@@ -251,13 +251,13 @@ class LabellingTask(Task):
             model_configuration(config, label_names, None)
         if config.teachers:
             config.protocol.check_heads(self.shape(config.model, overrides))
-        lengths, tokenizer = data.token_lengths(rows, _reads_by(rows, overrides))
+        lengths, tokenizer = data.token_lengths(rows, _tokenizer_of(rows, overrides))
         if rows.fold:
             # The first fold speaks for all.
             return []
         longest = self._longest_input(config.model, overrides)
         cut = say_cut(lengths, rows.max_length, longest, windows=rows.windows, added=added_tokens(tokenizer))
-        return [f"{Path(rows.name).name}: {cut}", *unread]
+        return [f"{Path(rows.name).name}: {cut}", *notes]
 
     def training_modules(self, config: RunConfig) -> Sequence[str]:
         kind = "controls" if config.is_control else "transformer"
@@ -311,12 +311,12 @@ class LabellingTask(Task):
                 metrics[name] = self.of_depth(metrics[name], split, engine, batch_size)
             right[name] = decision.same(logits[name], split.labels)
             audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
-        judged = [dataset.splits[name] for name in logits]
-        given = np.concatenate([decision.of_logits(each) for each in logits.values()])
-        truth = np.concatenate([split.labels for split in judged])
-        if unused := never_given(given, truth, dataset.label_names, least=_LEAST_JUDGED):
+        judged_splits = [dataset.splits[name] for name in logits]
+        decided = np.concatenate([decision.of_logits(split_logits) for split_logits in logits.values()])
+        truth = np.concatenate([split.labels for split in judged_splits])
+        if unused := never_given(decided, truth, dataset.label_names, least=_LEAST_JUDGED):
             which = f"'{unused[0]}'" if len(unused) == 1 else f"{len(unused):,} labels, such as '{unused[0]}'"
-            reporter.say(f"{config.run_id}: note: none of {len(given):,} rows that were not trained on gets {which}")
+            reporter.say(f"{config.run_id}: note: none of {len(decided):,} rows that were not trained on gets {which}")
         if trained.lesson is not None:
             audits += trained.lesson.audits(dataset, data)
         audits += _encoder_audits(config)
@@ -367,8 +367,8 @@ class LabellingTask(Task):
     def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
         from recurra.tasks.labelling.evaluation import evaluate_labels
 
-        given = allowed_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
-        return evaluate_labels(self, run, data_root=data_root, **given)
+        values = allowed_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
+        return evaluate_labels(self, run, data_root=data_root, **values)
 
     def describe_kept(self, keep: float) -> str:
         return f"at least {100 * keep:g} % of labels as the full model has them"
@@ -424,8 +424,8 @@ class LabellingTask(Task):
         from recurra.training.setfit import reads_of_a_row
 
         shape = model_configuration(config, cost.label_names, None)
-        once = float(sum(rows * forward_flops(shape, int(length)) for length, rows in lengths.items()))
-        return once * reads_of_a_row(sum(lengths.values())) if METHOD in config.model_overrides else once
+        flops = float(sum(rows * forward_flops(shape, int(length)) for length, rows in lengths.items()))
+        return flops * reads_of_a_row(sum(lengths.values())) if METHOD in config.model_overrides else flops
 
     def timing_key(self, record: AnyRecord) -> str:
         """Runs on the same data are timed on the same texts, and those of every fold on texts of the first."""
@@ -448,8 +448,8 @@ class LabellingTask(Task):
         from recurra.deployment.classifier import Classifier
 
         classifier = Classifier.open(folder, threads=threads)
-        exported = "/" in name
-        precision = classifier.computation.compute_precision if exported else record.environment.precision
+        is_export = "/" in name
+        precision = classifier.computation.compute_precision if is_export else record.environment.precision
         yield Competitor(name, partial(classifier.logits, clean=False), precision)
         if classifier.calibrated_rule is not None:
             early = copy.copy(classifier)
@@ -465,7 +465,7 @@ def _is_file(name: str) -> bool:
     return name not in CORPORA and Path(name).is_file()
 
 
-def _reads_by(data: DataConfig, overrides: Mapping[str, Any]) -> str:
+def _tokenizer_of(data: DataConfig, overrides: Mapping[str, Any]) -> str:
     """The tokenizer that a model reads by: its encoder's, or that of the data."""
     source = encoder_of(overrides)
     return data.tokenizer if source is None else str(source.folder.absolute())
@@ -476,14 +476,14 @@ def _say_unread(config: DataConfig, overrides: Mapping[str, Any], data: StudyDat
     if ENCODER not in overrides or config.fold:
         return []
     texts, name = sample_of(data.rows(config).splits["train"]), overrides[ENCODER]
-    _, tokenizer = data.token_lengths(config, _reads_by(config, overrides), ["train"])
+    _, tokenizer = data.token_lengths(config, _tokenizer_of(config, overrides), ["train"])
     share = broken_share(texts, tokenizer)
     if share <= MOST_BROKEN:
         return []
-    cure = f"; for other languages: --from {MULTILINGUAL} (pip install 'recurra[languages]')" * (name != MULTILINGUAL)
+    remedy = f"; for other languages: --from {MULTILINGUAL} (pip install 'recurra[languages]')" * (name != MULTILINGUAL)
     return [
         f"{Path(config.name).name}: encoder '{name}' was not made for this language: {share:.0%} of the pieces that it "
-        f"reads are unknown, single letters or parts of words{cure}"
+        f"reads are unknown, single letters or parts of words{remedy}"
     ]
 
 
@@ -499,9 +499,9 @@ def _audit_length(config: DataConfig, dataset: TextDataset, data: StudyData) -> 
 def _encoder_audits(config: RunConfig) -> list[AuditResult]:
     """Whether the encoder that a model started from has read a user's reported rows."""
     source, data = encoder_of(config.model_overrides), labelled(config.data)
-    reported = Path(data.test or data.name)
-    if source is None or not source.taught or not reported.is_file():
+    reported_file = Path(data.test or data.name)
+    if source is None or not source.taught or not reported_file.is_file():
         return []
-    with reported.open("rb") as stream:
+    with reported_file.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    return run_audits(Subject.ENCODER, source.name, source.taught, reported.name, sha256)
+    return run_audits(Subject.ENCODER, source.name, source.taught, reported_file.name, sha256)

@@ -70,8 +70,8 @@ def find_teacher(teacher: TeacherConfig, run: Path) -> Teacher:
     located = locate_teacher(str(folder))
     if teacher.identity and located.identity != teacher.identity:
         raise RunError(f"teacher '{folder}' is not the one that the run was planned with; give it another output")
-    ours = is_export(folder) or holds_any_record(folder)
-    return Teacher(teacher, folder, located.identity, read_source_record(folder) if ours else None)
+    has_record = is_export(folder) or holds_any_record(folder)
+    return Teacher(teacher, folder, located.identity, read_source_record(folder) if has_record else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,9 +151,9 @@ def ask_teachers(
     splits = [train, *([] if unlabelled is None else [unlabelled]), dataset.splits[dataset.selection_split]]
     answers: list[list[npt.NDArray[np.float32]]] = [[] for _ in splits]
     for teacher in teachers:
-        asked = _Asked(teacher, config, cache_dir, reporter)
+        cached_teacher = _Asked(teacher, config, cache_dir, reporter)
         for logits, split in zip(answers, splits, strict=True):
-            logits.append(asked.logits(split.texts, dataset.label_names))
+            logits.append(cached_teacher.logits(split.texts, dataset.label_names))
     *on_train, on_selection = (np.stack(logits).mean(axis=0, dtype=np.float32) for logits in answers)
     return Lesson(
         teachers,
@@ -187,20 +187,20 @@ def taught_rows(
     """
     started = time.perf_counter()
     layers = _aligned(config, lesson.teachers, plan)
-    labelled = None
+    is_labelled = None
     if unlabelled is not None:
-        labelled = np.repeat([True, False], [len(train), len(unlabelled)])
+        is_labelled = np.repeat([True, False], [len(train), len(unlabelled)])
         train = train.followed_by(unlabelled).weighed(None)
-    read = _as_teacher_reads(config, lesson, train, tokenizer) if layers else None
-    asked = _Asked(lesson.teachers[0], config, cache_dir, reporter)
-    states = None if read is None else asked.states(*read, layers)
+    teacher_rows = _as_teacher_reads(config, lesson, train, tokenizer) if layers else None
+    cached_teacher = _Asked(lesson.teachers[0], config, cache_dir, reporter)
+    states = None if teacher_rows is None else cached_teacher.states(*teacher_rows, layers)
     taught = TaughtSplit(
         train.input_ids,
         train.offsets,
         train.labels,
         np.repeat(lesson.on_train, train.windows_of_texts, axis=0),
         states,
-        labelled,
+        is_labelled,
         weights=train.weights,
         window_counts=train.window_counts,
     )
@@ -234,9 +234,9 @@ def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan |
     record = teachers[0].record
     if record is None or record.model.encoder is None or is_export(teachers[0].folder):
         return []
-    encoder, own = record.model.encoder, config.model_overrides.get("encoder_sha256")
-    whole = encoder.plan == str(SharingPlan.stack(encoder.layers))
-    return align(plan, encoder.layers) if whole and encoder.sha256 == own else []
+    encoder, encoder_sha256 = record.model.encoder, config.model_overrides.get("encoder_sha256")
+    is_plain_stack = encoder.plan == str(SharingPlan.stack(encoder.layers))
+    return align(plan, encoder.layers) if is_plain_stack and encoder.sha256 == encoder_sha256 else []
 
 
 def _as_teacher_reads(
@@ -246,13 +246,13 @@ def _as_teacher_reads(
 
     Of one encoder too: a wide token table is cut down to what the training rows of each run use.
     """
-    theirs = read_tokenizer(sealed_model(lesson.teachers[0].folder))
-    if theirs.get_vocab() == tokenizer.get_vocab():
+    teacher_tokenizer = read_tokenizer(sealed_model(lesson.teachers[0].folder))
+    if teacher_tokenizer.get_vocab() == tokenizer.get_vocab():
         return train.input_ids, train.offsets
     data = labelled(config.data)
-    ids, offsets, counts = encode_windows(lesson.texts, theirs, data.max_length, data.windows)
-    same = np.array_equal(train.windows_of_texts, np.ones(len(lesson.texts)) if counts is None else counts)
-    return (ids, offsets) if same else None
+    ids, offsets, counts = encode_windows(lesson.texts, teacher_tokenizer, data.max_length, data.windows)
+    same_windows = np.array_equal(train.windows_of_texts, np.ones(len(lesson.texts)) if counts is None else counts)
+    return (ids, offsets) if same_windows else None
 
 
 class _Asked:
@@ -290,22 +290,22 @@ class _Asked:
         key = content_hash([identity[0], self.teacher.identity, self.precision, *identity[1:]])[:40]
 
         def ask() -> dict[str, npt.NDArray[Any]]:
-            what = "" if name == "logits" else f" for {name}"
-            self._reporter.say(f"asking {self.teacher.config.name}{what}: rows {start + 1:,} to {start + rows:,}")
+            suffix = "" if name == "logits" else f" for {name}"
+            self._reporter.say(f"asking {self.teacher.config.name}{suffix}: rows {start + 1:,} to {start + rows:,}")
             return {name: compute()}
 
         return cached_arrays(cache_path(f"teacher-{key}", self._cache_dir), (name,), ask)[name]
 
     def compute_logits(self, texts: Sequence[str], label_names: Sequence[str]) -> npt.NDArray[np.float32]:
         """Asks for one part."""
-        theirs = [str(name) for name in self._classifier.classes_]
-        if sorted(theirs) != sorted(label_names):
+        teacher_labels = [str(name) for name in self._classifier.classes_]
+        if sorted(teacher_labels) != sorted(label_names):
             raise ConfigurationError(
-                f"teacher '{self.teacher.config.name}' has the labels {', '.join(theirs[:8])}, the data have "
+                f"teacher '{self.teacher.config.name}' has the labels {', '.join(teacher_labels[:8])}, the data have "
                 f"{', '.join(label_names[:8])}; take a teacher of the same labels"
             )
         # Columns in another order lie otherwise in memory, and files hold memory.
-        order = [theirs.index(name) for name in label_names]
+        order = [teacher_labels.index(name) for name in label_names]
         return np.ascontiguousarray(self._classifier.logits(texts, clean=False)[:, order])
 
     @cached_property
@@ -313,8 +313,8 @@ class _Asked:
         folder, record = self.teacher.folder, self.teacher.record
         if record is None:
             return ForeignClassifier.load(folder, precision=self.precision)
-        own = is_export(folder) or record.model.kind != "transformer"
-        return Classifier.open(folder, precision=None if own else self.precision)
+        own_precision = is_export(folder) or record.model.kind != "transformer"
+        return Classifier.open(folder, precision=None if own_precision else self.precision)
 
     @cached_property
     def _model(self) -> RecurraForSequenceClassification:

@@ -132,10 +132,10 @@ def _row_weights(
     labels, method = dataset.splits["train"].labels, config.model_overrides.get(METHOD)
     if config.protocol.class_weights == "balanced" and not (config.teachers or config.is_control or method):
         weights = balanced_weights(labels, weights)
-    where = "a teacher" if config.teachers else "several labels a text" if labels.ndim == 2 else ""
-    if weights is not None and (where or method):
-        beside = where or f"method '{method}'"
-        raise ConfigurationError(f"weights of rows came with {beside}, where they mean nothing; leave one of them out")
+    conflict = "a teacher" if config.teachers else "several labels a text" if labels.ndim == 2 else ""
+    if weights is not None and (conflict or method):
+        reason = conflict or f"method '{method}'"
+        raise ConfigurationError(f"weights of rows came with {reason}, where they mean nothing; leave one of them out")
     return weights
 
 
@@ -148,7 +148,7 @@ def balanced_weights(
         labels: ``(rows,)``; of rows with several labels a task refuses it.
         weights: What rows count already, ``(rows,)``.
     """
-    own = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
-    sums = np.bincount(labels, weights=own)
-    balanced = own / sums[labels]
+    row_weights = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
+    class_sums = np.bincount(labels, weights=row_weights)
+    balanced = row_weights / class_sums[labels]
     return (balanced / balanced.mean()).astype(np.float32)

@@ -73,9 +73,9 @@ def train_model(
         if narrower is not tokenizer:
             tokenizer = narrower
             train = encode(dataset.splits["train"])
-    learned = train = train.weighed(weights)
+    training_rows = train = train.weighed(weights)
     if lesson is not None:
-        learned, lesson = taught_rows(
+        training_rows, lesson = taught_rows(
             config,
             lesson,
             train,
@@ -85,9 +85,9 @@ def train_model(
             cache_dir=cache_dir,
             reporter=reporter,
         )
-    done = folder / TRAINING_NAME
-    if done.exists() and (folder / MODEL_NAME).is_dir():
-        training = TrainingRecord.model_validate(read_json(done))
+    training_file = folder / TRAINING_NAME
+    if training_file.exists() and (folder / MODEL_NAME).is_dir():
+        training = TrainingRecord.model_validate(read_json(training_file))
     else:
         if METHOD in config.model_overrides:
             check_method(config.model_overrides)
@@ -105,7 +105,7 @@ def train_model(
             auxiliary = dataset.auxiliary if protocol.auxiliary_epochs else None
             training = train_transformer(
                 model,
-                learned,
+                training_rows,
                 encode(_selection(dataset, config)),
                 protocol,
                 folder=folder,
@@ -116,7 +116,7 @@ def train_model(
                 auxiliary=None if auxiliary is None else encode(auxiliary).weighed(None),
             )
         keep_trained(folder, model, tokenizer, rows.max_length, training)
-    described = transformer_record(
+    model_record = transformer_record(
         config.model,
         _describe(config, source, plan),
         model.config,
@@ -125,7 +125,7 @@ def train_model(
         folder=folder,
         encoder=None if source is None else encoder_record(source, plan),
     )
-    return Trained(dataset, training, described, describe_tokenizer(tokenizer), lesson)
+    return Trained(dataset, training, model_record, describe_tokenizer(tokenizer), lesson)
 
 
 def _describe(config: RunConfig, source: EncoderSource | None, plan: str) -> str:
@@ -139,9 +139,9 @@ def _describe(config: RunConfig, source: EncoderSource | None, plan: str) -> str
 def _selection(dataset: TextDataset, config: RunConfig) -> TextSplit:
     """Rows that choose the epoch."""
     split = dataset.splits[dataset.selection_split]
-    most = config.protocol.selection_rows
-    if 0 < most < len(split):
-        return stratified_fraction(split, most / len(split), labelled(config.data).split_seed)
+    most_rows = config.protocol.selection_rows
+    if 0 < most_rows < len(split):
+        return stratified_fraction(split, most_rows / len(split), labelled(config.data).split_seed)
     return split
 
 
@@ -156,5 +156,5 @@ def _windows(split: TextSplit, encoded: EncodedSplit, tokenizer: Any) -> TextSpl
 
 def classifier_of(config: Any) -> Any:
     """A classifier with new weights, over layers of ours or of transformers."""
-    ours = isinstance(config, RecurraConfig)
-    return RecurraForSequenceClassification(config) if ours else ForeignForSequenceClassification(config)
+    is_ours = isinstance(config, RecurraConfig)
+    return RecurraForSequenceClassification(config) if is_ours else ForeignForSequenceClassification(config)

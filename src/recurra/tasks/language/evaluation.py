@@ -141,16 +141,16 @@ def position_table(title: str, positions: Mapping[str, PositionLoss]) -> Table:
     says it.
     """
     rows, first = [], 0
-    for name, found in positions.items():
-        first = next((place for place, count in enumerate(found.tokens) if 2 * count > max(found.tokens)), 0)
-        last = len(found.loss) - 1
-        places = {
-            "First": found.loss[first],
-            "Middle": found.loss[(first + last) // 2],
-            "Last": found.loss[last],
-            "All but the last": found.mean(slice(first, last)),
+    for name, losses in positions.items():
+        first = next((index for index, count in enumerate(losses.tokens) if 2 * count > max(losses.tokens)), 0)
+        last = len(losses.loss) - 1
+        selected = {
+            "First": losses.loss[first],
+            "Middle": losses.loss[(first + last) // 2],
+            "Last": losses.loss[last],
+            "All but the last": losses.mean(slice(first, last)),
         }
-        rows.append({"Head": name} | {place: decimal(loss) for place, loss in places.items()})
+        rows.append({"Head": name} | {heading: decimal(loss) for heading, loss in selected.items()})
     return Table("positions", f"{title}, from token {first + 1} of a window" if first else title, rows)
 
 
@@ -200,11 +200,11 @@ def evaluate_language_run(
     )
     recorded = record.metrics.get(text.name) if data is None else None
     # A record may be of another stride, or of a part of the split.
-    same = recorded is not None and (recorded.stride, recorded.tokens) == (metrics.stride, metrics.tokens)
-    recorded = recorded if same else None
-    cut = "blocks" if metrics.stride == metrics.context else f"windows with stride {metrics.stride}"
+    comparable = recorded is not None and (recorded.stride, recorded.tokens) == (metrics.stride, metrics.tokens)
+    recorded = recorded if comparable else None
+    layout = "blocks" if metrics.stride == metrics.context else f"windows with stride {metrics.stride}"
     lines = [
-        f"{metrics.tokens:,} tokens, {metrics.words:,} words, {metrics.bytes:,} bytes; {cut} of {metrics.context} "
+        f"{metrics.tokens:,} tokens, {metrics.words:,} words, {metrics.bytes:,} bytes; {layout} of {metrics.context} "
         f"tokens, computed in {precision}",
         *([] if lossless else ["the tokenizer loses part of a text: there is no figure by word or byte"]),
         *([] if recorded is None else [f"loss of the final head in the record: {recorded.final.loss:.4f}"]),

@@ -85,7 +85,7 @@ class LanguageSubject:
         earlier than a text does.
         """
 
-        def decode(ids: torch.Tensor, **asked: Any) -> None:
+        def decode(ids: torch.Tensor, **options: Any) -> None:
             torch.manual_seed(0)
             tokens = min(DECODED_TOKENS, self.model.config.max_position_embeddings - ids.shape[1])
             with decoding(self.model):
@@ -97,7 +97,7 @@ class LanguageSubject:
                     min_new_tokens=tokens,
                     max_new_tokens=tokens,
                     pad_token_id=self._end,
-                    **asked,
+                    **options,
                 )
 
         return {FULL: decode, EXITS: lambda ids: decode(ids, exit_rule=rule)}

@@ -100,7 +100,7 @@ def figures_of_heads(table: TableSummary) -> list[Measure]:
     """What is measured of the final head, and the same of every exit."""
     heads = dict.fromkeys(head for model in table.models for split in model.scores for head in heads_of(model, split))
     exits = [head for head in heads if head != FINAL_HEAD]
-    return [*FIGURES, *(of_head(part, head) for head in exits for part in FIGURES)]
+    return [*FIGURES, *(of_head(figure, head) for head in exits for figure in FIGURES)]
 
 
 _RESULTS = (
@@ -142,14 +142,14 @@ def heads_table(table: TableSummary) -> Table:
         for head in heads if len(heads) > 1 else ():
             cells = {"Model": model.label, "Head": head}
             for split in splits:
-                for part in FIGURES:
-                    value = of_head(part, head).of(model, split)
-                    cells[f"{part.heading}, {split}"] = part.text(value)
+                for figure in FIGURES:
+                    value = of_head(figure, head).of(model, split)
+                    cells[f"{figure.heading}, {split}"] = figure.text(value)
             rows.append(cells | {"Audits": "leaks" if model.leaks else model.verdict})
     for head, values in PUBLISHED["exits"].items() if rows else ():
         figures = {
-            f"{part.heading}, {splits[0]}": part.value(value)
-            for part, value in zip((LOSS, TOKEN_PERPLEXITY), values, strict=True)
+            f"{figure.heading}, {splits[0]}": figure.value(value)
+            for figure, value in zip((LOSS, TOKEN_PERPLEXITY), values, strict=True)
         }
         model = "published, crt-deep (leaks), WikiText-103 validation, epoch 10"
         rows.append({"Model": model, "Head": head, **figures, "Audits": "leaks"})
@@ -159,7 +159,7 @@ def heads_table(table: TableSummary) -> Table:
 def published_table(table: TableSummary) -> Table:
     """Ours, with published figures beside them and what is not the same."""
     split, cycles = table.headline_split, PUBLISHED["cycles"]
-    varied = len({model.feed_forward for model in table.models} & set(cycles)) > 1
+    several_cycles = len({model.feed_forward for model in table.models} & set(cycles)) > 1
     rows: list[Cells] = []
     for model in table.models:
         rows.append(
@@ -173,19 +173,19 @@ def published_table(table: TableSummary) -> Table:
                 "Leaks": "leaks" if model.leaks else "no",
             }
         )
-        made_of = model.feed_forward
-        if varied and made_of in cycles:
+        feed_forward = model.feed_forward
+        if several_cycles and feed_forward in cycles:
             rows.append(
                 {
-                    "Model": f"crt-deep at 3 loops, {made_of}{'' if made_of == 'linear' else ' (leaks)'}",
+                    "Model": f"crt-deep at 3 loops, {feed_forward}{'' if feed_forward == 'linear' else ' (leaks)'}",
                     "Figures": "published, table 3",
                     "Text": "WikiText-103 validation",
-                    "Loss": LOSS.value(cycles[made_of]),
+                    "Loss": LOSS.value(cycles[feed_forward]),
                     "What differs": "size, text, training",
                     "Leaks": "published code leaks",
                 }
             )
-    rows += [{"Figures": "published", "Leaks": "no", **honest} for honest in PUBLISHED["honest"]]
+    rows += [{"Figures": "published", "Leaks": "no", **published} for published in PUBLISHED["honest"]]
     return Table("published", "Published beside ours", rows)
 
 
@@ -265,8 +265,8 @@ def cycle(record: LanguageRunRecord) -> str | None:
     """What a cycle is made of, as the record says; one from before shapes were kept names changes and a preset."""
     changes = record.config.get("model_overrides", {})
     _, preset = LANGUAGE_PRESETS.get(changes.get("preset", record.config.get("model")), ("", {}))
-    found: str | None = (record.shape or {**preset, **changes}).get("feed_forward")
-    return found
+    feed_forward: str | None = (record.shape or {**preset, **changes}).get("feed_forward")
+    return feed_forward
 
 
 def _best(honest: Sequence[LanguageModelSummary], split: str) -> str:
@@ -342,17 +342,17 @@ class LanguageReporting(Reporting):
         return "its figures leak" if any(run.record_of(LanguageRunRecord).leaks for run in runs) else ""
 
     def score(self, split: str, metrics: Sequence[LanguageMetricsRecord], measure: Measure) -> Score:
-        parts = [of_head(part, head) for head in metrics[0].heads for part in FIGURES]
+        parts = [of_head(figure, head) for head in metrics[0].heads for figure in FIGURES]
         return Score(split, metrics[0].tokens, estimates(parts, metrics))
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> LanguageModelSummary:
         records = [run.record_of(LanguageRunRecord) for run in runs]
-        ahead = reach(records)
+        reach_tokens = reach(records)
         return LanguageModelSummary(
             **{**vars(common), "failed_audits": sorted(common.failed_audits)},
             leaks=any(record.leaks for record in records),
-            reach_tokens=ahead,
-            verdict=verdict(sorted(common.failed_audits), ahead, audited=bool(records[0].audits)),
+            reach_tokens=reach_tokens,
+            verdict=verdict(sorted(common.failed_audits), reach_tokens, audited=bool(records[0].audits)),
             tokens_per_s=statistics.fmean(record.training.tokens_per_s for record in records),
             steps=records[0].training.steps,
             feed_forward=cycle(records[0]),

@@ -151,9 +151,9 @@ class LanguageTask(Task):
         tokens = result["tokenizer"]
         title = f"{result['name']}: {tokens['kind']} of {tokens['vocab_size']:,} pieces, mode {result['mode']}"
         left_out = [
-            f"{split['name']}: {split[key]:,} {what}"
+            f"{split['name']}: {split[key]:,} {problem}"
             for split in result["splits"]
-            for key, what in (("dropped_tokens", "tokens at the end fill no block"), ("cut", "samples are cut"))
+            for key, problem in (("dropped_tokens", "tokens at the end fill no block"), ("cut", "samples are cut"))
             if split[key]
         ]
         lossless = "The tokenizer loses part of a text: no figure by word or byte is right."
@@ -226,8 +226,8 @@ class LanguageTask(Task):
         from recurra.tasks.language.evaluation import evaluate_language_run
 
         reason = f"'{run}' is a run of a language model, which predicts no labels"
-        given = allowed_options(options, _EVALUATION_OPTIONS, reason)
-        return evaluate_language_run(run, data_root=data_root, **given)
+        values = allowed_options(options, _EVALUATION_OPTIONS, reason)
+        return evaluate_language_run(run, data_root=data_root, **values)
 
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
         from recurra.tasks.language.exits import LanguageSubject

@@ -87,13 +87,13 @@ def audit_trained(
 ) -> list[AuditResult]:
     """Audits a trained model: causality, padding, cache, too good to be true; and which lines stand in train too."""
     audits = language_audits(model, seed)
-    words = [head.word_perplexity for split in metrics.values() for head in split.heads.values()]
-    known = [value for value in words if value is not None and math.isfinite(value)]
-    if known:
+    word_perplexities = [head.word_perplexity for split in metrics.values() for head in split.heads.values()]
+    finite = [value for value in word_perplexities if value is not None and math.isfinite(value)]
+    if finite:
         # The alarm asks for the causality audit, which has been made.
         causality = [audit for audit in audits if is_of_causality(audit.name)]
         audits += [
-            audit for audit in run_audits(Subject.PERPLEXITY, min(known), lambda: causality) if audit not in causality
+            audit for audit in run_audits(Subject.PERPLEXITY, min(finite), lambda: causality) if audit not in causality
         ]
     return [*audits, *_seen_lines(dataset, metrics, min_characters)]
 
@@ -129,8 +129,8 @@ class LanguageTrainer(RecurraTrainer):
         """This process's share of the batches; every row is in one of them."""
         samples = self.eval_dataset if eval_dataset is None else eval_dataset
         batches = list(FixedBatches(samples.lengths, self.args.eval_batch_size))
-        mine = batches[self.args.process_index :: self.args.world_size]
-        return DataLoader(samples, batch_sampler=mine, collate_fn=self.data_collator)
+        process_batches = batches[self.args.process_index :: self.args.world_size]
+        return DataLoader(samples, batch_sampler=process_batches, collate_fn=self.data_collator)
 
     def evaluation_loop(
         self,
@@ -298,9 +298,9 @@ def train_language(config: RunConfig, folder: Path, data: StudyData, reporter: R
     encoded = {name: encode_for(split, text, tokenizer, machine.cache_dir) for name, split in dataset.splits.items()}
     transformers.set_seed(derive_seed(config.seed, "weights"))
     model = RecurraForCausalLM(language_configuration(config, len(tokenizer), tokenizer.eos_token_id))
-    done = folder / TRAINING_NAME
-    if done.exists() and (folder / MODEL_NAME).is_dir():
-        training = LanguageTrainingRecord.model_validate(read_json(done))
+    training_file = folder / TRAINING_NAME
+    if training_file.exists() and (folder / MODEL_NAME).is_dir():
+        training = LanguageTrainingRecord.model_validate(read_json(training_file))
     else:
         training = train_language_model(
             model.to(default_device()),
@@ -314,17 +314,17 @@ def train_language(config: RunConfig, folder: Path, data: StudyData, reporter: R
             pad_token_id=tokenizer.eos_token_id,
         )
         keep_trained(folder, model, tokenizer, text.context, training)
-    described = {**describe_tokenizer(tokenizer), "lossless": is_lossless(tokenizer)}
-    known = LANGUAGE_PRESETS.get(config.model)
+    tokenizer_record = {**describe_tokenizer(tokenizer), "lossless": is_lossless(tokenizer)}
+    preset = LANGUAGE_PRESETS.get(config.model)
     record = transformer_record(
         config.label,
-        known[0] if known else "a preset with changes",
+        preset[0] if preset else "a preset with changes",
         model.config,
         HeadKind.LANGUAGE_MODELLING,
         tokens=text.context,
         folder=folder,
     )
-    return TrainedLanguageModel(dataset, encoded, described, training, record, folder / MODEL_NAME)
+    return TrainedLanguageModel(dataset, encoded, tokenizer_record, training, record, folder / MODEL_NAME)
 
 
 def _part_of_training(config: RunConfig, trained: TrainedLanguageModel, cache_dir: Path | None) -> EncodedText:

@@ -68,11 +68,11 @@ def choose_thresholds(probabilities: Floats, labels: Integers) -> list[float]:
 def _threshold(probabilities: Floats, truth: Integers) -> float:
     if not truth.any():
         return DEFAULT_THRESHOLD
-    values, places = np.unique(probabilities, return_inverse=True)
+    values, value_indices = np.unique(probabilities, return_inverse=True)
     # Rows at or above each value, and those of them that have the label.
-    given = np.bincount(places, minlength=len(values))[::-1].cumsum()[::-1]
-    right = np.bincount(places, weights=truth, minlength=len(values))[::-1].cumsum()[::-1]
-    f1 = 2 * right / (given + truth.sum())
+    predicted = np.bincount(value_indices, minlength=len(values))[::-1].cumsum()[::-1]
+    right = np.bincount(value_indices, weights=truth, minlength=len(values))[::-1].cumsum()[::-1]
+    f1 = 2 * right / (predicted + truth.sum())
     below = np.concatenate([[0.0], values[:-1]])
     middle = (below + values) / 2
     # Of two neighbouring numbers the middle is one of them: it must stay above the lower.
@@ -93,9 +93,9 @@ def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: Label
     if not len(scores):
         raise DataError("there is no row to evaluate (0 rows); give a split with at least one row")
     if not np.isfinite(scores).all():
-        bad = int((~np.isfinite(scores).all(axis=1)).sum())
+        bad_rows = int((~np.isfinite(scores).all(axis=1)).sum())
         raise RunError(
-            f"logits of {bad} of {len(scores)} rows are not finite; the training diverged: lower the learning rate"
+            f"logits of {bad_rows} of {len(scores)} rows are not finite; the training diverged: lower the learning rate"
         )
     return measure_decided(
         scores, truth, decision.of_logits(scores), decision.probabilities(scores), decision.label_names
@@ -110,9 +110,9 @@ def measure_decided(
     label_names: Sequence[str],
 ) -> MultiLabelMetricsRecord:
     """The same of rows whose labels and probabilities are there already, as those of several models are."""
-    given = said.astype(np.int64)
-    both = given * truth
-    right, predicted, support = both.sum(axis=0), given.sum(axis=0), truth.sum(axis=0)
+    decided = said.astype(np.int64)
+    correct = decided * truth
+    right, predicted, support = correct.sum(axis=0), decided.sum(axis=0), truth.sum(axis=0)
     f1 = 2 * right / np.maximum(predicted + support, 1)
     # -log of the probability of what is true, without overflow.
     losses = np.logaddexp(0.0, np.where(truth == 1, -scores, scores))
@@ -130,10 +130,10 @@ def measure_decided(
     return MultiLabelMetricsRecord(
         rows=len(scores),
         micro_f1=float(2 * right.sum() / max(total, 1)),
-        micro_f1_interval=bootstrap_micro_f1(both.sum(axis=1), given.sum(axis=1) + truth.sum(axis=1)),
+        micro_f1_interval=bootstrap_micro_f1(correct.sum(axis=1), decided.sum(axis=1) + truth.sum(axis=1)),
         macro_f1=float(f1.mean()),
-        subset_accuracy=float((given == truth).all(axis=1).mean()),
-        hamming_loss=float((given != truth).mean()),
+        subset_accuracy=float((decided == truth).all(axis=1).mean()),
+        hamming_loss=float((decided != truth).mean()),
         loss=float(losses.mean()),
         labels=by_label,
         calibration_error=decision_error(probabilities, truth),
@@ -236,7 +236,7 @@ class MultiLabelReporting(LabellingReporting):
         labels = {
             label: {
                 **{
-                    key: statistics.fmean(getattr(item.labels[label], key) for item in metrics)
+                    key: statistics.fmean(getattr(seed_metrics.labels[label], key) for seed_metrics in metrics)
                     for key in ("precision", "recall", "f1")
                 },
                 "rows": figures.support,
