@@ -1,4 +1,4 @@
-"""Tasks, found by name: what is measured and reported of one is read without torch and without its data."""
+"""Finds tasks by name. The measures and the reporting of a task load neither torch nor its data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from recurra.core.errors import CheckpointError
 
-# The package of each task by the name that its records carry, in the order in which they are asked whether data are
-# theirs. Each is loaded when it is asked for.
+# The package of each task by the name in its records, in the order in which tasks are asked whether data are theirs.
+# A package is loaded on first use.
 PACKAGES = {
     "language modelling": "recurra.tasks.language",
     "multi-label classification": "recurra.tasks.multilabel",

@@ -1,4 +1,4 @@
-"""What the audits of a table's runs found, once a finding, with what it means for a reader."""
+"""Findings of the audits of a table's runs: each finding once, with its meaning for a reader."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from recurra.tasks.summary import AuditLine
 
 @cache
 def of_data(name: str) -> bool:
-    """Whether an audit looks at the data alone, and so says the same of every model."""
+    """Whether an audit looks at the data alone, so that its result is the same for every model."""
     return looks_at(name, Subject.LABELLED_DATA, Subject.TOKENS)
 
 
 def audit_sentences(lines: Sequence[AuditLine], split: str) -> list[str]:
-    """What failed, in general terms, and what was noted about a split and about the whole."""
+    """Sentences on failed audits, in general terms, and on notes about a split or about the whole."""
     failed = [line for line in lines if line.status == "failed"]
     leaking = list(dict.fromkeys(line.split for line in failed if line.name.startswith("leakage")))
     sentences = []
@@ -62,10 +62,9 @@ def _example(audit: AuditResult) -> str:
 def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
     """Collects the audits of all runs of a table: failed first, then notes, measured, skipped, passed.
 
-    The same finding of several runs is one line that says whom it concerns. Passed audits of a trained model differ in
-    their figures from run to run: they are one line with the run that came closest to the threshold. What was graded by
-    a run's own figures is one line a grade, with the run on which it does most. What is only measured is one line a
-    model.
+    The same finding of several runs is one line that names these runs. Passed audits of trained models differ in their
+    figures from run to run: their line shows the run that came closest to the threshold. An audit graded by the figures
+    of each run has one line a grade and shows the run with the largest effect. A measured audit has one line a model.
     """
     runs_of = {label: [run.record.seed for run in runs] for label, runs in groups.items()}
     findings: dict[tuple[str, str, str], list[tuple[str, int, AuditResult]]] = defaultdict(list)
@@ -113,7 +112,7 @@ def _badness(audit: AuditResult) -> tuple[float, float]:
 
 
 def _over_seeds(audits: Sequence[AuditResult]) -> str:
-    """The finding of one run, or the mean and the extremes of the figure over several."""
+    """The summary of a single run, or the mean and the extremes of the value over several runs."""
     values = [audit.value for audit in audits if audit.value is not None]
     if len(audits) == 1 or not values:
         return audits[0].summary

@@ -1,4 +1,4 @@
-"""What a run is and what a task is: the configuration of one, and one class each with data, training, measures, words.
+"""The configuration of a run, and the base class of tasks: each holds its data, training, measures and wording.
 
 The rest of the project (`recurra.study`, the command line) works with `Task` alone and never asks which one it has.
 Torch is loaded in the methods of tasks.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def task(name: str) -> Task:
-    """The task of a name, as records have it; raises as `part_of` does."""
+    """The task with this name, as records write it; raises what `part_of` raises."""
     named: Task = part_of(name, "task")
     return named
 
@@ -46,12 +46,12 @@ def tasks() -> list[Task]:
 
 
 def task_of_data(config: RunData) -> Task:
-    """The task that a configuration of data is of."""
+    """The task to which a data configuration belongs."""
     return next(owner for owner in tasks() if isinstance(config, owner.data_config))
 
 
 def task_of_values(values: Mapping[str, Any]) -> Task:
-    """The task that claims data with these keys, at least ``name``; the last one claims what nobody else does."""
+    """The task that claims data with these keys, at least ``name``; the last task claims what no other does."""
     return next(owner for owner in tasks() if owner.claims(values))
 
 
@@ -61,30 +61,29 @@ def presets() -> dict[str, tuple[str, Mapping[str, Any]]]:
 
 
 def controls() -> dict[str, Mapping[str, Any]]:
-    """Models of all tasks that no training protocol trains, and keys that each is configured with."""
+    """Controls of all tasks, which no training protocol trains, each with the keys of its configuration."""
     return {name: keys for owner in tasks() for name, keys in owner.controls.items()}
 
 
-# Keys among a model's that say what it starts from, who trains it and whom it learns from; the others are those of its
-# configuration.
+# Keys of a model that name its starting point, its training method and its teacher; the others configure it.
 ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD = "encoder", "encoder_sha256", "plan", "teacher", "method"
-# The file of a model that is known by its answers alone, and its hash.
+# The file of answers of a model of which nothing else is known, and the hash of this file.
 ANSWERS_FILE, ANSWERS_HASH = "answers", "answers_hash"
 START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD, ANSWERS_FILE, ANSWERS_HASH)
-# Methods of others that train an encoder in place of a training protocol of ours.
+# Third-party methods that train an encoder instead of one of our training protocols.
 METHODS = ("setfit",)
-# The control that reads words beside what a frozen encoder makes of the text.
+# The control that reads words and the states of a frozen encoder.
 WORDS_AND_ENCODER = "words-and-encoder"
-# The same beside the encoder of this package: seconds, and nothing to download.
+# The same control with this package's own encoder: it fits in seconds and downloads nothing.
 SMALL_AND_WORDS = "recurra-small-and-words"
 # Controls that learn from a teacher's answers, if a model names one of them as its preset.
 TEACHABLE = ("linear-tuned", "static")
 
 
 def control_of(model: str, overrides: Mapping[str, Any]) -> str | None:
-    """The control that a model is, or that it names as ``preset`` to be taught; none if it is none.
+    """The control that a model is, or that it names as ``preset`` to be taught; None if it is not a control.
 
-    A model that is known by its answers is one too: nothing trains it.
+    A model that is known only by its answers counts as a control, since nothing trains it.
     """
     if ANSWERS_FILE in overrides:
         return ANSWERS
@@ -98,7 +97,7 @@ def base_preset(model: str, overrides: Mapping[str, Any]) -> str:
 
 
 def encoder_of(overrides: Mapping[str, Any]) -> EncoderSource | None:
-    """The pretrained encoder that a model starts from, if it does.
+    """The pretrained encoder that a model starts from; None if it starts from none.
 
     Raises:
         RecurraError: If it cannot be used, or its weights are not those that a run was planned with.
@@ -117,7 +116,7 @@ def encoder_of(overrides: Mapping[str, Any]) -> EncoderSource | None:
 
 
 def check_method(overrides: Mapping[str, Any]) -> None:
-    """Looks for the package of whoever trains a model in place of a protocol, without importing it.
+    """Checks that the package of the method that trains a model is installed, without importing it.
 
     Raises:
         UnavailableError: If it is not installed.
@@ -128,12 +127,12 @@ def check_method(overrides: Mapping[str, Any]) -> None:
 
 
 def own_keys(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a model's configuration among what a run changes of it."""
+    """The overrides that belong to the configuration of the model itself."""
     return {key: value for key, value in overrides.items() if key not in START_KEYS}
 
 
 def _parse_data(value: Any) -> RunData:
-    """Whose data a mapping describes, its task says; left to pydantic, messages would name every task's keys."""
+    """Parses data with the task that claims them; messages of a pydantic union would name every task's keys."""
     if isinstance(value, RunData):
         return value
     if not isinstance(value, Mapping):
@@ -149,8 +148,8 @@ class TeacherConfig(HashedSettings):
     """One teacher of a run.
 
     Attributes:
-        run_id: If it is a run of the same study, which lies beside the run; empty if it is a folder.
-        identity: Hash of what lies there, so that another teacher is another run.
+        run_id: The teacher's run, if it is one of the same study and lies beside this run; empty if it is a folder.
+        identity: Hash of the teacher's content, so that another teacher makes another run.
     """
 
     name: str
@@ -163,9 +162,9 @@ class RunConfig(HashedSettings):
     """One run: a model, data, a protocol and a seed.
 
     Attributes:
-        model_overrides: Keys of the model configuration on top of the preset; ``preset`` names another base, or
-            ``encoder`` and ``plan`` a pretrained encoder and which of its layers are shared; ``teacher`` whom it learns
-            from, if others of the same protocol do not.
+        model_overrides: Keys of the model configuration on top of the preset. ``preset`` names another base;
+            ``encoder`` and ``plan`` name a pretrained encoder and which of its layers are shared; ``teacher`` names
+            teachers for this model alone, and not for all of its protocol.
         data_hash: Hash of the user's files, so that a changed file is a changed run.
         seed: Seed of weights, batch order and dropout. The data have their own ``split_seed``.
     """
@@ -187,32 +186,32 @@ class RunConfig(HashedSettings):
 
     @property
     def is_control(self) -> bool:
-        """Whether its model is a control, which no training protocol trains; taught or not."""
+        """Whether its model is a control, taught or not; no training protocol trains a control."""
         return self.control is not None
 
     @property
     def answers(self) -> str | None:
-        """The file of the answers by which alone its model is known; none of any other model."""
+        """The file of answers, if nothing else is known of the model; None for any other model."""
         return self.model_overrides.get(ANSWERS_FILE)
 
     @property
     def control(self) -> str | None:
-        """The control that its model is; none if it is none."""
+        """The control that its model is; None for other models."""
         return control_of(self.model, self.model_overrides)
 
     @property
     def needs_torch(self) -> bool:
-        """Whether torch is loaded for it: not for a linear model of n-grams that no teacher taught."""
+        """Whether it loads torch; a linear model of n-grams without a teacher does not."""
         return not self.is_control or bool(self.teachers) or ENCODER in self.model_overrides
 
     @property
     def is_accelerated(self) -> bool:
-        """Whether an accelerator computes it, if there is one: all but controls without an encoder that is run."""
+        """Whether it is computed on an accelerator, if there is one; controls that run no encoder are not."""
         return not self.is_control or self.control == WORDS_AND_ENCODER
 
     @property
     def is_repeated(self) -> bool:
-        """Whether training protocol and seed make another run of it: not of a control, unless it learns from one."""
+        """Whether another protocol or seed makes another run; for a control only if it learns from a teacher."""
         return not self.is_control or bool(self.teachers)
 
     @property
@@ -221,7 +220,7 @@ class RunConfig(HashedSettings):
         return task_of_data(self.data).label(self.model, self.model_overrides)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copies with changes; what was derived from the old values is derived anew."""
+        """Copies with changes; cached values that depend on the old ones are computed again."""
         copied = super().model_copy(update=update, deep=deep)
         for cached_name in ("config_hash", "run_id"):
             copied.__dict__.pop(cached_name, None)
@@ -244,7 +243,7 @@ class RunConfig(HashedSettings):
         return f"{slug[:100].lstrip('-.') or 'run'}-{self.config_hash[:8]}"
 
 
-# Options of a command line by their names as parameters; none for one that was not given.
+# Command-line options by parameter name; None for an option that was not given.
 Given = Mapping[str, Any]
 # Name and changed keys of a model.
 Model = tuple[str, Mapping[str, Any]]
@@ -252,11 +251,11 @@ Model = tuple[str, Mapping[str, Any]]
 
 @dataclass
 class DataCost:
-    """What a training epoch on some data is made of.
+    """The rows and tokens of a training epoch on some data.
 
     Attributes:
         lengths: Training rows of each length in tokens, by the length as text.
-        vocab_size: Tokens that the tokenizer tells apart; none where the head's size does not depend on them.
+        vocab_size: Size of the tokenizer's vocabulary; None where the head's size does not depend on it.
         unlabelled_lengths: Texts without labels of each length in tokens; students of a teacher read them.
     """
 
@@ -291,11 +290,11 @@ class Competitor:
 
 
 class Task(ABC):
-    """What models of one task are called, configured by, trained, measured and timed by.
+    """Base of tasks: names, configuration, training, measurement and timing of the models of one task.
 
-    Methods raise `RecurraError` where data, a run or an export cannot be used, and its `ConfigurationError` for what a
-    person named: an unknown key, an impossible value, an option without meaning, data without audits, a
-    run without exits.
+    Methods raise `RecurraError` if data, a run or an export cannot be used, and its subclass `ConfigurationError` for
+    a mistake of the user: an unknown key, an impossible value, an option without meaning, data without audits, a run
+    without exits.
 
     Attributes:
         presets: Models that it trains by name: a description and a shape.
@@ -331,7 +330,7 @@ class Task(ABC):
 
     @abstractmethod
     def misfit(self, model: str, data_name: str) -> str:
-        """Says that data are none for a model of this task, and what would be."""
+        """Says that a model of this task cannot use these data, and which data it needs."""
 
     def shape(self, model: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """The keys of a model's configuration that differ from the defaults, without loading transformers."""
@@ -350,7 +349,7 @@ class Task(ABC):
         return load_protocol(name, changes, known=self.protocols)
 
     def check_model(self, model: str, overrides: Mapping[str, Any], data_name: str) -> None:
-        """Refuses a model that is none of this task, or whose keys contradict each other.
+        """Refuses a model of another task, or one whose keys contradict each other.
 
         Raises:
             ConfigurationError: If it trains for another task.
@@ -385,10 +384,10 @@ class Task(ABC):
     def configure_data(
         self, values: Mapping[str, Any], data: StudyData, *, models: Sequence[Model] | None = None
     ) -> tuple[RunData, str]:
-        """Builds the configuration of data from what a person wrote; what is not named is chosen.
+        """Builds the data configuration from the keys that a user wrote, and chooses the missing ones.
 
         Args:
-            models: Those that are to read them; empty if it may be any, none if they are only looked at.
+            models: Models that will read the data; empty if any may, None if the data are only inspected.
 
         Returns:
             The configuration, and a sentence on what was chosen, empty if nothing was.
@@ -396,7 +395,7 @@ class Task(ABC):
 
     @abstractmethod
     def describe_data(self, config: RunData, data: StudyData) -> CommandResult:
-        """What is in some data: splits, sizes, fingerprints."""
+        """Describes data: splits, sizes, fingerprints."""
 
     @abstractmethod
     def prepare_data(self, config: RunData, data: StudyData) -> CommandResult:
@@ -404,7 +403,7 @@ class Task(ABC):
 
     @abstractmethod
     def audit_data(self, config: RunData, data: StudyData) -> tuple[str, list[AuditResult]]:
-        """Audits of data that need no model, under a title."""
+        """A title, and the audits of data that need no model."""
 
     def label_names(self, config: RunData, data: StudyData) -> Sequence[str]:
         """Names of the labels of data, in their order; none where they have no labels."""
@@ -417,24 +416,24 @@ class Task(ABC):
 
     @abstractmethod
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
-        """Looks at what a run will need: data, tokenizer, protocol, model configuration."""
+        """Checks what a run will need: data, tokenizer, protocol, model configuration."""
 
     @abstractmethod
     def training_modules(self, config: RunConfig) -> Sequence[str]:
-        """What a worker imports before it trains a run."""
+        """Modules that a worker imports before it trains a run."""
 
     @abstractmethod
     def trainer(self, config: RunConfig) -> Callable[..., Any]:
-        """What trains and saves the model of a run, or takes up what an interrupted run left.
+        """The function that trains and saves the model of a run, or resumes an interrupted run.
 
-        It takes configuration, folder, data and reporter; scikit-learn or torch are imported for it.
+        It takes configuration, folder, data and reporter. Returning it imports scikit-learn or torch.
         """
 
     @abstractmethod
     def record_run(
         self, config: RunConfig, trained: Any, folder: Path, data: StudyData, reporter: Reporter, *, started: float
     ) -> AnyRecord:
-        """Measures and audits what `trainer` left; returns the record, to be written last.
+        """Measures and audits the result of `trainer`; returns the record, to be written last.
 
         Args:
             started: When the run began, by ``time.perf_counter``.
@@ -442,7 +441,7 @@ class Task(ABC):
 
     @abstractmethod
     def present(self, record: AnyRecord, output: str) -> CommandResult:
-        """What a training shows."""
+        """The output that a training shows."""
 
     @abstractmethod
     def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
@@ -450,11 +449,11 @@ class Task(ABC):
 
     @abstractmethod
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
-        """A finished run with exits."""
+        """A finished run with exits, to choose, judge and time exit rules."""
 
     @abstractmethod
     def describe_kept(self, keep: float) -> str:
-        """What an exit rule must keep, in words."""
+        """Describes in words what an exit rule must keep."""
 
     @abstractmethod
     def model_class(self) -> Any:
@@ -472,7 +471,7 @@ class Task(ABC):
     def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:
         """A model of a run with new weights, operations of its forward pass over a row, and labels of a batch.
 
-        Labels are none where the tokens themselves are predicted.
+        Labels are None where the tokens themselves are predicted.
         """
 
     def control_seconds(self, config: RunConfig, data: StudyData) -> float | None:
@@ -486,11 +485,11 @@ class Task(ABC):
 
     @abstractmethod
     def timing_key(self, record: AnyRecord) -> str:
-        """Equal for runs that are timed on the same inputs."""
+        """A key that is equal for runs that are timed on the same inputs."""
 
     @abstractmethod
     def timing_inputs(self, record: AnyRecord, folder: Path, data: StudyData) -> Sequence[Any]:
-        """What is timed: rows of the last reported split."""
+        """Inputs of the timing: rows of the last reported split."""
 
     @abstractmethod
     def timing_batches(self, inputs: Sequence[Any], batch_size: int) -> list[Any]:
@@ -522,7 +521,7 @@ class Task(ABC):
 
     @abstractmethod
     def competitors(self, name: str, folder: Path, record: AnyRecord, *, threads: int) -> Iterator[Competitor]:
-        """What stands for a run or an export in a timing."""
+        """The competitors by which a run or an export takes part in a timing."""
 
 
 def allowed_options(given: Given, names: Sequence[str], reason: str) -> dict[str, Any]:

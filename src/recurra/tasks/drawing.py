@@ -22,7 +22,7 @@ CHARACTER_WIDTH = 6.1
 TEXT_HEIGHT = 11.0
 LONGEST_LABEL = 60
 COLORS = 8
-# Corners by radius, one shape a series; the first is a circle.
+# Corners of the marker of each series, in units of its radius; the first marker is a circle.
 _SHAPES = (
     (),
     ((-1, -1), (1, -1), (1, 1), (-1, 1)),
@@ -60,7 +60,7 @@ def short(text: str, characters: int) -> str:
 
 
 def labelled(name: str, suffix: str) -> str:
-    """A name and what stands after it, as long as a legend's label may be: the name is cut, never the suffix."""
+    """A name and its suffix, within the longest label of a legend: the name is cut, never the suffix."""
     return short(name, LONGEST_LABEL - len(suffix)) + suffix
 
 
@@ -103,7 +103,7 @@ def linear_axis(
     ticks: int = 5,
     limits: tuple[float | None, float | None] = (None, None),
 ) -> Axis:
-    """A linear axis, upright if nothing else is said, that holds all values between round ends within the limits."""
+    """A linear axis, upright by default, whose round ends enclose all values and stay within the limits."""
     low, high = min(values), max(values)
     if high - low < 1e-9:
         pad = abs(high) * 0.05 or 0.5
@@ -145,7 +145,7 @@ def text(x: float, y: float, content: str, anchor: str = "start", class_: str | 
 
 
 def label(x: float, y: float, content: str) -> Markup:
-    """A name with a rim in the colour of the ground: a second text, since not every program paints rims first."""
+    """A name with a rim in the background colour: a second text, since not every program paints rims first."""
     return text(x, y, content, class_="halo") + text(x, y, content, class_="label")
 
 
@@ -187,7 +187,7 @@ def polyline(points: Sequence[tuple[float, float]], class_: str) -> Markup:
 
 
 def marker(index: int, x: float, y: float, size: float = 3.4, *, hint: str = "") -> Markup:
-    """The marker of a series: shape and colour both tell it, so that it is known on grey paper too."""
+    """The marker of a series; its shape identifies it as well as its colour, so that it works without colour."""
     inside = [element("title", hint)] if hint else []
     class_ = f"mark {series(index)}"
     corners = _SHAPES[index % len(_SHAPES)]
@@ -211,7 +211,7 @@ class LegendEntry:
 
     @property
     def height(self) -> float:
-        """Of its row."""
+        """Height of its row."""
         return max(18.0, 2 * self.radius + 6)
 
     def drawn(self, y: float) -> Markup:
@@ -320,9 +320,9 @@ def line_chart(
     over: Sequence[Markup] = (),
     legend: Sequence[LegendEntry] = (),
 ) -> Chart:
-    """Lines with a marker at each point, intervals where points have them, and what is drawn under and over them.
+    """Lines with a marker at each point, intervals where points have them, and elements drawn under and over them.
 
-    Without a description it is where each line begins and ends; ``legend`` follows the lines.
+    The default description says where each line begins and ends; the entries of ``legend`` follow those of the lines.
     """
     parts = [axes(x, y), *under]
     for line in lines:
@@ -358,9 +358,9 @@ def chart_by_epoch(
     digits: int,
     caption: str,
 ) -> Chart:
-    """Values of epochs, means over the seeds; a mean over fewer seeds would jump, so epochs are those that all reached.
+    """Means over seeds by epoch, for the epochs that all seeds reached; a mean over fewer seeds would jump.
 
-    ``histories`` are label, colour, and the epochs of each seed; of the fields that are read of an epoch, the second
+    ``histories`` hold label, colour, and the epochs of each seed. Each of ``fields`` of an epoch is a line; the second
     one is dashed. ``key`` is unique in the page.
     """
     lines = []

@@ -1,4 +1,4 @@
-"""A run whose exit rule is chosen, judged and timed: what `recurra.study.exits` asks of one, whatever its task."""
+"""A run whose exit rule is chosen, judged and timed: the interface that `recurra.study.exits` uses for any task."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from recurra.core.exits_record import EarlyExitRecord, TimedEarlyExit
 from recurra.models.exits.rules import ExitRule
 from recurra.models.exits.thresholds import CalibratedExits
 
-# Names of what is timed.
+# Names of the timed variants.
 FULL, EXITS = "full", "exits"
 
 
 @dataclass(frozen=True)
 class MeasuredExit:
-    """What a way of leaving does on rows that did not choose it, and the time that it takes where that was measured.
+    """The effect of an exit rule on rows that were not used to choose it, and its time if that was measured.
 
     Attributes:
-        full: Quality without it: nats a token, or accuracy.
-        agreement: Share of rows whose label is the full model's; none where there are no labels.
+        full: Quality of the full model: nats a token, or accuracy.
+        agreement: Share of rows whose label is the full model's; None where there are no labels.
         taken: Rows or tokens by the recurrences that they took, in their order.
     """
 
@@ -42,7 +42,7 @@ class MeasuredExit:
         }
 
     def record(self) -> EarlyExitRecord:
-        """What is kept of it."""
+        """The record that is kept of it."""
         common = {"label": self.label, "taken": self.taken, "timed": list(self.timed)}
         if self.agreement is None:
             return EarlyExitRecord(loss=self.exits, **common)
@@ -64,13 +64,13 @@ class ExitSubject(Protocol):
         ...
 
     def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
-        """Judges a rule; without a label it is called as it describes itself."""
+        """Judges a rule; its own description is the default label."""
         ...
 
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[Any], Any]]:
-        """What is timed, by name: ``full`` and ``exits``."""
+        """The timed functions by name: ``full`` and ``exits``."""
         ...
 
     def batches(self, batch_size: int) -> Sequence[Any]:
-        """What it is timed on."""
+        """The batches on which it is timed."""
         ...

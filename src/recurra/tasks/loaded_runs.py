@@ -23,7 +23,7 @@ _Record = TypeVar("_Record", bound=AnyRecord)
 
 
 class TableKey(NamedTuple):
-    """What runs share that may be compared: fingerprint and part say which data, training is the protocol."""
+    """A key that comparable runs share: fingerprint and part identify the data, training is the protocol."""
 
     data: str
     protocol: str
@@ -38,8 +38,8 @@ class LoadedRun:
     """A finished run: the folder it lies in, its record, and what its task keeps beside it.
 
     Attributes:
-        folder: Of the first fold, if it is several.
-        folds: The runs that it was put together from; none of a run that is itself.
+        folder: Its folder; that of the first fold if it was merged.
+        folds: The runs that it was merged from; empty for a single run.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class LoadedRun:
     folds: tuple[LoadedRun, ...] = ()
 
     def record_of(self, kind: type[_Record]) -> _Record:
-        """Its record, which is of this kind."""
+        """Its record, which must be of this kind."""
         assert isinstance(self.record, kind), f"{self.folder} holds a run of {self.record.task}"
         return self.record
 
@@ -78,7 +78,7 @@ class LoadedRun:
         return content_hash([self.record.model.preset, self.settings])
 
     def predictions(self, split: str) -> Predictions:
-        """What it said of the rows of a split; of folds those of all, in the order of the rows' identities.
+        """Its predictions for the rows of a split; with folds those of all folds, in the order of the rows' identities.
 
         The logits of a fold are divided by its own temperature, so that they are calibrated together.
 
@@ -105,7 +105,7 @@ class LoadedRun:
 
 
 def in_order(ids: Sequence[str]) -> list[int]:
-    """Rows by their identities, so that every repetition has them in one order."""
+    """Row indices sorted by identity, so that every repetition has the rows in one order."""
     return sorted(range(len(ids)), key=ids.__getitem__)
 
 

@@ -1,4 +1,4 @@
-"""What a task is judged by: its name, unit and direction, how a value is read, estimated, and written."""
+"""Measures of a task: name, unit and direction, and how a value is read, estimated and written."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Latencies = Mapping[str, Mapping[str, LatencyRecord]]
 
 
 class StudyLatency(BaseModel):
-    """What a study's ``latency.json`` says of all models and exports, measured side by side in one process.
+    """Content of a study's ``latency.json``: all models and exports, measured side by side in one process.
 
     Attributes:
         waited: Share of the time that threads were ready and other programs had the processors. It is below 0.01 on an
             idle machine, 0.5 where each core has other work.
-        earlier: Those of the runs that were timed before the others, and packed since.
+        earlier: Runs that were timed before the others and have been packed since.
     """
 
     runs: Latencies = {}
@@ -36,7 +36,7 @@ class StudyLatency(BaseModel):
     earlier: Sequence[str] = ()
 
     def times_of(self, runs: Collection[str]) -> dict[str, Any]:
-        """What is known of some of the runs and their exports, as plain values; nothing if nothing is."""
+        """The timings of some runs and their exports, as plain values; empty if there are none."""
         kinds = self.model_dump(mode="json", include={"runs", "exports", "memory_mib"})
         times = {
             kind: {name: value for name, value in values.items() if name.partition("/")[0] in runs}
@@ -50,7 +50,7 @@ class Estimate:
     """A figure, its mean over seeds, with its 95 % interval.
 
     Attributes:
-        sd: Over seeds, ``None`` for one.
+        sd: Standard deviation over seeds; ``None`` for one seed.
         values: The figure of each seed, in the order of the seeds.
         basis: What the interval is over: ``seeds`` (Student's t), ``examples`` (for example Wilson for accuracy) or
             ``none`` (no interval).
@@ -69,8 +69,8 @@ class Score:
     """Figures of a model on one split, by the key of their measure.
 
     Attributes:
-        confusion_matrix: ``[true][predicted]``, the sum over seeds; empty of texts with several labels.
-        labels: Of several labels a text: mean precision, recall and F1 of each, and the rows that have it.
+        confusion_matrix: ``[true][predicted]``, the sum over seeds; empty for texts with several labels.
+        labels: For several labels a text: mean precision, recall and F1 of each label, and the rows that have it.
     """
 
     split: str
@@ -82,10 +82,10 @@ class Score:
 
 @dataclass(frozen=True)
 class MeasuredExports:
-    """The exports of a study, and what was measured of them, by ``RUN/EXPORT``.
+    """The exports of a study and their measurements, by ``RUN/EXPORT``.
 
     Attributes:
-        records: What each was checked to give.
+        records: The record of each export, with the results of its check.
         memory_mib: Peak of a process that opens the export and labels texts.
     """
 
@@ -96,7 +96,7 @@ class MeasuredExports:
 
 Interval = tuple[float, float]
 RowScore = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
-# A figure ``(...)`` for how often each row counts, ``(..., rows)``; once each if that is absent.
+# Computes a figure ``(...)`` from how often each row counts, ``(..., rows)``; None counts each row once.
 WeightedScore = Callable[[NDArray[np.float64] | None], NDArray[np.float64]]
 # The same from true labels ``(rows,)`` and logits ``(rows, labels)``.
 LogitScore = Callable[[NDArray[np.int64], NDArray[np.float32]], WeightedScore]
@@ -111,21 +111,21 @@ class Measure:
         heading: Name in tables and drawings.
         unit: Of a difference of two values, in words: ``points``.
         higher_is_better: Whether more of it is better.
-        read: Value of a run from its metrics of one split, as the record has them; none where it was not measured.
+        read: Value of a run from its metrics of one split, as the record has them; None if it was not measured.
         over_rows: 95 % interval of one run over the rows of a split, from the metrics; absent where rows are not drawn.
-        paired_by_rows: Whether predictions lie on disk row by row, so that two models are held against each other on
-            the same rows; otherwise runs of equal seeds are held against each other.
+        paired_by_rows: Whether predictions lie on disk row by row, so that two models are compared on the same
+            rows; otherwise runs of equal seeds are compared.
         of_classes: Value from the counts of each class, where it is no mean over rows: rows are then resampled with
             their labels.
-        of_logits: Value from the logits, likewise, where it takes more than what was said.
+        of_logits: Value from the logits, likewise, where it depends on more than the predicted labels.
         of_rows: Value of each row, ``(rows,)``, from true and predicted labels, likewise, where it is a mean over rows.
-        limits: Between which all values lie; an open end is none.
+        limits: Lower and upper limit of all values; None where there is no limit.
         scale: What a difference is multiplied by to be in ``unit``.
         ahead: How a sentence says that one value lies above another.
         behind: How it says that it lies below.
-        better: What a model is that has a better value: ``more accurate``.
+        better: How a sentence describes a model with a better value: ``more accurate``.
         write: Writes a value, where ``digits`` do not suit all of them.
-        average: Puts the values of several seeds together where no interval is made of them: a geometric mean.
+        average: Combines the values of several seeds where no interval is computed, such as by a geometric mean.
     """
 
     key: str
@@ -180,7 +180,7 @@ class Measure:
 
     @property
     def ranks(self) -> bool:
-        """Whether it takes the order in which scores put the rows, and not what was said of them."""
+        """Whether it depends on the order of the rows by score, and not on their predicted labels."""
         return self.of_logits is not None
 
     def merit(self, value: float) -> float:
@@ -225,11 +225,11 @@ class Measure:
 def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
     """A measure over the seeds of a model, with Student's t interval; with one seed, or equal ones, over rows.
 
-    Seeds that all give the same figure (a deterministic model) would get an interval of no width, which claims a
-    certainty that nobody has: the rows are a sample too.
+    Seeds that all give the same figure (a deterministic model) would get an interval of no width. It would claim false
+    certainty, since the rows are a sample too.
 
     Returns:
-        None if a seed was not measured so.
+        None if the measure is missing for a seed.
     """
     values = tuple(value for seed_metrics in metrics if (value := measure.read(seed_metrics)) is not None)
     if len(values) < len(metrics):
@@ -244,7 +244,7 @@ def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
 
 
 def estimates(measures: Sequence[Measure], metrics: Sequence[Any]) -> dict[str, Estimate]:
-    """Those of several measures, by their keys, of which there is one."""
+    """Estimates of the measures that every seed has, by key."""
     return {measure.key: value for measure in measures if (value := estimate(measure, metrics)) is not None}
 
 

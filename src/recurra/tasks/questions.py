@@ -1,4 +1,4 @@
-"""What a study file asks of its runs: models to hold against each other, and published tables to stand beside."""
+"""Questions of a study file: models to compare with each other, and published tables to show beside ours."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _of_csv(text: str) -> dict[str, dict[str, str]]:
         [cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter) if any(map(str.strip, row))
     ]
     if delimiter != ",":
-        # There a comma stands before decimals.
+        # Such files write decimals with a comma.
         rows = [rows[0], *([name, *(cost.replace(",", ".") for cost in costs)] for name, *costs in rows[1:])]
     header = rows[0][1:] if rows else []
     for row in rows[1:]:
@@ -84,10 +84,10 @@ def _of_csv(text: str) -> dict[str, dict[str, str]]:
 
 
 def check_costs(values: Any, source: str) -> Costs:
-    """A square of finite costs, at least 0.
+    """Checks that values are a square table of finite costs, at least 0.
 
     Raises:
-        ConfigurationError: If it is none.
+        ConfigurationError: If they are not.
     """
     try:
         costs: Costs = _COSTS.validate_python(values)
@@ -99,7 +99,7 @@ def check_costs(values: Any, source: str) -> Costs:
         raise ConfigurationError(
             f"{source}: {labels} costs '{first_error['input']}'; a number of at least 0 is needed; {_FORM}"
         ) from error
-    # As text 7 and '7' are one label.
+    # Written as text, 7 and '7' are the same label.
     if len(costs) < len(values) or any(len(costs[str(true)]) < len(row) for true, row in values.items()):
         raise ConfigurationError(f"{source} give a label twice; {_FORM}")
     if len(costs) < 2:
@@ -144,7 +144,7 @@ class Contrast(Settings):
     b: str
 
     def check(self, models: list[str], precisions: list[str]) -> None:
-        """Looks whether both sides are in the study.
+        """Checks that both sides are in the study.
 
         Raises:
             ValueError: If one is not, or both are the same.
@@ -162,14 +162,14 @@ class Contrast(Settings):
 
 
 class PublishedReference(Settings):
-    """Which published table stands beside which of ours."""
+    """A published table, and the data and precision of our tables that it is shown beside."""
 
     table: _Label
     data: dict[str, Any] = Field(default_factory=dict)
     precision: Precision | None = None
 
     def check(self, tables: Mapping[str, Any]) -> None:
-        """Looks whether the table and the keys of the data are known.
+        """Checks that the table and the keys of the data are known.
 
         Raises:
             ValueError: If one is not.
@@ -224,12 +224,12 @@ class Limits(Settings):
     max_ms: float | None = Field(default=None, gt=0)
 
     def excess(self, mib: float, ms: float | None) -> float:
-        """How many times too dear a model is, by the worse of both; at most 1 is within. Not timed is beyond."""
+        """Ratio of a model's cost to its limit, the larger of both; at most 1 is within, an untimed model is beyond."""
         factors = [] if self.max_ms is None else [math.inf if ms is None else ms / self.max_ms]
         return max([*factors, *([] if self.max_mib is None else [mib / self.max_mib])], default=0.0)
 
     def allow(self, mib: float, ms: float | None) -> bool:
-        """Whether a model is within."""
+        """Whether a model is within the limits."""
         return self.excess(mib, ms) <= 1
 
     def __str__(self) -> str:
@@ -242,11 +242,11 @@ class Questions:
     """What a study asks of its records.
 
     Attributes:
-        published: Published tables to stand beside ours; none stands for table 6 beside the whole of SST-2.
-        measure: What models are judged by; none lets the data decide.
-        costs: What mistakes cost, where that is the measure.
-        texts: Of the rows, by split and identity, where the data are a file of the user that can still be read.
-        words: Of each row of a split, by `recurra.evaluation.predictions.Predictions.key`, where it was asked for.
+        published: Published tables to show beside ours; None shows table 6 beside the whole of SST-2.
+        measure: Measure by which models are judged; None lets the data decide.
+        costs: Costs of mistakes, if they are the measure.
+        texts: Texts of the rows, by split and identity, if the data are a user's file that can still be read.
+        words: Words of each row of a split, by `recurra.evaluation.predictions.Predictions.key`, if asked for.
     """
 
     contrasts: Sequence[Contrast] = field(default_factory=tuple)

@@ -1,4 +1,4 @@
-"""The half of a task that a report needs: what its records mean, what it is judged by, what it shows. No torch."""
+"""The part of a task that a report needs: meaning of its records, measures, tables and charts. It loads no torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nearest(models: Sequence[ModelSummary], limits: Limits) -> Advice:
 
 
 def best_model(models: Sequence[ModelSummary], split: str, measure: Measure) -> ModelSummary:
-    """The model with the best mean; of equals one that is more than its answers, then the smallest."""
+    """The model with the best mean; ties go to a model of which more than answers are known, then to the smallest."""
 
     def rank(model: ModelSummary) -> tuple[float, bool, int]:
         return measure.merit(measure.mean(model, split)), model.kind != ANSWERS, -model.parameters
@@ -39,13 +39,13 @@ def best_model(models: Sequence[ModelSummary], split: str, measure: Measure) -> 
 
 
 def find_test(tests: Sequence[Comparison], first: ModelSummary, second: ModelSummary) -> Comparison | None:
-    """The test between two models, in whichever order it was made."""
+    """The test between two models, in either order."""
     labels = {first.label, second.label}
     return next((test for test in tests if {test.a, test.b} == labels), None)
 
 
 def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: TableSummary) -> list[str]:
-    """How the tests put each other model beside the best one: behind it, level, or unknown."""
+    """Sentences that say which models are behind the best one, level with it, or not tested against it."""
     split, measure = table.headline_split, table.judged_by
     behind, level, untested = [], [], []
     for model in models:
@@ -57,7 +57,7 @@ def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: Table
             gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
             untested.append(f"{model.label} ({gap})")
             continue
-        # Of the seeds that both have, as its interval.
+        # This gap, like its interval, is over the seeds that both models have.
         gap = measure.gap(test.gap if test.a == model.label else -test.gap)
         if test.supported:
             behind.append(f"{model.label} ({gap}, 95 % {measure.range(*interval)})")
@@ -74,18 +74,18 @@ def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: Table
 
 
 class Reporting(ABC):
-    """What the report asks a task. The methods that are not abstract suit most tasks."""
+    """The interface of a task for reports. The methods that are not abstract suit most tasks."""
 
     measures: tuple[Measure, ...]
     # How a title calls the split protocol.
     protocol = "{} protocol"
 
     def measure_of(self, table: TableRuns, questions: Questions) -> Measure:
-        """What the models of a table are compared by: what was asked for, or the first."""
+        """The measure by which the models of a table are compared: the one asked for, or the first."""
         return self.asked(questions, ()) or self.measures[0]
 
     def asked(self, questions: Questions, label_names: Sequence[str]) -> Measure | None:
-        """The measure that was asked for; none if none was.
+        """The measure that was asked for; None if none was.
 
         Raises:
             ConfigurationError: If the task or the data do not have it.
@@ -98,7 +98,7 @@ class Reporting(ABC):
         return measures[questions.measure]
 
     def beside(self, folder: Path, record: Any) -> ExitsRecord | None:
-        """What was kept of a run's exits, beside its record.
+        """The measurements of a run's exits that are kept beside its record.
 
         Raises:
             CheckpointError: If it cannot be trusted.
@@ -114,32 +114,32 @@ class Reporting(ABC):
     # How runs become tables.
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
-        """The same runs with those put together that are parts of one; see `LoadedRun.folds`."""
+        """The runs, with parts of one run merged; see `LoadedRun.folds`."""
         return runs
 
     def key(self, run: LoadedRun) -> TableKey:
-        """What a run shares with those that it may be compared with.
+        """A key that is equal for runs that may be compared.
 
-        That is corpus, split protocol, content and part of the data, training and precision.
+        It names corpus, split protocol, content and part of the data, training and precision.
         """
         record, data = run.record, run.record.data
         training, precision = record.training.protocol, record.environment.precision
         return TableKey(data.name, data.protocol, data.fingerprint, self.part(run), training, precision)
 
     def part(self, run: LoadedRun) -> str:
-        """What of the data its fingerprint does not tell."""
+        """A property of the data that the fingerprint does not cover."""
         return ""
 
     @abstractmethod
     def key_text(self, key: TableKey) -> str:
-        """The key as one text, unlike that of any other table."""
+        """The key as one text, unique to the table."""
 
     @abstractmethod
     def variant(self, run: LoadedRun) -> str:
-        """What part of the data was trained on, in words; empty for all of it."""
+        """The part of the data that was trained on, in words; empty for all of it."""
 
     def subset(self, run: LoadedRun) -> str:
-        """The same without the seed that drew it: tables that differ in nothing else are draws of one thing."""
+        """The variant without the seed of its draw: tables that differ only in this seed are draws of the same part."""
         return self.variant(run)
 
     def title(self, key: TableKey, variant: str) -> str:
@@ -154,26 +154,26 @@ class Reporting(ABC):
         return run.record.model.preset
 
     def stands_everywhere(self, run: LoadedRun) -> bool:
-        """Whether a model knows neither training protocol nor precision: it stands in every table of its data."""
+        """Whether a model depends on neither protocol nor precision, and so stands in every table of its data."""
         return False
 
     @abstractmethod
     def order(self, runs: Sequence[LoadedRun], headline: str) -> tuple[Any, ...]:
-        """What the models of a table are sorted by."""
+        """The sort key of a model in its table."""
 
     def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
-        """Why what a model gets by a measure on a split is held against nobody's; empty if it may be."""
+        """Why a model's value of a measure on a split must not be compared; empty if it may be."""
         return ""
 
     def fault(self, table: TableSummary, model: ModelSummary) -> str:
         """Why a model of a table should not be used, whatever it scores; empty if it may be."""
         return model.barred
 
-    # What is known of them.
+    # Summaries of models and tables.
 
     @abstractmethod
     def score(self, split: str, metrics: Sequence[Any], measure: Measure) -> Score:
-        """A model on one split, from the metrics of its seeds, with an estimate of what it is judged by."""
+        """The score of a model on one split, from the metrics of its seeds; it has an estimate of the measure."""
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:
         """Adds to a model's summary what only this task has."""
@@ -185,13 +185,13 @@ class Reporting(ABC):
 
     @abstractmethod
     def conclude(self, table: TableSummary) -> str:
-        """Sentences that the figures of a table support, and no more; some model was evaluated on its split."""
+        """Sentences that the figures of a table support; at least one model was evaluated on its headline split."""
 
     def advise(self, table: TableSummary, limits: Limits) -> list[Advice]:
-        """What to choose when something matters, first the model to take if nothing else is asked.
+        """Advice by priority, the recommended model first.
 
-        It is the best of those within the limits that have no fault and failed no audit of their own; nothing if there
-        is none to trust.
+        It is the best model within the limits of those that have no fault and failed no audit of their own. Without
+        any such model there is no advice.
         """
         split, measure = table.headline_split, table.judged_by
         usable = [
@@ -220,7 +220,7 @@ class Reporting(ABC):
         """Adds to a table's summary what can be said once a model is recommended."""
         return made
 
-    # What is shown.
+    # Output.
 
     @abstractmethod
     def figures(self, table: Any) -> Sequence[Measure]:
@@ -232,15 +232,15 @@ class Reporting(ABC):
 
     @abstractmethod
     def splits(self, table: Any) -> Table:
-        """The splits that were run on."""
+        """The table of splits."""
 
     def lines(self, table: Any) -> dict[str, Sequence[Any]]:
-        """What a table has beside its results for other programs: lines, frozen dataclasses, by the name of a file."""
+        """Data of a table for other programs, beside its results: lines, frozen dataclasses, by the name of a file."""
         names = ("contrasts", "tests", "audits", "exports", "published")
         return {name: getattr(table, name) for name in names}
 
     def facts(self, table: TableSummary) -> list[tuple[str, str]]:
-        """What a table is about, beside what every table says: a name and a text each."""
+        """Facts of a table beyond those that every table has: a name and a text each."""
         return []
 
     def charts(self, table: Any, runs: Records, key: str) -> list[Chart]:
@@ -252,5 +252,5 @@ class Reporting(ABC):
         return []
 
     def alarms(self, tables: Sequence[Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-        """What must be read before any figure, beside failed audits: a heading, and a name and a table a line."""
+        """Alarms to read before any figure, beside failed audits: a heading, and a name and a table a line."""
         return []

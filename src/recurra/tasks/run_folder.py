@@ -1,4 +1,4 @@
-"""What runs of every task do with their folder, their processes and their device."""
+"""Folder, processes and device of a run, whatever its task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRAINING_NAME = "training.json"
 
 
 def save_model_folder(folder: Path, write: Callable[[Path], Any]) -> None:
-    """Writes the model folder beside its place and renames it, so that it is whole or absent; then seals it."""
+    """Writes the model folder under a temporary name and renames it, so that it is whole or absent; then seals it."""
     target, temporary = folder / MODEL_NAME, folder / f".{MODEL_NAME}.part"
     with storage_errors(target):
         shutil.rmtree(temporary, ignore_errors=True)
@@ -42,7 +42,7 @@ def save_model_folder(folder: Path, write: Callable[[Path], Any]) -> None:
 def keep_trained(
     folder: Path, model: Any, tokenizer: Any, max_length: int, training: TrainingRecord | LanguageTrainingRecord
 ) -> None:
-    """Writes what a training leaves, the note that it is done last, and ends the distributed part if there is one."""
+    """Writes model, tokenizer and, last, the training record, which marks the end; then ends a distributed training."""
     if speaks_for_all():
         tokenizer.model_max_length = max_length
         save_model_folder(folder, lambda target: (model.save_pretrained(target), tokenizer.save_pretrained(target)))
@@ -56,7 +56,7 @@ def keep_trained(
 def single_fit(
     config: RunConfig, *, wall_s: float = 0.0, words: int = 0, peak_memory_mib: float = 0.0
 ) -> TrainingRecord:
-    """The training of what is fitted once, without passes over the rows, or not at all."""
+    """The training record of a model that is fitted once, without epochs, or not trained at all."""
     return TrainingRecord(
         protocol=config.protocol.name,
         epochs=0,
@@ -69,7 +69,7 @@ def single_fit(
 
 
 def run_facts(config: RunConfig, started: float, threads: int) -> dict[str, Any]:
-    """What the record of every run begins with: which run, when, with which code, where."""
+    """The first fields of every run's record: which run, when, with which code, where."""
     return {
         "run_id": config.run_id,
         "config": config.plain(),
@@ -101,7 +101,7 @@ def transformer_record(
     folder: Path,
     encoder: EncoderRecord | None = None,
 ) -> ModelRecord:
-    """What a record says of a Transformer."""
+    """The model record of a Transformer."""
     from recurra.models.presets import count_parameters, flops_per_token
 
     counts = count_parameters(config, task)
@@ -120,7 +120,7 @@ def transformer_record(
 
 
 def encoder_record(source: EncoderSource, plan: str = "") -> EncoderRecord:
-    """What a record says of the encoder that a model starts from."""
+    """The record of the encoder that a model starts from."""
     return EncoderRecord(
         name=source.name,
         sha256=source.sha256,

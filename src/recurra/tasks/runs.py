@@ -1,4 +1,4 @@
-"""What a person names, as one run's configuration: models, teachers and files, with hashes of what these hold."""
+"""Builds a run's configuration from the models, teachers and files that a user names, with hashes of their content."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from recurra.tasks.base import (
 )
 from recurra.training.protocols import DEFAULT_PROTOCOL, ProtocolConfig, finetuning_for
 
-# Models by name that others train.
+# Models that third-party methods train, by name.
 PEERS: Mapping[str, Mapping[str, Any]] = {"setfit": {ENCODER: "minilm", METHOD: "setfit"}}
-# A model as a person names it: a preset, a control, an encoder, a file; or keys that change one of these.
+# A model as a user names it: a preset, a control, an encoder, a file; or keys that change one of these.
 Entry = str | Mapping[str, Any]
 _OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
 
 def own_name(entry: Mapping[str, Any], kind: str, taken: Collection[str]) -> str:
-    """The name of something that is another one of its kind with some keys changed.
+    """The name of a variant, an entry of some kind with some keys changed.
 
     Raises:
-        ConfigurationError: If it has none that names a folder, or that of another.
+        ConfigurationError: If the name is missing, cannot name a folder, or is taken.
     """
     name = entry.get("name")
     if not isinstance(name, str) or not _OWN_NAME.fullmatch(name):
@@ -67,9 +67,9 @@ def read_variant(values: Mapping[str, Any]) -> dict[str, Any]:
     """A preset with some keys changed: ``{name: recurrent-R3, preset: recurrent, num_recurrences: 3}``.
 
     Or a pretrained encoder: ``{name: looped, encoder: minilm, plan: "0 (3 4)x2 5"}``. It is the same run as a model
-    file of that name with the same keys. ``teacher`` is whom it learns from, named as in
-    `recurra.training.protocols.ProtocolConfig` and trained under the same protocol; ``method`` who trains it in place
-    of the protocol (`recurra.training.setfit`). Every other key is one of
+    file of that name with the same keys. ``teacher`` names its teachers as
+    `recurra.training.protocols.ProtocolConfig` does, and they are trained under the same protocol; ``method`` trains it
+    instead of the protocol (`recurra.training.setfit`). Every other key is one of
     `recurra.models.configuration.RecurraConfig`, whose value is checked where the model is configured, before any run.
 
     Raises:
@@ -96,7 +96,7 @@ def read_variant(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def locate_teacher(folder: str) -> TeacherConfig:
-    """Looks at the folder of a teacher; that of a comparison stands for its recommended run.
+    """Identifies the teacher in a folder; the folder of a comparison stands for its recommended run.
 
     Raises:
         ConfigurationError: If it holds no classifier.
@@ -123,12 +123,12 @@ def locate_teacher(folder: str) -> TeacherConfig:
 
 @cache
 def control_protocol(name: str) -> ProtocolConfig:
-    """What stands for the training protocol of a control, which has none of ours; it is in the tables of all."""
+    """The placeholder protocol of a control, which no protocol trains and which is in the tables of all protocols."""
     return ProtocolConfig(name=name, learning_rate=1.0, batch_size=32, max_epochs=1)
 
 
 def model_name(model: Entry) -> str:
-    """Name in tables: of a variant its own, of a file that of the file without ending, of an encoder its last part."""
+    """Name in tables: a variant's own name, a file's name without its ending, the last part of an encoder's name."""
     if isinstance(model, Mapping):
         return str(model["name"])
     if Path(model).suffix in {".yaml", ".yml"}:
@@ -194,14 +194,14 @@ def hash_of_files(paths: Sequence[Path]) -> str:
 
 
 def asked_teachers(name: str, overrides: Mapping[str, Any], protocol: ProtocolConfig) -> list[str]:
-    """Names or folders of whom a model learns from: its own teachers, else those of the protocol that trains it."""
+    """Names or folders of the teachers of a model: its own, else those of the protocol that trains it."""
     if METHOD in overrides:
         return []
     protocol_teacher = "" if control_of(name, overrides) is not None else protocol.teacher
     return names_in(str(overrides.get(TEACHER) or protocol_teacher))
 
 
-# Keys of a protocol that reach the training, or the record, of what no protocol trains in passes.
+# Keys of a protocol that still affect the training, or the record, of models that no protocol trains in epochs.
 _KEYS_OF_METHODS = {"evaluation_batch_size"}
 _KEYS_OF_TAUGHT_CONTROLS = _KEYS_OF_METHODS | {"distillation_weight"}
 
@@ -209,7 +209,7 @@ _KEYS_OF_TAUGHT_CONTROLS = _KEYS_OF_METHODS | {"distillation_weight"}
 def refuse_unused_keys(
     name: str, overrides: Mapping[str, Any], keys: Mapping[str, Any], protocol: str | Mapping[str, Any] | None
 ) -> None:
-    """Refuses keys of a training protocol, and its name, where they change nothing in a model's training.
+    """Refuses a training protocol, and keys of one, that would change nothing in a model's training.
 
     Raises:
         ConfigurationError: If one is given.
@@ -228,7 +228,7 @@ def refuse_unused_keys(
 
 
 def default_protocol(name: str, overrides: Mapping[str, Any], rows: Callable[[], int]) -> tuple[str, str]:
-    """The protocol of a model that was named none, and a line on why: with an encoder, by its training rows."""
+    """The default protocol of a model and a line on why; with an encoder it depends on the number of training rows."""
     if ENCODER not in overrides or METHOD in overrides or control_of(name, overrides) is not None:
         return DEFAULT_PROTOCOL, ""
     protocol, why = finetuning_for(rows())
@@ -245,10 +245,10 @@ def make_run(
     overrides: Mapping[str, Any] | None = None,
     teachers: Sequence[TeacherConfig] | None = None,
 ) -> RunConfig:
-    """Builds a run's configuration from what a person names.
+    """Builds a run's configuration from what a user names.
 
     Args:
-        teachers: Whom it learns from; none looks for the folders that the protocol names.
+        teachers: Its teachers; None looks for the folders that model or protocol name.
     """
     name, file_overrides = resolve_model(model)
     changed = {**file_overrides, **(overrides or {})}
@@ -264,7 +264,7 @@ def make_run(
         changed[ANSWERS_HASH] = hash_of_files([path])
     has_method = METHOD in changed
     if has_method or (kind is not None and not untaught_control):
-        # Not the protocol trains it: one record of a pass without epochs to choose from.
+        # The protocol does not train it, so that there are no epochs to choose from.
         protocol = protocol.model_copy(update={"max_epochs": 1, "curriculum_epochs": 0, "teacher": ""})
     teacher_names = asked_teachers(name, changed, protocol)
     if teachers is None:

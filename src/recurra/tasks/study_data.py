@@ -1,4 +1,4 @@
-"""What a study knows of its machine and its data: one object that is handed on from checks to the report."""
+"""Machine and data of a study: one object that is passed on from the checks to the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recurra.data.tokenization import counting_tokenizer
 
 # Keys that say how a model reads texts, and nothing about which texts these are.
 _READING_KEYS = frozenset({"tokenizer", "max_length", "windows", "trained_vocab_size", "form_must_not_predict"})
-# More is not held beside workers that train on it; what is known of it is.
+# Longer data are not kept in memory beside the workers that train on them; values computed from them are.
 MOST_CHARACTERS = 2**26
 _T = TypeVar("_T")
 
@@ -77,7 +77,7 @@ class StudyData:
         return self._texts(config, lambda: load_language_dataset(config, self.machine.data_root))
 
     def hold(self, config: DataConfig, dataset: TextDataset) -> None:
-        """Takes rows that lie in memory."""
+        """Stores rows that are in memory already."""
         self._known[self._key("texts", config)] = dataset
 
     def _texts(self, config: RunData, load: Callable[[], _T]) -> _T:
@@ -99,7 +99,7 @@ class StudyData:
 
         Args:
             tokenizer: As `recurra.data.tokenization.counting_tokenizer` takes it.
-            splits: Those that are counted; none are all.
+            splits: Names of the splits to count; None counts all.
         """
         samples = self.once("samples", config, lambda: samples_of(self.rows(config)))
         vocab = config.trained_vocab_size
@@ -113,7 +113,7 @@ class StudyData:
         return lengths, counting
 
     def once(self, what: str, config: RunData, make: Callable[[], _T]) -> _T:
-        """What is known of data under a name, made if nobody asked for it before."""
+        """A value computed from data, under a name; it is made on the first request."""
         key = self._key(what, config)
         if key not in self._known:
             self._known[key] = make()

@@ -15,9 +15,9 @@ from recurra.core.record_parts import ANSWERS
 from recurra.tasks.measures import Measure, Score
 
 SUMMARY_VERSION = 5
-# The priority under which the model stands that is taken if nothing else is asked.
+# The priority of the advice that names the model to take if nothing else matters.
 RECOMMENDED = "Recommended"
-# Of p, after correction for the number of tests.
+# Limit of p, after correction for the number of tests.
 SIGNIFICANCE_LEVEL = 0.05
 
 Verdict = Literal["distinguishable", "by rows only", "not distinguishable", "untested"]
@@ -49,11 +49,11 @@ class ModelSummary:
     Attributes:
         scores: By split, as its task has them; a `recurra.tasks.measures.Measure` reads its estimate from there.
         latency: By batch size in samples, as text (a key of JSON); medians over the runs that were timed.
-        timed: Whether that was done ``side by side`` with all models, ``earlier``, or by each of its runs alone.
+        timed: Whether it was timed ``side by side`` with all models, ``earlier``, or by each ``own run`` alone.
         fronts: Costs (``latency 1``, ``size``) by which no model of the table is both cheaper and better; see
             `recurra.report.summary.pareto_front`.
-        barred: Why its figures are held against nobody's; empty if they may be.
-        exits: What early exit gave, of the runs of which it was kept.
+        barred: Why its figures must not be compared; empty if they may be.
+        exits: Records of early exit, for the runs that have one.
     """
 
     label: str
@@ -89,10 +89,10 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``a`` held against ``b`` on one split: a contrast of the study file, or one of all pairs of a table.
+    """``a`` compared with ``b`` on one split: a contrast of the study file, or one of all pairs of a table.
 
     Attributes:
-        name: Of the contrast; empty of a pair.
+        name: Name of the contrast; empty for a pair.
         seeds: Pairs of runs compared, one a seed; a model that knows no seed meets every seed of the other.
         gap: The figure of ``a`` less that of ``b``, mean over the pairs.
         half: Half its 95 % interval over seeds (Student's t on the pairs); none with one pair.
@@ -104,7 +104,7 @@ class Comparison:
         p_holm: Corrected by Holm over the contrasts, or the pairs, of the table; by seeds over the pairs if both
             are in it.
         odds_ratio: See `recurra.evaluation.significance.discordant_odds_ratio`, over all pairs of runs.
-        reason: Why it is untested; or that no seed changes either, so that rows are all there is to be uncertain of.
+        reason: Why it is untested; or that no seed changes either model, so that only the rows leave uncertainty.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Comparison:
 
     @property
     def supported(self) -> bool:
-        """Whether there is a difference, as far as was looked."""
+        """Whether the tests support a difference."""
         return self.verdict in ("distinguishable", "by rows only")
 
     def ahead(self, label: str) -> tuple[float, float] | None:
@@ -142,7 +142,7 @@ class Comparison:
 
     @property
     def doubt(self) -> str:
-        """Why a gap is not supported whose own interval leaves out 0; empty for any other."""
+        """Why a gap is not supported although its own interval leaves out 0; empty for any other gap."""
         interval = self.ahead(self.a)
         if self.supported or self.p_holm is None or interval is None or interval[0] <= 0 <= interval[1]:
             return ""
@@ -155,8 +155,8 @@ class LengthLine:
     """Accuracy of a model, or the gap of a contrast in it, by length of text.
 
     Attributes:
-        values: On each quarter of the headline split, the shortest texts first, by words of the quarter's longest text.
-        change: Of a contrast: the gap on the longest quarter less that on the shortest.
+        values: Value on each quarter of the headline split, shortest texts first, by words of its longest text.
+        change: For a contrast, the gap on the longest quarter less that on the shortest.
     """
 
     name: str
@@ -166,7 +166,7 @@ class LengthLine:
 
 @dataclass(frozen=True)
 class PooledContrast:
-    """One contrast over the data sets of a study, under one way of training: what it says of data that nobody tried.
+    """One contrast over the data sets of a study, under one way of training: what to expect on new data.
 
     Attributes:
         gaps: By data set, the mean gap of its tables, `Comparison.gap`; each data set counts the same.
@@ -195,7 +195,7 @@ class AuditLine:
 
     Attributes:
         status: ``passed``, ``note``, ``failed``, ``measured`` or ``skipped``.
-        meaning: What it means that it failed, or is a note, and what to do; empty otherwise.
+        meaning: What a failure or a note means and what to do about it; empty otherwise.
     """
 
     name: str
@@ -236,9 +236,9 @@ class Advice:
 
 
 def unspoiled(models: Sequence[Any], audits: Sequence[AuditLine]) -> list[Any]:
-    """The models to choose between, which failed no audit of their own; one of the data concerns all of them alike.
+    """The models to choose between: those that failed no audit of their own. A failed data audit concerns all alike.
 
-    What is known by its answers alone cannot be shipped, and is none of them.
+    A model of which only answers are known cannot be shipped and is left out.
     """
     spoiled = {line.name for line in audits if line.status == "failed" and line.scope == "model"}
     return [model for model in models if model.kind != ANSWERS and not spoiled.intersection(model.failed_audits)]
@@ -249,7 +249,7 @@ class TableSummary:
     """Models that may be compared: same data, same splits, same training protocol, same precision.
 
     Attributes:
-        judged_by: What its tests, drawings and advice go by; among plain values its key.
+        judged_by: The measure that its tests, drawings and advice use; plain values have its key.
     """
 
     key: str
@@ -281,7 +281,7 @@ class TableSummary:
 
     @property
     def recommended(self) -> Advice | None:
-        """The model to take if nothing else is asked; none if there is none to trust."""
+        """The advice on the model to take if nothing else matters; None if no model can be recommended."""
         return next((item for item in self.advice if item.priority == RECOMMENDED), None)
 
     @property

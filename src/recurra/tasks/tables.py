@@ -32,7 +32,7 @@ class Table:
         key: Name of the part; unique in a report.
         rows: Cells by heading; what a row lacks is a dash.
         note: Below it; a table without rows is its note alone, and without a note it is not shown.
-        brief: Headings that a narrow terminal and documents show; none are all.
+        brief: Headings that a narrow terminal and documents show; empty means all.
         page_only: Whether a terminal leaves it out.
         folded: Whether the page shows its heading alone until it is opened.
         classes: Class of each row on the page: the state of an audit, or ``spoiled``.
@@ -48,7 +48,7 @@ class Table:
     classes: Sequence[str] = ()
 
     def headings(self, *, brief: bool = False) -> list[str]:
-        """Those under which some row has something, in the order of the rows."""
+        """Headings under which at least one row has a value, in the order of the rows."""
         names = dict.fromkeys(name for row in self.rows for name in row)
         filled = [name for name in names if any(row.get(name, NONE) not in ("", NONE) for row in self.rows)]
         return [name for name in filled if name in self.brief] if brief and self.brief else filled
@@ -58,7 +58,7 @@ class Table:
         return [[row.get(name) or NONE for name in headings] for row in self.rows]
 
     def left(self, headings: Sequence[str]) -> list[bool]:
-        """Whether each column is aligned to the left: the first one, and what is no number."""
+        """Whether each column is aligned to the left: the first one, and every one that is not all numbers."""
         numeric = [all(_NUMBER.match(row.get(name, NONE) or NONE) for row in self.rows) for name in headings]
         return [index == 0 or not is_numeric for index, is_numeric in enumerate(numeric)]
 
@@ -124,7 +124,7 @@ def results(
 ) -> Table:
     """A row a model: every measure on the headline split, what the model costs, and its audits.
 
-    What the models are compared by has its interval; ``more`` gives cells that only a task has.
+    The measure that models are compared by has its interval; ``more`` gives cells that only one task has.
     """
     judge, rows = table.judged_by, []
     for model in table.models:
@@ -154,7 +154,7 @@ def _gap(line: Comparison | PooledContrast, measure: Measure) -> str:
 
 
 def _compared(lines: Iterable[Comparison], measure: Measure) -> list[Cells]:
-    """A row a comparison; names and counts of rows stand where there are some."""
+    """A row a comparison."""
     return [
         {
             "Contrast": line.name,
@@ -172,7 +172,7 @@ def _compared(lines: Iterable[Comparison], measure: Measure) -> list[Cells]:
 
 
 def contrasts(table: TableSummary) -> Table:
-    """What the study file asked."""
+    """The contrasts that the study file asked for."""
     measure = table.judged_by
     by_rows = (
         "Distinguishable means: the paired bootstrap over rows has p below 0.05 after Holm's correction over these "
@@ -192,7 +192,7 @@ def contrasts(table: TableSummary) -> Table:
 
 
 def by_length(table: TableSummary) -> Table:
-    """Accuracy by length of text, and whether what the study asked of it depends on the length."""
+    """Accuracy by length of text, and whether the study's contrasts depend on the length."""
     rows = []
     for line in table.by_length:
         change = line.change
@@ -216,7 +216,7 @@ def by_length(table: TableSummary) -> Table:
 
 
 def pooled_contrasts(summary: Summary) -> Table | None:
-    """What the study asked, over all of its data; a table of the study and not of one of its tables."""
+    """The study's contrasts over all of its data; None if there are none. The whole study has one such table."""
     if not summary.pooled:
         return None
     measure = summary.tables[0].judged_by
@@ -241,7 +241,7 @@ def pooled_contrasts(summary: Summary) -> Table | None:
 
 
 def early_exits(table: TableSummary, note: str) -> Table:
-    """What leaving early costs and saves: every way that was kept of the runs of a table."""
+    """Costs and savings of every exit rule that was kept for a table's runs."""
     rows: list[Cells] = []
     for model in table.models:
         seeds = {run.run_id: run.seed for run in model.runs}
@@ -315,7 +315,7 @@ def audits(table: TableSummary) -> Table:
 
 
 def advice(table: TableSummary) -> Table:
-    """What to choose when something matters."""
+    """The choice for each priority, and why."""
     rows = [{"What matters": item.priority, "Choice": item.choice or NONE, "Why": item.why} for item in table.advice]
     note = "" if rows else "No model here can be recommended."
     if rows and table.failed_groups:

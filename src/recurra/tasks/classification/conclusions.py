@@ -1,4 +1,4 @@
-"""What a table says in sentences: the conclusion that its numbers support, and which model to take."""
+"""Sentences on a table: the conclusion that its numbers support, and which model to take."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from recurra.tasks.questions import Limits
 from recurra.tasks.reporting import beside_best, best_model, find_test, nearest
 from recurra.tasks.summary import RECOMMENDED, Advice, ModelSummary, unspoiled
 
-# Rows of a class that a model must have seen judged before silence about it counts.
+# Rows that a class needs, at least, before a model that never predicts it counts as ignoring it.
 FEWEST = 5
-# With more labels, some that a model never says are no proof that it ignores classes.
+# With more labels, a few that a model never predicts do not prove that it ignores classes.
 MANY_LABELS, MOST_IGNORED = 10, 0.1
 # With fewer rows the intervals of two models nearly always overlap, and a reader should hear that first.
 FEW_ROWS = 50
-# Labels without a test row that are named.
+# Labels without a test row that are named, at most.
 MOST_UNTESTED = 5
-# Costs that are written out.
+# Costs that are written out, at most.
 MOST_COSTS = 12
 
 
@@ -130,7 +130,7 @@ def _of_answers(table: LabellingTable, models: Sequence[ModelSummary]) -> list[s
 
 
 def _why(table: LabellingTable, model: ModelSummary) -> list[str]:
-    """What models are judged by and why, and what an answer for all costs; nothing where that is accuracy as ever."""
+    """Says by what models are judged and why, and what one answer for all rows costs; empty for plain accuracy."""
     split, measure = table.headline_split, table.judged_by
     unequal = are_unequal(sum(row) for row in model.scores[split].confusion_matrix)
     if measure.key == (MACRO_F1 if unequal else ACCURACY).key:
@@ -144,7 +144,7 @@ def _why(table: LabellingTable, model: ModelSummary) -> list[str]:
 
 
 def without_reading(table: LabellingTable, model: ModelSummary) -> str:
-    """What the commonest label gets, and what length and punctuation do, on the rows that a model was judged on."""
+    """Accuracy of the commonest label, and of length and punctuation, on the rows that a model was judged on."""
     share = f"always giving the most frequent label is right on {_percent(majority_share(model, table.headline_split))}"
     if table.form_accuracy is None:
         return share
@@ -169,7 +169,7 @@ def fault_of(table: LabellingTable, model: ModelSummary) -> str:
 
     A class counts as ignored if no seed ever names it and `FEWEST` rows or more of the split are of it. Of more than
     `MANY_LABELS` labels a weak model misses some by chance: it is at fault if those have `MOST_IGNORED` of the rows. By
-    a measure of ranks no answer is held against a model.
+    a measure of ranks no answer counts against a model.
     """
     if model.barred or table.judged_by.ranks:
         return model.barred
@@ -201,13 +201,13 @@ def _never_said(table: LabellingTable, model: ModelSummary) -> tuple[str, float]
 
 
 def only_class(confusion_matrix: Sequence[Sequence[int]]) -> list[int]:
-    """The class that all rows of a split are of; none if they are of several."""
+    """The class of all rows of a split, in a list; empty if they have several."""
     present = [label for label, row in enumerate(confusion_matrix) if sum(row)]
     return present if len(present) == 1 else []
 
 
 def unseen_label(measure: Measure, names: Sequence[str], confusion_matrix: Sequence[Sequence[int]]) -> str:
-    """The label that a measure is of, if no row of the split is; else empty."""
+    """The label that a measure is about, if no row of the split has it; else empty."""
     label = label_of(measure)
     return label if label in names and not sum(confusion_matrix[names.index(label)]) else ""
 
@@ -274,7 +274,7 @@ class _Choice:
     def recommended(self, limits: Limits) -> Advice:
         """The smallest model that gives up at most a point, how sure that is, and what it saves.
 
-        Of the models within the limits, if there are some; what stays outside is not weighed.
+        Only models within the limits are weighed, if there are any.
         """
         inside = [model for model in self.models if limits.allow(model.file_size_mib, model.single_ms)]
         if not inside:
@@ -351,7 +351,7 @@ class _Choice:
         return f"{self.measure.gap(self.gap(model, self.best))}{interval_text} against {self.best.label}"
 
     def need(self) -> Advice | None:
-        """Says when a linear model is simply better, or that nobody looked."""
+        """Says whether a Transformer is better than a linear model, or that no linear model was run."""
         linear = [model for model in self.models if model.kind == "linear"]
         transformers = [model for model in self.models if model.kind != "linear"]
         if not transformers:

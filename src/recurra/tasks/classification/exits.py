@@ -55,7 +55,7 @@ class ClassifierSubject:
         self._reported = own_split(record, record.data.reported_splits[-1], data_root)
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:
-        """Chooses for a share ``keep`` of labels that stay."""
+        """Chooses a threshold with which a share ``keep`` of labels stays."""
         return calibrate_classifier(self._engine.logits_by_recurrence(self._selection.texts, _BATCH), keep, kind=kind)
 
     def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
@@ -76,7 +76,7 @@ class ClassifierSubject:
         )
 
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[Inputs], Any]]:
-        """Forward passes, tokens to logits; the full one as it is without exits asked for."""
+        """Forward passes, tokens to logits; the full one has no exit rule."""
 
         @torch.inference_mode()
         def full(batch: Inputs) -> None:

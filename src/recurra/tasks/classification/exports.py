@@ -50,7 +50,7 @@ PUBLISHED = {
     for name, table in json.loads((Path(__file__).parent / "published.json").read_bytes()).items()
 }
 PAPER_PROTOCOL = "paper"
-# Where no study file says otherwise: table 6 beside the whole of SST-2.
+# Unless a study file says otherwise: table 6 beside the whole of SST-2.
 _WHOLE_SST2 = {"name": "sst2", "fraction": 1.0, "length_tail": None}
 _DEFAULT = [PublishedReference(table=name, data=_WHOLE_SST2) for name in ("6", "6 early")]
 
@@ -229,7 +229,7 @@ def _export_line(
     assert accuracy is not None
     run = members[0][0]
     preset, export_key = run.record.model.preset, table.key._replace(precision=first.precision)
-    # Where the study names the precision.
+    # Only references for which the study names the precision.
     fitting = _fitting([item for item in references or () if item.precision is not None], run, first.precision)
     return ExportLine(
         model=label,

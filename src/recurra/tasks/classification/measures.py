@@ -1,4 +1,4 @@
-"""What classifiers are judged by, from the confusion matrix or the logits, with intervals over rows."""
+"""Measures of classifiers, from the confusion matrix or the logits, with intervals over rows."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _f1_of_label(index: int) -> ClassScore:
 
 
 def by_class(score: ClassScore) -> CellScore:
-    """A figure of the counts of classes."""
+    """Turns a figure of the counts of classes into one of cells."""
 
     def of_cells(true: NDArray[np.int64], predicted: NDArray[np.int64], counts: Floats, labels: int) -> Floats:
         one_hot = eye_array(labels, format="csr")
@@ -165,7 +165,7 @@ def _mean_recurrences(metrics: MetricsRecord) -> float | None:
     return sum(number * rows for number, rows in taken.items()) / metrics.rows if taken else None
 
 
-# What a model takes that decides itself, row by row.
+# The recurrences of a model that decides their number itself, row by row.
 RECURRENCES = Measure(
     "recurrences", "Recurrences", "recurrences", False, _mean_recurrences, limits=(1.0, None), digits=2
 )
@@ -206,13 +206,13 @@ def _class_measure(key: str, heading: str, score: ClassScore) -> Measure:
     )
 
 
-# For unequal classes: there accuracy is high for who ignores the rare ones.
+# For unequal classes, with which a model that ignores the rare ones has a high accuracy.
 MACRO_F1 = _class_measure("macro_f1", "Macro F1", macro_f1)
 BALANCED_ACCURACY = _class_measure("balanced_accuracy", "Balanced accuracy", balanced_accuracy)
 
 
 def _average_precision(key: str, heading: str, chosen: int | None) -> Measure:
-    """How well the probability of a label puts its rows first, whatever the threshold; none chosen: the mean of all."""
+    """How well the probability of a label ranks its rows first, at any threshold; the mean of all if none is chosen."""
 
     def read(metrics: MetricsRecord) -> float | None:
         values = metrics.average_precision
@@ -307,19 +307,19 @@ def named_measure(name: str, label_names: Sequence[str], costs: Sequence[Sequenc
 
 
 def label_of(measure: Measure) -> str:
-    """The label that a measure is of; empty if it is of all."""
+    """The label that a measure is about; empty if it is about all."""
     kind, _, label = measure.key.partition(":")
     return label if kind in (F1_OF, AVERAGE_PRECISION) else ""
 
 
 def margin(table: LabellingTable, confusion_matrix: Sequence[Sequence[int]]) -> float:
-    """What a smaller model may give up: a point; of a cost 1 % of what the cheapest answer costs that is always given.
+    """What a smaller model may give up: a point, or 1 % of the cost of always giving the cheapest answer.
 
-    A hundredth of the best model's cost would shrink to nothing with the cost, and one of the dearest mistake may be
-    more than all mistakes cost together. Holding a cost against that of an answer given without looking is what
-    detection costs are normalised by (NIST 1997, the DET evaluations of speaker recognition).
+    A hundredth of the best model's cost would shrink to nothing with the cost, and a hundredth of the dearest mistake
+    may be more than all mistakes cost together. Detection costs are normalised in the same way, by the cost of an
+    answer given without looking (NIST 1997, the DET evaluations of speaker recognition).
 
-    The confusion matrix, of any model on the judged split, knows how often each label occurs.
+    The confusion matrix, of any model on the judged split, says how often each label occurs.
     """
     if table.costs is None:
         return 0.01
@@ -336,7 +336,7 @@ def cheapest_answer(costs: Sequence[Sequence[float]], confusion_matrix: Sequence
 def label_figures(matrix: Floats) -> tuple[Floats, Floats, Floats]:
     """Precision, recall and F1 of each label, ``(labels,)``, from a confusion matrix ``[true][predicted]``.
 
-    What would be divided by nothing is 0.
+    A figure whose denominator is 0 is 0.
     """
     right, predicted, true = np.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
 

@@ -1,4 +1,4 @@
-"""What a report is told of classifiers: tables, the labels and rows that go wrong, and what to read of them."""
+"""Reporting of classifiers: tables and charts, and the labels and rows that go wrong."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def splits_table(table: LabellingTable) -> Table:
 
 
 def exits_table(table: LabellingTable) -> Table:
-    """What each head of a model with exits says by itself, the last one behind them; models without exits beside it."""
+    """Accuracy of each head of models with exits, the last one at the end; models without exits for comparison."""
     measures, split = [*exit_measures(table), ACCURACY], table.headline_split
     rows = [
         {"Model": model.label} | {measure.heading: measure.text(measure.of(model, split)) for measure in measures[:-1]}
@@ -220,7 +220,7 @@ def exits_table(table: LabellingTable) -> Table:
 
 
 MOST_PAIRS = 12
-# So many labels are read in the order of the file; more of them worst first.
+# At most so many labels are shown in the order of the file; more are shown worst first.
 FEW_LABELS = 8
 
 
@@ -251,7 +251,7 @@ def label_table(table: LabellingTable) -> Table:
 
 
 def confused_table(table: LabellingTable) -> Table:
-    """The pairs of labels with the most errors, at most `MOST_PAIRS`; none of two labels, whose matrix says it all."""
+    """The pairs of labels with the most errors, at most `MOST_PAIRS`; none for two labels, whose matrix says it all."""
     model = shown_model(table)
     if model is None or len(table.label_names) == 2:
         return Table("confused", "Most confused", [])
@@ -277,7 +277,7 @@ def _summed(model: ModelSummary) -> str:
     return f" Rows are summed over {len(model.seeds)} seeds." if len(model.seeds) > 1 else ""
 
 
-# Of more labels, the matrix has no figures and is drawn of the recommended model alone.
+# With more labels, the matrix has no figures and is drawn for the recommended model alone.
 LABELS_WITH_FIGURES = 10
 MOST_LABELS = 100
 INTERVALS = "Upright lines are the 95 % intervals: over seeds where there are several, else over examples."
@@ -285,7 +285,7 @@ MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
 
 
 def _accuracy_by_difficulty(table: LabellingTable, key: str) -> Chart | None:
-    """Accuracy on the reported splits whose names have a number, in their order; none of fewer than two."""
+    """Accuracy on the reported splits whose names have a number, in their order; None if there are fewer than two."""
     splits = [name for name in table.reported_splits if any(map(str.isdigit, name))]
     if len(splits) < 2:
         return None
@@ -379,7 +379,7 @@ def _cell(rows: int, share: float, x: float, y: float, side: float, *, hint: str
     return cell
 
 
-# Of every classifier, beside what it is judged by.
+# Measures of every classifier, beside the one it is judged by.
 FIGURES = (F1, PRECISION, RECALL, LOSS, CALIBRATION, UNCALIBRATED)
 
 
@@ -401,22 +401,22 @@ class ClassificationReporting(LabellingReporting):
         return metrics.of_labels() if by_fold[0].loss is None else metrics
 
     def measure_of(self, table: TableRuns, questions: Questions) -> Measure:
-        """What was asked for, or accuracy, or where the classes of the headline split are unequal macro F1."""
+        """The measure asked for; else accuracy, or macro F1 if the classes of the headline split are unequal."""
         data = table.runs[0].record_of(RunRecord).data
         counts = data.splits[table.headline].label_counts if table.headline else {}
         default = MACRO_F1 if are_unequal(counts.values()) else ACCURACY
         return self.asked(questions, data.label_names) or default
 
     def asked(self, questions: Questions, label_names: Sequence[str]) -> Measure | None:
-        """The measure that was asked for, which may be of one label or of costs; none if none was."""
+        """The measure that was asked for, which may be of one label or of costs; None if none was."""
         if questions.measure is None:
             return None
         return named_measure(questions.measure, label_names, _costs(questions, label_names))
 
     def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
-        """A model that has one answer for every text has learned nothing; unless texts are ranked, not answered.
+        """Why a model must not be compared: it has one answer for every text, unless texts are ranked and not answered.
 
-        On rows of one class nobody can tell.
+        Rows of one class alone, or none of the label that the measure is about, tell nothing of any model.
         """
         record = runs[0].record_of(RunRecord)
         if split in record.metrics and only_class(record.metrics[split].confusion_matrix):
@@ -460,7 +460,7 @@ class ClassificationReporting(LabellingReporting):
         figures = [figure for figure in self.figures(table) if figure.key not in exits]
         shown = {key for model in table.models for score in model.scores.values() for key in score.figures}
         if len(table.label_names) > 2 and MACRO_F1.key in shown:
-            # Of more than two labels it is the same.
+            # For more than two labels F1 is macro F1.
             figures = [figure for figure in figures if figure.key != F1.key]
         return (
             results_table(table, figures),
@@ -564,7 +564,7 @@ class ClassificationReporting(LabellingReporting):
 
 
 def _by_depth(folds: Sequence[MetricsRecord]) -> dict[str, Any]:
-    """What every fold measured by depth, over the rows of all of them; no predictions tell it."""
+    """Figures by depth, merged over the rows of all folds; stored predictions do not tell them."""
     exits = [fold.exit_accuracy for fold in folds if fold.exit_accuracy]
     taken = [fold.recurrences for fold in folds if fold.recurrences]
     merged: dict[str, Any] = {}
@@ -587,7 +587,7 @@ def _form_accuracy(table: TableRuns) -> float | None:
     accuracies = (
         audit.details.get("accuracy")
         for audit in table.runs[0].record_of(RunRecord).audits
-        # In folds of train it is that of other rows.
+        # With folds of train the accuracy is of other rows.
         if audit.name == name and "folds" not in audit.details
     )
     return next((float(value) for value in accuracies if isinstance(value, (int, float))), None)

@@ -34,7 +34,7 @@ class ClassificationTask(LabellingTask):
     measures = (ACCURACY, PRECISION, RECALL, F1, LOSS, CALIBRATION, UNCALIBRATED)
 
     def claims(self, values: Mapping[str, Any]) -> bool:
-        """Whatever no other task claims."""
+        """All data that no other task claims."""
         return True
 
     def data_audits(self, dataset: TextDataset) -> list[AuditResult]:

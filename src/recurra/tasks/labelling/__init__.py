@@ -8,6 +8,6 @@ LINEAR, LINEAR_TUNED, STATIC = "linear", "linear-tuned", "static"
 
 
 def labelled(data: RunData) -> DataConfig:
-    """The data of such a run."""
+    """The data of a run that labels texts."""
     assert isinstance(data, DataConfig)
     return data

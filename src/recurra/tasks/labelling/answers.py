@@ -32,9 +32,9 @@ from recurra.tasks.run_folder import run_facts, single_fit
 from recurra.tasks.runs import hash_of_files
 from recurra.tasks.study_data import StudyData
 
-# So many answers that are all right may be the labels of the data, if another column has labels too.
+# At least so many answers that are all right may be the data's own labels, if another column has labels too.
 LEAST_ALL_RIGHT = 20
-# How far the probabilities of a row may be from 1 in all, and what one of 0 counts as in a loss.
+# How far the sum of the probabilities of a row may be from 1, and what a probability of 0 counts as in a loss.
 TOLERANCE, LEAST_PROBABILITY = 1e-3, 1e-6
 
 Scores = npt.NDArray[np.float32]
@@ -61,7 +61,7 @@ def read_answers(config: RunConfig, data: StudyData) -> Answers:
     """Reads the answers of a run and finds the test row of each, by its identity or by its text.
 
     Raises:
-        ConfigurationError: If the file is another than was planned with.
+        ConfigurationError: If the file has changed since the run was planned.
         DataError: If a test row has no answer, a row is answered twice or is none of the data's, or an answer is
             neither a label of the data nor probabilities of all of them.
     """
@@ -132,7 +132,7 @@ def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) 
 def _refuse_truth(
     table: TableFile, column: str, scores: Mapping[str, Scores], config: DataConfig, data: StudyData
 ) -> None:
-    """Refuses the labels of the data, in a file that has the answers in another column."""
+    """Refuses a file whose label column has the labels of the data, while another column may have the answers."""
     for fold in config.every_fold:
         split = judged_split(data.rows(fold))
         if any(scores[row_id].argmax() != label for row_id, label in zip(split.ids, split.labels, strict=True)):
@@ -154,7 +154,7 @@ def _refuse_truth(
 
 
 def judged_split(dataset: TextDataset) -> Any:
-    """The split that answers are needed of: the last that is reported."""
+    """The split for which answers are needed: the last reported one."""
     return dataset.splits[dataset.reported_splits[-1]]
 
 
@@ -164,9 +164,9 @@ def id_column(config: DataConfig) -> str:
 
 
 def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
-    """Identity and cleaned text of all rows of a user's file, also of those that are left out for want of a label.
+    """Identity and cleaned text of all rows of a user's file, also of those left out for lack of a label.
 
-    Where rows that are left out repeat an identity they are called by their place.
+    A left-out row that repeats an identity is named by its position.
     """
     usable, _ = read_rows(path, config)
     ids = dict(zip(usable.places, usable.ids, strict=True))
@@ -191,14 +191,14 @@ def _text(cells: Sequence[Any], table: TableFile, position: int, config: DataCon
 def _rows_of(
     path: Path, config: DataConfig, dataset: TextDataset, encoding: str | None
 ) -> tuple[TableFile, list[_Row], str]:
-    """The rows of a file of answers, and the column of labels if they are no probabilities."""
+    """The rows of a file of answers, and its column of labels; this is empty if it has probabilities."""
     names = dataset.label_names
     candidates = [id_column(config), *config.text_column.split(","), "label", config.label_column]
     table = TableFile(path, candidates, encoding=encoding)
     present = table.columns()
     matched = [column_if_there(table.source, name, present) for name in split_names(config.text_column, present)]
     text_columns = [name for name in matched if name is not None] if None not in matched else []
-    # An id that nobody named is one by its exact name alone, as in the data.
+    # Without a configured id column only the exact default name counts, as in the data.
     id_name = column_if_there(table.source, config.id_column, present) if config.id_column else DEFAULT_ID_COLUMN
     id_columns = [id_name] if id_name in present else []
     if not text_columns and not id_columns:
@@ -208,7 +208,7 @@ def _rows_of(
         )
     read: Callable[[Sequence[Any], str, int], Scores]
     label_column = ""
-    # Beside columns of the same name, as those of another model, `predict` calls its own so.
+    # `predict` adds this suffix where columns of the same name, such as another model's, are there already.
     columns = next(
         (
             columns
@@ -260,12 +260,12 @@ def _rows_of(
 
 
 def _abstained_column(columns: Sequence[str], present: Sequence[str]) -> str:
-    """Which column says that a row abstained, where `predict` wrote these columns of probabilities; empty if none."""
+    """The column that says whether a row abstained, if `predict` wrote these probabilities; else empty."""
     if not columns[0].endswith(PREDICTED):
         return ABSTAINED if ABSTAINED in present else ""
     if f"{ABSTAINED}{PREDICTED}" in present:
         return f"{ABSTAINED}{PREDICTED}"
-    # Its own columns are the last; one before them is of the other model.
+    # `predict` writes its own columns last; an earlier one is another model's.
     label_column = f"label{PREDICTED}"
     following = present[present.index(label_column) :] if label_column in present else []
     return ABSTAINED if ABSTAINED in following else ""
@@ -302,7 +302,7 @@ def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, 
     split = judged_split(dataset)
     logits = np.stack([answers.logits[row_id] for row_id in split.ids])
     task.keep_predictions(folder, split, logits)
-    # Probabilities count as they were given.
+    # Probabilities are taken as given, without a temperature.
     decision = OneLabel(dataset.label_names)
     metrics = task.measure(logits, split.labels, decision)
     others = tuple(f".{name}" for name in dataset.splits if name != split.name)

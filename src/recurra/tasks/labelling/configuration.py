@@ -20,7 +20,7 @@ _DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id", "problem_typ
 def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_size: int | None) -> Any:
     """The model configuration of a run: preset, overrides, and what the data decide.
 
-    ``vocab_size`` are the rows of the token table; none while the tokenizer is not known, for a check of the rest.
+    ``vocab_size`` is the number of rows of the token table; None checks the rest before the tokenizer is known.
 
     Raises:
         ConfigurationError: For an unknown preset or key, or an input length that the model does not allow.

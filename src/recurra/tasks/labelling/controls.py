@@ -31,20 +31,20 @@ from recurra.tasks.study_data import Machine, StudyData
 if TYPE_CHECKING:
     from recurra.tasks.labelling.teacher import Lesson
 
-# What the tuned linear control finds telling of a label, at most.
+# Words that the tuned linear control finds telling of a label, at most.
 TELLING_WORDS = 15
 # Training rows on which a control is fitted to see how long it takes.
 ROWS_TO_TIME = 500
-# The same where an encoder reads them: seconds.
+# The same if an encoder reads them, which takes seconds.
 ROWS_TO_READ = 128
-# A part of the training rows that the control is fitted on once more: seconds, and no label by chance alone.
+# Limits of a part on which the control is fitted again: it takes seconds, and no label is there by chance alone.
 LARGEST_PART, LEAST_OF_A_LABEL = 20_000, 10
 
 
 def learning_shares(train: TextSplit) -> list[float]:
     """Shares of the training rows that the control is fitted on once more, each twice the one before.
 
-    None has more than `LARGEST_PART` rows, or fewer than `LEAST_OF_A_LABEL` of any label.
+    No part has more than `LARGEST_PART` rows, or fewer than `LEAST_OF_A_LABEL` of any label.
     """
     counts = np.bincount(train.labels) if train.labels.ndim == 1 else train.labels.sum(axis=0)
     fewest = int(counts[counts > 0].min())
@@ -61,9 +61,9 @@ def fit_control(
     *,
     reporter: Reporter | None = None,
 ) -> Any:
-    """Fits the control that a run names on its training rows, or on what teachers say of these and of other texts.
+    """Fits the control that a run names on its training rows, or on teachers' answers to these and to other texts.
 
-    It is a `LinearModel`, or of the control that reads an encoder's states too a `JoinedFit`.
+    The result is a `LinearModel`, or a `JoinedFit` if the control also reads the states of an encoder.
 
     Raises:
         DataError: If there is one class only, or no text has a word.
@@ -101,9 +101,9 @@ def fit_control(
 def time_control(config: RunConfig, data: StudyData) -> float:
     """Seconds that a control will take to load its data and to fit.
 
-    They come from fits on `ROWS_TO_TIME` rows of training, and on half of them. What every fit takes, however few its
-    rows, is in both, and is not multiplied. One before them, of few labels, loads libraries and vectors. Of an encoder,
-    which reads all rows once, fewer are timed, and those that are measured on are counted too.
+    They come from fits on `ROWS_TO_TIME` training rows and on half of them. The fixed cost of a fit is in both and is
+    not multiplied. With few labels, a fit before these loads libraries and vectors. With an encoder, which reads all
+    rows once, fewer rows are timed, and the rows of evaluated splits are counted too.
     """
     began = time.perf_counter()
     dataset = data.rows(labelled(config.data))
@@ -119,14 +119,14 @@ def time_control(config: RunConfig, data: StudyData) -> float:
     def fit(part: TextSplit) -> float:
         start = time.perf_counter()
         fitted_on = replace(dataset, splits={**dataset.splits, "train": part})
-        # States that are kept would be read again.
+        # Cached states would be read instead of computed.
         with tempfile.TemporaryDirectory() as folder:
             machine = replace(data.machine, cache_dir=Path(folder)) if uses_encoder else data.machine
             fit_control(config, fitted_on, machine)
         return time.perf_counter() - start
 
     row_difference, half_seconds = len(whole) - len(half), None
-    # Every part has a row of each label: of hundreds of labels both may be of one size, and fits take long.
+    # Every part has a row of each label: with hundreds of labels both may have the same size, and fits take long.
     if row_difference > len(whole) / 4:
         if dataset.num_labels <= FEW_LABELS:
             fit(half)
@@ -142,7 +142,7 @@ def time_control(config: RunConfig, data: StudyData) -> float:
 
 
 def fit_on_parts(config: RunConfig, dataset: TextDataset, machine: Machine) -> dict[int, LinearModel]:
-    """The control fitted on an eighth, a quarter and a half of the training rows, by how many these are."""
+    """The control fitted on an eighth, a quarter and a half of the training rows, by their number."""
     train, seed = dataset.splits["train"], labelled(config.data).split_seed
     parts = [stratified_fraction(train, share, seed) for share in learning_shares(train)]
     return {

@@ -13,7 +13,7 @@ from recurra.data.tokenization import describe_tokenizer, load_tokenizer
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.tables import CommandResult, Table
 
-# Of a data set with more labels than twice as many, so many at either end are shown.
+# With more than twice as many labels, so many of the commonest and so many of the rarest are shown.
 _LABELS_AT_EITHER_END = 10
 
 
@@ -81,7 +81,7 @@ def describe_tokens(config: DataConfig, data: StudyData) -> CommandResult:
 
 
 def _label_counts(record: DataRecord) -> Table:
-    """Rows of each label in every split, the commonest first; of very many the two ends, the others in one row."""
+    """Rows of each label in every split, the commonest first; of very many both ends, the others in one row."""
     train = record.splits["train"]
     ordered = sorted(record.label_names, key=lambda label: -train.label_counts[label])
     groups = [(label, [label]) for label in ordered]

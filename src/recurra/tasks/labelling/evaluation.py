@@ -100,7 +100,7 @@ def evaluate_labels(
 
 
 def _withheld(abstained: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> str:
-    """How many rows get no label, which the figures do not know, and how good the labels of the others are."""
+    """Says how many rows get no label, which the figures ignore, and how many of the other labels are right."""
     count, answered = int(abstained.sum()), right[~abstained]
     others = f"; of the labels given {answered.mean():.1%} are right" if answered.size else ""
     return (
@@ -117,7 +117,7 @@ def _file_split(record: LabelRunRecord, path: Path, **named: str | None) -> Text
             f"--label-column is '{changed['label_column']}', and this run reads its labels from the columns "
             f"{', '.join(recorded.labels.columns)}; leave it out"
         )
-    # Groups only matter while splits are made, and ids of other rows are another matter.
+    # Groups only matter when splits are made, and the id column is that of the run's own file.
     cleared = dict.fromkeys(("group_column", "id_column", "auxiliary", "unlabelled"))
     values = {**recorded.plain(), "name": str(path), **cleared, "unlabelled_unit": "texts", **changed}
     config = recorded.parse(values, source="evaluation")

@@ -1,4 +1,4 @@
-"""Fitting words and characters beside a frozen encoder, and the folder that is left of it."""
+"""Fits words and characters beside a frozen encoder, and makes the model folder."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fit_run(
 def joined_model(
     config: RunConfig, fit: JoinedFit, dataset: TextDataset
 ) -> tuple[Callable[[Path], Any], dict[str, Any]]:
-    """What writes the folder, that of a Transformer with a linear model beside it; and what a record says of it."""
+    """A function that writes the folder, a Transformer with a linear model beside it; and fields of its record."""
     source = _source(config)
     model = _classifier(source, fit, dataset, labelled(config.data).problem_type)
     full_tokenizer = read_tokenizer(source.folder)

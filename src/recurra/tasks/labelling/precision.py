@@ -1,4 +1,4 @@
-"""Thresholds of labels for a wanted precision, from the validation rows that a run kept its predictions of."""
+"""Thresholds of labels for a wanted precision, from a run's stored predictions of its validation rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parse_precisions(assignments: Sequence[str]) -> dict[str, float]:
     """Reads ``LABEL=PRECISION``.
 
     Raises:
-        ConfigurationError: If one is not that, a precision lies not between 0 and 1, or a label is there twice.
+        ConfigurationError: If one is malformed, a precision is not between 0 and 1, or a label comes twice.
     """
     precisions: dict[str, float] = {}
     for assignment in assignments:
@@ -40,11 +40,11 @@ def parse_precisions(assignments: Sequence[str]) -> dict[str, float]:
 def choose_precision_thresholds(
     run: Path, wanted: Mapping[str, float], answers: float | None = None
 ) -> tuple[list[float], list[str]]:
-    """Chooses for each label the smallest threshold whose precision is shown to be what is wanted.
+    """Chooses for each label the smallest threshold whose precision is shown to be at least the wanted one.
 
     Args:
         wanted: Precision by label.
-        answers: Share of all answers that shall be right; one threshold for all labels.
+        answers: Wanted share of right ones among all answers, for one threshold of all labels.
 
     Returns:
         A threshold for each label of the model, 0 where nothing is wanted; and a sentence on each that was chosen.

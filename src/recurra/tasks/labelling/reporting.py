@@ -1,4 +1,4 @@
-"""What a report knows of models that label texts, whatever their labels: their surest mistakes, folds as one run."""
+"""Reporting of models with one or several labels a text: their surest mistakes, and folds merged into one run."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ class Mistake:
     """A row that the recommended model gets wrong.
 
     Attributes:
-        text: What it reads, cut.
+        text: The text, cut.
         said: The wrong label that the model gives.
-        right: Other models of the table that are right, by most of their seeds; none where not all could be asked.
-        words: What the wrong label hangs on, the strongest first; none of a text that is too long to look.
+        right: Other models of the table that are right with most of their seeds; None if not all could be compared.
+        words: Words on which the wrong label depends, the strongest first; None for a text too long to explain.
     """
 
     text: str
@@ -97,15 +97,15 @@ class Mistake:
 
 @dataclass(frozen=True, kw_only=True)
 class LabellingTable(TableSummary):
-    """A table of such models, with their labels and the rows that cleaning left out, by reason.
+    """A table of models that label texts, with the labels and the rows that cleaning left out, by reason.
 
     Attributes:
-        splits: A mapping each, as the runs saw them.
+        splits: A mapping for each split, as the runs saw them.
         control: Preset of the tuned linear control; empty if it is not among them. The next two are of its first run.
-        mistakes: There where the data are a file of the user that can still be read.
-        form_accuracy: Of a classifier that sees nothing but length, punctuation and case, on the headline split; none
-            where the shortcut audit could not fit one.
-        costs: What mistakes cost, ``[true][predicted]``, where models are judged by it.
+        mistakes: Filled if the data are a user's file that can still be read.
+        form_accuracy: Accuracy on the headline split of a classifier that sees only length, punctuation and case; None
+            if the shortcut audit could not fit one.
+        costs: Costs of mistakes, ``[true][predicted]``, if models are judged by them.
     """
 
     splits: list[dict[str, Any]]
@@ -119,11 +119,11 @@ class LabellingTable(TableSummary):
     costs: list[list[float]] | None = None
 
 
-# Of a run: rows that are recorded, and words of each.
+# Most mistakes that are recorded of a run, and most words of each.
 MOST_RECORDED, MOST_WORDS = 10, 3
-# Parts that are left out of a text, and characters of all texts without them: seconds for a small encoder on a CPU.
+# Parts left out of a text in turn, and characters of all such shortened texts: seconds for a small encoder on a CPU.
 MOST_PARTS, LEAST_PARTS, MOST_CHARACTERS = 60, 10, 50_000
-# In characters: a longer text is not explained, and of a longer run of words the start is recorded.
+# In characters: longer texts are not explained, and only the start of a longer run of words is recorded.
 LONGEST_EXPLAINED, LONGEST_WORD = 2_000, 120
 LONGEST_TEXT = 300
 
@@ -131,12 +131,12 @@ LONGEST_TEXT = 300
 def surest_mistakes(
     predict: Callable[[Sequence[str]], Probabilities], decision: LabelDecision, split: TextSplit, said: Probabilities
 ) -> list[MistakeRecord]:
-    """The rows with the surest wrong label, the surest first, and the words that this label hangs on.
+    """The rows with the surest wrong label, the surest first, and the words on which this label depends.
 
     Args:
         predict: Gives probabilities ``(texts, labels)`` of texts.
-        decision: What makes labels of them.
-        said: Their probabilities, ``(rows, labels)``.
+        decision: Turns probabilities into labels.
+        said: Probabilities of the rows of the split, ``(rows, labels)``.
     """
     names, predicted, truth = decision.label_names, decision.decide(said), split.labels
     if decision.exclusive:
@@ -164,12 +164,12 @@ def surest_mistakes(
 
 
 def _parts(characters: int, texts: int) -> int:
-    """Words of a text, or runs of words, that are left out: as many as its share of the characters allows."""
+    """Number of words, or runs of words, to leave out of a text: as many as its share of the characters allows."""
     return min(MOST_PARTS, max(LEAST_PARTS, MOST_CHARACTERS // (texts * max(1, characters))))
 
 
 def shown_model(table: LabellingTable) -> ModelSummary | None:
-    """The model whose errors are looked at: the recommended one; none if there is none with a score."""
+    """The model whose errors are shown: the recommended one; None if there is none with a score."""
     choice = table.recommended
     wanted = [model for model in table.models if choice is not None and model.label == choice.choice]
     return next((model for model in wanted if table.headline_split in model.scores), None)
@@ -178,7 +178,7 @@ def shown_model(table: LabellingTable) -> ModelSummary | None:
 def shown_mistakes(
     table: LabellingTable, groups: Mapping[str, Sequence[LoadedRun]], texts: Mapping[str, str]
 ) -> list[Mistake]:
-    """What the first run of the looked-at model recorded of its mistakes on the headline split, the surest first."""
+    """The mistakes that the first run of the shown model recorded on the headline split, the surest first."""
     model, split = shown_model(table), table.headline_split
     if model is None:
         return []
@@ -190,7 +190,7 @@ def shown_mistakes(
     others = {label: runs for label, runs in groups.items() if label != model.label}
     right: dict[str, set[str]] | None = None
     if mistakes and others and table.judged_by.paired_by_rows:
-        # Of a model whose predictions cannot be read, nobody knows that it is not right.
+        # If the predictions of a model cannot be read, it is unknown which rows it gets right.
         with contextlib.suppress(CheckpointError):
             wanted = {mistake.id for mistake in mistakes}
             right = {label: _right_rows(runs, split, wanted) for label, runs in others.items()}
@@ -253,7 +253,7 @@ def mistakes_table(table: Any) -> Table:
 
 
 def more_rows(table: LabellingTable) -> list[tuple[str, str]]:
-    """What more labelled rows may bring, by what the tuned linear control lost with half of them."""
+    """Says what more labelled rows may bring, by what the tuned linear control lost with half of them."""
     curve = table.learning_curve
     if curve is None:
         return []
@@ -267,17 +267,17 @@ def more_rows(table: LabellingTable) -> list[tuple[str, str]]:
 
 
 class LabellingReporting(Reporting):
-    """Base of what such tasks tell a report."""
+    """Base of the reporting of tasks whose models label texts."""
 
     @abstractmethod
     def measure_folds(self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions], split: str) -> Any:
         """Metrics of the predictions of several folds, each decided and calibrated as its own record says."""
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
-        """Puts the folds of each training in the place of the first of them, as one run; others stay as they are.
+        """Merges the folds of each training into one run, in the place of the first; other runs stay as they are.
 
-        Its metrics are computed from the predictions of all folds. Of the audits it has each by the fold that came out
-        worst.
+        The metrics of a merged run are computed from the predictions of all folds. It has each audit of the fold with
+        the worst result.
         """
         trainings: dict[str, list[LoadedRun]] = defaultdict(list)
         for index, run in enumerate(runs):
@@ -340,7 +340,7 @@ class LabellingReporting(Reporting):
         return ", ".join(parts)
 
     def stands_everywhere(self, run: LoadedRun) -> bool:
-        """What no protocol trained knows neither that nor precision, unless it learned from a model that does."""
+        """A model that is no Transformer depends on neither protocol nor precision, unless a teacher taught it."""
         return run.record.model.kind != "transformer" and getattr(run.record, "teacher", None) is None
 
     def order(self, runs: Sequence[LoadedRun], headline: str) -> tuple[Any, ...]:
@@ -372,7 +372,7 @@ class LabellingReporting(Reporting):
         ]
 
     def control_charts(self, table: LabellingTable, key: str) -> list[Chart]:
-        """What the tuned linear control does with fewer training rows, if that was measured."""
+        """The chart of the tuned linear control with fewer training rows, if that was measured."""
         model = next((model for model in table.models if model.preset == table.control), None)
         curve = table.learning_curve
         if curve is None or model is None:
@@ -391,7 +391,7 @@ class LabellingReporting(Reporting):
 
 # Metrics of the predictions of several folds, each decided and calibrated as its own record says.
 _MeasureFolds = Callable[[Sequence[LabelRunRecord], Sequence[Predictions], str], Any]
-# What tells the folds of one training apart.
+# Settings of the data in which the folds of one training differ.
 _OF_THE_FOLD = ("fold", "split_seed")
 _WORST_FIRST = ("failed", "note", "measured", "passed", "skipped")
 
@@ -402,13 +402,13 @@ def _folds(run: LoadedRun) -> int:
 
 
 def _training(run: LoadedRun) -> str:
-    """Equal for the folds of one training."""
+    """A key that is equal for the folds of one training."""
     record = run.record
     return content_hash([record.model.preset, {**run.settings, "data": _data_of_all(run)}, record.seed])
 
 
 def _data_of_all(run: LoadedRun) -> dict[str, Any]:
-    """Without the fold; ``split_seed`` is what was asked for, before folds were dealt for the run's seed."""
+    """Settings of the data without the fold; ``split_seed`` is the requested one, without the run's seed."""
     data = {key: value for key, value in run.data_settings.items() if key not in _OF_THE_FOLD}
     requested_seed = int(run.data_settings.get("split_seed", 0)) - run.record.seed
     return {**data, "split_seed": requested_seed} if requested_seed > 0 else data
@@ -426,7 +426,7 @@ def _pooled(members: Sequence[LoadedRun], measure: _MeasureFolds) -> LoadedRun:
         "metrics": {split: measure(records, parts, split) for split, parts in predictions.items()},
         "data": _data(records, content_hash([data, first.config.get("data_hash")])),
         "audits": _audits(records, predictions),
-        # Thresholds of the first fold stand for all: what was decided is in the metrics.
+        # Thresholds of the first fold stand for all; the metrics come from those of each fold.
         "decision": first.decision if isinstance(first.decision, DecisionRecord) else None,
         "learning_curve": _curve(records),
         "mistakes": [mistake for record in records for mistake in record.mistakes or ()],
@@ -474,7 +474,7 @@ def _words(parts: Sequence[LengthSummary], rows: Sequence[int]) -> LengthSummary
 
 
 def _curve(records: Sequence[LabelRunRecord]) -> LearningCurveRecord | None:
-    """The mean over folds, by their test rows, which are others in each; training rows are those of the first."""
+    """The mean over folds, weighted by their test rows, which differ; training rows are those of the first."""
     curves = [record.learning_curve for record in records]
     first = curves[0]
     if first is None or any(curve is None or len(curve.right) != len(first.right) for curve in curves):
@@ -489,7 +489,7 @@ def _curve(records: Sequence[LabelRunRecord]) -> LearningCurveRecord | None:
 
 
 def _audits(records: Sequence[LabelRunRecord], predictions: Mapping[str, Sequence[Predictions]]) -> list[AuditResult]:
-    """Each audit by the fold that came out worst, with the rows that it found in any of them."""
+    """Each audit of the fold with the worst result, with the rows that it found in any fold."""
     by_fold: dict[str, dict[int, AuditResult]] = defaultdict(dict)
     for fold, record in enumerate(records):
         for audit in record.audits:

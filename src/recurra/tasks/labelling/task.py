@@ -1,4 +1,4 @@
-"""What tasks share whose models label texts: data, runs, evaluation. Torch and scikit-learn are loaded in methods."""
+"""Base of tasks whose models label texts: data, runs, evaluation. Methods load torch and scikit-learn."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ Logits = npt.NDArray[np.float32]
 
 # Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
 MOST_SAMPLES = 2_000
-# Of a vocabulary of 30,000, what some thousand sentences use (docs/decisions/0005-reachable-vocabulary.md).
+# Pieces of a vocabulary of 30,000 that some thousand sentences use (docs/decisions/0005-reachable-vocabulary.md).
 _REACHED_PIECES = 8_192
 _PROBE_ROWS, _PROBE_TOKENS = 64, 40
-# A label of fewer rows may be missing among a model's answers by chance.
+# A label with fewer rows may be missing from the predictions by chance.
 _LEAST_JUDGED = 5
 _EVALUATION_OPTIONS = ("split", "data", "text_column", "label_column", "encoding", "output", "precision", "batch_size")
 
@@ -122,32 +122,32 @@ class LabellingTask(Task):
     def decide(
         self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
     ) -> LabelDecision:
-        """How logits become labels, chosen by those of the split that chose the weights."""
+        """Chooses how logits become labels, from the logits of the split that chose the weights."""
 
     @abstractmethod
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> Any:
         """Metrics of the record on one split."""
 
     def of_depth(self, metrics: Any, split: TextSplit, engine: Any, batch_size: int) -> Any:
-        """Adds what heads after each recurrence say by themselves, or how many recurrences rows took."""
+        """Adds the figures of the head after each recurrence, or how many recurrences rows took."""
         del split, engine, batch_size
         return metrics
 
     @abstractmethod
     def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
-        """Writes what is said of each row of a split into the run folder."""
+        """Writes the predictions for each row of a split into the run folder."""
 
     @abstractmethod
     def details(self, names: Sequence[str], metrics: Any, decision: LabelDecision) -> Table:
-        """What an evaluation shows below its figures, label by label."""
+        """The table that an evaluation shows below its figures, label by label."""
 
     def figures(self, metrics: Any) -> dict[str, str]:
-        """What is shown of a split, by heading; the first figure has its interval over rows."""
+        """The figures that are shown of a split, by heading; the first one has its interval over rows."""
         first = self.measures[0]
         assert first.over_rows is not None
         values = {measure: measure.read(metrics) for measure in self.measures}
         low, high = first.over_rows(metrics) or (None, None)
-        # Of one model a loss far below a thousandth is shown; tables of several are narrower.
+        # Four decimals show even a loss far below a thousandth; tables of several models are narrower.
         shown = {measure.heading: f"{value:.4f}" for measure, value in values.items() if value is not None}
         return {first.heading: shown.pop(first.heading), "95 % interval": interval(low, high), **shown}
 
@@ -253,7 +253,7 @@ class LabellingTask(Task):
             config.protocol.check_heads(self.shape(config.model, overrides))
         lengths, tokenizer = data.token_lengths(rows, _tokenizer_of(rows, overrides))
         if rows.fold:
-            # The first fold speaks for all.
+            # The first fold has reported this for all.
             return []
         longest = self._longest_input(config.model, overrides)
         cut = say_cut(lengths, rows.max_length, longest, windows=rows.windows, added=added_tokens(tokenizer))
@@ -393,7 +393,7 @@ class LabellingTask(Task):
         return run_audits(Subject.CLASSIFIER, model, rows, pad_token_id=config.pad_token_id or 0, seed=seed)
 
     def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:
-        """A classifier of two labels, with as much of its token table as texts reach: no more of it is trained."""
+        """A classifier of two labels, with only as much of its token table as texts reach and training changes."""
         import torch
 
         from recurra.models.configuration import RecurraConfig
@@ -458,7 +458,7 @@ class LabellingTask(Task):
 
 
 def _no_training(*_: Any) -> None:
-    """Answers that came from elsewhere have been trained there."""
+    """Does nothing: answers that came from elsewhere need no training here."""
 
 
 def _is_file(name: str) -> bool:
@@ -466,13 +466,13 @@ def _is_file(name: str) -> bool:
 
 
 def _tokenizer_of(data: DataConfig, overrides: Mapping[str, Any]) -> str:
-    """The tokenizer that a model reads by: its encoder's, or that of the data."""
+    """The tokenizer that a model reads with: its encoder's, or that of the data."""
     source = encoder_of(overrides)
     return data.tokenizer if source is None else str(source.folder.absolute())
 
 
 def _say_unread(config: DataConfig, overrides: Mapping[str, Any], data: StudyData) -> list[str]:
-    """A line where the encoder that a model starts from has no words for the language of the texts."""
+    """A warning if the encoder that a model starts from has no words for the language of the texts."""
     if ENCODER not in overrides or config.fold:
         return []
     texts, name = sample_of(data.rows(config).splits["train"]), overrides[ENCODER]
@@ -488,7 +488,7 @@ def _say_unread(config: DataConfig, overrides: Mapping[str, Any], data: StudyDat
 
 
 def _audit_length(config: DataConfig, dataset: TextDataset, data: StudyData) -> list[AuditResult]:
-    """What `DataConfig.max_length` and its windows cut, for a model that reads by the data's tokenizer."""
+    """Audits what `DataConfig.max_length` and its windows cut, for a model with the data's tokenizer."""
     try:
         _, tokenizer = data.token_lengths(config, config.tokenizer, ["train"])
     except UnavailableError as error:
@@ -497,7 +497,7 @@ def _audit_length(config: DataConfig, dataset: TextDataset, data: StudyData) -> 
 
 
 def _encoder_audits(config: RunConfig) -> list[AuditResult]:
-    """Whether the encoder that a model started from has read a user's reported rows."""
+    """Audits whether the encoder that a model started from has read a user's reported rows."""
     source, data = encoder_of(config.model_overrides), labelled(config.data)
     reported_file = Path(data.test or data.name)
     if source is None or not source.taught or not reported_file.is_file():

@@ -1,4 +1,4 @@
-"""What teachers say of the rows that a student learns from: computed once, kept by content, part by part."""
+"""Teachers' answers to the rows that a student learns from: computed once and cached by content, part by part."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _BATCH_SIZE = 64
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """One teacher that was found."""
+    """One teacher that was located."""
 
     config: TeacherConfig
     folder: Path
@@ -58,10 +58,10 @@ class Teacher:
 
 
 def find_teacher(teacher: TeacherConfig, run: Path) -> Teacher:
-    """A teacher of the run in a folder; those that are runs of the same study lie beside it.
+    """Locates a teacher of the run in a folder; teachers that are runs of the same study lie beside it.
 
     Raises:
-        RunError: If it is a run of the study that has no record, or another than the run was planned with.
+        RunError: If it is a run of the study without a record, or not the teacher that the run was planned with.
         CheckpointError: If it cannot be read.
     """
     folder = run.resolve().parent / teacher.run_id if teacher.run_id else Path(teacher.folder)
@@ -76,15 +76,15 @@ def find_teacher(teacher: TeacherConfig, run: Path) -> Teacher:
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """What teachers say, and what became of it.
+    """The answers of teachers, and how a student learns from them.
 
     Attributes:
         texts: Texts of the training rows, then those without labels.
-        labels: Of the training rows.
+        labels: Labels of the training rows.
         on_train: Logits of the texts, ``(texts, labels)``, the mean over the teachers.
         selection: Texts of the rows that choose the epoch.
-        on_selection: To those, ``(rows, labels)``.
-        compares_states: Whether states on the way are compared too.
+        on_selection: Logits of those, ``(rows, labels)``, likewise.
+        compares_states: Whether states between layers are compared too.
     """
 
     teachers: list[Teacher]
@@ -97,7 +97,7 @@ class Lesson:
     compares_states: bool = False
 
     def audits(self, dataset: TextDataset, data: StudyData) -> list[AuditResult]:
-        """Whether a teacher was trained on what the student is measured on."""
+        """Audits whether a teacher was trained on rows that the student is measured on."""
         return [
             result
             for teacher in self.teachers
@@ -105,7 +105,7 @@ class Lesson:
         ]
 
     def record(self, student: Classifier) -> TeacherRecord:
-        """What the record of the trained student says of its teachers."""
+        """The record of the teachers, for the record of the trained student."""
         answers = student.logits(self.selection, clean=False)
         axes = self.labels.ndim
         return TeacherRecord(
@@ -139,7 +139,7 @@ class Lesson:
 def ask_teachers(
     config: RunConfig, run: Path, dataset: TextDataset, *, cache_dir: Path | None, reporter: Reporter
 ) -> Lesson:
-    """Asks the teachers of a run for their answers to its training rows, labelled or not, and to those of selection.
+    """Asks the teachers of a run for their answers to its training rows, labelled or not, and its selection rows.
 
     Raises:
         ConfigurationError: If a teacher has other labels.
@@ -177,13 +177,13 @@ def taught_rows(
     cache_dir: Path | None,
     reporter: Reporter,
 ) -> tuple[TaughtSplit, Lesson]:
-    """The rows that a Transformer learns from, with the answers to them and, of the same encoder, the teacher's states.
+    """The rows that a Transformer learns from, with answers and, if it has its teacher's encoder, the teacher's states.
 
-    A text in windows has the same answers for each. ``plan`` are layers of the encoder that the student is made of;
-    none if it does not start from one. ``tokenizer`` wrote the rows.
+    Each window of a text has the answers of the text. ``plan`` says which layers of the encoder the student consists
+    of; None if it does not start from one. ``tokenizer`` encoded the rows.
 
     Returns:
-        The rows, and the lesson with what the states took.
+        The rows, and the lesson with the time of the states added.
     """
     started = time.perf_counter()
     layers = _aligned(config, lesson.teachers, plan)
@@ -228,7 +228,7 @@ def _labels(logits: npt.NDArray[np.float32], axes: int) -> npt.NDArray[Any]:
 
 
 def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan | None) -> list[int]:
-    """Where the student's states are compared with the teacher's; nowhere if they are not of one encoder."""
+    """Layers at which the student's states are compared with the teacher's; empty without a common encoder."""
     if config.protocol.state_weight == 0 or plan is None or len(teachers) != 1:
         return []
     record = teachers[0].record
@@ -242,9 +242,9 @@ def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan |
 def _as_teacher_reads(
     config: RunConfig, lesson: Lesson, train: EncodedSplit, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None:
-    """Rows in the numbers of the teacher's tokenizer, and their offsets; none if it cuts texts into other windows.
+    """Token ids of the rows by the teacher's tokenizer, and their offsets; None if it cuts texts into other windows.
 
-    Of one encoder too: a wide token table is cut down to what the training rows of each run use.
+    Ids differ even for one encoder: a wide token table is cut down to the pieces that the training rows of a run use.
     """
     teacher_tokenizer = read_tokenizer(sealed_model(lesson.teachers[0].folder))
     if teacher_tokenizer.get_vocab() == tokenizer.get_vocab():
@@ -256,7 +256,7 @@ def _as_teacher_reads(
 
 
 class _Asked:
-    """A teacher that is asked part by part; what it says is kept by content, and it is opened if a part is missing."""
+    """A teacher whose answers are cached by content, part by part; it is opened only if a part is missing."""
 
     def __init__(self, teacher: Teacher, config: RunConfig, cache_dir: Path | None, reporter: Reporter) -> None:
         self.teacher, self.precision = teacher, config.precision
@@ -286,7 +286,7 @@ class _Asked:
         return np.concatenate(parts)
 
     def _part(self, name: str, start: int, rows: int, identity: list[Any], compute: Callable[[], Any]) -> Any:
-        """``identity`` is what the part depends on beside the teacher."""
+        """Reads or computes one part; ``identity`` is what it depends on beside the teacher."""
         key = content_hash([identity[0], self.teacher.identity, self.precision, *identity[1:]])[:40]
 
         def ask() -> dict[str, npt.NDArray[Any]]:
@@ -304,7 +304,7 @@ class _Asked:
                 f"teacher '{self.teacher.config.name}' has the labels {', '.join(teacher_labels[:8])}, the data have "
                 f"{', '.join(label_names[:8])}; take a teacher of the same labels"
             )
-        # Columns in another order lie otherwise in memory, and files hold memory.
+        # Columns in another order have another memory layout, and files keep the layout.
         order = [teacher_labels.index(name) for name in label_names]
         return np.ascontiguousarray(self._classifier.logits(texts, clean=False)[:, order])
 

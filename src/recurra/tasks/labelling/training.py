@@ -1,4 +1,4 @@
-"""Training a model that labels texts, and what a timing of it takes. A linear model loads no torch."""
+"""Prepares the training of models that label texts, and holds its result. A linear model loads no torch."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def learning_curve(split: str, right: Mapping[int, npt.NDArray[np.bool_]]) -> Le
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training leaves.
+    """The result of a training.
 
     Attributes:
-        tokenizer: What the tokenizer is; empty without one.
-        smaller: Of the tuned linear control, the same fitted on parts of the training rows, by their number.
-        telling_words: What that control finds telling, by label.
+        tokenizer: Description of the tokenizer; empty without one.
+        smaller: The tuned linear control fitted on parts of the training rows, by the number of these rows.
+        telling_words: The words that this control finds telling, by label.
     """
 
     dataset: TextDataset
@@ -63,7 +63,7 @@ class Trained:
         """How a control does on the last reported split with fewer training rows; none if it was fitted on no part.
 
         Args:
-            decide: Makes a decision of logits and labels of the rows that choose it.
+            decide: Makes a decision from logits and labels of the selection rows.
             right: Which rows the control on all training rows gets right, ``(rows,)``.
         """
         if not self.smaller:
@@ -90,7 +90,7 @@ def prepare_training(
     dataset = data.rows(labelled(config.data))
     weights = _row_weights(config, dataset, weights)
     if weights is not None and config.is_control and not weights.all():
-        # What counts nothing would still have a say in what a control reads, and in which of its fits is best.
+        # Rows of weight 0 would still affect what a control reads, and which of its fits is best.
         rows = np.flatnonzero(weights)
         dataset = replace(dataset, splits={**dataset.splits, "train": dataset.splits["train"].select(rows)})
         weights = weights[rows]
@@ -102,8 +102,8 @@ def prepare_training(
     return dataset, weights, ask_teachers(config, folder, dataset, cache_dir=cache_dir, reporter=reporter)
 
 
-# Above so many pieces a token table is most of the model: that of 100 languages has 250,000, of which texts of one
-# reach a tenth. It is cut down to so many, or to what the training rows use.
+# A token table with more pieces is most of the model: that of 100 languages has 250,000, and texts of one language
+# reach a tenth of them. It is cut down to the second number, or to what the training rows use.
 WIDE_TABLE, NARROWED_TO = 65_536, 32_768
 
 
@@ -128,7 +128,7 @@ def narrow_table(model: Any, tokenizer: Any, ids: npt.NDArray[np.int32]) -> Any:
 def _row_weights(
     config: RunConfig, dataset: TextDataset, weights: npt.NDArray[np.float32] | None
 ) -> npt.NDArray[np.float32] | None:
-    """What training rows count: as given, times the class weights of the protocol if it has some."""
+    """Weights of training rows: those given, times the class weights of the protocol if it has some."""
     labels, method = dataset.splits["train"].labels, config.model_overrides.get(METHOD)
     if config.protocol.class_weights == "balanced" and not (config.teachers or config.is_control or method):
         weights = balanced_weights(labels, weights)
@@ -145,8 +145,8 @@ def balanced_weights(
     """Weights under which every class that occurs has the same sum, with a mean of 1.
 
     Args:
-        labels: ``(rows,)``; of rows with several labels a task refuses it.
-        weights: What rows count already, ``(rows,)``.
+        labels: ``(rows,)``; tasks refuse balanced weights for several labels a row.
+        weights: Weights that rows have already, ``(rows,)``.
     """
     row_weights = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
     class_sums = np.bincount(labels, weights=row_weights)

@@ -1,4 +1,4 @@
-"""Transformers that label texts: configured, trained or taken up, and measured on tokens. Imports torch."""
+"""Trains Transformers that label texts, or resumes their training. Imports torch."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def train_model(
     *,
     weights: npt.NDArray[np.float32] | None = None,
 ) -> Trained:
-    """Trains a Transformer and saves it with its tokenizer, or takes up what an interrupted run left.
+    """Trains a Transformer and saves it with its tokenizer, or resumes an interrupted run.
 
-    ``weights`` say what the loss of each training row counts, ``(rows,)``, with a mean of 1; none counts all alike.
+    ``weights`` multiply the loss of each training row, ``(rows,)``, with a mean of 1; None weighs all rows alike.
     """
     dataset, weights, lesson = prepare_training(config, folder, data, reporter, weights)
     rows, cache_dir, protocol = labelled(config.data), data.machine.cache_dir, config.protocol
@@ -146,7 +146,7 @@ def _selection(dataset: TextDataset, config: RunConfig) -> TextSplit:
 
 
 def _windows(split: TextSplit, encoded: EncodedSplit, tokenizer: Any) -> TextSplit:
-    """Rows for a package that reads texts: where some are cut into windows, each of these, nearly, is a row."""
+    """Rows for a package that reads texts: if some are cut into windows, the decoded text of each window is a row."""
     if encoded.window_counts is None:
         return split
     ids = np.split(encoded.input_ids, encoded.offsets[1:-1])
@@ -155,6 +155,6 @@ def _windows(split: TextSplit, encoded: EncodedSplit, tokenizer: Any) -> TextSpl
 
 
 def classifier_of(config: Any) -> Any:
-    """A classifier with new weights, over layers of ours or of transformers."""
+    """A classifier with new weights, with our layers or those of transformers."""
     is_ours = isinstance(config, RecurraConfig)
     return RecurraForSequenceClassification(config) if is_ours else ForeignForSequenceClassification(config)

@@ -60,8 +60,8 @@ _DECIDED_BY_TOKENIZER = ("bos_token_id", "eos_token_id", "pad_token_id")
 def language_configuration(config: RunConfig, vocab_size: int | None, end_of_text: int | None) -> RecurraConfig:
     """The model configuration of a run: preset, overrides, and what the tokenizer decides.
 
-    ``vocab_size`` are the rows of the token table; none while the tokenizer is not known, for a check of the rest.
-    ``end_of_text`` ends a text and begins the first.
+    ``vocab_size`` is the number of rows of the token table; None checks the rest before the tokenizer is known.
+    ``end_of_text`` is the token that ends each text and begins the first.
 
     Raises:
         ConfigurationError: For an unknown preset or key, or a context that the model cannot read.

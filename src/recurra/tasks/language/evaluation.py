@@ -1,4 +1,4 @@
-"""Evaluating a finished run of a language model on a split of its corpus or on a text file, and what is shown of it."""
+"""Evaluates a finished run of a language model on a split of its corpus or on a text file, and shows the result."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def measure_text(
 
     Args:
         stride: Tokens from one window to the next; none gives blocks that do not overlap.
-        lossless: Whether the tokens give the text back: if not, words and bytes are not what was predicted.
+        lossless: Whether the tokens give the text back; if not, there are no figures by word or byte.
 
     Raises:
-        ConfigurationError: For a context or stride that cannot be.
-        RunError: If the model gives what is not a number.
+        ConfigurationError: For an impossible context or stride.
+        RunError: If an output of the model is not a number.
     """
     heads = evaluate_perplexity(
         model,
@@ -137,8 +137,7 @@ def head_table(title: str, metrics: Mapping[str, LanguageMetricsRecord]) -> Tabl
 def position_table(title: str, positions: Mapping[str, PositionLoss]) -> Table:
     """A row a head: nats a token at the first, the middle and the last position, and at all but the last.
 
-    Under a stride most windows score their last tokens alone: the first position is where these begin, and the title
-    says it.
+    With a stride most windows score only their last tokens: the first position is where these begin, as the title says.
     """
     rows, first = [], 0
     for name, losses in positions.items():

@@ -32,7 +32,7 @@ _BATCHES = 3
 
 
 class LanguageSubject:
-    """A language model with exits, the head of its validation text and that of its last reported split.
+    """A language model with exits, and the beginnings of its validation text and of its last reported split.
 
     Raises:
         CheckpointError: If the run is not finished or damaged.
@@ -61,7 +61,7 @@ class LanguageSubject:
         self._context = config.context
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:
-        """Chooses for a loss that grows by a share ``keep`` at most."""
+        """Chooses a threshold with which the loss grows by a share ``keep`` at most."""
         return calibrate_language(self.model, [self._texts[self.chosen_on]], keep, kind=kind, **self._read)
 
     def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
@@ -81,8 +81,8 @@ class LanguageSubject:
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[torch.Tensor], Any]]:
         """Decoding of a fixed number of tokens, as ``recurra generate`` does.
 
-        They are drawn, so that texts are as unsure as the model is: greedy decoding repeats itself, and would leave
-        earlier than a text does.
+        Tokens are sampled, so that texts are as unsure as the model is: greedy decoding repeats itself and would exit
+        earlier.
         """
 
         def decode(ids: torch.Tensor, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a report is told of language models, their tables and charts (CRT-Deep). What leaks is called so everywhere."""
+"""Reporting of language models: tables and charts (CRT-Deep). Every place that shows a leaking model says so."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def reach(records: Sequence[LanguageRunRecord]) -> int | None:
 def verdict(failed: Sequence[str], reach: int | None, *, audited: bool) -> str:
     """What the audits of a model say, in a few words."""
     if reach is not None:
-        # Too good is what a leak looks like.
+        # A perplexity that is too good is a sign of the leak, and no other failure.
         others = [name for name in failed if not name.startswith(("causality.", "perplexity."))]
         return f"LEAKS: reads {reach} tokens ahead{f'; also failed: {words(others)}' if others else ''}"
     if failed:
@@ -262,7 +262,7 @@ def verdict(failed: Sequence[str], reach: int | None, *, audited: bool) -> str:
 
 
 def cycle(record: LanguageRunRecord) -> str | None:
-    """What a cycle is made of, as the record says; one from before shapes were kept names changes and a preset."""
+    """What a cycle is made of, by the shape in the record; older records have only a preset and its changes."""
     changes = record.config.get("model_overrides", {})
     _, preset = LANGUAGE_PRESETS.get(changes.get("preset", record.config.get("model")), ("", {}))
     feed_forward: str | None = (record.shape or {**preset, **changes}).get("feed_forward")
@@ -284,7 +284,7 @@ def _leak(model: LanguageModelSummary, split: str) -> str:
 
 
 class LanguageReporting(Reporting):
-    """The next token of running text: nats a token, paired by seeds; what leaks is held against nobody."""
+    """The next token of running text: nats a token, paired by seeds; leaking models are not compared."""
 
     measures = (LOSS,)
     protocol = "{}"
@@ -329,11 +329,11 @@ class LanguageReporting(Reporting):
         return "" if share == 1 else f"{share:.4g} of train"
 
     def label(self, run: LoadedRun) -> str:
-        """That of a leaking model says so."""
+        """Name of the model, which says so if it leaks."""
         return run.record_of(LanguageRunRecord).label
 
     def order(self, runs: Sequence[LoadedRun], headline: str) -> tuple[Any, ...]:
-        """What may be quoted first, then what leaks; each by quality."""
+        """Models that may be quoted first, then those that leak; each group by quality."""
         records = [run.record_of(LanguageRunRecord) for run in runs]
         losses = [record.metrics[headline].final.loss for record in records if headline in record.metrics]
         return (any(record.leaks for record in records), statistics.fmean(losses) if losses else float("inf"))

@@ -69,13 +69,13 @@ class LanguageTask(Task):
         )
 
     def load_protocol(self, name: str, changes: Mapping[str, Any] | None = None) -> ProtocolConfig:
-        """Also refuses what a protocol asks for and language models do not train with."""
+        """Also refuses settings of a protocol with which language models are not trained."""
         protocol = super().load_protocol(name, changes)
         check_language_protocol(protocol)
         return protocol
 
     def check_model(self, model: str, overrides: Mapping[str, Any], data_name: str) -> None:
-        """Also refuses one that is not causal, which the model would refuse once it is built."""
+        """Also refuses a model that is not causal, before it is built."""
         super().check_model(model, overrides, data_name)
         if not overrides.get("causal", True):
             raise ConfigurationError(
@@ -83,7 +83,7 @@ class LanguageTask(Task):
             )
 
     def label(self, model: str, overrides: Mapping[str, Any]) -> str:
-        """The model's name; that of one that reads the future by its shape says so."""
+        """The model's name, which ends with ``-leaks`` if its shape lets it read the future."""
         return f"{model}-leaks" if "leaks" not in model and self._leaks(model, overrides) else model
 
     def _leaks(self, model: str, overrides: Mapping[str, Any]) -> bool:
@@ -133,7 +133,7 @@ class LanguageTask(Task):
         return CommandResult(record, [Table("splits", title, rows), lines])
 
     def prepare_data(self, config: RunData, data: StudyData) -> CommandResult:
-        """Tokenises all splits; says what fills no block and what is cut."""
+        """Tokenises all splits; says how many tokens fill no block and how many samples are cut."""
         from recurra.data.language.preparation import prepare_language_data
 
         machine = data.machine
@@ -161,7 +161,7 @@ class LanguageTask(Task):
         return CommandResult(result, [Table("splits", title, rows), lines])
 
     def audit_data(self, config: RunData, data: StudyData) -> tuple[str, list[AuditResult]]:
-        """There is none without a model: lines that stand in train as well are told by ``data describe``.
+        """Refuses: no audit works without a model; ``data describe`` counts lines that stand in train as well.
 
         Raises:
             ConfigurationError: Always.

@@ -144,7 +144,7 @@ class LanguageTrainer(RecurraTrainer):
         model = self.accelerator.unwrap_model(self.model)
         model.eval()
         names = head_names(model.config)
-        # Nats of each head, and behind them the tokens.
+        # Nats of each head, then the number of tokens.
         sums = torch.zeros(len(names) + 1, dtype=torch.float64)
         rows = 0
         for batch in dataloader:
@@ -186,7 +186,7 @@ def train_language_model(
         pad_token_id: Fills lines up; never counted.
 
     Raises:
-        ConfigurationError: If the protocol asks for what does not go together with a language model.
+        ConfigurationError: If the protocol has settings that do not suit a language model.
         RunError: If the loss is not finite.
     """
     check_language_protocol(protocol)
@@ -229,7 +229,7 @@ REPORTED_SPLITS = ("validation", "test")
 
 @dataclass(frozen=True)
 class TrainedLanguageModel:
-    """What a training leaves."""
+    """The result of a training."""
 
     dataset: LanguageDataset
     encoded: dict[str, EncodedText]
@@ -251,7 +251,7 @@ def record_language(
     """Measures and audits a trained model; returns the record, to be written last."""
     machine, text = data.machine, running(config.data)
     reporter.stage(config.run_id, "evaluating")
-    # As it was stored: what is measured is what others load.
+    # Loaded as stored, so that the measured model is the one that others load.
     model = load_language_model(trained.folder).to(default_device())
     record = _data_record(config, trained)
     metrics: dict[str, LanguageMetricsRecord] = {
@@ -290,7 +290,7 @@ def record_language(
 
 
 def train_language(config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> TrainedLanguageModel:
-    """Trains a language model and saves it with its tokenizer, or takes up what an interrupted run left."""
+    """Trains a language model and saves it with its tokenizer, or resumes an interrupted run."""
     reporter.stage(config.run_id, "loading data")
     text, machine = running(config.data), data.machine
     dataset = load_run_text(text, data)

@@ -1,4 +1,4 @@
-"""What a report is told of multi-label models: their measures, tables and sentences. No torch."""
+"""Reporting of multi-label models: measures, tables and sentences. It loads no torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def as_two_labels(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Floats, Integers]:
-    """Every decision about one label of one text as a row of two labels, no and yes: what the softmax is the same of.
+    """Every decision about one label of one text as a row of two labels, no and yes, whose softmax is the sigmoid.
 
     Returns:
         Logits ``(rows * labels, 2)``, the first 0, and labels ``(rows * labels,)``.
@@ -50,7 +50,7 @@ def as_two_labels(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Floats,
 
 
 def decision_error(probabilities: Floats, labels: Integers) -> float:
-    """Expected calibration error of all decisions: how far the probability of what is said is from the share right."""
+    """Expected calibration error of all decisions: how far the probability of a decision is from the share right."""
     yes = probabilities.ravel()
     return expected_calibration_error(np.stack([1 - yes, yes], axis=1), labels.ravel())
 
@@ -58,9 +58,9 @@ def decision_error(probabilities: Floats, labels: Integers) -> float:
 def choose_thresholds(probabilities: Floats, labels: Integers) -> list[float]:
     """Chooses for each label the threshold with the highest F1 on rows that are reported nowhere else.
 
-    Only what lies between two probabilities that occur can be told apart. Of such gaps with equal F1 the one nearest to
-    0.5 is taken, then the higher one; in it 0.5 itself, if it lies there, else its middle. A label that no row has, so
-    that every F1 is 0, gets 0.5.
+    Thresholds between the same two occurring probabilities decide alike. Of such gaps with equal F1 the one nearest to
+    0.5 is taken, then the higher one. Its threshold is 0.5 if that lies in the gap, else the middle of the gap. A label
+    that no row has, so that every F1 is 0, gets 0.5.
     """
     return [_threshold(*columns) for columns in zip(probabilities.T, labels.T, strict=True)]
 
@@ -75,7 +75,7 @@ def _threshold(probabilities: Floats, truth: Integers) -> float:
     f1 = 2 * right / (predicted + truth.sum())
     below = np.concatenate([[0.0], values[:-1]])
     middle = (below + values) / 2
-    # Of two neighbouring numbers the middle is one of them: it must stay above the lower.
+    # The middle of two neighbouring floats is one of them; a cut must stay above the lower one.
     cuts = np.where(middle > below, middle, values)
     cuts = np.where((below < DEFAULT_THRESHOLD) & (values >= DEFAULT_THRESHOLD), DEFAULT_THRESHOLD, cuts)
     best = np.flatnonzero(f1 >= f1.max() - 1e-12)
@@ -109,7 +109,7 @@ def measure_decided(
     probabilities: Floats,
     label_names: Sequence[str],
 ) -> MultiLabelMetricsRecord:
-    """The same of rows whose labels and probabilities are there already, as those of several models are."""
+    """Computes the figures from known labels and probabilities, which may come from several models."""
     decided = said.astype(np.int64)
     correct = decided * truth
     right, predicted, support = correct.sum(axis=0), decided.sum(axis=0), truth.sum(axis=0)

@@ -24,7 +24,7 @@ from recurra.tasks.labelling.task import LabellingTask, Logits
 from recurra.tasks.multilabel.reporting import FIGURES, as_two_labels, choose_thresholds, measure_labels
 from recurra.tasks.tables import Table
 
-# A probe a label is fitted: of many labels, the rare ones are the least likely to be guessed from the format.
+# One probe is fitted a label. Of many labels, the rare ones are the least likely to be guessed from the format.
 MOST_PROBED = 20
 
 
@@ -98,7 +98,7 @@ def audit_label_shortcuts(dataset: TextDataset) -> list[AuditResult]:
     """Audits shortcuts to each label, as if it were the only one: texts with it against texts without it.
 
     Returns:
-        What `audit_shortcuts` returns, each of the label for which it is worst; its ``details`` name the label,
+        The audits of `audit_shortcuts`, each of the label for which it is worst; its ``details`` name the label,
         and give the value of every label that was audited, the 20 most frequent.
     """
     from recurra.evaluation.audits.shortcuts import audit_shortcuts
