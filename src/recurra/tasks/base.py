@@ -547,7 +547,7 @@ def require_split(record: AnyRecord, name: str) -> None:
     """Refuses a split that a run does not have.
 
     Raises:
-        ConfigurationError: If it has none of that name.
+        ConfigurationError: If the run has no split of that name.
     """
     if name not in record.data.splits:
         raise ConfigurationError(unknown(f"split of run '{record.run_id}'", name, record.data.splits))

@@ -59,7 +59,7 @@ class LoadedRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The configuration without the seed and without what only says where the run took place."""
+        """The configuration without the seed and without the settings of `PLACE_SETTINGS`."""
         settings = {key: value for key, value in self.record.config.items() if key not in PLACE_SETTINGS}
         if isinstance(teachers := settings.get("teachers"), list):
             # A teacher of the same study has the run's own seed, which its name holds.
@@ -99,7 +99,7 @@ class LoadedRun:
 
     @property
     def temperature(self) -> float:
-        """What divides the logits of a run that gives one label a text."""
+        """The divisor of the logits of a run that gives one label a text; 1 for other runs."""
         decision = getattr(self.record, "decision", None)
         return decision.temperature if isinstance(decision, OneLabelRecord) else 1.0
 

@@ -218,7 +218,7 @@ def with_costs(values: Any) -> Any:
 
 
 class Limits(Settings):
-    """What a recommended model may cost."""
+    """Limits on the size and the time of a recommended model."""
 
     max_mib: float | None = Field(default=None, gt=0)
     max_ms: float | None = Field(default=None, gt=0)
@@ -239,14 +239,14 @@ class Limits(Settings):
 
 @dataclass(frozen=True)
 class Questions:
-    """What a study asks of its records.
+    """The questions of a study to its records.
 
     Attributes:
         published: Published tables to show beside ours; None shows table 6 beside the whole of SST-2.
         measure: Measure by which models are judged; None lets the data decide.
         costs: Costs of mistakes, if they are the measure.
         texts: Texts of the rows, by split and identity, if the data are a user's file that can still be read.
-        words: Words of each row of a split, by `recurra.evaluation.predictions.Predictions.key`, if asked for.
+        words: Number of words in each row of a split, by `recurra.evaluation.predictions.Predictions.key`, if asked for.
     """
 
     contrasts: Sequence[Contrast] = field(default_factory=tuple)

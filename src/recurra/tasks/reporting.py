@@ -176,7 +176,7 @@ class Reporting(ABC):
         """The score of a model on one split, from the metrics of its seeds; it has an estimate of the measure."""
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:
-        """Adds to a model's summary what only this task has."""
+        """Adds the parts of a model's summary that only this task has."""
         return common
 
     @abstractmethod
@@ -213,18 +213,18 @@ class Reporting(ABC):
     def table(
         self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports
     ) -> TableSummary:
-        """Adds to a table's summary what only this task has."""
+        """Adds the parts of a table's summary that only this task has."""
         return common
 
     def examined(self, made: TableSummary, table: TableRuns, questions: Questions) -> TableSummary:
-        """Adds to a table's summary what can be said once a model is recommended."""
+        """Adds the parts of a table's summary that depend on the recommended model."""
         return made
 
     # Output.
 
     @abstractmethod
     def figures(self, table: Any) -> Sequence[Measure]:
-        """What is measured of the models of a table on a split, in the order in which it is shown."""
+        """The measures that are shown of the models of a table on a split, in their order."""
 
     @abstractmethod
     def tables(self, table: Any) -> Sequence[Table]:

@@ -87,7 +87,7 @@ def run_facts(config: RunConfig, started: float, threads: int) -> dict[str, Any]
 
 
 def shape_of(config: RecurraConfig) -> dict[str, Any]:
-    """What a record keeps of a model's configuration: every key of the architecture, with its value."""
+    """The part of a model's configuration that a record keeps: every key of the architecture, with its value."""
     return {key: getattr(config, key) for key in MODEL_KEYS if hasattr(config, key)}
 
 

@@ -1,6 +1,6 @@
-"""What a report knows, as plain frozen values: everything shown anywhere is read from a `Summary`.
+"""Content of a report as plain frozen values: everything that is shown is read from a `Summary`.
 
-A task adds what only it has by subclasses of `ModelSummary` and `TableSummary`.
+Tasks add their own values in subclasses of `ModelSummary` and `TableSummary`.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class FailedGroup:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to choose for one priority, and why.
+    """The model to choose for one priority, and why.
 
     Attributes:
         details: The same at length, question by question: how sure, what it costs, what is given up, what would change

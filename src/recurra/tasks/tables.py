@@ -65,7 +65,7 @@ class Table:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command shows of its result."""
+    """The result of a command, as it is shown."""
 
     plain: dict[str, Any]
     parts: Sequence[Table | list[str]] = ()
@@ -87,14 +87,14 @@ def seeds_of(model: ModelSummary) -> str:
 
 
 def audits_of(model: ModelSummary) -> str:
-    """What the audits of a model say, in a few words."""
+    """The result of a model's audits, in a few words."""
     if model.failed_groups:
         return f"FAILED: {', '.join(model.failed_groups)}"
     return "passed" if model.audited else "none run"
 
 
 def costs_of_model(model: ModelSummary, batch_sizes: Iterable[int]) -> Cells:
-    """What a model costs."""
+    """Cells with the costs of a model."""
     price = {} if model.price is None else {"Price a text": f"{model.price:g}"}
     if model.kind == ANSWERS:
         return price
@@ -297,7 +297,7 @@ def _tests_note(table: TableSummary) -> str:
 
 
 def audits(table: TableSummary) -> Table:
-    """What the audits found, the failed first."""
+    """Findings of the audits, the failed first."""
     rows = [
         {
             "State": line.status,

@@ -105,7 +105,7 @@ def _several(table: LabellingTable, models: Sequence[ModelSummary]) -> list[str]
 
 
 def _of_answers(table: LabellingTable, models: Sequence[ModelSummary]) -> list[str]:
-    """How each model that is known by its answers compares with the best of the others, and what is not known of it."""
+    """How each model that is known by its answers compares with the best of the others, and what is unknown."""
     split, measure = table.headline_split, table.judged_by
     answers = [model for model in models if model.kind == ANSWERS]
     trained_models = [model for model in models if model.kind != ANSWERS and not fault_of(table, model)]
@@ -247,7 +247,7 @@ class _Choice:
         self.table, self.models = table, models
         self.measure, self.split = table.judged_by, table.headline_split
         self.best = self.best_of(models)
-        # What a smaller model may give up, and the same in words.
+        # The quality that a smaller model may give up, and the same in words.
         self.margin = margin(table, self.best.scores[self.split].confusion_matrix)
         higher = self.measure.higher_is_better
         self.slack = "a point" if higher else f"{self.measure.value(self.margin)} a row"
@@ -305,7 +305,7 @@ class _Choice:
         return Advice(RECOMMENDED, smallest.label, f"{why}.", self._details(smallest))
 
     def _details(self, chosen: ModelSummary) -> list[tuple[str, str]]:
-        """What a reader asks of a recommendation, and the answers."""
+        """Questions of a reader about a recommendation, and the answers."""
         best, rivals = self.best, [model for model in self.models if model is not chosen]
         score = chosen.scores[self.split]
         value = f"{self.measure.heading} {self.value(chosen)}"
@@ -380,7 +380,7 @@ class _Choice:
 
 
 def _cost_ratio(control: ModelSummary, rival: ModelSummary) -> str:
-    """What a Transformer costs beside the linear model, as far as both were measured."""
+    """Costs of a Transformer relative to the linear model, as far as both were measured."""
     parts = []
     if (slower := _time_ratio(rival, control)) is not None:
         parts.append(f"{times(slower[0])} the time a text at batch {slower[1]}")

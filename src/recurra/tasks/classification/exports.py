@@ -26,7 +26,7 @@ class PublishedTable:
     """One table of the papers.
 
     Attributes:
-        source: What it is called beside ours.
+        source: Its name in tables beside ours.
         what: The experiment, in words.
         corpora: Names of our corpora that hold the same data; on any other our figures are on other data.
         protocol: The split protocol of those corpora that the papers used.
@@ -67,7 +67,7 @@ class PublishedLine:
         difference: Our mean accuracy less the published one; none if ours has no score.
         inside: Whether the published accuracy lies in our 95 % interval; none if we have none.
         basis: What our interval is over: ``seeds`` or ``examples``.
-        differs: What is not the same between the two; empty if they are like for like.
+        differs: Conditions that differ between the two; empty if they are comparable.
     """
 
     model: str
@@ -187,7 +187,7 @@ def export_lines(
 ) -> list[ExportLine]:
     """Summarises the exports of each model over its seeds, models in the table's order.
 
-    Records of other runs than the table's, or of runs since trained anew, are left out.
+    Records of runs outside the table, or of runs that were trained again since, are left out.
     """
     by_run: dict[str, list[ExportRecord]] = defaultdict(list)
     for record in measured.records:
@@ -217,7 +217,7 @@ def _export_line(
     *,
     exits: bool = False,
 ) -> ExportLine:
-    """One line; with ``exits`` that of the same exports when texts leave early."""
+    """One line; with ``exits`` it is of the same exports with texts leaving early."""
     records = [record for _, record in members]
     first, computed = records[0], [record.computation for record in records]
     exit_records = [record.exits for record in records if record.exits] if exits else []

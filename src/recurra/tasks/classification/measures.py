@@ -287,7 +287,7 @@ def named_measure(name: str, label_names: Sequence[str], costs: Sequence[Sequenc
         costs: For ``cost``, ``[true][predicted]`` in the order of the labels.
 
     Raises:
-        ConfigurationError: If there is none of that name, or no such label.
+        ConfigurationError: If there is no measure of that name, or no such label.
     """
     mean = _average_precision(AVERAGE_PRECISION, "Mean average precision", None)
     plain = {measure.key: measure for measure in (ACCURACY, MACRO_F1, BALANCED_ACCURACY, mean)}

@@ -167,7 +167,7 @@ def published_table(table: LabellingTable) -> Table:
 
 
 def results_table(table: LabellingTable, figures: Sequence[Measure]) -> Table:
-    """What each classifier scores and costs."""
+    """Scores and costs of each classifier."""
     split, labels = table.headline_split, table.label_names
     counts = sorted({model.scores[split].rows for model in table.models if split in model.scores})
     timings = [timing for model in table.models for timing in model.latency.values()]
@@ -416,7 +416,7 @@ class ClassificationReporting(LabellingReporting):
     def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
         """Why a model must not be compared: it has one answer for every text, unless texts are ranked and not answered.
 
-        Rows of one class alone, or none of the label that the measure is about, tell nothing of any model.
+        Also bars every model if the rows have one class alone, or none has the label that the measure is about.
         """
         record = runs[0].record_of(RunRecord)
         if split in record.metrics and only_class(record.metrics[split].confusion_matrix):

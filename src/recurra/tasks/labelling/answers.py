@@ -296,7 +296,7 @@ def _log(probabilities: npt.NDArray[Any]) -> Scores:
 
 
 def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, *, started: float) -> LabelRunRecord:
-    """Keeps the answers of the test rows as predictions, and measures them as those of a model of the task."""
+    """Keeps the answers of the test rows as predictions, and measures them like the predictions of a model."""
     rows, answers = labelled(config.data), read_answers(config, data)
     dataset = data.rows(rows)
     split = judged_split(dataset)

@@ -1,4 +1,4 @@
-"""The data and the model configuration of runs whose models label texts."""
+"""The model configuration of runs whose models label texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id", "problem_typ
 
 
 def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_size: int | None) -> Any:
-    """The model configuration of a run: preset, overrides, and what the data decide.
+    """The model configuration of a run: preset, overrides, and keys that the data decide.
 
     ``vocab_size`` is the number of rows of the token table; None checks the rest before the tokenizer is known.
 

@@ -1,4 +1,4 @@
-"""What a data set of labelled texts holds, told before anything is trained on it."""
+"""Describes a data set of labelled texts before anything is trained on it."""
 
 from __future__ import annotations
 

@@ -435,7 +435,7 @@ def _pooled(members: Sequence[LoadedRun], measure: _MeasureFolds) -> LoadedRun:
 
 
 def _data(records: Sequence[LabelRunRecord], fingerprint: str) -> DataRecord:
-    """Rows of train are those of the first fold, rows of the other splits those of all folds together."""
+    """The data of a merged run: train of the first fold, and the other splits of all folds together."""
     first = records[0].data
     splits = {
         name: split if name == "train" else _split([record.data.splits[name] for record in records])
@@ -462,7 +462,7 @@ def _split(parts: Sequence[SplitRecord]) -> SplitRecord:
 
 
 def _words(parts: Sequence[LengthSummary], rows: Sequence[int]) -> LengthSummary:
-    """Medians and 90th percentiles are the medians of those of the folds; their histogram is that of the first."""
+    """Summary of lengths of all folds; medians and 90th percentiles are medians over folds, the histogram the first."""
     return parts[0].model_copy(
         update={
             "mean": float(np.average([part.mean for part in parts], weights=rows)),

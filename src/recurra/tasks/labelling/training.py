@@ -81,7 +81,7 @@ class Trained:
 def prepare_training(
     config: RunConfig, folder: Path, data: StudyData, reporter: Reporter, weights: npt.NDArray[np.float32] | None
 ) -> tuple[TextDataset, npt.NDArray[np.float32] | None, Lesson | None]:
-    """The rows that a model learns from, what each counts if not all count alike, and what its teachers say.
+    """The rows that a model learns from, their weights if not all are equal, and its teachers' answers.
 
     Raises:
         ConfigurationError: For weights beside a teacher, or several labels a row.

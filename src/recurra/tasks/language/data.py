@@ -1,4 +1,4 @@
-"""The text of a language model's runs, what a model can read of it, and the configuration of that model."""
+"""The text of a language model's runs, checks of its context, and the configuration of the model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _DECIDED_BY_TOKENIZER = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def language_configuration(config: RunConfig, vocab_size: int | None, end_of_text: int | None) -> RecurraConfig:
-    """The model configuration of a run: preset, overrides, and what the tokenizer decides.
+    """The model configuration of a run: preset, overrides, and keys that the tokenizer decides.
 
     ``vocab_size`` is the number of rows of the token table; None checks the rest before the tokenizer is known.
     ``end_of_text`` is the token that ends each text and begins the first.

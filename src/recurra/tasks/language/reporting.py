@@ -97,7 +97,7 @@ def heads_of(model: LanguageModelSummary, split: str) -> list[str]:
 
 
 def figures_of_heads(table: TableSummary) -> list[Measure]:
-    """What is measured of the final head, and the same of every exit."""
+    """The measures of the final head, and the same of every exit."""
     heads = dict.fromkeys(head for model in table.models for split in model.scores for head in heads_of(model, split))
     exits = [head for head in heads if head != FINAL_HEAD]
     return [*FIGURES, *(of_head(figure, head) for head in exits for figure in FIGURES)]
@@ -115,7 +115,7 @@ _EARLY_EXIT = (
 
 
 def results_table(table: TableSummary, figures: Sequence[Measure]) -> Table:
-    """What each language model scores and costs."""
+    """Scores and costs of each language model."""
 
     def more(model: LanguageModelSummary) -> Cells:
         seen = LOSS.of(model, TRAINING_SPLIT)
@@ -157,7 +157,7 @@ def heads_table(table: TableSummary) -> Table:
 
 
 def published_table(table: TableSummary) -> Table:
-    """Ours, with published figures beside them and what is not the same."""
+    """Our figures, and published ones beside them with the conditions that differ."""
     split, cycles = table.headline_split, PUBLISHED["cycles"]
     several_cycles = len({model.feed_forward for model in table.models} & set(cycles)) > 1
     rows: list[Cells] = []
@@ -251,7 +251,7 @@ def reach(records: Sequence[LanguageRunRecord]) -> int | None:
 
 
 def verdict(failed: Sequence[str], reach: int | None, *, audited: bool) -> str:
-    """What the audits of a model say, in a few words."""
+    """The result of a model's audits, in a few words."""
     if reach is not None:
         # A perplexity that is too good is a sign of the leak, and no other failure.
         others = [name for name in failed if not name.startswith(("causality.", "perplexity."))]

@@ -38,7 +38,7 @@ class MultiLabelTask(LabellingTask):
     measures = FIGURES
 
     def claims(self, values: Mapping[str, Any]) -> bool:
-        """Data that say what stands between labels, or which columns they are."""
+        """Claims data that name a separator of labels or several columns of labels."""
         return values.get("label_separator") is not None or bool(values.get("label_columns"))
 
     def data_audits(self, dataset: TextDataset) -> list[AuditResult]:
