@@ -246,7 +246,7 @@ class Questions:
         measure: Measure by which models are judged; None lets the data decide.
         costs: Costs of mistakes, if they are the measure.
         texts: Texts of the rows, by split and identity, if the data are a user's file that can still be read.
-        words: Number of words in each row of a split, by `recurra.evaluation.predictions.Predictions.key`, if asked for.
+        words: Word count of each row of a split, by `recurra.evaluation.predictions.Predictions.key`, if asked for.
     """
 
     contrasts: Sequence[Contrast] = field(default_factory=tuple)
