@@ -83,7 +83,7 @@ class LanguageTask(Task):
             )
 
     def label(self, model: str, overrides: Mapping[str, Any]) -> str:
-        """The model's name, which ends with ``-leaks`` if its shape lets it read the future."""
+        """The model's name, with ``-leaks`` if its shape lets it read the future and the name does not say so."""
         return f"{model}-leaks" if "leaks" not in model and self._leaks(model, overrides) else model
 
     def _leaks(self, model: str, overrides: Mapping[str, Any]) -> bool:
