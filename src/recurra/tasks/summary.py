@@ -222,7 +222,7 @@ class FailedGroup:
 
 @dataclass(frozen=True)
 class Advice:
-    """The model to choose for one priority, and why.
+    """The choice for one priority, and why.
 
     Attributes:
         details: The same at length, question by question: how sure, what it costs, what is given up, what would change
