@@ -1,4 +1,4 @@
-"""Batches of like length: most of the time of a padded batch is lost to padding."""
+"""Batches of rows of similar length, because most of the time of a padded batch is lost to padding."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Integers = npt.NDArray[np.integer[Any]]
 
 
 class LengthGroupedBatchSampler(Sampler[list[int]]):
-    """Batches of rows of about equal length, in random order, anew each epoch.
+    """Batches of rows of about equal length, in a new random order each epoch.
 
     An epoch shuffles all rows, cuts them into windows, sorts each window by length, cuts it into batches and shuffles
-    these. The longest batch comes first: if it does not fit the memory, that shows at once. The order depends on the
-    seed and the epoch alone. A smaller last batch is a random sample and comes last.
+    the batches. The longest batch comes first: if it does not fit into memory, that shows at once. The order depends on
+    the seed and the epoch alone. A smaller last batch is a random sample and comes last.
 
-    Under a curriculum the first epochs have as many batches, of short rows alone, each several times: of all lengths
-    that occur, epoch ``e`` from 1 takes the shortest ``e / curriculum_epochs``. Rows of a rare length are repeated a
-    whole number of times, so that each length comes at least half as often as the commonest.
+    Under a curriculum the first epochs have as many batches, but repeat short rows alone: of all lengths that occur,
+    epoch ``e`` from 1 takes the shortest ``e / curriculum_epochs``. Rows of a rare length are repeated a whole number
+    of times, so that each length comes at least half as often as the commonest.
     """
 
-    # What accelerate asks of every batch sampler.
+    # accelerate reads this attribute of every batch sampler.
     drop_last = False
 
     def __init__(
@@ -50,21 +50,21 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng((self.seed, self.epoch))
         order = self._shuffled(generator, self.epoch)
-        whole = len(order) - len(order) % self.batch_size
+        full_rows = len(order) - len(order) % self.batch_size
         window = self.batch_size * WINDOW_BATCHES
-        for start in range(0, whole, window):
-            part = order[start : min(start + window, whole)]
-            # Stable, and `part` is shuffled: rows of equal length meet others every epoch.
+        for start in range(0, full_rows, window):
+            part = order[start : min(start + window, full_rows)]
+            # `part` is shuffled and the sort is stable, so rows of equal length meet different rows every epoch.
             order[start : start + len(part)] = part[np.argsort(self.lengths[part], kind="stable")]
-        batches = order[:whole].reshape(-1, self.batch_size)
-        places = generator.permutation(len(batches))
+        batches = order[:full_rows].reshape(-1, self.batch_size)
+        batch_order = generator.permutation(len(batches))
         if len(batches) > 0:
-            longest = int(np.argmax(self.lengths[batches[places]].max(axis=1)))
-            places[[0, longest]] = places[[longest, 0]]
-        for index in places:
+            longest = int(np.argmax(self.lengths[batches[batch_order]].max(axis=1)))
+            batch_order[[0, longest]] = batch_order[[longest, 0]]
+        for index in batch_order:
             yield batches[index].tolist()
-        if whole < len(order):
-            yield order[whole:].tolist()
+        if full_rows < len(order):
+            yield order[full_rows:].tolist()
 
     def tokens(self, epochs: int) -> int:
         """Tokens of the first epochs, without padding."""
@@ -74,18 +74,18 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
         return sum(int(self.lengths[of_epoch].sum()) for of_epoch in rows)
 
     def _shuffled(self, generator: np.random.Generator, epoch: int) -> npt.NDArray[np.int64]:
-        """As many rows as there are, in random order: all of them, or the short ones that the epoch lets in."""
+        """As many rows as there are, in random order: all of them, or the short ones of the epoch, repeated."""
         rows = len(self.lengths)
         if epoch + 1 >= self.curriculum_epochs:
             return generator.permutation(rows)
         occurring = np.unique(self.lengths)
         admitted = -(-len(occurring) * (epoch + 1) // self.curriculum_epochs)
         short = np.flatnonzero(self.lengths <= occurring[admitted - 1])
-        # There are few of the shortest texts, and what is learnt from them is what longer ones are made of.
+        # The shortest texts are few, but longer ones build on what is learnt from them.
         counts = np.bincount(self.lengths[short])
         short = np.repeat(short, counts.max() // counts[self.lengths[short]])
-        times = -(-rows // len(short))
-        return np.concatenate([generator.permutation(short) for _ in range(times)])[:rows]
+        repeats = -(-rows // len(short))
+        return np.concatenate([generator.permutation(short) for _ in range(repeats)])[:rows]
 
 
 def sorted_batches(lengths: Integers | Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:
@@ -95,10 +95,10 @@ def sorted_batches(lengths: Integers | Sequence[int], batch_size: int) -> list[n
 
 
 def padded_length(longest: int) -> int:
-    """Tokens of a batch whose longest row has so many: the next multiple of 4, above 32 of 8.
+    """Padded length of a batch by its longest row: the next multiple of 4, above 32 of 8.
 
-    Every length that occurs has its own compiled kernels in oneDNN, half a MiB each and fifteen a layer shape; with all
-    lengths of a corpus they outgrow model and optimiser together.
+    oneDNN compiles kernels for every length that occurs, half a MiB each and fifteen a layer shape; for all lengths of
+    a corpus they outgrow model and optimiser together.
     """
     step = 4 if longest <= 32 else 8
     return -(-longest // step) * step
@@ -110,7 +110,7 @@ def pad_rows(
     """Pads rows on the right to `padded_length` of the longest, at most to ``longest``.
 
     Returns:
-        Tokens, and where they are a row's own; both ``(rows, tokens)``.
+        Tokens, and a mask that is false at padding; both ``(rows, tokens)``.
     """
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
     width = padded_length(int(lengths.max()))
@@ -136,6 +136,6 @@ class Collator:
         batch = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inside.astype(np.int64))}
         if "labels" in rows[0]:
             labels = np.stack([row["labels"] for row in rows])
-            # As transformers has it: an index is an integer, and 0 and 1 a label are targets of a logistic loss.
+            # As transformers expects: a label index is an integer; 0 and 1 a label are targets of a logistic loss.
             batch["labels"] = torch.from_numpy(labels.astype(np.int64 if labels.ndim == 1 else np.float32))
         return batch

@@ -1,8 +1,8 @@
-"""Cleaning of raw text, by name: texts are cleaned in use as the model's training texts were.
+"""Cleanings of raw text, by name: a model's input is cleaned as its training texts were.
 
-The order of the steps matters and is part of a cleaning. A tag and a URL leave a space behind, so that ``good<br/>bad``
-stays two words; the last step removes it where it is not needed. No pattern can backtrack over more than one token, so
-a text of any size is cleaned in linear time.
+The order of the steps is part of a cleaning. A tag and a URL become a space, so that ``good<br/>bad`` stays two words;
+the last step removes spaces that are not needed. No pattern can backtrack over more than one token, so a text of any
+size is cleaned in linear time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from recurra.core.errors import CheckpointError, DataError
 
-# That of the named corpora and of all records that name none; what a user's files are cleaned by; and none.
+# The cleaning of named corpora and of records that name none; the one of users' files; and no cleaning.
 FIRST, CAREFUL, NO_CLEANING = "recurra-1", "recurra-2", "none"
-# What a file that leaves the house says of each; a change to a step gives the whole a new name.
+# The steps of each cleaning, as exported files describe them; any change to a step needs a new name.
 CLEANINGS: Mapping[str, tuple[str, ...]] = {
     FIRST: (
         "collapse white space",
@@ -51,12 +51,12 @@ _NAMES = (
 )
 _SURE_TAG = re.compile(
     rf"</?(?:{_NAMES.replace(' ', '|')})(?:\s[^<>]*)?/?>"
-    # Of a tag of one letter, which may as well be a type's parameter, only what no program has: an end, an attribute,
-    # or a start that follows no word.
+    # A tag of one letter may be a type parameter of a program, so only what no program has is matched: an end tag, an
+    # attribute, or a start tag that follows no word.
     r"|</[abipqsu]>|<[abipqsu](?:\s+[a-z-]+\s*=[^<>]*|\s*/)>|(?<!\w)<[abipqsu]>"
     r"|<!--[^<>]*-->|<!doctype[^<>]*>"
 )
-# What `str.isspace` holds for, as a class of characters.
+# The characters for which `str.isspace` is true, as a character class.
 _BLANKS = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SURE_URL = re.compile(r"(?<!\w)(?:https?://|www\.)\S+")
 
@@ -72,8 +72,8 @@ def clean_text(text: str, cleaning: str = FIRST) -> str:
     if "<" in text:
         text = (_SURE_TAG if careful else _TAG).sub(" ", text)
     if "http" in text or "www." in text:
-        without = (_SURE_URL if careful else _URL).sub(" ", text)
-        text = text if careful and not without.strip() else without
+        without_urls = (_SURE_URL if careful else _URL).sub(" ", text)
+        text = text if careful and not without_urls.strip() else without_urls
     text = _REPEATED.sub(r"\1", text)
     return " ".join(text.split())
 
@@ -84,23 +84,23 @@ def clean_texts(texts: Iterable[str], cleaning: str = FIRST) -> list[str]:
 
 
 def removed_by(text: str, cleaning: str) -> set[str]:
-    """What a cleaning takes out of a text: tags of HTML, URLs."""
+    """The kinds of content that a cleaning removes from a text: HTML tags, URLs."""
     if cleaning == NO_CLEANING or not ("<" in text or "://" in text or "www." in text.lower()):
         return set()
     careful, lowered = cleaning == CAREFUL, text.lower()
     without_tags = (_SURE_TAG if careful else _TAG).sub(" ", lowered)
-    without = (_SURE_URL if careful else _URL).sub(" ", without_tags)
-    urls = without != without_tags and (without.strip() or not careful)
+    without_urls = (_SURE_URL if careful else _URL).sub(" ", without_tags)
+    urls = without_urls != without_tags and (without_urls.strip() or not careful)
     return {name for name, taken in (("HTML tags", without_tags != lowered), ("URLs", urls)) if taken}
 
 
 def browser_steps(cleaning: str) -> dict[str, Any]:
-    """A cleaning as JavaScript carries it out: which steps, and their patterns with the meaning that they have here."""
+    """A cleaning for JavaScript: its steps, and their patterns rewritten to mean there what they mean in Python."""
 
     def source(pattern: re.Pattern[str]) -> str:
-        # In Python white space and words are those of Unicode, in JavaScript ours must say so.
-        words = pattern.pattern.replace(r"(?<!\w)", r"(?<![\p{L}\p{N}_])")
-        return words.replace(r"\s", f"[{_BLANKS}]").replace(r"\S", f"[^{_BLANKS}]")
+        # Python's classes of white space and words are those of Unicode; JavaScript needs them written out.
+        source_text = pattern.pattern.replace(r"(?<!\w)", r"(?<![\p{L}\p{N}_])")
+        return source_text.replace(r"\s", f"[{_BLANKS}]").replace(r"\S", f"[^{_BLANKS}]")
 
     careful = cleaning == CAREFUL
     return {
@@ -126,7 +126,7 @@ def recorded_cleaning(config: Mapping[str, Any]) -> str:
 
 
 def check_texts(texts: Sequence[str]) -> None:
-    """Refuses, by a `TypeError` or a `DataError`, what no tokenizer takes; it is not shown, for it may be private."""
+    """Refuses texts that no tokenizer takes (`TypeError`, `DataError`); errors quote no text, for it may be private."""
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):
             raise TypeError(f"text {number:,} of {len(texts):,} is a {type(text).__name__}; give strings")
@@ -135,8 +135,8 @@ def check_texts(texts: Sequence[str]) -> None:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            character, place = f"U+{ord(text[error.start]):04X}", f"at character {error.start + 1:,}"
+            character, where = f"U+{ord(text[error.start]):04X}", f"at character {error.start + 1:,}"
             raise DataError(
-                f"text {number:,} of {len(texts):,} holds the lone surrogate {character} {place}, which is no "
+                f"text {number:,} of {len(texts):,} holds the lone surrogate {character} {where}, which is no "
                 "character: it was not UTF-8 where it came from; save it as UTF-8"
             ) from None

@@ -1,6 +1,6 @@
-"""One column of values, from whatever people have one in: a list, an array, a Series, an Arrow column, a frame of one.
+"""Reads a column of values from a list, an array, a Series, an Arrow column or a frame with one column.
 
-No library is imported for the question: what is one of theirs comes with it.
+This module imports none of these libraries: a value of theirs means that the program has done so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from recurra.core.errors import DataError
 
 
 def one_dimension(values: Any, what: str) -> list[Any]:
-    """Plain values of a list, an array, a Series or another column (or a table of one), called ``what`` in errors."""
+    """Plain values of a list, an array, a Series or another column (or one-column table), named ``what`` in errors."""
     listed = isinstance(values, list | tuple) or hasattr(values, "__array__") or is_of(values, "datasets", "Column")
     if not listed:
         raise DataError(f"{what} is {with_article(kind_of(values))}; give a list, an array or a Series")
@@ -39,7 +39,7 @@ def is_missing(cell: Any) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is called in an error."""
+    """The name of a value's type for an error."""
     return "pair (texts, labels)" if isinstance(value, tuple) else type(value).__name__
 
 
@@ -49,11 +49,11 @@ def with_article(noun: str) -> str:
 
 
 def is_of(value: Any, library: str, name: str) -> bool:
-    """Whether a value is of a class of a library, which is not imported for the question."""
+    """Whether a value has a class of a library; the library is not imported to find out."""
     kind = getattr(sys.modules.get(library), name, None)
     return isinstance(kind, type) and isinstance(value, kind)
 
 
 def plain_value(cell: Any) -> Any:
-    """A value of Python in place of one of numpy."""
+    """Turns a NumPy scalar into a Python value."""
     return cell.item() if isinstance(cell, np.generic) else cell

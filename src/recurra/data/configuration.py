@@ -1,4 +1,4 @@
-"""What data a run uses: which corpus or file, which protocol or form, which subset, which tokenizer."""
+"""The data of a run: corpus or file, protocol or form, subset, tokenizer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FOLDS = 20
 
 
 class RunData(HashedSettings):
-    """What every configuration of data has, whatever the task."""
+    """The keys that configurations of data share, whatever the task."""
 
     name: str
     fraction: float = Field(default=1.0, gt=0, le=1)
@@ -37,16 +37,16 @@ class RunData(HashedSettings):
 
     @property
     def files(self) -> list[str]:
-        """What may be files of the user, the data themselves first."""
+        """Names that may be files of the user; the data themselves come first."""
         return [name for name in (self.name, self.validation, self.test) if name]
 
     @property
     def every_fold(self) -> list[Self]:
-        """One configuration for each fold of a cross-validation; these data alone where there is none."""
+        """One configuration for each fold of a cross-validation; without one, these data alone."""
         return [self]
 
     def dealt_for(self, seed: int) -> Self:
-        """The same for a run of another seed: folds are dealt anew for each, everything else stays."""
+        """The data for a run of another seed: each seed has folds of its own, everything else stays."""
         del seed
         return self
 
@@ -58,11 +58,11 @@ class RunData(HashedSettings):
     @property
     @abstractmethod
     def part(self) -> str:
-        """What sets this part of the data apart, for names of runs; empty for all of them."""
+        """What distinguishes this part of the data, for names of runs; empty for all data."""
 
 
 class DataConfig(RunData):
-    """Names the data of a run. Where local copies lie (``data_root``) is a machine's matter and is passed apart.
+    """Names the data of a run. The folder of local copies (``data_root``) depends on the machine and is passed apart.
 
     Attributes:
         name: A corpus (``sst2``, ``demo``) or the path of a file, see `recurra.data.tables`.
@@ -115,12 +115,12 @@ class DataConfig(RunData):
     encoding: str | None = None
     clean: str = FIRST
 
-    # What transformers calls it, where that is not one label a text.
+    # The problem type of transformers, unless a text has exactly one label.
     problem_type: ClassVar[str | None] = None
 
     @property
     def files(self) -> list[str]:
-        """Also those of texts without labels."""
+        """The same, and the files with texts without labels."""
         return [*super().files, *self.unlabelled_sources]
 
     @property
@@ -142,7 +142,7 @@ class DataConfig(RunData):
 
     @property
     def part(self) -> str:
-        """For example ``train-10pct``. The tokenizer is left out: it is named where figures stand."""
+        """For example ``train-10pct``. The tokenizer is left out, because it is named beside the figures."""
         parts = {
             f"{self.length_tail}-{percent(self.tail_fraction)}": self.length_tail is not None,
             "whole-test": self.whole_test,
@@ -175,7 +175,7 @@ class DataConfig(RunData):
         return [self.model_copy(update={"fold": fold}) for fold in range(self.folds or 1)]
 
     def dealt_for(self, seed: int) -> Self:
-        """Folds dealt by the sum of ``split_seed`` and the run's seed, so that several seeds repeat the whole."""
+        """Deals folds by the sum of ``split_seed`` and the run's seed: each seed repeats the whole cross-validation."""
         return self.model_copy(update={"split_seed": self.split_seed + seed}) if self.cross_validated else self
 
     @field_validator("clean")
@@ -223,9 +223,9 @@ class DataConfig(RunData):
 
 
 class MultiLabelData(DataConfig):
-    """A user's file in which a text may have any number of labels; one of the two keys says how they are read.
+    """A user's file in which a text may have any number of labels; one of the two keys says how to read them.
 
-    A separator is what stands between two labels of a cell, or ``json`` for lists; columns hold 0 and 1, one a label.
+    A separator stands between two labels of a cell, or is ``json`` for lists; each label column holds 0 and 1.
     """
 
     problem_type: ClassVar[str | None] = "multi_label_classification"
@@ -262,7 +262,7 @@ def percent(share: float) -> str:
     return f"{share * 100:.4g}pct"
 
 
-# What people call the corpora whose data sets have a version in their name.
+# Short names of the corpora whose data sets have a version in their name.
 ALIASES = {"wikitext-2": "wikitext-2-v1", "wikitext-103": "wikitext-103-v1"}
 PACKED = "packed"
 LINES = "lines"
@@ -275,12 +275,12 @@ _LONGEST_CONTEXT = 1_048_576
 
 
 class LanguageDataConfig(RunData):
-    """Names a text corpus. Where local copies lie (``data_root``) is a machine's matter and is passed apart.
+    """Names a text corpus. The folder of local copies (``data_root``) depends on the machine and is passed apart.
 
     Attributes:
         name: A corpus (``wikitext-2-v1``, or ``wikitext-2`` for short) or the path of a ``.txt`` file of the user.
         min_characters: ``lines`` takes lines of more characters than this, without the white space around them.
-        max_lines: ``lines`` takes so many of them from train, the first ones; other splits stay whole.
+        max_lines: ``lines`` takes at most so many from train, the first ones; other splits stay whole.
         fraction: Share of the training texts, from the start, which keeps neighbours together.
         tokenizer: ``gpt2``, ``trained`` (byte-level BPE of the training split), or the path of a tokenizer folder.
     """
@@ -318,7 +318,7 @@ class LanguageDataConfig(RunData):
 
     @property
     def part(self) -> str:
-        """What sets this part of the corpus apart, for names of runs; empty for the corpus as it is."""
+        """What distinguishes this part of the corpus, for names of runs; empty for the whole corpus."""
         parts = []
         if self.max_lines is not None:
             parts.append(f"{self.max_lines}-lines")

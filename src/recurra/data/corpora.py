@@ -1,4 +1,4 @@
-"""The corpora that have a name, and the one door to all data: `load_dataset`."""
+"""The named corpora, and `load_dataset`, which loads all data for training."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def recorded_data(record: LabelRunRecord) -> DataConfig:
 
 
 def recorded_split(record: LabelRunRecord, name: str, data_root: Path | None) -> TextSplit:
-    """A split of a run's own data as it was recorded; a `DataError` says if the data have changed or are gone."""
+    """A split of a run's own data as it was recorded; raises a `DataError` if the data have changed or are gone."""
     dataset = recorded_rows(record, load_dataset(recorded_data(record), data_root))
     rows, recorded = dataset.splits.get(name), record.data.splits[name].fingerprint
     if rows is None or rows.fingerprint != recorded:
@@ -161,11 +161,11 @@ def recorded_split(record: LabelRunRecord, name: str, data_root: Path | None) ->
 
 
 def recorded_rows(record: LabelRunRecord, dataset: TextDataset) -> TextDataset:
-    """A run's own data as it was trained on them: only a final run reports no test rows where there are some."""
+    """A run's data as trained on: a final run, whose record lacks the test split, was trained on the test rows too."""
     return dataset.with_test_rows() if "test" in set(dataset.splits) - set(record.data.splits) else dataset
 
 
-# Keys that mean nothing for a corpus.
+# Keys that have no meaning for a named corpus.
 _OF_FILES = (
     "validation", "test", "group_column", "id_column", "encoding", "clean", "label_separator", "label_columns",
     "join_labels", "skip_unlabelled", "folds",
@@ -173,12 +173,12 @@ _OF_FILES = (
 
 
 def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDataset:
-    """Loads the data that a configuration names, cleaned, split and cut to the subset that it asks for.
+    """Loads the data that a configuration names: cleaned, split, and reduced to its subset.
 
     Raises:
         ConfigurationError: For an unknown corpus or protocol.
         DataError: If the data cannot be used.
-        UnavailableError: If it is neither in the data root nor to be had.
+        UnavailableError: If a corpus is neither in the data root nor available from the hub.
     """
     if data_root is not None and not data_root.is_dir():
         raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
@@ -192,10 +192,10 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
         _check_protocol(config, [FILE_PROTOCOL])
         dataset = load_files(config)
     else:
-        given = [key for key in _OF_FILES if getattr(config, key, None) not in (None, False, FIRST)]
-        if given:
+        file_keys = [key for key in _OF_FILES if getattr(config, key, None) not in (None, False, FIRST)]
+        if file_keys:
             raise ConfigurationError(
-                f"'{given[0]}' is for your own files; the corpus '{corpus.name}' has its own splits"
+                f"'{file_keys[0]}' is for your own files; the corpus '{corpus.name}' has its own splits"
             )
         protocol = _check_protocol(config, list(corpus.protocols))
         dataset = corpus.load(protocol, config.split_seed, data_root)
@@ -238,11 +238,11 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
         )
     if config.fraction < 1:
         train = splits["train"]
-        present = _present(train)
-        if round(len(train) * config.fraction) < len(present):
+        labels = _present(train)
+        if round(len(train) * config.fraction) < len(labels):
             raise DataError(
                 f"fraction {config.fraction:g} of the {len(train):,} train rows of '{dataset.name}' is fewer rows than "
-                f"the {len(present)} classes; take a larger fraction"
+                f"the {len(labels)} classes; take a larger fraction"
             )
         splits["train"] = stratified_fraction(train, config.fraction, config.split_seed)
         notes.append(f"{len(splits['train'])} of {len(train)} train rows ({config.fraction:.0%}), stratified by label.")
@@ -257,9 +257,9 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
         notes.append(
             f"{config.rows_per_label:,} rows of each label in train and in {dataset.selection_split}, at most."
         )
-    present = _present(splits["train"])
-    if len(present) < 2:
-        only = f"one class only in train: '{dataset.label_names[present[0]]}'" if len(present) else "no class in train"
+    labels = _present(splits["train"])
+    if len(labels) < 2:
+        only = f"one class only in train: '{dataset.label_names[labels[0]]}'" if len(labels) else "no class in train"
         raise DataError(f"the subset of '{dataset.name}' leaves {only}; take a larger tail_fraction")
     return replace(dataset, splits=splits, notes=notes)
 
@@ -268,14 +268,14 @@ def _present(split: TextSplit) -> npt.NDArray[np.int64]:
     return np.unique(split.labels) if split.labels.ndim == 1 else np.flatnonzero(split.labels.any(axis=0))
 
 
-# A text is asked about in every epoch: more of them are another project.
+# A teacher answers each of these texts in every epoch, so more of them would take too long.
 MOST_ROWS = 2_000_000
 _REPEATED, _REPORTED = "unlabelled: repeated, or a training row", "unlabelled: equal to, or holding, a reported row"
 
 
-# The sentences that are kept of a text: shorter ones say nothing, longer ones are mostly lists or not cut.
+# Sentences with fewer words say nothing; longer ones are mostly lists or were not cut.
 SENTENCE_WORDS = (3, 40)
-# The end of a sentence: its mark, perhaps a closing quote or bracket, and a blank.
+# The blanks after a sentence: they follow its mark, perhaps with a closing quote or bracket in between.
 SENTENCE_END = re.compile(r"""(?<=[.!?])\s+|(?<=[.!?]["')\]])\s+""")
 
 
@@ -286,7 +286,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def _unlabelled_texts(name: str, config: DataConfig, data_root: Path | None) -> Iterator[str]:
-    """Cleaned texts, or sentences of them, of a file or of a corpus's training part."""
+    """Yields cleaned texts, or their sentences, from a file or a corpus's training part."""
     texts: Iterable[str]
     if name in CORPORA:
         protocol = next(iter(CORPORA[name].protocols))
@@ -300,37 +300,37 @@ def _unlabelled_texts(name: str, config: DataConfig, data_root: Path | None) -> 
 
 
 def _with_unlabelled(dataset: TextDataset, config: DataConfig, data_root: Path | None) -> TextDataset:
-    """Adds the texts that are new: no training row, no repeat, and nothing that chooses or is reported."""
-    judged = [text for name, split in dataset.splits.items() if name != "train" for text in split.texts]
-    reported = set(map(text_identity, judged))
-    known = set(map(text_identity, dataset.splits["train"].texts))
-    new: dict[str, str] = {}
-    read = 0
+    """Adds new texts without labels: no training rows, no repeats, and nothing that models are judged on."""
+    reported_texts = [text for name, split in dataset.splits.items() if name != "train" for text in split.texts]
+    reported_identities = set(map(text_identity, reported_texts))
+    training_identities = set(map(text_identity, dataset.splits["train"].texts))
+    new_by_identity: dict[str, str] = {}
+    count = 0
     for name in config.unlabelled_sources:
         for text in _unlabelled_texts(name, config, data_root):
-            read += 1
-            if read > MOST_ROWS:
+            count += 1
+            if count > MOST_ROWS:
                 raise DataError(f"'{Path(name).name}' takes the texts beyond {MOST_ROWS:,}; give a part of them")
-            if (identity := text_identity(text)) not in known:
-                new.setdefault(identity, text)
-    texts = list(new.values())
-    leaking = rows_that_give_away(judged, texts)
-    leaking |= {row for row, identity in enumerate(new) if identity in reported}
+            if (identity := text_identity(text)) not in training_identities:
+                new_by_identity.setdefault(identity, text)
+    texts = list(new_by_identity.values())
+    leaking = rows_that_give_away(reported_texts, texts)
+    leaking |= {row for row, identity in enumerate(new_by_identity) if identity in reported_identities}
     new_texts = [text for row, text in enumerate(texts) if row not in leaking]
     names = ", ".join(Path(name).name for name in config.unlabelled_sources)
     if not new_texts:
-        raise DataError(f"'{names}' has {read:,} texts, none of them new; give texts that are no training rows")
+        raise DataError(f"'{names}' has {count:,} texts, none of them new; give texts that are no training rows")
     split = TextSplit(
         name="unlabelled",
         texts=new_texts,
         labels=np.zeros((len(new_texts), *dataset.splits["train"].labels.shape[1:]), dtype=np.int64),
         ids=[f"unlabelled-{row}" for row in range(len(new_texts))],
     )
-    left_out = {_REPEATED: read - len(new), _REPORTED: len(leaking)}
+    dropped = {_REPEATED: count - len(new_by_identity), _REPORTED: len(leaking)}
     note = f"{len(new_texts):,} {config.unlabelled_unit} without labels ({names}) are there for students of a teacher."
     return replace(
         dataset,
         unlabelled=split,
-        dropped={**dataset.dropped, **{reason: rows for reason, rows in left_out.items() if rows}},
+        dropped={**dataset.dropped, **{reason: rows for reason, rows in dropped.items() if rows}},
         notes=[*dataset.notes, note],
     )

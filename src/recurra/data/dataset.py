@@ -16,13 +16,13 @@ from recurra.core.record import DataRecord, LengthSummary, SplitRecord
 
 Group = tuple[int | str, ...]
 
-# Fixed bin edges, in words, so that histograms of different splits and corpora can be laid over each other.
+# Fixed bin edges, in words, so that histograms of different splits and corpora can be compared.
 _WORD_EDGES = (*range(2, 60, 2), *range(60, 120, 20), *range(120, 240, 40), *range(240, 1001, 80), 2_000, 5_000, 10_000)
 
 
 @dataclass(frozen=True, eq=False)
 class TextSplit:
-    """Cleaned rows of one split; none is empty.
+    """Cleaned rows of one split; no text is empty.
 
     Labels are indices into the corpus's ``label_names``, int64, ``(rows,)``; or 0 and 1 a label, ``(rows, labels)``.
     """
@@ -56,17 +56,17 @@ class TextSplit:
         return np.fromiter((len(text.split()) for text in self.texts), dtype=np.int64, count=len(self.texts))
 
     def rows_with(self, label: int) -> npt.NDArray[np.bool_]:
-        """Which rows have a label, shape ``(rows,)``."""
+        """Whether each row has the label, shape ``(rows,)``."""
         return np.asarray(self.labels == label if self.labels.ndim == 1 else self.labels[:, label] == 1)
 
     def select(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]], *, name: str | None = None) -> TextSplit:
         """Returns the rows at ``indices``, in that order."""
-        chosen = np.asarray(indices, dtype=np.int64)
-        positions = chosen.tolist()
+        rows = np.asarray(indices, dtype=np.int64)
+        positions = rows.tolist()
         return TextSplit(
             name=name or self.name,
             texts=[self.texts[position] for position in positions],
-            labels=self.labels[chosen],
+            labels=self.labels[rows],
             ids=[self.ids[position] for position in positions],
             groups=None if self.groups is None else [self.groups[position] for position in positions],
         )
@@ -85,8 +85,8 @@ class TextSplit:
 class TextDataset:
     """A corpus under one protocol.
 
-    ``auxiliary`` rows have labels of another task, for training only; ``unlabelled`` texts are for students of a
-    teacher, and their labels are 0 and mean nothing.
+    ``auxiliary`` rows have labels of another task, for training only. ``unlabelled`` texts are for students of a
+    teacher; their labels are 0 and mean nothing.
     """
 
     name: str
@@ -110,18 +110,18 @@ class TextDataset:
     def fingerprint(self) -> str:
         """Hash over the fingerprints of all splits, their names and the label names."""
         parts = {name: split.fingerprint for name, split in self.splits.items()}
-        others = {"auxiliary": self.auxiliary, "unlabelled": self.unlabelled}
-        more = {name: split.fingerprint for name, split in others.items() if split is not None}
-        return content_hash({"labels": self.label_names, "splits": parts, **more})
+        extra_splits = {"auxiliary": self.auxiliary, "unlabelled": self.unlabelled}
+        extra_fingerprints = {name: split.fingerprint for name, split in extra_splits.items() if split is not None}
+        return content_hash({"labels": self.label_names, "splits": parts, **extra_fingerprints})
 
     def with_test_rows(self, *notes: str) -> TextDataset:
-        """The same rows, those of test among those of training; none is left to report but those that choose."""
-        train, test, chosen = self.splits["train"], self.splits["test"], self.selection_split
+        """The same data with the test rows moved into training; only the selection split is left to report."""
+        train, test, selection = self.splits["train"], self.splits["test"], self.selection_split
         groups = None if train.groups is None or test.groups is None else [*train.groups, *test.groups]
         labels = np.concatenate([train.labels, test.labels])
         rows = TextSplit("train", [*train.texts, *test.texts], labels, [*train.ids, *test.ids], groups)
-        splits = {"train": rows, chosen: self.splits[chosen]}
-        return replace(self, splits=splits, reported_splits=[chosen], notes=[*self.notes, *notes])
+        splits = {"train": rows, selection: self.splits[selection]}
+        return replace(self, splits=splits, reported_splits=[selection], notes=[*self.notes, *notes])
 
     def record(self, tokenizer: dict[str, Any] | None = None) -> DataRecord:
         """Returns the record of this data."""

@@ -1,17 +1,17 @@
-"""Corpora whose answer takes as many steps as a text says, generated from a seed; no bag of words tells it.
+"""Generates corpora from a seed whose answers take as many steps as the text says; no bag of words gives them.
 
-Texts are trained up to one difficulty and tested beyond it. The rows of each difficulty are a reported split of their
-own beside ``test`` (difficulties of training) and ``beyond``, so that every record and table has each.
+Models are trained up to one difficulty and tested beyond it. The rows of each difficulty are a reported split of their
+own beside ``test`` (difficulties of training) and ``beyond``, so that every record and table shows each.
 
-``hops``     ``ab bd ca dc a + +``: from ``a`` each pair leads one step on, each ``+`` asks for one step. The pairs are
-             one cycle through all letters in random order, so nobody comes back early.
+``hops``     ``ab bd ca dc a + +``: from ``a``, each pair leads one step on and each ``+`` asks for one step. The pairs
+             are one cycle through all letters in random order, so that no letter is reached twice early.
 ``parity``   ``of 3 1 4 is``: whether the sum of the digits is even. Training begins with one digit: from five on, no
              model learns anything.
-``sum``      the same: the last digit of their sum.
-``listops``  ``of [sub [add 1 2] 4] is``: nested sums and differences, of which the last digit counts, by depth. Of the
-             two parts of a list one is a digit and the other the next list, whichever comes first.
+``sum``      the same texts: the last digit of the sum.
+``listops``  ``of [sub [add 1 2] 4] is``: the last digit of nested sums and differences, by depth. One part of a list is
+             a digit and the other one the next list, in either order.
 
-The words around digits and lists keep a text from standing in a longer one.
+The words around digits and lists keep a text from being a part of a longer one.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Level(NamedTuple):
 class DepthCorpus:
     """How the texts of a corpus are made.
 
-    ``draw`` makes a text of so many steps and its label; of the rising ``levels`` the first ``inside`` are trained on.
-    Texts of fewer steps are trained on too where ``easier`` says how many there are, by steps: too few to be tested.
-    ``train_rows`` are texts to train on.
+    ``draw`` makes a text of a number of steps, and its label. The first ``inside`` of the rising ``levels`` are trained
+    on, and so are the numbers of steps in ``easier``, with the number of texts that each has: too few to test on.
+    ``train_rows`` is the number of training texts.
     """
 
     name: str
@@ -77,7 +77,7 @@ def _draw_listops(dice: random.Random, depth: int) -> tuple[str, int]:
 
 
 def _nested(dice: random.Random, depth: int) -> tuple[str, int]:
-    """A list that is so deep, and its value; of depth 0 a digit."""
+    """A list of a depth, and its value; depth 0 is a digit."""
     if depth == 0:
         return (digit := dice.choice(DIGITS)), int(digit)
     digit = dice.choice(DIGITS)
@@ -139,7 +139,7 @@ def generate_depth(
     validation_rows: int = 1_000,
     rows_per_level: int = 500,
 ) -> TextDataset:
-    """Generates a corpus in which no text occurs twice; training has as many rows of every difficulty as there are."""
+    """Generates a corpus in which no text occurs twice; training has equally many rows of every number of steps."""
     seen: set[str] = set()
     inside, beyond = corpus.levels[: corpus.inside], corpus.levels[corpus.inside :]
     by_level = {
@@ -179,14 +179,14 @@ def _rows(
     seen: set[str],
     easier: Mapping[int, int] | None = None,
 ) -> TextSplit:
-    """New rows, every number of steps as often as any other, or all texts that it has."""
+    """New rows with every number of steps equally often, or with all texts that it has."""
     dice = random.Random(derive_seed(seed, corpus.name, name))
     steps = [number for level in levels for number in range(level.low, level.high + 1)]
     share = count // (len(steps) + len(easier or ()))
-    few = [number for number, there in (easier or {}).items() for _ in range(min(there, share))]
+    easier_numbers = [number for number, available in (easier or {}).items() for _ in range(min(available, share))]
     texts, labels = [], []
     for row in range(count):
-        number = few[row] if row < len(few) else steps[row % len(steps)]
+        number = easier_numbers[row] if row < len(easier_numbers) else steps[row % len(steps)]
         text, label = corpus.draw(dice, number)
         while text in seen:
             text, label = corpus.draw(dice, number)

@@ -1,8 +1,8 @@
 """Which domain is a text from: local business, movie or online shopping? A third of each, from three corpora.
 
 The papers draw 22,740 rows of each of SST-2, Yelp and Amazon and cut them at random. Three things then give the domain
-away, or the answer, without reading: SST-2's phrases of one sentence lie on both sides of the cut; the corpora were
-tokenised in different ways; and SST-2's phrases are short where reviews are long. Each protocol takes one more away:
+or the answer away without reading: SST-2's phrases of one sentence lie on both sides of the cut; the corpora were
+tokenised in different ways; and SST-2's phrases are short while reviews are long. Each protocol removes one more:
 
 ``pooled``       as in the papers: texts as the corpora write them, rows cut at random;
 ``natural``      the same, but all phrases of one source sentence lie in one split;
@@ -10,7 +10,7 @@ tokenised in different ways; and SST-2's phrases are short where reviews are lon
 ``bare-words``   and every text without its marks, cut to a number of words that is spread equally in all three
                  domains: rows stand in triples, one of each domain, and each is cut to the shortest of its triple.
 
-Under all of them no text, case and punctuation aside, occurs twice.
+Under all of them no text occurs twice, case and punctuation aside.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from recurra.data.sst2 import read_sst2
 # One way of writing for texts that were tokenised in different ways.
 #
 # Corpora differ in more than their words: the Penn Treebank's tokeniser sets marks apart and cuts ``do n't``, other
-# texts are as people typed them, quotes are `` ``, '' or ", brackets ``-lrb-``. A classifier that has to tell such
-# corpora apart can look at that alone. What `one_convention` cannot make equal is what the texts themselves differ in:
-# length, word lengths, how often a mark occurs.
-# Marks that every corpus of ours keeps. Others are lost in one release or another, so their presence gives it away.
+# texts are as people typed them, quotes are `` ``, '' or ", brackets ``-lrb-``. A classifier could tell such corpora
+# apart by that alone. `one_convention` cannot make equal how the texts themselves differ: in length, in word lengths,
+# in how often a mark occurs.
+# Marks that every corpus of ours keeps. Some release lost each other mark, so its presence would give the corpus away.
 MARKS = '.,!?;:()$%-"/'
 
-# Applied one after the other; a pass over the text for each costs less than one regular expression for all.
+# Applied one after another, because a pass over the text for each costs less than one regular expression for all.
 _ESCAPES = {
     "-lrb-": "(", "-rrb-": ")", "-lsb-": "(", "-rsb-": ")", "-lcb-": "(", "-rcb-": ")",
     "``": '"', "''": '"', "`": "'", "\\/": "/", "[": "(", "]": ")", "{": "(", "}": ")", "&": " and ",
@@ -84,9 +84,9 @@ def bare_words(text: str) -> str:
 
 LABEL_NAMES = ["local business", "movie", "online shopping"]
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
-# Three or four words of a review stand in other reviews by chance.
+# Three or four words of a review occur in other reviews by chance.
 LEAST_BARE_WORDS = 5
-# A release of millions is not read whole for 22,740 rows; some fall out as repeats or by the cut.
+# Rows drawn from a release of millions for 22,740: some are dropped as repeats or by the cut.
 DRAWN_ROWS = 40_000
 PAPER_ROWS = {"train": 18_192, "validation": 2_274, "test": 2_274}
 
@@ -105,7 +105,7 @@ def load_domains(
     if protocol == "bare-words":
         texts, columns, left_out = _bare_and_equally_long(pool.texts, columns)
         dropped |= left_out
-    # The papers' rows a domain, or in the same proportion as many as the scarcest domain allows.
+    # The papers' rows of each domain, or in the same proportion as many as the scarcest domain allows.
     scale = min(1.0, *(min(map(len, domains)) / PAPER_ROWS[split] for split, domains in columns.items()))
     rows = {split: int(scale * count) for split, count in PAPER_ROWS.items()}
     if rows["validation"] == 0 or rows["test"] == 0:
@@ -121,7 +121,7 @@ def load_domains(
         label_names=LABEL_NAMES,
         splits={
             # Row by row one of each domain, so that any stretch of a split is balanced.
-            split: cut.select(np.stack([of_domain[: rows[split]] for of_domain in domains], axis=1).ravel(), name=split)
+            split: cut.select(np.stack([column[: rows[split]] for column in domains], axis=1).ravel(), name=split)
             for split, domains in columns.items()
         },
         dropped=dropped,
@@ -139,31 +139,31 @@ def _read(
         if reviews is None:
             # GLUE train and validation, as in the papers.
             parts, _ = read_sst2(data_root)
-            read = joined("sst2", (parts["train"], parts["validation"]))
-            if read.groups is None and protocol != "pooled":
+            rows = joined("sst2", (parts["train"], parts["validation"]))
+            if rows.groups is None and protocol != "pooled":
                 raise DataError(
                     f"protocol '{protocol}' keeps the phrases of one sentence together and needs their source "
                     "sentences, which 'sst2' lacks here; give --data-root DIR with sst2/ and sst/, or take "
                     "protocol=pooled"
                 )
         else:
-            read, dropped = read_pool(reviews, seed, data_root, most=DRAWN_ROWS)
+            rows, dropped = read_pool(reviews, seed, data_root, most=DRAWN_ROWS)
             before |= {f"{corpus} {reason}": count for reason, count in dropped.items()}
-        texts = read.texts if protocol in ("pooled", "natural") else [one_convention(text) for text in read.texts]
-        ids = [f"{corpus}/{identity}" for identity in read.ids]
-        pools.append(TextSplit(corpus, texts, np.full(len(read), label), ids, read.groups))
+        texts = rows.texts if protocol in ("pooled", "natural") else [one_convention(text) for text in rows.texts]
+        ids = [f"{corpus}/{identity}" for identity in rows.ids]
+        pools.append(TextSplit(corpus, texts, np.full(len(rows), label), ids, rows.groups))
     filled, empty = without_empty(joined("pool", pools))
     pool, repeats = without_repeats(filled, [identity.partition("/")[0] for identity in filled.ids])
     return pool, {**before, **empty, **repeats}
 
 
 def _assign(pool: TextSplit, seed: int, *, by_group: bool) -> tuple[dict[str, list[int]], int]:
-    """Rows of each split, at random by `SHARES`, and how many belong to none because their groups are in several."""
+    """Rows of each split, at random by `SHARES`, and the number of rows in none because several have their groups."""
     generator = np.random.default_rng(derive_seed(seed, "domains", "splits"))
     names, cumulated = list(SHARES), np.cumsum(list(SHARES.values()))[:-1]
 
     def at_random(count: int) -> list[str]:
-        return [names[place] for place in np.searchsorted(cumulated, generator.random(count), side="right")]
+        return [names[index] for index in np.searchsorted(cumulated, generator.random(count), side="right")]
 
     split_of_row = at_random(len(pool))
     groups = pool.groups if by_group and pool.groups is not None else [()] * len(pool)
@@ -171,8 +171,8 @@ def _assign(pool: TextSplit, seed: int, *, by_group: bool) -> tuple[dict[str, li
     split_of_group = dict(zip(known, at_random(len(known)), strict=True))
     by_split: dict[str, list[int]] = {name: [] for name in SHARES}
     mixed = 0
-    for row, (own, sources) in enumerate(zip(split_of_row, groups, strict=True)):
-        splits = {split_of_group[group] for group in sources} or {own}
+    for row, (random_split, sources) in enumerate(zip(split_of_row, groups, strict=True)):
+        splits = {split_of_group[group] for group in sources} or {random_split}
         if len(splits) == 1:
             by_split[splits.pop()].append(row)
         else:
@@ -192,11 +192,11 @@ def _bare_and_equally_long(
     texts: Sequence[str], columns: dict[str, list[list[int]]]
 ) -> tuple[list[str], dict[str, list[list[int]]], dict[str, int]]:
     """Takes marks out, puts rows into triples, cuts each to the shortest of its triple."""
-    cut = list(texts)
+    cut_texts = list(texts)
     seen: set[str] = set()
     remaining: dict[str, list[list[int]]] = {}
     left_out: Counter[str] = Counter()
-    # Train last: where a text would be in two splits, train gives it up.
+    # Train comes last, so that it gives up a text that would be in two splits.
     for split in ("test", "validation", "train"):
         remaining[split] = [[] for _ in LABEL_NAMES]
         for triple in zip(*columns[split], strict=False):
@@ -207,17 +207,17 @@ def _bare_and_equally_long(
                 left_out["rows of triples that repeat a text after the cut"] += len(triple)
             else:
                 seen.update(shortened)
-                for of_domain, row, text in zip(remaining[split], triple, shortened, strict=True):
-                    of_domain.append(row)
-                    cut[row] = text
-    return cut, {split: remaining[split] for split in columns}, dict(left_out)
+                for domain_rows, row, text in zip(remaining[split], triple, shortened, strict=True):
+                    domain_rows.append(row)
+                    cut_texts[row] = text
+    return cut_texts, {split: remaining[split] for split in columns}, dict(left_out)
 
 
 def cut_alike(texts: Sequence[str]) -> list[str]:
     """Cuts texts to the number of words of the shortest."""
     words = [text.split() for text in texts]
     shortest = min(map(len, words))
-    return [" ".join(row[:shortest]) for row in words]
+    return [" ".join(text_words[:shortest]) for text_words in words]
 
 
 _PROTOCOL_NOTES = {

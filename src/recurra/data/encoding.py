@@ -1,4 +1,4 @@
-"""Texts tokenised once; arrays on disk that were expensive to make, whole or absent, keyed by their sources."""
+"""Tokenises texts once, and caches expensive arrays on disk, whole or absent, keyed by their sources."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def cache_path(key: str, cache_dir: Path | None) -> Path:
-    """Where the arrays of a key lie; in ``~/.cache/recurra/tokens`` if no folder is given."""
+    """The file of a key's arrays; in ``~/.cache/recurra/tokens`` if no folder is given."""
     return (cache_dir or Path.home() / ".cache" / "recurra" / "tokens") / f"{key}.safetensors"
 
 
 def cached_arrays(path: Path, names: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
-    """Reads arrays from the cache; what is not there, or not whole, is made and written."""
+    """Reads arrays from the cache; if they are missing or damaged, they are made and written."""
     arrays = read_arrays(path, names)
     if arrays is None:
         arrays = make()
@@ -49,10 +49,10 @@ def cached_arrays(path: Path, names: Sequence[str], make: Callable[[], Arrays]) 
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> Arrays | None:
-    """Returns the arrays, or None if there are none or the file is not whole (which is logged)."""
+    """Returns the arrays, or None if there is no file or it is damaged (which is logged)."""
     if not path.exists():
         return None
-    # numpy itself refuses shapes and kinds of numbers that the format allows.
+    # The format allows shapes and types that numpy refuses.
     broken = (SafetensorError, OSError, ValueError, KeyError, TypeError)
     with contextlib.suppress(*broken), safe_open(path, framework="np") as file:
         arrays = {name: file.get_tensor(name) for name in names}
@@ -63,7 +63,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> Arrays | None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Writes the arrays atomically; a cache that cannot be written costs time only, so that is logged, not raised."""
+    """Writes the arrays atomically; a failure is logged and not raised, because it costs time only."""
     try:
         with atomic_path(path) as temporary:
             save_file(dict(arrays), temporary, metadata={"sha256": _checksum(arrays)})
@@ -80,7 +80,7 @@ def _checksum(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
 
 # The key of a row's weight in a batch.
 WEIGHTS = "row_weights"
-# Rows handed to the tokenizer at a time: bounds the memory that its intermediate objects take.
+# Rows handed to the tokenizer at once, which bounds the memory of its intermediate objects.
 _CHUNK_ROWS = 8192
 
 
@@ -92,8 +92,8 @@ class EncodedSplit:
         input_ids: int32, ``(tokens,)``; each row is ``[CLS] text [SEP]``, or a window of a text.
         offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, ``(rows + 1,)``.
         labels: int64, ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
-        weights: What the loss of each row counts in training, float32, ``(rows,)``; none counts all alike.
-        window_counts: Windows of each text, int64, ``(texts,)``, whose rows follow each other; none if all have one.
+        weights: Weight of each row's loss in training, float32, ``(rows,)``; None weights all rows alike.
+        window_counts: Windows of each text, int64, ``(texts,)``, whose rows follow each other; None if all have one.
     """
 
     input_ids: npt.NDArray[np.int32]
@@ -106,7 +106,7 @@ class EncodedSplit:
         return len(self.labels)
 
     def followed_by(self, other: EncodedSplit) -> EncodedSplit:
-        """These texts, then others; neither have weights."""
+        """Joins these texts and others, in this order; neither may have weights."""
         ids = np.concatenate([self.input_ids, other.input_ids])
         offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
         counts = None
@@ -115,7 +115,7 @@ class EncodedSplit:
         return EncodedSplit(ids, offsets, np.concatenate([self.labels, other.labels]), window_counts=counts)
 
     def weighed(self, weights: npt.NDArray[np.float32] | None) -> EncodedSplit:
-        """These rows, with what each text counts, ``(texts,)``, shared among its windows; none counts all alike."""
+        """These rows with the weight of each text, ``(texts,)``, shared among its windows; None weights all alike."""
         return replace(self, weights=share_weights(self.window_counts, weights))
 
     @cached_property
@@ -142,7 +142,7 @@ class EncodedSplit:
         return row if self.weights is None else {**row, WEIGHTS: self.weights[index]}
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Rows of a whole batch at once; the ``DataLoader`` calls it if it is there."""
+        """Returns the rows of a whole batch; the ``DataLoader`` prefers this method."""
         return [self[index] for index in indices]
 
 
@@ -151,8 +151,8 @@ def encode_texts(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """Tokenises cleaned texts: flat ids ``(tokens,)`` and offsets ``(rows + 1,)``.
 
-    Rows are cut at ``max_length`` tokens, special tokens included. None gives the tokens of the text alone: nothing is
-    cut or added, and what looks like a special token is taken letter by letter.
+    Rows are cut at ``max_length`` tokens, special tokens included. With None, nothing is cut or added, and text that
+    looks like a special token is read as plain text.
     """
     input_ids, offsets, _ = _encode_rows(texts, tokenizer, max_length)
     return input_ids, offsets
@@ -164,7 +164,7 @@ def encode_windows(
     """Tokenises cleaned texts, long ones in windows, see `recurra.data.windows`.
 
     Returns:
-        Flat ids ``(tokens,)``, offsets ``(rows + 1,)``, and windows of each text ``(texts,)``; none if all have one.
+        Flat ids ``(tokens,)``, offsets ``(rows + 1,)``, and windows of each text ``(texts,)``; None if all have one.
     """
     if windows == 1:
         return *encode_texts(texts, tokenizer, max_length), None
@@ -181,11 +181,11 @@ def encode_windows(
 def are_cut(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int, windows: int
 ) -> npt.NDArray[np.bool_]:
-    """Which cleaned texts have more tokens than `encode_windows` takes, ``(texts,)``."""
+    """Whether each cleaned text has more tokens than `encode_windows` takes, ``(texts,)``."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     added = int(backend.num_special_tokens_to_add(False))
     most = most_tokens(max_length, windows, added)
-    # A token has a byte at least, and most texts so few that nothing need be counted.
+    # A token has at least one byte, and most texts have so few bytes that no tokens need be counted.
     long = np.array([len(text.encode()) > most - added for text in texts], dtype=np.bool_)
     _, offsets = encode_texts([texts[index] for index in np.flatnonzero(long).tolist()], backend, most + 1)
     long[long] = np.diff(offsets) > most
@@ -199,9 +199,9 @@ def _encode_rows(
     *,
     longer_than: int | None = None,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], int | None]:
-    """What `encode_texts` gives, and how many special tokens stand before a text longer than asked; none if none is."""
+    """Returns ids and offsets, and the special tokens before a text of more than ``longer_than`` tokens, if any is."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    plain = max_length is None
+    whole_texts = max_length is None
     as_text = backend.encode_special_tokens
     rows: list[npt.NDArray[np.int32]] = []
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
@@ -210,13 +210,13 @@ def _encode_rows(
     backend.no_truncation()
     if max_length is not None:
         backend.enable_truncation(max_length)
-    backend.encode_special_tokens = plain or as_text
+    backend.encode_special_tokens = whole_texts or as_text
     try:
         for start in range(0, len(texts), _CHUNK_ROWS):
             chunk: Sequence[str] = texts[start : start + _CHUNK_ROWS]
             if max_length is not None:
                 chunk = [_shorten(text, max_length) for text in chunk]
-            encodings = _encode(backend, chunk, special=not plain)
+            encodings = _encode(backend, chunk, special=not whole_texts)
             encoded = [encoding.ids for encoding in encodings]
             offsets[start + 1 : start + 1 + len(chunk)] = [len(ids) for ids in encoded]
             rows.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32))
@@ -224,7 +224,7 @@ def _encode_rows(
                 long = (encoding for encoding, ids in zip(encodings, encoded, strict=True) if len(ids) > longer_than)
                 before = next((encoding.sequence_ids.index(0) for encoding in long), None)
     finally:
-        # Left on, both would be saved into the model folder and change other people's inputs.
+        # Both settings would else be saved into the model folder and change other people's inputs.
         backend.no_truncation()
         backend.encode_special_tokens = as_text
     flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
@@ -232,7 +232,7 @@ def _encode_rows(
 
 
 def _encode(backend: Tokenizer, texts: Sequence[str], *, special: bool) -> list[Encoding]:
-    """Encodes a chunk; a single text at once, for handing it to the library's threads costs more than they give."""
+    """Encodes a chunk; a single text is not handed to the library's threads, which would cost more than they save."""
     if len(texts) == 1:
         return [backend.encode(texts[0], add_special_tokens=special)]
     encoded: list[Encoding] = backend.encode_batch_fast(texts, add_special_tokens=special)
@@ -240,7 +240,7 @@ def _encode(backend: Tokenizer, texts: Sequence[str], *, special: bool) -> list[
 
 
 def _shorten(text: str, max_length: int) -> str:
-    """Drops words far beyond ``max_length``: each gives a token, unless the normaliser removes its characters."""
+    """Drops words far beyond ``max_length``: each word gives a token unless the normaliser removes its characters."""
     if len(text) <= 64 * max_length:
         return text
     last = next(itertools.islice(re.finditer(r"\S+", text), 4 * max_length - 1, None), None)
@@ -255,15 +255,15 @@ def encode_split(
     *,
     windows: int = 1,
 ) -> EncodedSplit:
-    """Tokenises a split, or reads it from the cache, whose key is the split, the tokenizer and the lengths."""
+    """Tokenises a split, or reads it from the cache, keyed by split, tokenizer and lengths."""
     key = f"{split.fingerprint}-{tokenizer_hash(tokenizer)}-{max_length}" + (f"x{windows}" if windows > 1 else "")
     names = ["input_ids", "offsets", "labels", *(["window_counts"] if windows > 1 else [])]
 
     def encode() -> Arrays:
         input_ids, offsets, counts = encode_windows(split.texts, tokenizer, max_length, windows)
-        every = np.ones(len(split), dtype=np.int64) if counts is None else counts
-        made: Arrays = {"input_ids": input_ids, "offsets": offsets, "labels": split.labels, "window_counts": every}
-        return {name: made[name] for name in names}
+        counts = np.ones(len(split), dtype=np.int64) if counts is None else counts
+        encoded: Arrays = {"input_ids": input_ids, "offsets": offsets, "labels": split.labels, "window_counts": counts}
+        return {name: encoded[name] for name in names}
 
     arrays = cached_arrays(cache_path(key, cache_dir), names, encode)
     counts = arrays.pop("window_counts", None)

@@ -1,4 +1,4 @@
-"""The rows that `recurra.RecurraClassifier.fit` is given: checked, cleaned, split and weighted."""
+"""Checks, cleans, splits and weights the rows that `recurra.RecurraClassifier.fit` is given."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TRAIN, VALIDATION = "train", "validation"
 
 
 class InputError(DataError, ValueError):
-    """What an estimator cannot be fitted on; a ``ValueError`` as well, as scikit-learn has it."""
+    """Input that an estimator cannot be fitted on; also a ``ValueError``, as scikit-learn expects."""
 
 
 @contextlib.contextmanager
 def input_errors() -> Iterator[None]:
-    """Raises errors of data as those of an estimator."""
+    """Raises a `DataError` as an `InputError`."""
     try:
         yield
     except InputError:
@@ -48,55 +48,55 @@ def fitting_rows(
     validation_fraction: float,
     seed: int,
 ) -> tuple[TextDataset, npt.NDArray[np.float32] | None, npt.NDArray[Any]]:
-    """Returns the splits, weights of the training rows if they differ, and the labels in their order.
+    """Returns the splits, weights of the training rows if they differ, and the distinct labels in order.
 
-    ``eval_set`` is ``(texts, labels)`` to choose the epoch by; none draws ``validation_fraction`` of the rows.
+    ``eval_set`` is ``(texts, labels)`` to choose the epoch by; with None, ``validation_fraction`` of the rows is drawn.
     """
-    listed, column = _rows(texts, labels, "X", "y")
+    plain, column = _rows(texts, labels, "X", "y")
     classes, numbers = _number_labels(column)
     weights = _weights(column, sample_weight, class_weight)
-    whole = _split(TRAIN, listed, numbers)
+    all_rows = _split(TRAIN, plain, numbers)
     if eval_set is None:
         if not 0 < validation_fraction < 1:
             raise InputError(
                 f"validation_fraction is {validation_fraction}; give a share between 0 and 1, or an eval_set"
             )
-        parts = split_rows(whole.texts, whole.labels, None, {VALIDATION: validation_fraction}, seed)
-        selection, train = whole.select(parts[VALIDATION], name=VALIDATION), whole.select(parts[TRAIN])
+        parts = split_rows(all_rows.texts, all_rows.labels, None, {VALIDATION: validation_fraction}, seed)
+        selection, train = all_rows.select(parts[VALIDATION], name=VALIDATION), all_rows.select(parts[TRAIN])
     else:
-        selection, train = _selection(eval_set, classes), whole
+        selection, train = _selection(eval_set, classes), all_rows
     if not len(train) or not len(selection):
         raise InputError(
-            f"{len(whole)} texts leave {len(train)} to train on and {len(selection)} to choose the epoch by; "
+            f"{len(all_rows)} texts leave {len(train)} to train on and {len(selection)} to choose the epoch by; "
             "give more, at least three different ones of one class, or an eval_set"
         )
     splits = {TRAIN: train, VALIDATION: selection}
     dataset = TextDataset(IN_MEMORY, "split", _label_words(classes), splits, VALIDATION, [VALIDATION])
     if weights is None:
         return dataset, None, classes
-    chosen = weights[[int(place) for place in train.ids]]
+    chosen = weights[[int(row) for row in train.ids]]
     if not chosen.sum() > 0:
         raise InputError("the weights of the rows that are trained on sum to zero; give a positive one")
     return dataset, (chosen * (len(chosen) / chosen.sum())).astype(np.float32), classes
 
 
 def given_texts(texts: Any, what: str) -> list[str]:
-    """Plain texts, none missing."""
-    listed = one_dimension(texts, what)
-    for row, text in enumerate(listed, start=1):
+    """Returns plain texts; refuses a missing one."""
+    plain = one_dimension(texts, what)
+    for row, text in enumerate(plain, start=1):
         if is_missing(text):
-            raise InputError(f"{what}: text {row:,} of {len(listed):,} is missing ({text}); fill it in or leave it out")
-    check_texts(listed)
-    return listed
+            raise InputError(f"{what}: text {row:,} of {len(plain):,} is missing ({text}); fill it in or leave it out")
+    check_texts(plain)
+    return plain
 
 
-def _rows(texts: Any, labels: Any, what: str, of_labels: str) -> tuple[list[str], npt.NDArray[Any]]:
-    """Texts, and labels of one type as an array ``(texts,)``."""
-    listed = given_texts(texts, what)
-    column = _label_array(labels, of_labels)
-    if len(column) != len(listed):
-        raise InputError(f"{what} has {len(listed):,} texts and {of_labels} {len(column):,} labels; give one each")
-    return listed, column
+def _rows(texts: Any, labels: Any, what: str, labels_what: str) -> tuple[list[str], npt.NDArray[Any]]:
+    """Returns texts, and their labels as an array ``(texts,)``."""
+    plain = given_texts(texts, what)
+    column = _label_array(labels, labels_what)
+    if len(column) != len(plain):
+        raise InputError(f"{what} has {len(plain):,} texts and {labels_what} {len(column):,} labels; give one each")
+    return plain, column
 
 
 def _selection(eval_set: Any, classes: npt.NDArray[Any]) -> TextSplit:
@@ -110,7 +110,7 @@ def _selection(eval_set: Any, classes: npt.NDArray[Any]) -> TextSplit:
 
 
 def _weights(labels: npt.NDArray[Any], sample_weight: Any, class_weight: Any) -> npt.NDArray[np.float64] | None:
-    """What each row counts; none if all count alike."""
+    """The weight of each row; None if all weigh alike."""
     if sample_weight is None and class_weight is None:
         return None
     weights = np.ones(len(labels))
@@ -127,12 +127,12 @@ def _weights(labels: npt.NDArray[Any], sample_weight: Any, class_weight: Any) ->
 
 def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> TextSplit:
     cleaned = clean_texts(texts, CAREFUL)
-    filled = [row for row, text in enumerate(cleaned) if text]
-    return TextSplit(name, [cleaned[row] for row in filled], labels[filled], [str(row) for row in filled])
+    rows = [row for row, text in enumerate(cleaned) if text]
+    return TextSplit(name, [cleaned[row] for row in rows], labels[rows], [str(row) for row in rows])
 
 
 def _label_array(labels: Any, what: str) -> npt.NDArray[Any]:
-    """Labels as an array ``(rows,)`` that keeps what they are."""
+    """Returns labels as an array ``(rows,)`` that keeps their types."""
     if labels is None:
         raise InputError("RecurraClassifier requires y to be passed, but the target y is None; give a label a text")
     if getattr(labels, "ndim", 1) == 2:
@@ -141,8 +141,8 @@ def _label_array(labels: Any, what: str) -> npt.NDArray[Any]:
     for row, label in enumerate(values, start=1):
         if is_missing(label):
             raise InputError(f"{what}: the label of row {row:,} is missing (Input contains NaN or None); fill it in")
-    own = labels if isinstance(labels, np.ndarray) and labels.dtype != object else None
-    column = own if own is not None else _array(values)
+    typed = labels if isinstance(labels, np.ndarray) and labels.dtype != object else None
+    column = typed if typed is not None else _array(values)
     if column.dtype.kind == "f":
         if not np.isfinite(column).all():
             raise InputError(f"{what} has the label inf (Input contains infinity); give finite numbers, or words")
@@ -151,7 +151,7 @@ def _label_array(labels: Any, what: str) -> npt.NDArray[Any]:
 
 
 def _array(values: Sequence[Any]) -> npt.NDArray[Any]:
-    """Values as an array that keeps what they are: NumPy writes 1 and "a" as words, and tuples as a table."""
+    """Returns values as an array that keeps their types: NumPy would turn 1 and "a" into words, tuples into a table."""
     kinds = {type(value) for value in values}
     if kinds in ({str}, {bool}, {int}, {float}, {int, float}):
         return np.asarray(values)
@@ -181,7 +181,7 @@ def _label_words(classes: npt.NDArray[Any]) -> list[str]:
         as_word(label, "y", "label", number, "y") if isinstance(label, str | int | float) else str(label)
         for number, label in enumerate(classes.tolist(), start=1)
     ]
-    twice = sorted({word for word in words if words.count(word) > 1})
-    if twice:
-        raise InputError(f"y has several labels that read '{twice[0]}' when they are written; name them apart")
+    repeated = sorted({word for word in words if words.count(word) > 1})
+    if repeated:
+        raise InputError(f"y has several labels that read '{repeated[0]}' when they are written; name them apart")
     return words

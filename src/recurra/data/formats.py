@@ -1,6 +1,6 @@
 """Lines and rows of text files, one at a time, in constant memory: encodings, CSV, JSON, and columns by their names.
 
-Every defect of a file becomes a `DataError` of one line with the place: line and byte of text, row of a list.
+Every defect of a file becomes a `DataError` of one line that says where it is: line and byte of a text, row of a list.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, BinaryIO
 
 from recurra.core.errors import DataError, did_you_mean
 
-# A longer cell is nearly always an opening quotation mark without its end; only 512 tokens are ever used of a text.
+# A longer cell nearly always means that a quotation mark was opened and never closed.
 MAX_CELL_CHARACTERS = 500_000
 MAX_LINE_BYTES = 8 * 2**20
-# Of a file that is no list of rows, and so is read whole.
+# Limit for a JSON file without one row a line, which has to be read whole.
 MAX_DOCUMENT_BYTES = 2**28
 # Below what the csv module allows one field.
 _LONGEST_HEADER = 100_000
 _HEAD_BYTES = 200
-# The longer marks first: that of UTF-32 begins as that of UTF-16 does.
+# Longer marks come first, because the mark of UTF-32 begins with that of UTF-16.
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -36,11 +36,11 @@ _MARKS = {
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 Row = tuple[int, tuple[Any, ...]]
-"""Place of the row in the file, counted from 1, and the values of the columns that were asked for."""
+"""Number of the row or line in the file, from 1, and the values of the columns that were asked for."""
 
 
 class MissingColumnError(DataError):
-    """A column is not there; whoever knows what it is for names the option that chooses another."""
+    """A column is missing; the caller may add the option that names another column (`naming_options`)."""
 
     def __init__(self, message: str, column: str) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class MissingColumnError(DataError):
 
 @contextlib.contextmanager
 def naming_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Adds to the error for a missing column which option names another one."""
+    """Adds the option that names another column to the error for a missing column."""
     try:
         yield
     except MissingColumnError as error:
@@ -57,17 +57,17 @@ def naming_options(options: Mapping[str, str]) -> Iterator[None]:
         raise DataError(f"{error}; name the right one with {option}" if option else str(error)) from error
 
 
-def _encoding_of(head: bytes, given: str | None, source: str) -> tuple[str, bool]:
-    """The encoding by the first bytes and a person's word (a mark wins), and whether it has a mark."""
+def _encoding_of(head: bytes, requested: str | None, source: str) -> tuple[str, bool]:
+    """The encoding, by a mark in the first bytes or else as requested, and whether there is a mark."""
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
-    name = marked or codecs.lookup(given or "utf-8").name
+    name = marked or codecs.lookup(requested or "utf-8").name
     if head.startswith(b"\x1f\x8b"):
         raise DataError(f"{source} is compressed by gzip; decompress it, or let its name end in .gz")
-    nul = {"le": head[1::2].count(0), "be": head[::2].count(0)}
-    if name == "utf-8" and marked is None and max(nul.values()) > len(head) // 3:
+    null_bytes = {"le": head[1::2].count(0), "be": head[::2].count(0)}
+    if name == "utf-8" and marked is None and max(null_bytes.values()) > len(head) // 3:
         raise DataError(
             f"{source} looks like UTF-16 without its mark; save it as UTF-8, or name its encoding, for example "
-            f"--encoding utf-16-{max(nul, key=nul.__getitem__)}"
+            f"--encoding utf-16-{max(null_bytes, key=null_bytes.__getitem__)}"
         )
     if name in ("utf-16", "utf-32") and marked is None and head:
         raise DataError(
@@ -76,23 +76,23 @@ def _encoding_of(head: bytes, given: str | None, source: str) -> tuple[str, bool
     return name, marked is not None
 
 
-def decoded(stream: BinaryIO, source: str, given: str | None) -> tuple[Iterator[str], str, bool]:
+def decoded(stream: BinaryIO, source: str, requested: str | None) -> tuple[Iterator[str], str, bool]:
     """Lines of a stream as text, the name of its encoding, and whether a mark at its start says so."""
     buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
-    name, has_mark = _encoding_of(buffered.peek(_HEAD_BYTES)[:_HEAD_BYTES], given, source)
+    name, has_mark = _encoding_of(buffered.peek(_HEAD_BYTES)[:_HEAD_BYTES], requested, source)
     lines = _utf8_lines(buffered, source) if name == "utf-8" else _text_lines(buffered, source, name)
     return lines, name, has_mark
 
 
-def decoded_whole(stream: BinaryIO, source: str, given: str | None) -> tuple[str, str, bool]:
-    """All of a stream as text, and what `decoded` says of its encoding; where a line may be as long as the file."""
+def decoded_whole(stream: BinaryIO, source: str, requested: str | None) -> tuple[str, str, bool]:
+    """All of a stream as text, with its encoding as from `decoded`; for files whose one line may be the whole file."""
     raw = stream.read(MAX_DOCUMENT_BYTES + 1)
     if len(raw) > MAX_DOCUMENT_BYTES:
         raise DataError(
             f"{source} has more than {MAX_DOCUMENT_BYTES:,} bytes, and is no file with one row a line; write one JSON "
             "object a line (.jsonl)"
         )
-    name, has_mark = _encoding_of(raw[:_HEAD_BYTES], given, source)
+    name, has_mark = _encoding_of(raw[:_HEAD_BYTES], requested, source)
     try:
         return raw.decode(name).removeprefix("\ufeff"), name, has_mark
     except UnicodeDecodeError as error:
@@ -108,7 +108,7 @@ def _text_lines(stream: BinaryIO, source: str, encoding: str) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise _not_encoded(source, encoding, error) from error
     finally:
-        # Whoever opened the stream closes it, and may have done so.
+        # The caller closes the stream, and may have closed it already.
         with contextlib.suppress(ValueError):
             text.detach()
 
@@ -132,7 +132,7 @@ def _check_line(size: int, nul: int, source: str, number: int) -> None:
 
 def _utf8_lines(stream: BinaryIO, source: str) -> Iterator[str]:
     offset = 0
-    # A line that is too long comes as a piece just over the limit, so memory stays bounded.
+    # At most one byte over the limit is read of a line, so memory stays bounded.
     for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), start=1):
         _check_line(len(raw), raw.find(b"\0"), source, number)
         try:
@@ -153,40 +153,40 @@ def check_encoding(name: str) -> str:
         codec = codecs.lookup(name)
         "a".encode(name)
     except (LookupError, ValueError, UnicodeError) as error:
-        close = did_you_mean(name, ["utf-8", "utf-16", "cp1252", "latin-1", "cp1251", "shift_jis", "gb18030", "big5"])
-        raise ValueError(f"no encoding is called so{close}; give one of Python's, such as cp1252 or utf-16") from error
+        hint = did_you_mean(name, ["utf-8", "utf-16", "cp1252", "latin-1", "cp1251", "shift_jis", "gb18030", "big5"])
+        raise ValueError(f"no encoding is called so{hint}; give one of Python's, such as cp1252 or utf-16") from error
     return codec.name
 
 
 def csv_fields(
     lines: Iterable[str], source: str, delimiter: str, *, quoted: bool, skipped: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the fields of each line that is not blank, the header first, with its place; quoting is strict.
+    """Yields number and fields of each line that is not blank, the header first; quoting is strict.
 
-    Where the header has one field, a line of spaces is a row.
+    If the header has one field, a line of spaces is a row.
     """
-    # The module's own limit is one for the whole process, so it is only ever raised.
+    # The csv module has one limit for the whole process, so it is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
     plain = csv.reader(lines, delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
     reader = csv.reader(lines, delimiter=delimiter, strict=True) if quoted else plain
     width = 0
     while True:
-        place = reader.line_num + 1 + skipped
+        number = reader.line_num + 1 + skipped
         try:
             fields = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            raise _broken_csv(source, place, error) from error
+            raise _broken_csv(source, number, error) from error
         if len(fields) > 1 or (fields and (width == 1 or not fields[0] or fields[0].strip())):
             width = width or len(fields)
-            yield place, fields
+            yield number, fields
 
 
-def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
+def _broken_csv(source: str, number: int, error: csv.Error) -> DataError:
     detail = str(error)
     if "field larger" in detail:
-        return _too_long(source, "line", place)
+        return _too_long(source, "line", number)
     causes = {
         "unexpected end of data": "a quotation mark that opens in this row is never closed",
         "expected after": "text follows a closing quotation mark",
@@ -195,32 +195,32 @@ def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
     }
     cause = next((text for key, text in causes.items() if key in detail), detail)
     return DataError(
-        f"{source} line {place}: broken CSV quoting: {cause}; "
+        f"{source} line {number}: broken CSV quoting: {cause}; "
         'put the text into double quotes and write "" for a quotation mark inside'
     )
 
 
-def _too_long(source: str, unit: str, place: int) -> DataError:
+def _too_long(source: str, unit: str, number: int) -> DataError:
     return DataError(
-        f"{source} {unit} {place} holds a cell of more than {MAX_CELL_CHARACTERS:,} characters; cut the text, "
+        f"{source} {unit} {number} holds a cell of more than {MAX_CELL_CHARACTERS:,} characters; cut the text, "
         "or close the quotation mark that was left open"
     )
 
 
 def header_names(line: str, delimiter: str) -> list[str]:
-    """The names that a header has if so separated; none if it cannot be read."""
+    """The names in a header with this delimiter; empty if it cannot be read."""
     try:
         names = next(csv.reader([line[:_LONGEST_HEADER]], delimiter=delimiter), [])
     except csv.Error:
-        # Whoever reads the rows says what is wrong with it.
+        # The error is raised when the rows are read.
         return []
     return [name.strip() for name in names]
 
 
 def delimiter_of(header: str, wanted: Iterable[str], usual: str) -> str:
-    """What stands between the names of a header: the usual separator unless only another one finds the columns.
+    """The separator of a header: the usual one unless only another one gives the wanted columns.
 
-    Where none finds them all, the one that finds most names of any kind lets the message list them.
+    If none gives them all and the usual one gives a single name, it is the separator that gives the most names.
     """
     names = {separator: header_names(header.casefold(), separator) for separator in (usual, *SEPARATORS)}
     asked = {name.strip().casefold() for name in wanted}
@@ -235,8 +235,8 @@ def delimiter_of(header: str, wanted: Iterable[str], usual: str) -> str:
 def quotes_are_text(lines: Callable[[], Iterable[str]], delimiter: str) -> bool:
     """Whether quotation marks of a file with tabs are plain characters, as spreadsheets and GLUE write them.
 
-    They are if every line has as many fields as the header, and read as quoting they would not close, or would join
-    lines. A file of which both readings are possible had tabs and line ends in all of its texts.
+    They are if every line has as many fields as the header and if reading them as quoting would leave one open, join
+    lines or change the number of fields.
     """
     width, marked = 0, False
     for line in lines():
@@ -265,50 +265,50 @@ def record_rows(
     unit: str = "line",
     lenient: Collection[str] = (),
 ) -> Iterator[Row]:
-    """Yields rows of objects; each may have its names in other case, and must have all columns but ``lenient`` ones.
+    """Yields the values of ``columns``, then of ``optional``, of each object; names may differ in case.
 
-    Those some row must have.
+    An object may lack ``lenient`` columns, but each of them must be in some object.
     """
     unseen, present = {*lenient}, dict[str, None]()
-    for place, value in records:
+    for number, record in records:
         names = columns
-        if not all(name in value for name in columns):
-            own, where = list(value), f"{source} {unit} {place}"
+        if not all(name in record for name in columns):
+            keys, where = list(record), f"{source} {unit} {number}"
             names = [
-                column_if_there(where, name, own) or name if name in lenient else find_column(where, name, own)
+                column_if_there(where, name, keys) or name if name in lenient else find_column(where, name, keys)
                 for name in columns
             ]
         if unseen:
-            present.update(dict.fromkeys(value))
-            unseen -= {name for name, own in zip(columns, names, strict=True) if own in value}
-        yield place, tuple(value.get(name) for name in (*names, *optional))
+            present.update(dict.fromkeys(record))
+            unseen -= {name for name, key in zip(columns, names, strict=True) if key in record}
+        yield number, tuple(record.get(name) for name in (*names, *optional))
     for name in columns:
         if name in unseen and present:
             raise missing_column(source, name, list(present))
 
 
 def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the objects of lines with one JSON object each; blank lines are passed over."""
-    place = 0
-    for place, line in enumerate(lines, start=1):
+    """Yields number and object of lines with one JSON object each; blank lines are skipped."""
+    number = 0
+    for number, line in enumerate(lines, start=1):
         if not line.isspace():
-            where = f"{source} line {place}"
-            value = _parse_json(line, source, "one JSON object a line", place)
-            yield place, _checked_object(value, where, escaped="\\ud" in line.lower())
-    if place == 0:
+            where = f"{source} line {number}"
+            value = _parse_json(line, source, "one JSON object a line", number)
+            yield number, _checked_object(value, where, escaped="\\ud" in line.lower())
+    if number == 0:
         raise DataError(f"{source} is empty; give one JSON object a line")
 
 
 def json_objects(text: str, source: str, wanted: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the rows of a JSON text: of a list, of the one list of objects in an object, or of its columns.
+    """Yields number and object of each row of a JSON text: of a list, an object's only list of objects, or its columns.
 
     Objects in an object are rows if the first has the ``wanted`` columns.
     """
     value = _parse_json(text, source, "one JSON object a line, or a list of objects")
     escaped = "\\ud" in text.lower()
     rows = value if isinstance(value, list) else _rows_of_object(value, source, wanted)
-    for place, row in enumerate(rows, start=1):
-        yield place, _checked_object(row, f"{source} row {place}", escaped=escaped)
+    for number, row in enumerate(rows, start=1):
+        yield number, _checked_object(row, f"{source} row {number}", escaped=escaped)
 
 
 def _rows_of_object(value: Any, source: str, wanted: Sequence[str]) -> list[Any]:
@@ -337,11 +337,11 @@ def _parse_json(text: str, source: str, wanted: str, line: int | None = None) ->
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        place = f"line {line or getattr(error, 'lineno', 1)}, column {getattr(error, 'colno', 1)}"
+        position = f"line {line or getattr(error, 'lineno', 1)}, column {getattr(error, 'colno', 1)}"
         detail = getattr(error, "msg", str(error))
         if "integer string" in detail:
             detail = "a number of thousands of digits; put it in quotes"
-        raise DataError(f"{source} {place} is not valid JSON ({detail}); write {wanted}") from error
+        raise DataError(f"{source} {position} is not valid JSON ({detail}); write {wanted}") from error
 
 
 def _checked_object(value: Any, where: str, *, escaped: bool) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def _checked_object(value: Any, where: str, *, escaped: bool) -> dict[str, Any]:
             f"{where} holds a {type(value).__name__}; write one JSON object a line, "
             'e.g. {"text": "...", "label": "..."}'
         )
-    # Texts are looked at by who reads them; what is inside other cells, and names, is only passed on.
+    # `check_text` checks the texts; names and nested cells are checked only here.
     if escaped and not _is_unicode([*value, *(cell for cell in value.values() if isinstance(cell, dict | list))]):
         raise DataError(
             f"{where} holds half of a pair (\\ud800 to \\udfff), which is no valid Unicode; write the whole character"
@@ -376,14 +376,14 @@ def _is_unicode(value: object) -> bool:
 
 def find_column(where: str, column: str, present: Sequence[str]) -> str:
     """The name by which a table or line has a column: as asked for, in other case, or with blanks around."""
-    found = column_if_there(where, column, present)
-    if found is None:
+    name = column_if_there(where, column, present)
+    if name is None:
         raise missing_column(where, column, present)
-    return found
+    return name
 
 
 def column_if_there(where: str, column: str, present: Sequence[str]) -> str | None:
-    """What `find_column` finds; none if it is not there."""
+    """The name that `find_column` returns; None if the column is missing."""
     if column in present:
         return column
     similar = [name for name in dict.fromkeys(present) if name.strip().casefold() == column.strip().casefold()]
@@ -395,7 +395,7 @@ def column_if_there(where: str, column: str, present: Sequence[str]) -> str | No
 
 
 def missing_column(where: str | Path, column: str, present: Sequence[str]) -> MissingColumnError:
-    """The error for a column that a table, or one line of it, does not have."""
+    """The error for a column that a table, or one line of it, lacks."""
     shown = ", ".join(repr(name) for name in present[:20]) or "none"
     return MissingColumnError(
         f"{_quoted(where)} has no column '{column}'{did_you_mean(column, present)}; its columns are {shown}", column
@@ -403,7 +403,7 @@ def missing_column(where: str | Path, column: str, present: Sequence[str]) -> Mi
 
 
 def check_unique(where: str | Path, columns: Sequence[str], present: Sequence[str]) -> None:
-    """Refuses a table, or a line of it, in which a column that is read stands more than once."""
+    """Refuses a table, or a line of it, that has a column to be read more than once."""
     for column in columns:
         if present.count(column) > 1:
             raise DataError(f"{_quoted(where)} has {present.count(column)} columns '{column}'; rename all but one")
@@ -413,36 +413,36 @@ def _quoted(where: str | Path) -> str:
     return f"'{where}'" if isinstance(where, Path) else where
 
 
-def split_names(columns: str, present: Sequence[str]) -> list[str]:
-    """Columns that one option names: one, or several with commas between, unless a column is called just so."""
-    if "," not in columns or columns in present:
-        return [columns]
-    return [name.strip() for name in columns.split(",") if name.strip()]
+def split_names(option: str, present: Sequence[str]) -> list[str]:
+    """The columns that an option names: several if separated by commas, unless one column has the whole name."""
+    if "," not in option or option in present:
+        return [option]
+    return [name.strip() for name in option.split(",") if name.strip()]
 
 
 def join_cells(cells: Sequence[str], width: int) -> str:
-    """One text of the cells of ``width`` columns, in their order; that of one column as it is."""
+    """Joins the cells of ``width`` columns with spaces; the cell of a single column is returned as it is."""
     return cells[0] if width == 1 else " ".join(filter(None, (cell.strip() for cell in cells)))
 
 
-def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
-    """Returns a cell as text, of ``longest`` characters at most; nothing is the empty text."""
+def check_text(value: Any, where: str, unit: str, number: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
+    """Returns a cell as text of at most ``longest`` characters; None becomes the empty text."""
     if value is None:
         return ""
     if not isinstance(value, str):
         raise DataError(
-            f"{where} {unit} {place}: the text is {shown(value)}, a {type(value).__name__}; give text, in quotes"
+            f"{where} {unit} {number}: the text is {shown(value)}, a {type(value).__name__}; give text, in quotes"
         )
     if longest is not None and len(value) > longest:
-        raise _too_long(where, unit, place)
+        raise _too_long(where, unit, number)
     if "\0" in value:
-        raise DataError(f"{where} {unit} {place}: the text holds a NUL character; remove it")
+        raise DataError(f"{where} {unit} {number}: the text holds a NUL character; remove it")
     if not value.isascii():
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{where} {unit} {place}: the text holds \\u{ord(value[error.start]):04x}, half of a pair, "
+                f"{where} {unit} {number}: the text holds \\u{ord(value[error.start]):04x}, half of a pair, "
                 "which is no valid Unicode; write the whole character"
             ) from error
     return value

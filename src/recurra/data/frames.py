@@ -1,7 +1,7 @@
-"""Labelled rows that a program has in memory: read from what people have them in, and kept as files.
+"""Labelled rows that a program has in memory: reads them and writes them as files.
 
-A frame of pandas, polars or pyarrow, ``(texts, labels)``, a list of mappings, or what the library ``datasets`` has. No
-such library is imported: what is one of theirs comes with it.
+They may be a frame of pandas, polars or pyarrow, ``(texts, labels)``, a list of mappings, or a data set of the library
+``datasets``. This module imports none of these libraries: a value of theirs means that the program has done so.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Columns = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class RowsInMemory:
-    """Rows in memory as files of a user would have them.
+    """Rows from memory in the form that a user's files have.
 
-    ``parts`` are columns by split. Labels are words, or JSON lists of them; missing cells are none.
+    ``parts`` holds the columns of each split. Labels are words, or JSON lists of them; missing cells are None.
     """
 
     parts: dict[str, Columns]
@@ -45,13 +45,13 @@ class RowsInMemory:
     sources: dict[str, str]
 
     def files(self, folder: Path) -> dict[str, Path]:
-        """Where `write` puts each split in a folder: the names hold a hash of all rows."""
+        """The path of each split that `write` makes in a folder; the names hold a hash of all rows."""
         stem = f"rows-{content_hash(self.parts)}"
         names = {split: stem if split == SPLITS[0] else f"{stem}-{split}" for split in self.parts}
         return {split: folder / f"{name}.parquet" for split, name in names.items()}
 
     def write(self, folder: Path) -> None:
-        """Writes each split as Parquet, unless its rows lie there already, whatever they came in."""
+        """Writes each split as Parquet, unless its file already holds the same rows."""
         for split, path in self.files(folder).items():
             table = pa.table({name: pa.array(cells, pa.string()) for name, cells in self.parts[split].items()})
             table = table.replace_schema_metadata({MADE_FROM: self.sources[split].encode("utf-8")})
@@ -60,45 +60,45 @@ class RowsInMemory:
                     pq.write_table(table, temporary, compression="zstd")
 
     def options(self, folder: Path) -> dict[str, Any]:
-        """What the configuration of the data says of them: the files, and that labels are lists if they are."""
+        """Keys for the configuration of the data: the files, and the label separator if labels are lists."""
         names = {split if split != SPLITS[0] else "name": str(path) for split, path in self.files(folder).items()}
         return {**names, **({"label_separator": AS_JSON} if self.several else {})}
 
 
 def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None:
-    """Reads what came as data, and as ``validation``, ``test`` and ``unlabelled``; none if all are files or corpora."""
-    given = {"train": data, **{split: options.get(split) for split in SPLITS[1:]}}
-    given = {split: value for split, value in given.items() if not isinstance(value, str | Path | None)}
+    """Reads ``data`` and the options ``validation``, ``test``, ``unlabelled``; None if all name files or corpora."""
+    inputs = {"train": data, **{split: options.get(split) for split in SPLITS[1:]}}
+    inputs = {split: value for split, value in inputs.items() if not isinstance(value, str | Path | None)}
     frames: dict[str, Any] = {}
-    for split, value in given.items():
+    for split, value in inputs.items():
         for part, rows in _splits(value, split).items():
             if part in frames or (part != split and options.get(part) is not None):
                 raise DataError(f"{part} came both in the DatasetDict and as {part}=; give one of the two")
             frames[part] = rows
-    more = options.get(UNLABELLED)
-    texts = None if isinstance(more, str | Path | None) else one_dimension(more, UNLABELLED)
+    unlabelled = options.get(UNLABELLED)
+    texts = None if isinstance(unlabelled, str | Path | None) else one_dimension(unlabelled, UNLABELLED)
     if not frames and texts is None:
         return None
     text, label = (str(options.get(f"{key}_column") or key) for key in ("text", "label"))
     names = options.get("label_columns") or ()
-    label_columns = [one.strip() for one in names.split(",")] if isinstance(names, str) else list(names)
-    own = [str(options[key]) for key in ("group_column", "id_column") if options.get(key)]
+    label_columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    keys = [str(options[key]) for key in ("group_column", "id_column") if options.get(key)]
     texts_named = dict.fromkeys([text, *(name.strip() for name in text.split(","))], "--text-column")
     sources = {split: _source(rows, split) for split, rows in frames.items()}
     with naming_options({**texts_named, label: LABEL_OPTIONS, **dict.fromkeys(label_columns, "--label-columns")}):
         parts = {
-            split: _read(rows, sources[split], text, label, label_columns=label_columns, own=own)
+            split: _read(rows, sources[split], text, label, label_columns=label_columns, keys=keys)
             for split, rows in frames.items()
         }
     several = any(isinstance(cell, list) for part in parts.values() for cell in part.get(label, ()))
     for split, columns in parts.items() if several else ():
         columns[label] = _as_lists(columns[label], sources[split])
     count = sum(len(next(iter(part.values()))) for part in parts.values())
-    described = f"{count:,} rows of a {kind_of(next(iter(given.values())))}" if frames else ""
+    described = f"{count:,} rows of a {kind_of(next(iter(inputs.values())))}" if frames else ""
     if texts is not None:
-        present = enumerate(texts, start=1)
+        numbered = enumerate(texts, start=1)
         parts[UNLABELLED] = {
-            text: [check_text(cell, UNLABELLED, "text", place) for place, cell in present if not is_missing(cell)]
+            text: [check_text(cell, UNLABELLED, "text", number) for number, cell in numbered if not is_missing(cell)]
         }
         sources[UNLABELLED] = UNLABELLED
     return RowsInMemory(parts, several, described, sources)
@@ -112,9 +112,9 @@ def _splits(value: Any, split: str) -> Mapping[str, Any]:
         raise DataError(f"{'data' if split == 'train' else split} is a DatasetDict of {', '.join(names)}; give a split")
     for name in names:
         if name not in SPLITS:
-            close = did_you_mean(name, [part for part in SPLITS if part not in names])
+            hint = did_you_mean(name, [part for part in SPLITS if part not in names])
             raise DataError(
-                f"the DatasetDict has a split '{name}'{close}; allowed: {', '.join(SPLITS)}: rename it, or take it out"
+                f"the DatasetDict has a split '{name}'{hint}; allowed: {', '.join(SPLITS)}: rename it, or take it out"
             )
     return dict(value)
 
@@ -124,55 +124,55 @@ def _source(rows: Any, split: str) -> str:
     return kind if split == "train" else f"{kind} of {split}"
 
 
-def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[str], own: list[str]) -> Columns:
-    present, column = opened_rows(rows, source, [text, label, *own])
+def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[str], keys: list[str]) -> Columns:
+    present, column = opened_rows(rows, source, [text, label, *keys])
     texts = split_names(text, present)
-    wanted = list(dict.fromkeys([*texts, *(label_columns or [label]), *own]))
+    wanted = list(dict.fromkeys([*texts, *(label_columns or [label]), *keys]))
     for name in wanted:
         if name not in present:
             raise missing_column(source, name, present)
     ids = [DEFAULT_ID_COLUMN] if DEFAULT_ID_COLUMN in present and DEFAULT_ID_COLUMN not in wanted else []
     check_unique(source, [*wanted, *ids], present)
 
-    def value(name: str, cell: Any, place: int) -> Any:
+    def read(name: str, cell: Any, number: int) -> Any:
         if name in texts:
-            return check_text(cell, source, "row", place)
+            return check_text(cell, source, "row", number)
         if name == label and not label_columns:
-            return _as_labels(cell, source, place, label)
-        read = as_identity if name in (*own, *ids) else as_word
-        return read(plain_value(cell), source, "row", place, name)
+            return _as_labels(cell, source, number, label)
+        as_text = as_identity if name in (*keys, *ids) else as_word
+        return as_text(plain_value(cell), source, "row", number, name)
 
     return {
         name: [
-            None if is_missing(cell) else value(name, cell, place) for place, cell in enumerate(column(name), start=1)
+            None if is_missing(cell) else read(name, cell, number) for number, cell in enumerate(column(name), start=1)
         ]
         for name in [*wanted, *ids]
     }
 
 
 def opened_rows(rows: Any, source: str, names: list[str]) -> tuple[list[str], Callable[[str], list[Any]]]:
-    """Names of all columns, and what gives the cells of one."""
+    """Names of all columns, and a function that returns the cells of one."""
     if isinstance(rows, tuple):
         pair = _pair(rows, source, names)
         return list(pair), pair.__getitem__
-    named = getattr(rows, "features", None) or {}
+    features = getattr(rows, "features", None) or {}
     if is_of(rows, "datasets", "IterableDataset"):
         rows = list(rows)
     if isinstance(rows, list) and rows and all(isinstance(row, Mapping) for row in rows):
         listed = rows
         present = list(dict.fromkeys(name for row in listed for name in row))
-        return present, lambda name: [*map(_named(named.get(name)), (row.get(name) for row in listed))]
+        return present, lambda name: [*map(_named(features.get(name)), (row.get(name) for row in listed))]
     if isinstance(rows, Mapping) or is_of(rows, "pandas", "DataFrame"):
         frame: Any = rows
         return list(frame.keys()), lambda name: one_dimension(frame[name], name)
     if is_of(rows, "datasets", "Dataset"):
         plain: Any = rows.with_format(None)
-        return list(rows.column_names), lambda name: [*map(_named(named[name]), plain[name])]
+        return list(rows.column_names), lambda name: [*map(_named(features[name]), plain[name])]
     if is_of(rows, "polars", "LazyFrame"):
         rows = rows.collect()
     if not hasattr(rows, "__arrow_c_stream__") or not hasattr(rows, "columns"):
         raise DataError(f"data is {with_article(kind_of(rows))}; give {KINDS}".replace("data", _split_of(source), 1))
-    # Polars, Arrow and whatever else speaks Arrow's interface.
+    # Polars, Arrow and every other library with Arrow's interface.
     table = pa.table(rows)
     return list(table.column_names), lambda name: list(table.column(name).to_pylist())
 
@@ -194,39 +194,39 @@ def _pair(rows: tuple[Any, ...], source: str, names: list[str]) -> dict[str, lis
 
 
 def _named(feature: Any) -> Callable[[Any], Any]:
-    """Makes names of the numbers of a ``ClassLabel``, or of a list of them; leaves all else as it is."""
+    """A function that turns numbers of a ``ClassLabel``, or lists of them, into names and leaves other values alone."""
     names = getattr(getattr(feature, "feature", feature), "names", None)
     if not names:
         return lambda cell: cell
 
     def name(cell: Any) -> Any:
         if isinstance(cell, list):
-            return [name(one) for one in cell]
-        # Hugging Face's data sets write -1 for a label that is not given.
+            return [name(number) for number in cell]
+        # Data sets of Hugging Face write -1 for a missing label.
         return None if cell is None or cell < 0 else names[cell]
 
     return name
 
 
-def _as_labels(cell: Any, source: str, place: int, column: str) -> str | list[str]:
+def _as_labels(cell: Any, source: str, number: int, column: str) -> str | list[str]:
     if not isinstance(cell, list | tuple | np.ndarray | AbstractSet):
-        return as_word(plain_value(cell), source, "row", place, column)
-    words = [as_word(one, source, "row", place, column) for one in map(plain_value, cell)]
+        return as_word(plain_value(cell), source, "row", number, column)
+    words = [as_word(value, source, "row", number, column) for value in map(plain_value, cell)]
     # A set has no order, and a hash needs one.
     return sorted(words) if isinstance(cell, AbstractSet) else words
 
 
 def _as_lists(cells: list[Any], source: str) -> list[Any]:
-    for place, cell in enumerate(cells, start=1):
+    for row, cell in enumerate(cells, start=1):
         if isinstance(cell, str):
             raise DataError(
-                f"row {place} of {source} has the one label '{cell[:60]}' where others have lists; give each row a list"
+                f"row {row} of {source} has the one label '{cell[:60]}' where others have lists; give each row a list"
             )
     return [json.dumps(cell or [], ensure_ascii=False) for cell in cells]
 
 
 def _holds(path: Path, table: Any) -> bool:
-    # The hash of the file is part of a run's name, and must not change with what the same rows came in.
+    # The file's hash is part of a run's name, and must not depend on the object that the same rows came in.
     try:
         return bool(pq.read_table(path).equals(table))
     except (OSError, pa.ArrowException):

@@ -1,10 +1,10 @@
-"""Labelled rows of a user's file: how label cells are read, which spellings are the same, and what is odd about them.
+"""Labelled rows of a user's file: reads label cells, finds spellings of the same label, and notes what is odd.
 
-Two labels are the same in other spellings if they are equal after, in this order: Unicode's compatibility form (NFKC),
-without format characters (category Cf: zero-width spaces and joiners, direction marks, soft hyphens, byte order marks),
-every run of white space one space and none at either end, case folded; and, where a plain decimal number is left (a
-sign, digits, a point, no exponent), equal as numbers. ``NEG`` is ``neg`` then, and ``1``, ``+1``, ``01`` and ``1.0``
-are one label. Labels that look like missing values are told and never joined.
+Two labels are spellings of the same label if they are equal after these steps: bring them into Unicode's compatibility
+form (NFKC); remove format characters (category Cf: zero-width spaces and joiners, direction marks, soft hyphens, byte
+order marks); make every run of white space one space, with none at either end; fold case; and compare plain decimal
+numbers (a sign, digits, a point, no exponent) as numbers. So ``NEG`` is ``neg``, and ``1``, ``+1``, ``01`` and ``1.0``
+are one label. Labels that look like missing values are reported and never joined.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from recurra.data.formats import check_text, join_cells, naming_options, shown, 
 from recurra.data.tables import Choices, TableFile
 
 DEFAULT_ID_COLUMN = "id"
-# What names another column than one that is missing.
+# The options to propose if the label column is missing.
 LABEL_OPTIONS = "--label-column, or columns of 0 and 1 with --label-columns"
-# A longer one is a text, and would stand in every table of a report.
+# A longer label is a text, and would fill every table of a report.
 MAX_LABEL_CHARACTERS = 500
 AS_JSON = "json"
 NEGATIVE_WORDS = frozenset({"negative", "neg", "bad", "no", "false", "dislike", "unhappy", "fail", "-"})
@@ -47,7 +47,7 @@ _READ_LISTS = "--label-separator json (data.label_separator=json)"
 
 
 def spelling_key(label: str) -> str:
-    """Returns what all spellings of a label have in common; see the module."""
+    """Returns the key that all spellings of a label share; see the module."""
     visible = "".join(
         character for character in unicodedata.normalize("NFKC", label) if unicodedata.category(character) != "Cf"
     )
@@ -62,12 +62,12 @@ def spelling_key(label: str) -> str:
 
 
 def looks_missing(label: str) -> bool:
-    """Whether a label is how programs write that there is none."""
+    """Whether a label looks like a missing value as programs write it."""
     return spelling_key(label) in MISSING_WORDS
 
 
 def spellings(counts: Mapping[str, int]) -> list[list[str]]:
-    """Labels that are the same in several spellings, the winner first: the most frequent, of equals the first."""
+    """Groups of spellings of the same label; the most frequent comes first, and of equally frequent ones the first."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for label in counts:
         groups[spelling_key(label)].append(label)
@@ -79,9 +79,9 @@ def spellings(counts: Mapping[str, int]) -> list[list[str]]:
 
 
 def join_spellings(table: FileTable, names: Iterable[str] | None = None) -> FileTable:
-    """Returns a table in which every label is written in one way: that of ``names``, else the table's own winner.
+    """Returns a table in which every label has one spelling: that in ``names``, or the table's most frequent one.
 
-    A label that is none of the names in any spelling stays as it is.
+    With ``names``, a label that spells none of them stays as it is.
     """
     if names is None:
         counts = Counter(name for label in table.labels for name in _names(label))
@@ -94,7 +94,7 @@ def join_spellings(table: FileTable, names: Iterable[str] | None = None) -> File
 
 
 def _names(label: str | Sequence[str]) -> Sequence[str]:
-    """The label of a row that has one, or all of one that may have several."""
+    """The labels of a row, whether it has exactly one or may have several."""
     return (label,) if isinstance(label, str) else label
 
 
@@ -106,7 +106,7 @@ def _respelt(label: str | Sequence[str], chosen: Mapping[str, str]) -> str | tup
 
 @dataclass(frozen=True)
 class FileTable:
-    """Labelled rows of a file, cleaned; an empty group groups a row with no other."""
+    """Cleaned labelled rows of a file; a row with an empty group is grouped with no other."""
 
     source: str
     unit: str
@@ -124,15 +124,15 @@ class FileTable:
 
 
 class LabelColumn:
-    """How labels are read, one a row: from the label column, or from ``columns`` if there are any."""
+    """Reads one label a row, from the label column, or from ``columns`` if there are any."""
 
     columns: Sequence[str] = ()
 
     def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
-        """What a row's labels are, as ``word`` makes them; the empty text if there is none where one is needed.
+        """Returns a row's labels, each made by ``word``; the empty text if a required label is missing.
 
         Raises:
-            ValueError: If it is nothing that labels can be read from; the caller adds the place.
+            ValueError: If no label can be read from the cell; the caller adds file and row.
         """
         if isinstance(cell, Choices) and len(cell) <= 1:
             return word(cell[0]) if cell else ""
@@ -147,7 +147,7 @@ class LabelColumn:
         return word(cell)
 
     def names(self, table: FileTable, label_column: str) -> list[str]:
-        """The class names of a table: several, and not so many that the column can hardly be a label."""
+        """The class names of a table; refuses a single class, and so many that the column can hardly be a label."""
         counts = Counter(table.labels)
         if len(counts) < 2:
             only = next(iter(counts))
@@ -165,7 +165,7 @@ class LabelColumn:
 
 
 class SeveralLabels(LabelColumn):
-    """Reads cells with any number of labels; an empty cell or list is a text without any."""
+    """Reads cells with any number of labels; an empty cell or list means no labels."""
 
     def __init__(self, separator: str) -> None:
         self.separator = separator
@@ -226,7 +226,7 @@ class LabelColumns(SeveralLabels):
 
     def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
         """The labels whose cell is 1."""
-        values = dict(zip(self.columns, (spelling_key(word(one)) for one in cell), strict=True))
+        values = dict(zip(self.columns, (spelling_key(word(part)) for part in cell), strict=True))
         if not all(values.values()):
             return ""
         for name, value in values.items():
@@ -244,16 +244,16 @@ class LabelColumns(SeveralLabels):
         return list(self.columns)
 
 
-def _refuse_many(table: FileTable, label_column: str, counts: Collection[str], more: str) -> None:
+def _refuse_many(table: FileTable, label_column: str, counts: Collection[str], other_options: str) -> None:
     if len(counts) > 2 and len(counts) * 2 > len(table):
         raise DataError(
             f"{table.source} has {len(counts)} different labels in {len(table)} rows of column '{label_column}'; "
-            f"name the right column with --label-column{more}"
+            f"name the right column with --label-column{other_options}"
         )
 
 
 def _parsed_list(cell: Any) -> list[Any] | dict[str, Any] | None:
-    """A cell that is written as a list or an object, by JSON or by Python; none of any other."""
+    """Parses a cell that holds a list or an object as JSON or Python writes it; None for any other cell."""
     if not isinstance(cell, str) or cell.strip()[:1] not in ("[", "{"):
         return None
     # NumPy writes no commas.
@@ -269,7 +269,7 @@ def _parsed_list(cell: Any) -> list[Any] | dict[str, Any] | None:
 
 
 def _separator_hint(counts: Mapping[str, int]) -> str:
-    """The separator that labels seem to have between them, and what reads it."""
+    """A hint on the separator that labels seem to hold, and on the option that reads it; empty if there is none."""
     for separator in ("|", ";", ","):
         parts = {part.strip() for label in counts for part in label.split(separator)}
         if sum(separator in label for label in counts) >= 2 and len(parts) < len(counts):
@@ -280,17 +280,17 @@ def _separator_hint(counts: Mapping[str, int]) -> str:
 
 
 def _index(table: FileTable, names: Sequence[str]) -> dict[str, int]:
-    """The position of each name; refuses a table with a label that is none of them."""
+    """The index of each name; refuses a table with any other label."""
     index = {name: position for position, name in enumerate(names)}
     rows = zip(table.places, map(_names, table.labels), strict=True)
-    unknown = next(((place, label) for place, labels in rows for label in labels if label not in index), None)
+    unknown = next(((number, label) for number, labels in rows for label in labels if label not in index), None)
     if unknown is None:
         return index
-    place, label = unknown
+    number, label = unknown
     key = spelling_key(label)
     joins = any(spelling_key(name) == key for name in names) and not looks_missing(label)
     raise DataError(
-        f"{table.source} {table.unit} {place} has the label '{label[:60]}'{did_you_mean(label, names)}, which the "
+        f"{table.source} {table.unit} {number} has the label '{label[:60]}'{did_you_mean(label, names)}, which the "
         f"training data lacks; its labels are {', '.join(names[:20])}; correct the label"
         f"{', train with data.join_labels=true' if joins else ''} or add training rows that have it"
     )
@@ -299,8 +299,8 @@ def _index(table: FileTable, names: Sequence[str]) -> dict[str, int]:
 def order_labels(labels: Collection[str]) -> list[str]:
     """Returns the class names in the order of their indices.
 
-    Whole numbers are in numeric order. Of two words that are a known negative and a known positive one, the negative
-    is first, so that precision and recall are those of the positive class. Everything else is in sorted order.
+    Whole numbers are in numeric order. Of a known negative and a known positive word, the negative one comes first, so
+    that precision and recall are those of the positive class. Everything else is sorted.
     """
     names = set(labels)
     if len(names) == 2:
@@ -325,9 +325,9 @@ def read_table(
     clean: str = FIRST,
     as_written: bool = False,
 ) -> FileTable:
-    """Reads a labelled file, and drops rows whose text is empty once cleaned; gives texts cleaned, or ``as_written``.
+    """Reads a labelled file, without rows whose cleaned text is empty; returns texts cleaned, or ``as_written``.
 
-    Rows without a label are left out and noted if ``skip_unlabelled``, else refused; None proposes no leaving out.
+    Rows without a label are refused, or with ``skip_unlabelled`` left out and noted; None keeps it out of the error.
     """
     reader = labels or LabelColumn()
     label_columns = list(reader.columns) or [label_column]
@@ -335,7 +335,7 @@ def read_table(
     file = TableFile(path, [*text_column.split(","), *others], encoding=encoding)
     text_columns = split_names(text_column, file.header)
     for text, label in itertools.product(text_columns, label_columns):
-        # Names match in any case, unless the file has both as they stand.
+        # Names that differ in case alone are one column, unless the file has both.
         if text == label or (_folded(text) == _folded(label) and not {text, label} <= {*file.header}):
             raise DataError(f"text and label are both '{text}'; name two different columns")
     options = {
@@ -347,10 +347,10 @@ def read_table(
     rows = _Rows(file, text_columns, label_columns, group_column, id_column, clean, reader, as_written)
     with naming_options(options):
         optional = [] if id_column else [DEFAULT_ID_COLUMN]
-        # Programs leave a key out where they have no label.
+        # Programs omit the key of a missing label.
         lenient = () if reader.columns else label_columns
-        for place, values in file.rows([*text_columns, *others], optional, whole=True, lenient=lenient):
-            rows.add(place, values)
+        for number, values in file.rows([*text_columns, *others], optional, whole=True, lenient=lenient):
+            rows.add(number, values)
     return rows.table(skip_unlabelled=skip_unlabelled)
 
 
@@ -366,7 +366,7 @@ class _Rows:
     as_written: bool
     headers: list[int] = field(default_factory=list)
     removed: Counter[str] = field(default_factory=Counter)
-    # Fields at both ends of the further lines of a cell, by the place of the row.
+    # First and last fields of the lines inside a text that hold the delimiter, by the row's number.
     inner: dict[int, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -374,40 +374,40 @@ class _Rows:
         self.made = FileTable(self.file.source, self.file.unit, [], [], [], [] if self.group_column else None, [])
         self.empty = 0
 
-    def add(self, place: int, values: Sequence[Any]) -> None:
+    def add(self, number: int, values: Sequence[Any]) -> None:
         """Adds a row, unless it has no text or no label."""
         source, unit, width = self.file.source, self.file.unit, len(self.text_columns)
-        raw = join_cells([check_text(cell, source, unit, place) for cell in values[:width]], width)
+        raw = join_cells([check_text(cell, source, unit, number) for cell in values[:width]], width)
         self.removed.update(removed_by(raw, self.clean))
         text = clean_text(raw, self.clean)
         if not text:
             self.empty += 1
             return
-        behind = width + len(self.label_columns)
-        label = self._label(values[width:behind] if self.reader.columns else values[width], place)
+        labels_end = width + len(self.label_columns)
+        label = self._label(values[width:labels_end] if self.reader.columns else values[width], number)
         if label == "":
-            self.made.unlabelled.append(place)
+            self.made.unlabelled.append(number)
             return
         if self.file.delimiter and "\n" in raw:
             lines = [line.split(self.file.delimiter) for line in raw.splitlines() if self.file.delimiter in line]
-            self.inner[place] = {end.strip() for fields in lines for end in (fields[0], fields[-1])}
+            self.inner[number] = {end.strip() for fields in lines for end in (fields[0], fields[-1])}
         self.made.texts.append(raw if self.as_written else text)
         self.made.labels.append(label)
-        self.made.places.append(place)
-        identity = as_identity(values[-1], source, unit, place, self.id_column or DEFAULT_ID_COLUMN)
-        self.made.ids.append(identity or f"{unit}-{place}")
+        self.made.places.append(number)
+        identity = as_identity(values[-1], source, unit, number, self.id_column or DEFAULT_ID_COLUMN)
+        self.made.ids.append(identity or f"{unit}-{number}")
         if self.made.groups is not None:
-            self.made.groups.append(as_identity(values[behind], source, unit, place, self.group_column))
+            self.made.groups.append(as_identity(values[labels_end], source, unit, number, self.group_column))
         if _folded(label) == _folded(self.label_column) and _folded(raw) == _folded(", ".join(self.text_columns)):
-            self.headers.append(place)
+            self.headers.append(number)
 
-    def _word(self, cell: Any, place: int, column: str | None) -> str:
-        return as_word(cell, self.file.source, self.file.unit, place, column)
+    def _word(self, cell: Any, number: int, column: str | None) -> str:
+        return as_word(cell, self.file.source, self.file.unit, number, column)
 
-    def _label(self, cell: Any, place: int) -> Any:
-        where = f"{self.file.source} {self.file.unit} {place}"
+    def _label(self, cell: Any, number: int) -> Any:
+        where = f"{self.file.source} {self.file.unit} {number}"
         try:
-            label = self.reader.read(cell, lambda part: self._word(part, place, self.label_column))
+            label = self.reader.read(cell, lambda part: self._word(part, number, self.label_column))
         except ValueError as error:
             raise DataError(f"{where}: column '{self.label_column}' {error}") from error
         longest = max(map(len, _names(label)), default=0)
@@ -423,37 +423,37 @@ class _Rows:
         source, unlabelled = self.file.source, self.made.unlabelled
         places = f"{self.file.unit} {listed_places(unlabelled)}"
         if unlabelled and not skip_unlabelled:
-            of = "" if source.startswith("'") else f" of {source}"
+            source_part = "" if source.startswith("'") else f" of {source}"
             skip = ", or leave them out with --skip-unlabelled" if skip_unlabelled is False else ""
             raise DataError(
                 f"{source} has {len(unlabelled):,} row{'s' * (len(unlabelled) > 1)} without a label in column "
-                f"'{self.label_column}' ({places}{of}); fill them in or remove the rows{skip}"
+                f"'{self.label_column}' ({places}{source_part}); fill them in or remove the rows{skip}"
             )
         if not self.made.texts:
-            what = f"{self.empty} rows, all without text after cleaning" if self.empty else "no rows"
+            content = f"{self.empty} rows, all without text after cleaning" if self.empty else "no rows"
             if self.empty and self.removed:
-                what += f", which takes out {' and '.join(sorted(self.removed))} (data.clean=none keeps them)"
-            what = f"{len(unlabelled):,} rows with text, all without label" if unlabelled else what
-            raise DataError(f"{source} has {what}; give rows with text in column '{', '.join(self.text_columns)}'")
+                content += f", which takes out {' and '.join(sorted(self.removed))} (data.clean=none keeps them)"
+            content = f"{len(unlabelled):,} rows with text, all without label" if unlabelled else content
+            raise DataError(f"{source} has {content}; give rows with text in column '{', '.join(self.text_columns)}'")
         repeats = self._repeated_ids()
         ids = [f"{self.file.unit}-{place}" for place in self.made.places] if repeats else self.made.ids
         notes = [*self.file.notes, *repeats]
         if self.removed:
-            what = " and ".join(f"{kind} out of {rows:,} texts" for kind, rows in sorted(self.removed.items()))
-            notes.append(f"Cleaning takes {what} of {source}; data.clean=none leaves texts as they are.")
+            content = " and ".join(f"{kind} out of {rows:,} texts" for kind, rows in sorted(self.removed.items()))
+            notes.append(f"Cleaning takes {content} of {source}; data.clean=none leaves texts as they are.")
         if unlabelled:
             notes.append(f"{len(unlabelled):,} rows of {source} have no label and are left out ({places}).")
         return replace(self.made, ids=ids, empty=self.empty, notes=[*notes, *self._odd_rows()])
 
     def _repeated_ids(self) -> list[str]:
-        """Says that ids repeat; refuses repeats in a column that was named."""
-        first: dict[str, int] = {}
+        """A note that ids repeat, if they do; refuses repeated ids in a column that the user named."""
+        first_row: dict[str, int] = {}
         rows = list(zip(self.made.places, self.made.ids, strict=True))
-        repeats = [(place, name) for place, name in rows if first.setdefault(name, place) != place]
+        repeats = [(number, row_id) for number, row_id in rows if first_row.setdefault(row_id, number) != number]
         if not repeats:
             return []
-        (place, name), unit = repeats[0], self.file.unit
-        where = f"{self.file.source} {unit} {place} has the id '{shown(name)[1:-1]}' of {unit} {first[name]}"
+        (number, row_id), unit = repeats[0], self.file.unit
+        where = f"{self.file.source} {unit} {number} has the id '{shown(row_id)[1:-1]}' of {unit} {first_row[row_id]}"
         if self.id_column:
             raise DataError(f"{where} (column '{self.id_column}'); make the ids unique, or leave --id-column out")
         return [
@@ -469,7 +469,7 @@ class _Rows:
                 f"{listed_places(self.headers, _MOST_SHOWN)}), where it is taken as a text with a label; remove it."
             )
         known = {label for label in self.made.labels if isinstance(label, str)}
-        swallowed = [place for place, ends in self.inner.items() if ends & known]
+        swallowed = [number for number, ends in self.inner.items() if ends & known]
         if swallowed:
             notes.append(
                 f"In {self.file.source} {len(swallowed):,} texts hold lines that look like further rows (first: "
@@ -480,22 +480,22 @@ class _Rows:
 
 
 def listed_places(places: Sequence[int], most: int = 20) -> str:
-    """Places as a person reads them, for example ``3, 9, 12 and 4 more``."""
-    more = f" and {len(places) - most:,} more" if len(places) > most else ""
-    return ", ".join(map(str, places[:most])) + more
+    """Row numbers as text, for example ``3, 9, 12 and 4 more``."""
+    rest = f" and {len(places) - most:,} more" if len(places) > most else ""
+    return ", ".join(map(str, places[:most])) + rest
 
 
 def _folded(name: object) -> str:
     return str(name).strip().casefold()
 
 
-def as_identity(value: Any, source: str, unit: str, place: int, column: str | None) -> str:
-    """An identity or a group as a word, also of a date, a UUID or whatever else a database calls its rows by."""
+def as_identity(value: Any, source: str, unit: str, number: int, column: str | None) -> str:
+    """An identity or a group as a word; it may be a date, a UUID or another key of a database."""
     plain = value is None or isinstance(value, str | int | float)
-    return as_word(value if plain else str(value), source, unit, place, column)
+    return as_word(value if plain else str(value), source, unit, number, column)
 
 
-def as_word(value: Any, source: str, unit: str, place: int, column: str | None) -> str:
+def as_word(value: Any, source: str, unit: str, number: int, column: str | None) -> str:
     """A label, group or identity as a word; empty if it is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -506,15 +506,15 @@ def as_word(value: Any, source: str, unit: str, place: int, column: str | None) 
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, str):
-        return check_text(" ".join(value.split()), source, unit, place)
+        return check_text(" ".join(value.split()), source, unit, number)
     raise DataError(
-        f"{source} {unit} {place}: column '{column}' holds {shown(value)}, a {type(value).__name__}; "
+        f"{source} {unit} {number}: column '{column}' holds {shown(value)}, a {type(value).__name__}; "
         "give a word or a whole number"
     )
 
 
 def label_notes(tables: Sequence[FileTable], *, joined: bool) -> list[str]:
-    """Sentences on labels in several spellings or that look missing, and on how files were read."""
+    """Notes on labels that have several spellings or look missing, and on how files were read."""
     counts = Counter(name for table in tables for label in table.labels for name in _names(label))
     notes = []
     if groups := spellings(counts):
@@ -538,7 +538,7 @@ def _counted(labels: Iterable[str], counts: Mapping[str, int]) -> list[str]:
 
 
 def visible_form(label: str) -> str:
-    """A label with what cannot be seen written as its code, cut to 60 characters."""
+    """A label cut to 60 characters, its invisible characters written as escapes."""
     shown = "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in label
     )
@@ -546,5 +546,5 @@ def visible_form(label: str) -> str:
 
 
 def _listed(items: Sequence[str], separator: str) -> str:
-    more = f"{separator}and {len(items) - _MOST_SHOWN:,} more" if len(items) > _MOST_SHOWN else ""
-    return separator.join(items[:_MOST_SHOWN]) + more
+    rest = f"{separator}and {len(items) - _MOST_SHOWN:,} more" if len(items) > _MOST_SHOWN else ""
+    return separator.join(items[:_MOST_SHOWN]) + rest

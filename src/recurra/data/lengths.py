@@ -1,6 +1,6 @@
 """Lengths of texts in tokens before anything is cut: how much a limit cuts, and which limit holds most texts.
 
-Counted on at most 2,000 rows of a split, evenly spaced, so that it takes a moment whatever the size of the data.
+They are counted on at most 2,000 evenly spaced rows of a split, so that counting is quick whatever the data's size.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SAMPLE_ROWS = 2_000
 # Limits to choose from, and the share of the training rows that the chosen one holds whole.
 LIMITS = (64, 128, 256, 512)
 HELD_SHARE = 0.95
-# From this share of a split's rows on, what is cut is worth a note.
+# Cuts in this share of a split's rows, or in more, are worth a note.
 NOTE_SHARE = 0.01
-# Longer texts are counted by their beginning, in proportion.
+# The length of a longer text is estimated from its beginning, in proportion.
 _MOST_CHARACTERS = 20_000
 
 Lengths = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ Lengths = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class CutTexts:
-    """What a limit cuts of a split."""
+    """How much a limit cuts of a split, as shares of its rows and tokens."""
 
     counted: int
     rows: float
@@ -51,25 +51,25 @@ def sample_of(split: TextSplit) -> list[str]:
 
 
 def samples_of(dataset: TextDataset) -> dict[str, list[str]]:
-    """The same of every split that has rows."""
+    """The sample (`sample_of`) of every split that has rows."""
     return {name: sample_of(split) for name, split in dataset.splits.items() if len(split)}
 
 
 def token_lengths(texts: Sequence[str], tokenizer: Tokenizer | Any) -> Lengths:
-    """Tokens of texts with those that a tokenizer adds to each, nothing cut, shape ``(texts,)``."""
+    """Uncut lengths of texts in tokens, with those that a tokenizer adds to each, shape ``(texts,)``."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     _, offsets = encode_texts([text[:_MOST_CHARACTERS] for text in texts], backend, None)
-    stretch = np.asarray([max(1.0, len(text) / _MOST_CHARACTERS) for text in texts], dtype=np.float64)
-    return np.ceil(np.diff(offsets) * stretch).astype(np.int64) + added_tokens(backend)
+    factors = np.asarray([max(1.0, len(text) / _MOST_CHARACTERS) for text in texts], dtype=np.float64)
+    return np.ceil(np.diff(offsets) * factors).astype(np.int64) + added_tokens(backend)
 
 
 def added_tokens(tokenizer: Tokenizer | Any) -> int:
-    """Tokens that a tokenizer, any fast one or one of the tokenizers library itself, adds to each text."""
+    """Tokens that a tokenizer adds to each text; it may be a fast one or one of the tokenizers library."""
     return int(getattr(tokenizer, "backend_tokenizer", tokenizer).num_special_tokens_to_add(False))
 
 
 def cut_texts(lengths: Lengths, max_length: int) -> CutTexts:
-    """What is cut of texts of these lengths at ``max_length`` tokens."""
+    """How much a limit of ``max_length`` tokens cuts of texts of these lengths."""
     if not len(lengths):
         return CutTexts(0, 0.0, 0.0)
     beyond = np.maximum(lengths - max_length, 0)
@@ -77,25 +77,25 @@ def cut_texts(lengths: Lengths, max_length: int) -> CutTexts:
 
 
 def choose_max_length(lengths: Lengths, longest: int) -> int:
-    """The smallest of 64, 128, 256 and 512 tokens that holds 95 % of the texts, and at most what a model can read."""
-    needed = [limit for limit in LIMITS if (lengths <= limit).mean() >= HELD_SHARE] if len(lengths) else []
-    return min(min(needed, default=LIMITS[-1]), longest)
+    """The smallest of 64, 128, 256 and 512 tokens that holds 95 % of the texts, but at most ``longest``."""
+    enough = [limit for limit in LIMITS if (lengths <= limit).mean() >= HELD_SHARE] if len(lengths) else []
+    return min(min(enough, default=LIMITS[-1]), longest)
 
 
 def windows_needed(lengths: Lengths, max_length: int, added: int) -> int:
     """The fewest windows, of 64 at most, that hold all but less than 1 % of the texts."""
     counts = -(-(lengths - added) // (max_length - added))
-    enough = (windows for windows in range(1, MOST_WINDOWS) if (counts > windows).mean() < NOTE_SHARE)
-    return next(enough, MOST_WINDOWS)
+    fitting = (windows for windows in range(1, MOST_WINDOWS) if (counts > windows).mean() < NOTE_SHARE)
+    return next(fitting, MOST_WINDOWS)
 
 
 def read_more(lengths: Lengths, max_length: int, longest: int, *, windows: int = 1, added: int = 0) -> str:
-    """What to do about texts of these lengths that are cut."""
+    """Advice on what to do if texts of these lengths are cut."""
     ways = []
     if max_length < longest and windows == 1:
-        enough = (limit for limit in LIMITS if limit > max_length and (lengths > limit).mean() < NOTE_SHARE)
-        cure = min(next(enough, longest), longest)
-        ways.append(f"--max-length {cure} (max_length: {cure} in a study file; at most {longest})")
+        fitting_limits = (limit for limit in LIMITS if limit > max_length and (lengths > limit).mean() < NOTE_SHARE)
+        new_limit = min(next(fitting_limits, longest), longest)
+        ways.append(f"--max-length {new_limit} (max_length: {new_limit} in a study file; at most {longest})")
     needed = windows_needed(lengths, max_length, added)
     if needed > windows:
         ways.append(f"--windows {needed} (windows: {needed}; at most {MOST_WINDOWS})")
@@ -104,21 +104,21 @@ def read_more(lengths: Lengths, max_length: int, longest: int, *, windows: int =
 
 
 def describe_limit(max_length: int, windows: int) -> str:
-    """The limit in words, as it begins a line on what it cuts."""
+    """The limit in words, to begin a line on what it cuts."""
     return f"max_length {max_length}" + (f" in at most {windows} windows" if windows > 1 else "")
 
 
-# Of the pieces that BERT's English vocabulary makes of English 10 to 18 % are letters or parts of words; of other
-# European languages 45 to 70 %, of Russian and Chinese all.
+# If BERT's English vocabulary cuts English, 10 to 18 % of the pieces are letters or parts of words; for other European
+# languages 45 to 70 %, for Russian and Chinese all.
 MOST_BROKEN = 0.3
-# Rows that tell a language.
+# Rows that are enough to tell a language.
 _ROWS_OF_LANGUAGE = 200
 
 
 def broken_share(texts: Sequence[str], tokenizer: Tokenizer | Any) -> float:
-    """Share of pieces that are unknown, single letters or parts of words: high in a language that it was not made for.
+    """Share of pieces that are unknown, single letters or parts of words; high for a language new to the tokenizer.
 
-    Vocabularies of other kinds than WordPiece are judged by unknown pieces alone: they have letters among their words.
+    Vocabularies other than WordPiece are judged by unknown pieces alone, because they have letters among their words.
     """
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     parts = type(backend.model).__name__ == "WordPiece"
@@ -126,20 +126,20 @@ def broken_share(texts: Sequence[str], tokenizer: Tokenizer | Any) -> float:
     rows = np.linspace(0, len(texts) - 1, min(len(texts), _ROWS_OF_LANGUAGE)).astype(int).tolist()
     encodings = backend.encode_batch([texts[row][:1_000] for row in rows], add_special_tokens=False)
     pieces = [piece for encoding in encodings for piece in encoding.tokens]
-    # Digits and punctuation say nothing of a language.
+    # Digits and punctuation say nothing about a language.
     pieces = [piece for piece in pieces if piece == unknown or any(map(str.isalpha, piece))]
     broken = sum(piece == unknown or (parts and (piece.startswith("##") or len(piece) == 1)) for piece in pieces)
     return broken / max(len(pieces), 1)
 
 
 def say_cut(lengths: Mapping[str, Lengths], max_length: int, longest: int, *, windows: int = 1, added: int = 0) -> str:
-    """One line on what a limit cuts of each split, and what to do from 1 % of the rows on."""
+    """One line on what a limit cuts of each split; with advice if a split has at least 1 % of its rows cut."""
     limit = describe_limit(max_length, windows)
-    cut = {name: cut_texts(of_split, most_tokens(max_length, windows, added)) for name, of_split in lengths.items()}
+    cut = {name: cut_texts(counts, most_tokens(max_length, windows, added)) for name, counts in lengths.items()}
     worst = max(cut, key=lambda name: cut[name].rows, default="")
     if not worst or not cut[worst].rows:
         return f"{limit}: no text is cut"
-    line = f"{limit} cuts {'; '.join(f'{name}: {of_split}' for name, of_split in cut.items())}"
+    line = f"{limit} cuts {'; '.join(f'{name}: {texts}' for name, texts in cut.items())}"
     if cut[worst].rows < NOTE_SHARE:
         return line
     rows = lengths.get("train", lengths[worst])

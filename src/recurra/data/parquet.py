@@ -1,7 +1,7 @@
-"""Parquet files in batches of rows, up to a stated size, with errors that name file and column.
+"""Reads Parquet files in batches of rows, up to a stated size, with errors that name file and column.
 
-A text that stands in many rows is stored once, so a file of a kilobyte can hold any number of gigabytes. Such a text is
-one object for all rows of a batch, and is counted in every row where all rows are kept.
+A text of many rows is stored once, so a file of a kilobyte can unfold to any number of gigabytes. Such a text is one
+object for all rows of a batch; if all rows are kept, its size is counted in every row.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 from recurra.core.errors import DataError
 from recurra.data.formats import check_unique, missing_column
 
-# Of the columns that are read whole: nine million reviews of 400 characters. A row counts for more than its text,
-# because as Python values it takes more.
+# Limit for columns that are read whole: nine million reviews of 400 characters. Each row counts `ROW_BYTES` more than
+# its text, because its Python values take more.
 MAX_WHOLE_BYTES = 4 * 10**9
 ROW_BYTES = 64
 
-# Encodings of which Arrow can give distinct texts and their places.
+# Encodings for which Arrow can give the distinct texts and the index of each row's text.
 _FOLDING_ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
-# Of one batch of a column with others.
+# Limit for one batch of a column whose repeated texts are unfolded.
 _BATCH_BYTES = 2**26
 _SUSPECT_BYTES = 2**29
 _MOST_COMPRESSION = 1000
@@ -35,7 +35,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     """Opens a Parquet file."""
     try:
         file = pq.ParquetFile(path)
-        # Names stand there once more for each group of rows, and are decoded when they are asked for.
+        # Each group of rows has the column names once more, and they are decoded only when they are read.
         for group in range(file.metadata.num_row_groups):
             for column in range(file.metadata.num_columns):
                 _ = file.metadata.row_group(group).column(column).path_in_schema
@@ -54,7 +54,7 @@ def parquet_columns(path: Path) -> list[str]:
 
 
 def check_single_values(path: Path, columns: Sequence[str]) -> None:
-    """Refuses columns whose values are none of a table: lists, records, blocks of bytes. They unfold without bound."""
+    """Refuses columns of lists, records or fixed-size bytes: they do not fit a table, and unfold without bound."""
     with open_parquet(path) as file:
         _check_columns(file, path, columns)
         types = {column: file.schema_arrow.field(column).type for column in columns}
@@ -66,9 +66,9 @@ def check_single_values(path: Path, columns: Sequence[str]) -> None:
 def iterate_parquet(
     path: Path, columns: Sequence[str], batch_rows: int = 4096, *, whole: bool = False
 ) -> Iterator[dict[str, list[Any]]]:
-    """Yields the values of some columns in batches; if all rows are kept (``whole``), at most `MAX_WHOLE_BYTES`."""
+    """Yields the values of some columns in batches; with ``whole``, for kept rows, at most `MAX_WHOLE_BYTES`."""
     if whole:
-        # Before anything is made of the rows, which takes far longer than to read and count them.
+        # Counting comes first, because making Python values takes far longer than reading and counting.
         for _ in _batches(path, columns, batch_rows, whole=True):
             pass
     for batch in _batches(path, columns, batch_rows, whole=False):
@@ -78,7 +78,7 @@ def iterate_parquet(
 
 
 def read_parquet_table(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Reads some columns whole, as Arrow holds them: for tables whose rows as Python values would fill the memory."""
+    """Reads some columns whole, as an Arrow table: for tables whose rows as Python values would fill the memory."""
     with open_parquet(path) as file:
         schema = file.schema_arrow
     batches = list(_batches(path, columns, 65_536, whole=True))
@@ -88,8 +88,8 @@ def read_parquet_table(path: Path, columns: Sequence[str]) -> pa.Table:
 
 
 def _batches(path: Path, columns: Sequence[str], batch_rows: int, *, whole: bool) -> Iterator[pa.RecordBatch]:
-    """Batches of rows in which repeated texts stay folded, of fewer rows where that cannot be."""
-    # One column may serve twice, as label and group for example.
+    """Batches in which repeated texts stay folded; where that is impossible, a batch has fewer rows."""
+    # A column may be named twice, as label and group for example.
     columns = list(dict.fromkeys(columns))
     folded: set[str] = set()
     unfolded: set[str] = set()
@@ -110,15 +110,15 @@ def _batches(path: Path, columns: Sequence[str], batch_rows: int, *, whole: bool
                 # A cell is never longer than all that is stored.
                 rows = min(rows, max(1, _BATCH_BYTES // max(size, 1)))
         total = file.metadata.num_rows
-    seen = size = 0
+    rows_read = bytes_read = 0
     with _damage(path), pq.ParquetFile(path, read_dictionary=sorted(folded - unfolded)) as file:
         for batch in file.iter_batches(batch_size=rows, columns=columns):
-            seen += batch.num_rows
+            rows_read += batch.num_rows
             if whole:
-                size += batch.num_rows * ROW_BYTES + sum(map(_text_bytes, batch.columns))
-            if size > MAX_WHOLE_BYTES:
+                bytes_read += batch.num_rows * ROW_BYTES + sum(map(_text_bytes, batch.columns))
+            if bytes_read > MAX_WHOLE_BYTES:
                 raise DataError(
-                    f"'{path}' unfolds to more than {MAX_WHOLE_BYTES:,} bytes of text in the first {seen:,} of "
+                    f"'{path}' unfolds to more than {MAX_WHOLE_BYTES:,} bytes of text in the first {rows_read:,} of "
                     f"its {total:,} rows, which is not read whole; give fewer rows or shorter texts"
                 )
             yield batch
@@ -143,7 +143,7 @@ def _check_columns(file: pq.ParquetFile, path: Path, columns: Sequence[str]) -> 
 
 
 def _chunks(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[Any]:
-    """What the file says of each column in each group of rows; without the parts of nested columns."""
+    """Metadata of each column in each group of rows; without the parts of nested columns."""
     for index in range(file.metadata.num_columns):
         if file.metadata.schema.column(index).path in columns:
             for group in range(file.metadata.num_row_groups):
@@ -153,12 +153,12 @@ def _chunks(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[Any]:
 def _values(array: pa.Array) -> list[Any]:
     if not isinstance(array, pa.DictionaryArray):
         return list(array.to_pylist())
-    # A batch has the dictionary of all its group of rows, and uses little of it.
-    places = array.indices.to_pylist()
-    used = sorted({place for place in places if place is not None})
+    # The dictionary is that of the whole group of rows, and a batch uses little of it.
+    positions = array.indices.to_pylist()
+    used = sorted({position for position in positions if position is not None})
     words = array.dictionary.take(pa.array(used, pa.int64())).to_pylist()
-    by_place = {None: None, **dict(zip(used, words, strict=True))}
-    return [by_place[place] for place in places]
+    by_position = {None: None, **dict(zip(used, words, strict=True))}
+    return [by_position[position] for position in positions]
 
 
 def _text_bytes(array: pa.Array) -> int:

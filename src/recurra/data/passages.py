@@ -1,4 +1,4 @@
-"""Running text in passages, tokenised once: what an encoder's states are learned from, without labels."""
+"""Passages of running text, tokenised once, from which an encoder's states are learned without labels."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 MAX_TOKENS = 128
-# Words of passages in turn: an encoder is asked about sentences as often as about paragraphs. The longest have some
-# 120 tokens.
+# Most words of passages, in turn, so that an encoder sees sentences as often as paragraphs. The longest have about 120
+# tokens.
 PASSAGE_WORDS = (90, 12, 90, 24, 90, 45)
-# Passages of all sources together that measure what was learned and are never learned from.
+# Passages of all sources together that only measure what was learned.
 HELD_OUT = 256
-# Passages whose batches are drawn together: enough for batches of like length.
+# Passages whose batches are drawn together: enough to make batches of similar length.
 ROUND_PASSAGES = 4096
-# A source with a larger share of reported texts is not training text.
+# A source with a larger share of reported texts is refused as a test part.
 _MOST_REPORTED = 0.5
 _VERSION = 1
 _TEST_NAME = re.compile(r"(?:^|[^a-z])(?:test|valid|validation|dev|eval)(?:[^a-z]|$)", re.IGNORECASE)
@@ -52,7 +52,7 @@ Indices = npt.NDArray[np.int64]
 class PassageSource:
     """Passages of a file or a corpus.
 
-    ``name`` is not a whole path, for it leaves the house with an encoder. ``left_out`` counts texts and passages that
+    ``name`` is not a whole path, because it is published with an encoder. ``left_out`` counts texts and passages that
     equal or hold a reported text. Passage ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, with its special tokens.
     """
 
@@ -79,11 +79,11 @@ class PassageSource:
 
 
 class Passages:
-    """A mix of sources, in batches of like length.
+    """A mix of sources, in batches of similar length.
 
-    A source's share of a round of batches is the square root of its passages, so that a large one does not drown the
-    others; each is read from end to end, in an order of its own, before it is read again. Batches depend on the seed
-    and the round alone; passages that are ``held_out`` (source, passage) are in none.
+    A source's share of a round of batches is proportional to the square root of its passages, so that a large source
+    does not drown the others. Each is read to its end, in random order, before it is read again. Batches depend on the
+    seed and the round alone; no batch has passages that are ``held_out`` (source, passage).
     """
 
     def __init__(self, sources: Sequence[PassageSource], seed: int) -> None:
@@ -101,28 +101,28 @@ class Passages:
         return self.sources[source].input_ids[offsets[passage] : offsets[passage + 1]]
 
     def batches(self, round_number: int, batch_tokens: int) -> list[list[tuple[int, int]]]:
-        """Batches of a round, each a list of source and passage, of at most so many tokens with their padding."""
-        drawn = [
+        """Batches of a round, each a list of (source, passage) of at most ``batch_tokens`` tokens with padding."""
+        chosen = [
             (source, int(passage))
             for source, count in enumerate(self._counts)
             for passage in self._drawn(source, round_number * count, (round_number + 1) * count)
         ]
-        lengths = [int(np.diff(self.sources[source].offsets[passage : passage + 2])[0]) for source, passage in drawn]
+        lengths = [int(np.diff(self.sources[source].offsets[passage : passage + 2])[0]) for source, passage in chosen]
         batches: list[list[tuple[int, int]]] = []
         width = 0
         for index in np.argsort(-np.array(lengths), kind="stable"):
             if not batches or (len(batches[-1]) + 1) * width > batch_tokens:
                 batches.append([])
                 width = padded_length(lengths[index])
-            batches[-1].append(drawn[index])
+            batches[-1].append(chosen[index])
         order = np.random.default_rng((self._seed, round_number)).permutation(len(batches))
         return [batches[index] for index in order]
 
     def _drawn(self, source: int, start: int, stop: int) -> Iterator[Any]:
         rows = self._rows[source]
-        for reading, places in itertools.groupby(range(start, stop), key=lambda place: place // len(rows)):
+        for reading, positions in itertools.groupby(range(start, stop), key=lambda position: position // len(rows)):
             order = np.random.default_rng((self._seed, source, reading, 1)).permutation(rows)
-            yield from order[[place % len(rows) for place in places]]
+            yield from order[[position % len(rows) for position in positions]]
 
 
 def read_passages(
@@ -138,8 +138,8 @@ def read_passages(
 ) -> list[PassageSource]:
     """Reads texts, cuts them at ends of sentences into passages of at most `MAX_TOKENS` tokens, and tokenises them.
 
-    What equals or holds a text that models are reported on is left out: those of ``apart``, of which every row where
-    splits are drawn, and the test and validation rows of the corpora in ``names``.
+    Texts and passages that equal or hold a text that models are reported on are left out. Reported are the texts of
+    ``apart`` (every row where splits are drawn), and the test and validation rows of the corpora in ``names``.
     """
     for name in names:
         _check_training_text(name)
@@ -198,7 +198,7 @@ def _check_training_text(name: str) -> None:
 def _training_texts(
     name: str, corpora: Mapping[str, TextDataset], texts_of_file: Callable[[str], Iterable[str]]
 ) -> tuple[str, Iterable[str]]:
-    """SHA-256 of a file, or the fingerprint of a corpus's training split, and its texts."""
+    """The texts of a file or of a corpus's training split, after the file's SHA-256 or the split's fingerprint."""
     if name in corpora:
         train = corpora[name].splits["train"]
         return train.fingerprint, train.texts
@@ -207,7 +207,7 @@ def _training_texts(
 
 
 def _texts_of_file(name: str, *, text_column: str, encoding: str | None) -> Iterator[str]:
-    """Texts of any length: a row may be a whole book."""
+    """Yields the texts of a file; a row may be a whole book."""
     table = TableFile(Path(name), text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
     for _, cells in table.rows(split_names(text_column, table.header), ()):
         yield " ".join(cell for cell in cells if isinstance(cell, str))
@@ -216,7 +216,7 @@ def _texts_of_file(name: str, *, text_column: str, encoding: str | None) -> Iter
 def _reported(
     name: str, corpora: Mapping[str, TextDataset], texts_of_file: Callable[[str], Iterable[str]], *, every_row: bool
 ) -> Iterable[str]:
-    """Texts of a file or a corpus: every row where splits are drawn, for another seed draws another test part."""
+    """Texts that are reported on: of a drawn corpus every row, because another seed draws another test part."""
     if name in corpora:
         dataset = corpora[name]
         every_row = every_row and dataset.protocol != "official"
@@ -259,9 +259,9 @@ def _cut(
 
 
 def cut_passages(text: str, sizes: Iterator[int]) -> Iterator[str]:
-    """Cuts a cleaned text at ends of sentences, or after the words of one that is longer than any passage.
+    """Cuts a cleaned text at ends of sentences, and a sentence that is longer than any passage after so many words.
 
-    ``sizes`` are the most words of each passage in turn.
+    ``sizes`` gives the maximum number of words of each passage, in turn.
     """
     words: list[str] = []
     size = next(sizes)

@@ -1,4 +1,4 @@
-"""Reviews with stars or a label: pools, splits, and the corpora made of them."""
+"""Reviews with stars or a label: makes pools, splits and corpora of them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from recurra.data.releases import Release
 from recurra.data.splits import apportion
 
 HELD_OUT_SHARES = {"validation": 0.1, "test": 0.1}
-# A row of fewer words is found inside other rows by chance and gives nothing away.
+# A row of fewer words occurs in other rows by chance and gives nothing away.
 CONTAINED_WORDS = 3
 _ANCHOR_WORDS = 8
 
 _NOT_WORD = re.compile(r"[\W_]+")
-# The same for ASCII, where it is ten times as quick.
+# The same for ASCII texts, ten times as fast.
 _ASCII_NOT_WORD = {code: " " for code in range(128) if not chr(code).isalnum()}
 
 Words = tuple[str, ...]
 
 
 def text_identity(text: str) -> str:
-    """What makes two texts the same: the words without case, punctuation and spacing; or punctuation, if it is all."""
+    """A key that equal texts share: the words without case, punctuation and spacing; or punctuation, if it is all."""
     if text.isascii():
         return " ".join(text.lower().translate(_ASCII_NOT_WORD).split()) or text.strip()
     return _NOT_WORD.sub(" ", text.casefold()).strip() or text.strip()
 
 
 def without_repeats(pool: TextSplit, parts: Sequence[str]) -> tuple[TextSplit, dict[str, int]]:
-    """Leaves one row of each text (`text_identity`), and none of a text that stands with several labels."""
+    """Keeps one row of each text (`text_identity`), and none of a text that has several labels."""
     first: dict[str, int] = {}
     repeats: list[tuple[int, int]] = []
     opposed: set[int] = set()
@@ -51,9 +51,9 @@ def without_repeats(pool: TextSplit, parts: Sequence[str]) -> tuple[TextSplit, d
             if pool.labels[row] != pool.labels[original]:
                 opposed.add(original)
     counts: Counter[str] = Counter()
-    gone = set(opposed)
+    removed = set(opposed)
     for row, original in repeats:
-        gone.add(row)
+        removed.add(row)
         if original in opposed:
             counts["text stands with several labels"] += 1
         elif parts[row] == parts[original]:
@@ -62,26 +62,26 @@ def without_repeats(pool: TextSplit, parts: Sequence[str]) -> tuple[TextSplit, d
             counts[f"{parts[row]}: repeats a row of {parts[original]}"] += 1
     if opposed:
         counts["text stands with several labels"] += len(opposed)
-    return pool.select([row for row in range(len(pool)) if row not in gone]), dict(counts)
+    return pool.select([row for row in range(len(pool)) if row not in removed]), dict(counts)
 
 
 def without_empty(pool: TextSplit) -> tuple[TextSplit, dict[str, int]]:
     """Leaves out rows without text after cleaning, and counts them."""
-    filled = [row for row, text in enumerate(pool.texts) if text]
-    if len(filled) == len(pool):
+    rows = [row for row, text in enumerate(pool.texts) if text]
+    if len(rows) == len(pool):
         return pool, {}
-    return pool.select(filled), {"empty after cleaning": len(pool) - len(filled)}
+    return pool.select(rows), {"empty after cleaning": len(pool) - len(rows)}
 
 
 def balanced(pool: TextSplit, seed: int) -> tuple[TextSplit, dict[str, int]]:
-    """Draws the same number of rows of each class, as many as the rarest has; the rows keep their order."""
+    """Draws as many rows of each class as the rarest class has; the rows keep their order."""
     by_label = [np.flatnonzero(pool.labels == label) for label in np.unique(pool.labels)]
     size = min(map(len, by_label))
-    drawn = [
+    samples = [
         np.random.default_rng(derive_seed(seed, "balance", label)).permutation(rows)[:size]
         for label, rows in enumerate(by_label)
     ]
-    chosen = pool.select(np.sort(np.concatenate(drawn)))
+    chosen = pool.select(np.sort(np.concatenate(samples)))
     return chosen, {"beyond the rarer class": len(pool) - len(chosen)} if len(chosen) < len(pool) else {}
 
 
@@ -100,7 +100,7 @@ def cut_by_label(pool: TextSplit, seed: int) -> dict[str, TextSplit]:
 
 
 def joined(name: str, pools: Iterable[TextSplit]) -> TextSplit:
-    """Puts rows of several sources one after the other; rows without groups get an empty one if others have any."""
+    """Joins the rows of several sources; rows without groups get an empty one if any source has groups."""
     pools = list(pools)
     groups = None
     if any(pool.groups is not None for pool in pools):
@@ -115,14 +115,14 @@ def joined(name: str, pools: Iterable[TextSplit]) -> TextSplit:
 
 
 def runs(words: Words, length: int) -> Iterator[Words]:
-    """Every run of so many words."""
+    """Every run of ``length`` words."""
     return (words[start : start + length] for start in range(len(words) - length + 1))
 
 
 def texts_inside(queries: Collection[Words], rows: Iterable[Words], least: int) -> Iterator[tuple[int, Words]]:
-    """Yields number and query wherever a row has a query of ``least`` words or more as a run of its words.
+    """Yields the row's number and the query wherever a row holds a query of at least ``least`` words as a run.
 
-    Queries are looked for where their first words stand: `_ANCHOR_WORDS` of them, ``least`` of shorter queries.
+    A query is looked for where its first `_ANCHOR_WORDS` words occur, or the first ``least`` if it has fewer words.
     """
     lengths: dict[Words, set[int]] = defaultdict(set)
     for query in queries:
@@ -139,9 +139,9 @@ def texts_inside(queries: Collection[Words], rows: Iterable[Words], least: int) 
 
 def rows_that_give_away(queries: Iterable[str], rows: Sequence[str]) -> set[int]:
     """Finds the rows that equal a query or hold it as a run of three words or more, case and punctuation aside."""
-    asked, given = set(map(_words, queries)), list(map(_words, rows))
-    inside = {row for row, _ in texts_inside(asked, given, CONTAINED_WORDS)}
-    return inside | {row for row, words in enumerate(given) if words in asked}
+    query_words, row_words = set(map(_words, queries)), list(map(_words, rows))
+    inside = {row for row, _ in texts_inside(query_words, row_words, CONTAINED_WORDS)}
+    return inside | {row for row, words in enumerate(row_words) if words in query_words}
 
 
 def _words(text: str) -> Words:
@@ -160,7 +160,7 @@ _DRAWN_AT_ONCE = 4096
 class Reviews(Release):
     """Reviews with the labels 0 (negative) and 1 (positive).
 
-    Of a release with a public name, which has millions, rows are drawn; others are read whole.
+    Rows are drawn from a release with a public name, which has millions; other releases are read whole.
     """
 
     parts: tuple[str, ...] = ("train", "test")
@@ -251,7 +251,7 @@ _Loaded = tuple[dict[str, TextSplit], dict[str, int], list[str]]
 
 
 def _splits_of_all(reviews: Reviews, protocol: str, seed: int, data_root: Path | None) -> _Loaded:
-    """Splits of all rows, or under ``balanced`` of as many of each class."""
+    """Splits of all rows, or under ``balanced`` of equally many rows of each class."""
     pool, dropped = read_pool(reviews, seed, data_root)
     if protocol == "balanced":
         pool, beyond = balanced(pool, seed)
@@ -269,7 +269,7 @@ def _splits_drawn(reviews: Reviews, protocol: str, seed: int, data_root: Path | 
         validation = round(OFFICIAL_VALIDATION_SHARE * rows["train"])
         sizes = {"train": rows["train"] - validation, "validation": validation, "test": rows["test"]}
     else:
-        # Or as many as the parts have, in the same proportion.
+        # If the parts have fewer rows, all of them in the same proportion.
         wanted = PAPER_SIZES["train"] + PAPER_SIZES["validation"]
         from_train = min(wanted, rows["train"])
         validation = PAPER_SIZES["validation"] * from_train // wanted
@@ -282,26 +282,26 @@ def _splits_drawn(reviews: Reviews, protocol: str, seed: int, data_root: Path | 
     dropped: Counter[str] = Counter()
     test = _draw(tables["test"], {"test": sizes["test"]}, seed=seed, part="test", seen=seen, dropped=dropped)
     rest = {name: sizes[name] for name in ("validation", "train")}
-    drawn = test | _draw(tables["train"], rest, seed=seed, part="train", seen=seen, dropped=dropped)
-    splits = {name: drawn[name] for name in ("train", "validation", "test")}
+    parts = test | _draw(tables["train"], rest, seed=seed, part="train", seen=seen, dropped=dropped)
+    splits = {name: parts[name] for name in ("train", "validation", "test")}
     notes = []
     if protocol != "official":
         notes.append("Train and validation are drawn from the release's train part, test from its test part.")
         if any(len(split) < PAPER_SIZES[name] for name, split in splits.items()):
-            got = " / ".join(f"{len(split):,}" for split in splits.values())
-            notes.append(f"The release here has too few rows for 54,576 / 6,822 / 6,823; taken: {got}.")
+            sizes_taken = " / ".join(f"{len(split):,}" for split in splits.values())
+            notes.append(f"The release here has too few rows for 54,576 / 6,822 / 6,823; taken: {sizes_taken}.")
     return splits, dict(dropped), notes
 
 
 def read_pool(
     reviews: Reviews, seed: int, data_root: Path | None, *, most: int = 0
 ) -> tuple[TextSplit, dict[str, int]]:
-    """All rows as one pool of cleaned rows without repeats; of a release, ``most`` rows drawn from its train part."""
+    """One pool of cleaned rows without repeats: all rows, or ``most`` drawn from the train part of a public release."""
     tables = _read_tables(reviews, data_root)
     if reviews.public_name is not None:
         sizes = {"pool": min(most, tables["train"].num_rows)}
-        drawn: Counter[str] = Counter()
-        return _draw(tables["train"], sizes, seed=seed, part="train", seen=set(), dropped=drawn)["pool"], dict(drawn)
+        counts: Counter[str] = Counter()
+        return _draw(tables["train"], sizes, seed=seed, part="train", seen=set(), dropped=counts)["pool"], dict(counts)
     pools = [
         TextSplit(
             name=part,
@@ -311,27 +311,27 @@ def read_pool(
         )
         for part, table in tables.items()
     ]
-    filled, empty = without_empty(joined("pool", pools))
-    pool, repeats = without_repeats(filled, [identity.rpartition("-")[0] for identity in filled.ids])
+    non_empty, empty = without_empty(joined("pool", pools))
+    pool, repeats = without_repeats(non_empty, [identity.rpartition("-")[0] for identity in non_empty.ids])
     return pool, {**empty, **repeats}
 
 
 def _draw(
     table: pa.Table, sizes: Mapping[str, int], *, seed: int, part: str, seen: set[str], dropped: Counter[str]
 ) -> dict[str, TextSplit]:
-    """Draws splits from one part, each class in its proportion; the part is read only as far as needed."""
+    """Draws splits from one part, every class in its proportion; reads the part only as far as needed."""
     labels: npt.NDArray[np.int64] = table.column("label").to_numpy().astype(np.int64)
     counts = np.bincount(labels, minlength=len(LABEL_NAMES))
-    room = {name: _quota(counts, size) for name, size in sizes.items()}
+    quotas = {name: _quota(counts, size) for name, size in sizes.items()}
     chosen: dict[str, list[tuple[int, str]]] = {name: [] for name in sizes}
     order = np.random.default_rng(derive_seed(seed, "draw", part)).permutation(len(labels))
     for start in range(0, len(order), _DRAWN_AT_ONCE):
-        if not any(left.any() for left in room.values()):
+        if not any(quota.any() for quota in quotas.values()):
             break
         rows = order[start : start + _DRAWN_AT_ONCE]
         for row, raw in zip(rows.tolist(), table.column("text").take(pa.array(rows)).to_pylist(), strict=True):
             label = labels[row]
-            split = next((name for name, left in room.items() if left[label]), None)
+            split = next((name for name, quota in quotas.items() if quota[label]), None)
             if split is None:
                 continue
             text = clean_text(unescaped(raw or ""))
@@ -340,7 +340,7 @@ def _draw(
                 dropped[f"{part}: " + ("repeats a row drawn before" if text else "empty after cleaning")] += 1
                 continue
             seen.add(identity)
-            room[split][label] -= 1
+            quotas[split][label] -= 1
             chosen[split].append((row, text))
     return {
         name: TextSplit(

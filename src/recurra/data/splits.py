@@ -25,10 +25,10 @@ def iterative_split(
 ) -> list[str]:
     """Assigns units to splits label by label, the rarest first (Sechidis, Tsoumakas and Vlahavas 2011).
 
-    Of the units that are left, those with the rarest label are given out in the order of their keys, each to the split
-    that wants the most rows of that label; of equals, to the one that wants the most rows at all, then to the first.
-    Units without any label come last. Unlike there, ties are broken by content and not by chance, and a unit may be
-    several rows that must stay together. Labels are 0 and 1, ``(rows, labels)``.
+    Of the units that are left, those with the rarest label are assigned in the order of their keys, each to the split
+    that still wants the most rows of that label. If several do, it goes to the one that wants the most rows in all,
+    then to the first. Units without a label come last. Unlike in the paper, ties are broken by content and not by
+    chance, and a unit may be several rows that must stay together. Labels are 0 and 1, ``(rows, labels)``.
     """
     names = list(shares)
     portions = np.array([shares[name] for name in names])
@@ -58,15 +58,15 @@ def iterative_split(
 
 
 def split_key(seed: int, texts: Sequence[str], rows: Sequence[int]) -> bytes:
-    """The order of a unit under a seed: by a hash of its texts, whatever the order of the rows."""
+    """A key to sort units by under a seed: a hash of the unit's texts, independent of the order of its rows."""
     return min(hashlib.sha256(f"{seed}/{texts[row]}".encode("utf-8", "surrogatepass")).digest() for row in rows)
 
 
 def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSplit:
     """Returns a random share of the rows with every label in its proportion, in their order.
 
-    Of one label a row at least a row of each is there, and with one seed a smaller fraction is a subset of a larger one
-    up to one row a label (rounding), so 10 % and 50 % differ by what is added, not by luck. Of several labels neither.
+    If rows have one label, each label keeps a row, and with one seed a smaller fraction is a subset of a larger one up
+    to one row a label (rounding): 10 % and 50 % differ by added rows, not by luck. Neither holds for several labels.
     """
     if fraction == 1:
         return split
@@ -77,7 +77,7 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
 
 
 def rows_of_each_label(split: TextSplit, most: int, seed: int) -> TextSplit:
-    """Returns a random choice of rows with at most so many of each label, in their order; fewer are among more."""
+    """Draws at most ``most`` rows of each label, in their order; with one seed, a smaller draw is part of a larger."""
     return _drawn(split, dict.fromkeys(np.unique(split.labels).tolist(), most), seed)
 
 
@@ -91,16 +91,16 @@ def _drawn(split: TextSplit, sizes: Mapping[int, int], seed: int) -> TextSplit:
 
 def _iterative_fraction(split: TextSplit, fraction: float, seed: int) -> Labels:
     units = [[row] for row in range(len(split))]
-    # The identity as well: equal texts would have equal keys.
+    # The identity is part of the key, since equal texts would have equal keys.
     keys = [split_key(seed, split.texts, unit) + split.ids[unit[0]].encode("utf-8", "surrogatepass") for unit in units]
-    places = iterative_split(units, keys, split.labels, {"rest": 1 - fraction, "kept": fraction})
-    return np.array([row for row, place in enumerate(places) if place == "kept"], dtype=np.int64)
+    parts = iterative_split(units, keys, split.labels, {"rest": 1 - fraction, "kept": fraction})
+    return np.array([row for row, part in enumerate(parts) if part == "kept"], dtype=np.int64)
 
 
 def apportion(
     counts: np.ndarray[tuple[int], np.dtype[np.int64]], fraction: float
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Rows a label by largest remainders: they sum to the rounded share of all rows, as far as one each allows."""
+    """Rows to take of each label, by largest remainders: in sum the rounded share of all rows, but each at least 1."""
     exact = counts * fraction
     sizes = np.floor(exact).astype(np.int64)
     short = round(float(counts.sum()) * fraction) - int(sizes.sum())
@@ -122,30 +122,30 @@ def length_tail(split: TextSplit, which: Literal["longest", "shortest"], fractio
 
 
 HELD_OUT_SHARE = 0.1
-# With fewer, one class could not be in train and in both other splits.
+# With fewer units, a class could not be in all three splits.
 _MINIMUM_UNITS = 3
 
 
 def load_files(config: DataConfig) -> TextDataset:
-    """Loads a user's file and the validation and test files that may come with it; splits off what is not given."""
+    """Loads a user's file and its validation and test files; those that are not given are split off the first."""
     table = _read(config.name, config)
     joined = join_spellings(table) if config.join_labels else table
     names = config.labels.names(joined, config.label_column)
     whole = _as_split("train", table, names, config)
-    given = {
+    own_files = {
         name: (other, _as_split(name, other, names, config))
         for name, path in (("validation", config.validation), ("test", config.test))
         if path is not None
         for other in [_read(path, config)]
     }
-    wanted = [name for name in ("validation", "test") if name not in given]
+    wanted = [name for name in ("validation", "test") if name not in own_files]
     if config.cross_validated:
         parts = fold_rows(
             whole.texts, whole.labels, table.groups, config.folds or 1, fold=config.fold, seed=config.split_seed
         )
     else:
         # Shares are of the rows that would be there if all three parts came from one file: 80/10/10, or 8:1.
-        share = HELD_OUT_SHARE / (1 - HELD_OUT_SHARE * len(given))
+        share = HELD_OUT_SHARE / (1 - HELD_OUT_SHARE * len(own_files))
         parts = split_rows(whole.texts, whole.labels, table.groups, dict.fromkeys(wanted, share), config.split_seed)
     missing = [name for name in wanted if len(parts[name]) == 0]
     if missing:
@@ -160,8 +160,8 @@ def load_files(config: DataConfig) -> TextDataset:
         )
     splits = {"train": whole.select(parts["train"])}
     for name in ("validation", "test"):
-        splits[name] = given[name][1] if name in given else whole.select(parts[name], name=name)
-    tables = {"rows": table, **{name: other for name, (other, _) in given.items()}}
+        splits[name] = own_files[name][1] if name in own_files else whole.select(parts[name], name=name)
+    tables = {"rows": table, **{name: other for name, (other, _) in own_files.items()}}
     return TextDataset(
         name=Path(config.name).name,
         protocol="split",
@@ -174,15 +174,15 @@ def load_files(config: DataConfig) -> TextDataset:
             if count
         },
         notes=[
-            *_notes(splits, names, given=list(given)),
+            *_notes(splits, names, list(own_files)),
             *label_notes(list(tables.values()), joined=config.join_labels),
         ],
     )
 
 
 def load_split(path: Path | str, config: DataConfig, names: Sequence[str], *, name: str = "file") -> TextSplit:
-    """Loads one more file with the label names of a model that is there already."""
-    # Nobody would be told what is left out here.
+    """Loads another file with the label names of an existing model."""
+    # Rows are not left out here, because nobody would see the note on them.
     return _as_split(name, _read(path, config, skip=None), names, config)
 
 
@@ -202,13 +202,13 @@ def _read(path: Path | str, config: DataConfig, *, skip: bool | None = False, as
 
 
 def read_rows(path: Path | str, config: DataConfig) -> tuple[FileTable, list[str]]:
-    """The labelled rows of a user's file, spellings joined where that is asked for, and notes on it."""
+    """The labelled rows of a user's file, with spellings joined if the configuration says so, and notes on the file."""
     table = _read(path, config)
     return join_spellings(table) if config.join_labels else table, label_notes([table], joined=config.join_labels)
 
 
 def texts_as_written(path: Path | str, config: DataConfig) -> dict[str, str]:
-    """The texts of a user's file as they stand in it, by the identity of their row."""
+    """The texts of a user's file as written, by the identity of their row."""
     table = _read(path, config, as_written=True)
     return dict(zip(table.ids, table.texts, strict=True))
 
@@ -238,18 +238,18 @@ def split_rows(
     units = _units(texts, groups)
     keys = [split_key(seed, texts, rows) for rows in units]
     if labels.ndim == 2:
-        places = iterative_split(units, keys, labels, {"train": 1 - sum(shares.values()), **shares})
+        split_names = iterative_split(units, keys, labels, {"train": 1 - sum(shares.values()), **shares})
     else:
-        places = [""] * len(units)
+        split_names = [""] * len(units)
         crowded = max(map(len, units), default=0) > min(shares.values(), default=1.0) * len(texts)
         for label, members in _by_label(units, labels).items():
             ordered = sorted(members, key=lambda unit: (keys[unit], units[unit]))
             sizes = [len(units[unit]) for unit in ordered]
-            # A large group has rows of other labels too, and would make much room for its commonest.
+            # A large group has rows of other labels too, and counting all of them would inflate its commonest label.
             rows = int((labels == label).sum()) if crowded else sum(sizes)
-            for unit, place in zip(ordered, _assign(sizes, shares, rows), strict=True):
-                places[unit] = place
-    return _rows_of(["train", *shares], units, places)
+            for unit, split_name in zip(ordered, _assign(sizes, shares, rows), strict=True):
+                split_names[unit] = split_name
+    return _rows_of(["train", *shares], units, split_names)
 
 
 def fold_rows(
@@ -263,9 +263,9 @@ def fold_rows(
 ) -> dict[str, Labels]:
     """Splits rows for one fold of a stratified cross-validation; the order of the rows does not matter.
 
-    Units, as in `split_rows`, are dealt to twice as many hands as there are folds. Two hands are a fold's test rows and
-    the next one its validation rows, so every row that is dealt is a test row of one fold. A class of fewer than three
-    units stays in train whole. Rows with any number of labels are dealt by `iterative_split`, all of them.
+    Units, as in `split_rows`, are dealt to twice as many hands as there are folds. A fold tests on two hands and
+    validates on the next one, so every dealt row is a test row of one fold. A class of fewer than three units stays
+    whole in train. Rows with any number of labels are all dealt, by `iterative_split`.
     """
     units = _units(texts, groups)
     keys = [split_key(seed, texts, rows) for rows in units]
@@ -276,26 +276,26 @@ def fold_rows(
     else:
         hands = _deal(units, keys, labels, 2 * folds)
     test, validation = {2 * fold, 2 * fold + 1}, (2 * fold + 2) % (2 * folds)
-    places = ["test" if hand in test else "validation" if hand == validation else "train" for hand in hands]
-    return _rows_of(["train", "validation", "test"], units, places)
+    split_names = ["test" if hand in test else "validation" if hand == validation else "train" for hand in hands]
+    return _rows_of(["train", "validation", "test"], units, split_names)
 
 
-def _rows_of(names: Sequence[str], units: Sequence[list[int]], places: Sequence[str]) -> dict[str, Labels]:
+def _rows_of(names: Sequence[str], units: Sequence[list[int]], split_names: Sequence[str]) -> dict[str, Labels]:
     chosen: dict[str, list[int]] = {name: [] for name in names}
-    for rows, place in zip(units, places, strict=True):
-        chosen[place].extend(rows)
+    for rows, name in zip(units, split_names, strict=True):
+        chosen[name].extend(rows)
     return {name: np.array(sorted(rows), dtype=np.int64) for name, rows in chosen.items()}
 
 
 def _deal(units: Sequence[list[int]], keys: Sequence[bytes], labels: Labels, hands: int) -> list[int | None]:
-    """The hand of each unit: label by label to the hand with the fewest rows of it, of those the fewest in all."""
+    """The hand of each unit: label by label, the hand with the fewest rows of the label, then the fewest in all."""
     dealt: list[int | None] = [None] * len(units)
     held = np.zeros(hands, dtype=np.int64)
     for _, members in sorted(_by_label(units, labels).items()):
         if len(members) < _MINIMUM_UNITS:
             continue
         of_label = np.zeros(hands, dtype=np.int64)
-        # The largest first, as whole units are what makes hands unequal; of equals in the order of their keys.
+        # Large units come first, because they make hands unequal; equally large ones are in the order of their keys.
         for unit in sorted(members, key=lambda unit: (-len(units[unit]), keys[unit], units[unit])):
             hand = int(np.lexsort((np.arange(hands), held, of_label))[0])
             dealt[unit] = hand
@@ -305,7 +305,7 @@ def _deal(units: Sequence[list[int]], keys: Sequence[bytes], labels: Labels, han
 
 
 def _by_label(units: Sequence[list[int]], labels: Labels) -> dict[int, list[int]]:
-    """Units by label, where a unit counts for its most frequent one."""
+    """Units by label; a unit counts for its most frequent label."""
     by_label: defaultdict[int, list[int]] = defaultdict(list)
     for unit, rows in enumerate(units):
         counts = Counter(int(labels[row]) for row in rows)
@@ -314,7 +314,7 @@ def _by_label(units: Sequence[list[int]], labels: Labels) -> dict[int, list[int]
 
 
 def _joined_groups(texts: Sequence[str], groups: Sequence[str] | None) -> str:
-    """Says how many groups hang together by equal texts, and by which the most; nothing if none do."""
+    """Says how many groups are left once equal texts join them, and which text joins most; empty if no text does."""
     of_text: defaultdict[str, set[str]] = defaultdict(set)
     for text, group in zip(texts, groups or (), strict=groups is not None):
         of_text[text].update(filter(None, [group]))
@@ -351,7 +351,7 @@ def _units(texts: Sequence[str], groups: Sequence[str] | None) -> list[list[int]
 
 
 def _assign(sizes: Sequence[int], shares: Mapping[str, float], rows: int) -> list[str]:
-    """The split of each unit, with shares of so many rows: in order, where it still fits, else to train."""
+    """The split of each unit, in order: the first where it still fits by its share of the rows, else train."""
     names = ["train"] * len(sizes)
     if len(sizes) < _MINIMUM_UNITS:
         return names
@@ -370,7 +370,7 @@ def _assign(sizes: Sequence[int], shares: Mapping[str, float], rows: int) -> lis
     return names
 
 
-def _notes(splits: Mapping[str, TextSplit], names: Sequence[str], given: Sequence[str]) -> list[str]:
+def _notes(splits: Mapping[str, TextSplit], names: Sequence[str], own_files: Sequence[str]) -> list[str]:
     notes = []
     train = splits["train"]
     if train.labels.ndim == 2:
@@ -383,7 +383,7 @@ def _notes(splits: Mapping[str, TextSplit], names: Sequence[str], given: Sequenc
     if repeated:
         opposed = sum(len(labels) > 1 for labels in labels_of.values())
         notes.append(f"{repeated} train rows repeat the text of another; {opposed} texts have more than one label.")
-    for name in given:
+    for name in own_files:
         shared = sum(text in labels_of for text in splits[name].texts)
         if shared:
             notes.append(

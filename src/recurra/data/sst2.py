@@ -46,8 +46,8 @@ _TREEBANK_SPLIT = {"train": "train", "validation": "dev", "test": "test"}
 
 
 def read_sst2(data_root: Path | None) -> tuple[dict[str, TextSplit], dict[str, frozenset[int]] | None]:
-    """Reads the parts of SST-2 with known labels, and of each row, by its id, the sentences that it is the whole of."""
-    # The test sentences of the hub have hidden labels.
+    """Reads the parts of SST-2 with known labels; and, by row id, the sentences that equal the row."""
+    # The test sentences on the hub have hidden labels.
     wanted = ["train", "validation", *(["test_labeled"] if "test_labeled" in SST2.present(data_root) else [])]
     constituent_of, whole_of = _read_sources(data_root) or (None, None)
     parts = {}
@@ -65,16 +65,16 @@ def _part(name: str, rows: dict[str, list[Any]], groups: dict[str, Group] | None
             f"{SST2.layout}"
         )
     ids = [f"{name}-{index}" for index in rows["idx"]]
-    if groups is not None and (lacking := [identity for identity in ids if identity not in groups]):
+    if groups is not None and (missing_ids := [identity for identity in ids if identity not in groups]):
         raise DataError(
-            f"'{SOURCES_FILE}' has no row '{lacking[0]}'; it must describe the same release of SST-2 as sst2/"
+            f"'{SOURCES_FILE}' has no row '{missing_ids[0]}'; it must describe the same release of SST-2 as sst2/"
         )
-    of_rows = None if groups is None else [groups[identity] for identity in ids]
-    return TextSplit(name, clean_texts(texts), np.asarray(labels, dtype=np.int64), ids, of_rows)
+    row_groups = None if groups is None else [groups[identity] for identity in ids]
+    return TextSplit(name, clean_texts(texts), np.asarray(labels, dtype=np.int64), ids, row_groups)
 
 
 def _read_sources(data_root: Path | None) -> tuple[dict[str, Group], dict[str, frozenset[int]]] | None:
-    """Source sentences of each row, by its id: in which it is a constituent, and of which it is the whole.
+    """Source sentences of each row, by its id: those of which it is a constituent, and those that equal it.
 
     Only sentences of the row's own split count: ``the film`` is a constituent of sentences of every split.
     """
@@ -87,10 +87,10 @@ def _read_sources(data_root: Path | None) -> tuple[dict[str, Group], dict[str, f
     constituent_of: dict[str, Group] = {}
     whole_of: dict[str, frozenset[int]] = {}
     for part, index, inside, whole in zip(*(rows[name] for name in names), strict=True):
-        own = _TREEBANK_SPLIT[part]
+        treebank_split = _TREEBANK_SPLIT[part]
         identity = f"{part}-{index}"
-        constituent_of[identity] = tuple(sentence for sentence in inside if split_of.get(sentence) == own)
-        whole_of[identity] = frozenset(sentence for sentence in whole if split_of.get(sentence) == own)
+        constituent_of[identity] = tuple(sentence for sentence in inside if split_of.get(sentence) == treebank_split)
+        whole_of[identity] = frozenset(sentence for sentence in whole if split_of.get(sentence) == treebank_split)
     return constituent_of, whole_of
 
 
@@ -110,7 +110,7 @@ def load_sst2(protocol: str, split_seed: int, data_root: Path | None) -> TextDat
         )
     train = parts["train"]
     groups = train.groups or []
-    # A sentence that is also a part of another is never held out.
+    # A sentence that is also a part of another one is never held out.
     whole = [row for row, group in enumerate(groups) if set(group) == whole_of[train.ids[row]]]
     order = np.random.default_rng(derive_seed(split_seed, "sst2", "held out")).permutation(len(whole))
     held_out = sorted(whole[position] for position in order[: round(HELD_OUT_SHARE * len(whole))].tolist())
@@ -163,9 +163,9 @@ def _pooled(parts: dict[str, TextSplit], seed: int, dropped: dict[str, int]) -> 
 
 # The five-class labels of every phrase of the Stanford Sentiment Treebank's training sentences.
 #
-# SST-2 keeps two classes of five and leaves the neutral phrases out. The treebank's trees have them all (Socher et al.
-# 2013, section 3): how strong a phrase is, and that it says nothing, for twice as many phrases. They serve as labels of
-# another task, never as those that are reported.
+# SST-2 keeps two classes of five and leaves the neutral phrases out. The treebank's trees have all five (Socher et al.
+# 2013, section 3), which also tell strong from weak and neutral phrases, for twice as many phrases. They are labels of
+# another task and are never reported.
 TREES_FILE = Path("sst/trees/train.txt.gz")
 PHRASE_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 _TOKEN = re.compile(r"\(|\)|[^\s()]+")
@@ -175,7 +175,7 @@ Phrase = tuple[int, int, int]
 
 
 def read_tree(line: str) -> tuple[list[str], list[Phrase]]:
-    """Reads one tree such as ``(3 (2 It) (4 (2 's) (4 lovely)))``: its words, and first, end and label of each node."""
+    """Reads a tree such as ``(3 (2 It) (4 (2 's) (4 lovely)))``: words, and (first word, end, label) of each node."""
     words: list[str] = []
     phrases: list[Phrase] = []
     open_nodes: list[tuple[int, int]] = []
@@ -192,7 +192,7 @@ def read_tree(line: str) -> tuple[list[str], list[Phrase]]:
 
 
 def read_phrases(data_root: Path | None, held_out: set[int | str]) -> dict[str, int]:
-    """Reads the labelled phrases of the training sentences, each text once."""
+    """Reads the labelled phrases of the training sentences, each text once, without those of held-out sentences."""
     if data_root is None or not (data_root / TREES_FILE).is_file():
         raise DataError(
             f"auxiliary=treebank needs {TREES_FILE} in the data root, and it is not there; "
@@ -218,7 +218,7 @@ def read_phrases(data_root: Path | None, held_out: set[int | str]) -> dict[str, 
 
 
 def with_treebank_labels(dataset: TextDataset, data_root: Path | None) -> TextDataset:
-    """Adds the treebank's five-class phrases to ``official`` SST-2, but those that training must not see."""
+    """Adds the treebank's five-class phrases to ``official`` SST-2, without those that training must not see."""
     held_out = {sentence for group in dataset.splits["held_out"].groups or () for sentence in group}
     labels = read_phrases(data_root, held_out)
     texts = list(labels)

@@ -1,7 +1,7 @@
-"""Any file of a user as one table: rows of the columns that are asked for, one at a time, in constant memory.
+"""Reads any file of a user as a table: rows of the wanted columns, one at a time, in constant memory.
 
-Encoding, line ends, separator, quoting, and the labelling tool that wrote a file are seen from its content; what is not
-the plain case is said in `TableFile.notes`.
+Encoding, line ends, separator, quoting, and the labelling tool that wrote a file are recognised from its content.
+`TableFile.notes` mentions everything that is not the plain case.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _SEP_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
 
 
 def format_of(path: Path | str) -> str:
-    """The format that a name says, with a dot and without the ending of a compressed file."""
+    """The format by the file name, such as ``.csv``, without the ending of a compressed file."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix in _COMPRESSED:
@@ -70,7 +70,7 @@ def format_of(path: Path | str) -> str:
 
 
 def check_path(path: Path, allowed: Sequence[str]) -> None:
-    """Refuses what is not a readable file of a known format; a wrong name with the closest one."""
+    """Refuses a path that is no readable file of a known format; for a missing file it proposes the closest name."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
@@ -92,7 +92,7 @@ def check_path(path: Path, allowed: Sequence[str]) -> None:
 
 
 def is_fasttext(path: Path | str) -> bool:
-    """Whether a file begins as those of fastText do, whatever its name says."""
+    """Whether a file begins as a fastText file does, whatever its name."""
     try:
         with _COMPRESSED.get(Path(path).suffix.lower(), Path.open)(Path(path), "rb") as stream:
             head: bytes = stream.read(len(_FASTTEXT_PREFIX) + 3)
@@ -102,7 +102,7 @@ def is_fasttext(path: Path | str) -> bool:
 
 
 def check_pyarrow(otherwise: str) -> None:
-    """Refuses Parquet where pyarrow is not installed, as in the slim environment; ``otherwise`` is what to do then."""
+    """Refuses Parquet if pyarrow is missing, as in the slim environment; ``otherwise`` says what to do instead."""
     if importlib.util.find_spec("pyarrow") is None:
         raise UnavailableError(
             f"Parquet needs the package pyarrow, which is not installed; pip install pyarrow, {otherwise}"
@@ -110,7 +110,7 @@ def check_pyarrow(otherwise: str) -> None:
 
 
 class TableFile:
-    """A file that is opened as often as its rows are asked for."""
+    """A file as a table; it is opened anew whenever its rows are read."""
 
     def __init__(
         self,
@@ -144,10 +144,10 @@ class TableFile:
 
         with open_parquet(self.path) as file:
             self.header = list(file.schema_arrow.names)
-            # Rows that a program had in memory are called by what they came in.
-            written_from = (file.schema_arrow.metadata or {}).get(MADE_FROM)
-        if written_from:
-            self.source = written_from.decode("utf-8")
+            # Messages about rows from memory name the object that they came in.
+            source_name = (file.schema_arrow.metadata or {}).get(MADE_FROM)
+        if source_name:
+            self.source = source_name.decode("utf-8")
 
     def _open_text(self, wanted: Sequence[str]) -> None:
         with self._stream() as stream:
@@ -163,8 +163,8 @@ class TableFile:
             self._open_text(wanted)
             return
         if encoding != "utf-8":
-            why = "its first bytes say" if has_mark else "was asked for"
-            self.notes.append(f"{self.source} is read as {encoding.upper()}, as {why}.")
+            reason = "its first bytes say" if has_mark else "was asked for"
+            self.notes.append(f"{self.source} is read as {encoding.upper()}, as {reason}.")
         if first.startswith(_FASTTEXT_PREFIX):
             self.kind = "fasttext"
         if self.kind != "document":
@@ -191,8 +191,8 @@ class TableFile:
             self.delimiter = delimiter_of(first, wanted, usual)
         if self.delimiter != usual:
             name = SEPARATORS.get(self.delimiter, f"'{self.delimiter}'")
-            why = f"its line sep={self.delimiter} says" if declared else "its header has them"
-            self.notes.append(f"{self.source} is read with {name} between its fields, as {why}.")
+            reason = f"its line sep={self.delimiter} says" if declared else "its header has them"
+            self.notes.append(f"{self.source} is read with {name} between its fields, as {reason}.")
         if self.delimiter == "\t" and quotes_are_text(self._lines, "\t"):
             self._quoted = False
             self.notes.append(
@@ -207,43 +207,43 @@ class TableFile:
             self._name_tool("Label Studio")
 
     def _recognise(self) -> None:
-        _, first = next(iter(self._objects()), (0, {}))
-        if tool := _tool_of(first):
+        _, record = next(iter(self._objects()), (0, {}))
+        if tool := _tool_of(record):
             self._name_tool(tool[0])
-            first = self._read_export(tool[1])
-        self.header = list(first)
+            record = self._read_export(tool[1])
+        self.header = list(record)
 
     def _name_tool(self, name: str) -> None:
         self.tool = name
         self.notes.append(f"{self.source} is read as an export of {name}.")
 
     def _read_export(self, row_of: Callable[[dict[str, Any]], ToolRow]) -> dict[str, Any]:
-        """Reads all rows; the answers to the only question are the column ``label``. Returns the first row."""
+        """Reads all rows and returns the first; if there is one question, its answers also become column ``label``."""
         rows = []
-        for place, record in self._objects():
+        for number, record in self._objects():
             try:
-                rows.append((place, row_of(record)))
+                rows.append((number, row_of(record)))
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 raise DataError(
-                    f"{self.source} {self.unit} {place} is not as {self.tool} exports it ({error}); export it again"
+                    f"{self.source} {self.unit} {number} is not as {self.tool} exports it ({error}); export it again"
                 ) from error
         questions: dict[str, None] = dict.fromkeys(name for _, row in rows for name in row.answers)
         has_label = any("label" in row.own for _, row in rows)
         if has_label and questions and "label" not in questions:
-            named = ", ".join(map(repr, questions))
+            names = ", ".join(map(repr, questions))
             self.notes.append(
-                f"The column 'label' of {self.source} stands in its data; the answers are in the column {named}."
+                f"The column 'label' of {self.source} stands in its data; the answers are in the column {names}."
             )
-        again = sum(row.people > 1 for _, row in rows)
-        if again:
-            several = f"{again:,} text{'s' * (again > 1)} of {self.source}"
-            self.notes.append(f"{several} have several annotations: the first of each counts.")
-        # A field keeps its text beside a question of its name; an old label is none of the annotators'.
+        repeated = sum(row.people > 1 for _, row in rows)
+        if repeated:
+            subject = f"{repeated:,} text{'s' * (repeated > 1)} of {self.source}"
+            self.notes.append(f"{subject} have several annotations: the first of each counts.")
+        # Answers win over a field of the same name. An old value of ``label`` never counts as an annotator's answer.
         unlabelled = {"label": None} if "label" in questions else {}
-        self._document = [(place, {**questions, **row.own, **unlabelled, **row.answers}) for place, row in rows]
+        self._document = [(number, {**questions, **row.own, **unlabelled, **row.answers}) for number, row in rows]
         if len(questions) == 1 and not has_label:
-            for _, made in self._document:
-                made["label"] = made[next(iter(questions))]
+            for _, columns in self._document:
+                columns["label"] = columns[next(iter(questions))]
         self.kind = "document"
         return self._document[0][1]
 
@@ -294,13 +294,13 @@ class TableFile:
         self._document = list(enumerate(sheet.to_dict("records"), start=2))
 
     def columns(self) -> list[str]:
-        """Names of all columns, in their order; of objects those of all of them."""
+        """Names of all columns, in their order; for objects the keys of all objects."""
         if self.kind not in ("jsonl", "document", "fasttext"):
             return self.header
         return list(dict.fromkeys(key for _, record in self._objects() for key in record))
 
     def check(self, columns: Sequence[str]) -> None:
-        """Refuses columns that cannot be read, or not all together."""
+        """Refuses a column that is named twice or, in Parquet, one that holds no single values."""
         check_unique(self.source, columns, columns)
         if self.kind == "parquet":
             from recurra.data.parquet import check_single_values
@@ -315,18 +315,18 @@ class TableFile:
         whole: bool = False,
         lenient: Collection[str] = (),
     ) -> Iterator[Row]:
-        """Yields the rows, with the values of columns that must be there and of optional ones.
+        """Yields the rows with the values of ``columns``, which must exist, and of ``optional`` ones.
 
-        An object may lack ``lenient`` columns if another has them. If all rows will be kept (``whole``), Parquet that
-        unfolds to too much for that is refused.
+        An object may lack ``lenient`` columns if another has them. Give ``whole`` if all rows will be kept in memory:
+        Parquet that unfolds to more than fits is then refused.
         """
         if self.kind == "parquet":
             return self._parquet_rows(columns, optional, whole=whole)
         if self.kind == "txt":
-            return ((place, (line.rstrip("\r\n"),)) for place, line in enumerate(self._lines(), start=1))
+            return ((number, (line.rstrip("\r\n"),)) for number, line in enumerate(self._lines(), start=1))
         if self.kind in ("csv", "tsv"):
             rows = _csv_rows(self._fields(), self.source, self.header, columns, optional)
-            return ((place, tuple(map(_choices_of_cell, cells))) for place, cells in rows) if self.tool else rows
+            return ((number, tuple(map(_choices_of_cell, cells))) for number, cells in rows) if self.tool else rows
         return record_rows(
             self._objects(), self.source, columns, optional, unit=self.unit, lenient=columns if self.tool else lenient
         )
@@ -340,29 +340,29 @@ class TableFile:
         needed = [find_column(self.source, column, self.header) for column in columns]
         present = [name for name in optional if name in self.header]
         check_single_values(self.path, [*needed, *present])
-        place = 0
+        number = 0
         for batch in iterate_parquet(self.path, [*needed, *present], whole=whole):
             missing = [None] * len(batch[needed[0]])
             for values in zip(*(batch.get(name, missing) for name in (*needed, *optional)), strict=True):
-                place += 1
-                yield place, values
+                number += 1
+                yield number, values
 
 
 MADE_FROM = b"recurra.made_from"
-"""Key in the metadata of Parquet files that were written from rows in memory: what messages call them."""
+"""Metadata key of Parquet files written from rows in memory; its value is the name of the rows in messages."""
 
 
 class Choices(list[Any]):
-    """Labels that a tool writes as a list even where a text has one."""
+    """Labels of a tool that always writes a list, even for a single label."""
 
 
 def _fasttext_records(lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for place, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=1):
         words = line.split()
         labels = [word.removeprefix(_FASTTEXT_PREFIX) for word in words if word.startswith(_FASTTEXT_PREFIX)]
         text = " ".join(word for word in words if not word.startswith(_FASTTEXT_PREFIX))
         if words:
-            yield place, {"text": text, "label": Choices(labels)}
+            yield number, {"text": text, "label": Choices(labels)}
 
 
 def _csv_rows(
@@ -372,17 +372,17 @@ def _csv_rows(
     columns: Sequence[str],
     optional: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Yields the rows behind the header, which is the first of the lines' fields."""
+    """Yields the rows after the header, which is the first item of ``lines``."""
     names = [*(find_column(source, column, header) for column in columns), *optional]
     check_unique(source, names, header)
     positions = [header.index(name) if name in header else None for name in names]
-    for place, fields in itertools.islice(lines, 1, None):
+    for number, fields in itertools.islice(lines, 1, None):
         if len(fields) != len(header):
             raise DataError(
-                f"{source} line {place} has {len(fields)} fields, the header has {len(header)}; "
+                f"{source} line {number} has {len(fields)} fields, the header has {len(header)}; "
                 "put texts that hold the separator into double quotes"
             )
-        yield place, tuple(None if position is None else fields[position] for position in positions)
+        yield number, tuple(None if position is None else fields[position] for position in positions)
 
 
 def _first_line(lines: Iterable[str]) -> tuple[int, str]:
@@ -391,14 +391,14 @@ def _first_line(lines: Iterable[str]) -> tuple[int, str]:
 
 
 def _as_typed(cell: Any) -> Any:
-    """What a person typed into a cell of which Excel made a number or a truth value; nothing of its errors."""
+    """The text of a cell that Excel turned into a number or a truth value; empty for Excel's errors."""
     if not isinstance(cell, int | float):
         return cell
     return "" if math.isnan(cell) else str(cell).lower()
 
 
 class ToolRow(NamedTuple):
-    """What a record of a labelling tool makes: its columns, its answers by question, and how many people gave some."""
+    """A row from a labelling tool's record: its own columns, answers by question, and how many people answered."""
 
     own: dict[str, Any]
     answers: Mapping[str, Any]
@@ -406,7 +406,7 @@ class ToolRow(NamedTuple):
 
 
 def _tool_of(record: Mapping[str, Any]) -> tuple[str, Callable[[dict[str, Any]], ToolRow]] | None:
-    """The labelling tool that writes such records, and what makes a row of one."""
+    """The labelling tool that writes such records, and the function that makes a row of one; None if unknown."""
     if isinstance(record.get("data"), dict) and "annotations" in record:
         return "Label Studio", _label_studio_row
     if {"annotation_id", "annotator"} <= {*record}:
@@ -428,14 +428,15 @@ def _choices_of_cell(cell: Any) -> Any:
 
 def _label_studio_row(record: dict[str, Any]) -> ToolRow:
     answers: dict[str, Choices] = {}
-    given = [one for one in record.get("annotations") or () if isinstance(one, dict) and not one.get("was_cancelled")]
-    for result in given[0].get("result", []) if given else ():
+    items = (item for item in record.get("annotations") or () if isinstance(item, dict))
+    answered = [item for item in items if not item.get("was_cancelled")]
+    for result in answered[0].get("result", []) if answered else ():
         value = result.get("value", {})
         if "choices" in value:
             answers.setdefault(str(result.get("from_name", "label")), Choices()).extend(value["choices"])
         elif result.get("type") in ("labels", "hypertextlabels"):
             raise ValueError("it marks passages of a text, and choices for whole texts are read")
-    return ToolRow({"id": record.get("id"), **record["data"]}, answers, len(given))
+    return ToolRow({"id": record.get("id"), **record["data"]}, answers, len(answered))
 
 
 def _label_studio_minimal_row(record: dict[str, Any]) -> ToolRow:
@@ -445,8 +446,10 @@ def _label_studio_minimal_row(record: dict[str, Any]) -> ToolRow:
 def _argilla_row(record: dict[str, Any]) -> ToolRow:
     responses = record.get("responses") or {}
     if isinstance(responses, list):
-        given = [one.get("values") or {} for one in responses if one.get("status") != "discarded"]
-        responses = {name: [values[name] for values in given if name in values] for name in (given or [{}])[0]}
+        answer_sets = [response.get("values") or {} for response in responses if response.get("status") != "discarded"]
+        responses = {
+            name: [values[name] for values in answer_sets if name in values] for name in (answer_sets or [{}])[0]
+        }
     answers = {name: _as_choices(values[0]["value"]) for name, values in responses.items() if values}
     people = max((len(values) for values in responses.values() if values), default=0)
     return ToolRow({"id": record.get("id"), **record["fields"]}, answers, people)
@@ -473,7 +476,7 @@ class TextRows:
 def stream_texts(
     path: Path | str, text_column: str = "text", chunk_rows: int = CHUNK_ROWS, *, encoding: str | None = None
 ) -> Iterator[list[str]]:
-    """Yields the raw texts of a file in chunks, in constant memory; ``""`` where there is none; see `stream_rows`."""
+    """Yields the raw texts of a file in chunks, in constant memory; ``""`` for a missing text. See `stream_rows`."""
     return (rows.texts for rows in stream_rows(path, text_column, (), chunk_rows, encoding=encoding))
 
 
@@ -487,9 +490,9 @@ def stream_rows(
 ) -> Iterator[TextRows]:
     """Yields the raw texts of a file in chunks, as `stream_texts` does, with the values of other columns.
 
-    ``-`` is standard input, whose lines are texts; if the first begins with a brace, JSON objects; if it is a header of
-    several columns with the text's, a table. Chunks have fewer rows where their cells have `MAX_CHUNK_CHARACTERS`
-    together. What came before a defect was yielded.
+    ``-`` is standard input. Its lines are texts; JSON objects if the first begins with a brace; a table if the first is
+    a header of several columns that include the text's. A chunk ends early once its cells have `MAX_CHUNK_CHARACTERS`.
+    Chunks before a defect are still yielded.
     """
     if str(path) == STANDARD_INPUT:
         source, unit = "standard input", "line"
@@ -502,13 +505,13 @@ def stream_rows(
     others: list[tuple[Any, ...]] = []
     characters = 0
     with naming_options(dict.fromkeys((text_column, *text_column.split(",")), "--text-column")):
-        for place, values in rows:
-            texts.append(join_cells([check_text(cell, source, unit, place) for cell in values[:width]], width))
+        for number, values in rows:
+            texts.append(join_cells([check_text(cell, source, unit, number) for cell in values[:width]], width))
             others.append(values[width:])
             characters += len(texts[-1])
             if columns:
                 cells = [cell for cell in values[width:] if isinstance(cell, str)]
-                characters += sum(len(check_text(cell, source, unit, place)) for cell in cells)
+                characters += sum(len(check_text(cell, source, unit, number)) for cell in cells)
             if len(texts) == chunk_rows or characters >= MAX_CHUNK_CHARACTERS:
                 yield TextRows(texts, [list(column) for column in zip(*others, strict=True)])
                 texts, others, characters = [], [], 0
@@ -517,7 +520,7 @@ def stream_rows(
 
 
 def _standard_rows(text_column: str, encoding: str | None) -> tuple[int, Iterator[Row]]:
-    """The number of columns that make a text, and the rows."""
+    """The number of columns that make up a text, and the rows."""
     source = "standard input"
     lines = decoded(sys.stdin.buffer, source, encoding)[0]
     first = next(lines, "")
@@ -530,10 +533,10 @@ def _standard_rows(text_column: str, encoding: str | None) -> tuple[int, Iterato
     header = header_names(first, delimiter)
     columns = split_names(text_column, header)
     if len(header) > 1 and {name.strip().casefold() for name in columns} <= {name.casefold() for name in header}:
-        two = [*itertools.islice(lines, 2)]
-        lines = itertools.chain(two, lines)
-        # "text, and more" is a text: the next line has another number of fields, and no cell of several lines.
-        if '"' in two[-1] or len(header_names(two[-1], delimiter)) == len(header):
+        next_lines = [*itertools.islice(lines, 2)]
+        lines = itertools.chain(next_lines, lines)
+        # A first line such as "text, and more" is no header: the next line then has another number of fields.
+        if '"' in next_lines[-1] or len(header_names(next_lines[-1], delimiter)) == len(header):
             fields = csv_fields(lines, source, delimiter, quoted=True, skipped=0)
             return len(columns), _csv_rows(fields, source, header, columns)
-    return 1, ((place, (line.rstrip("\r\n"),)) for place, line in enumerate(lines, start=1))
+    return 1, ((number, (line.rstrip("\r\n"),)) for number, line in enumerate(lines, start=1))

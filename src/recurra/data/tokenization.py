@@ -1,4 +1,4 @@
-"""WordPiece tokenizers: which one a run uses and from where, trained or with fewer pieces, and what identifies one."""
+"""WordPiece tokenizers: finds the one that a run uses, trains one, removes pieces, and identifies one by a hash."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def read_vocabulary(path: Path | str) -> dict[str, int]:
     return vocabulary
 
 
-# The largest that are published have 30 MiB.
+# The largest published tokenizers have 30 MiB.
 MOST_BYTES = 256 * 2**20
-# Some settings are looked at only when a text comes, some only when one has pieces that the vocabulary lacks.
+# Some settings are read only for a text, and some only for a text with pieces that the vocabulary lacks.
 PROBE = ("a", "zq \u8aad \U0001f40d")
 
 
 def is_broken_tokenizer(error: BaseException) -> bool:
-    """Whether the tokenizers library says so that a file is broken: by a bare `Exception`, or a panic of Rust."""
+    """Whether the tokenizers library raises this for a broken file: a bare `Exception`, or a panic of Rust."""
     return type(error) is Exception or type(error).__name__ == "PanicException"
 
 
@@ -107,8 +107,8 @@ def train_wordpiece(texts: Sequence[str], vocab_size: int) -> dict[str, int]:
     """Trains a WordPiece vocabulary; the same texts give the same vocabulary."""
     tokenizer = wordpiece({token: index for index, token in enumerate(SPECIAL_TOKENS)})
     known = [*SPECIAL_TOKENS, *_alphabet(tokenizer, texts, vocab_size // 4)]
-    # The library numbers single characters in the order of a hash table, and breaks ties between merges by number, so
-    # every run would give another vocabulary. Characters that are given as known tokens keep the numbers of the list.
+    # The library numbers single characters in the order of a hash table and breaks ties between merges by number, so
+    # every run would give another vocabulary. Characters passed as known tokens keep their numbers in the list.
     trainer = WordPieceTrainer(
         vocab_size=vocab_size, special_tokens=known, min_frequency=2, limit_alphabet=0, show_progress=False
     )
@@ -125,7 +125,7 @@ def _alphabet(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[st
             counts.update(f"##{character}" for character in word[1:])
     frequent = sorted((piece for piece in counts if counts[piece] > 1), key=lambda piece: (-counts[piece], piece))
     alphabet = set(frequent[:limit])
-    # A continuing piece is only learned if its character is known as a first one too.
+    # A continuing piece is learned only if its character is also known as a first piece.
     alphabet |= {piece.removeprefix("##") for piece in alphabet}
     return sorted(alphabet)
 
@@ -149,13 +149,13 @@ def as_transformers(backend: Tokenizer) -> PreTrainedTokenizerFast:
 
 def _state(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     state: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
-    # Both are left behind by the last call and say nothing about the tokenizer.
+    # Both settings come from the last call and say nothing about the tokenizer.
     state["truncation"] = state["padding"] = None
     return state
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Hash of all that decides the ids: vocabulary, normaliser, special tokens (16 hexadecimal digits)."""
+    """Hash of everything that decides the ids: vocabulary, normaliser, special tokens (16 hexadecimal digits)."""
     text = json.dumps(_state(tokenizer), sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
@@ -169,7 +169,7 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     }
 
 
-# Whose pieces are alternatives: without one a text is written in others. Those of BPE are made of each other.
+# Models whose pieces are alternatives: without one, other pieces write the text. Pieces of BPE are made of each other.
 SEPARABLE = ("WordPiece", "Unigram")
 _SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
 
@@ -177,10 +177,10 @@ _SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "b
 def with_fewer_pieces(
     tokenizer: PreTrainedTokenizerFast, ids: npt.NDArray[np.int32], most: int | None
 ) -> tuple[PreTrainedTokenizerFast, list[int]]:
-    """Returns a tokenizer with some pieces, which writes the texts of ``ids`` in the same ones, and their old numbers.
+    """Returns a tokenizer with fewer pieces, and their old ids; texts that gave ``ids`` are written in the same pieces.
 
-    Special tokens, single characters and the pieces of the texts stay. Of ``most`` pieces, what is left are the
-    commonest others, or the rarest of the texts go as well; none leaves what is used.
+    Special tokens, single characters and the pieces of these texts stay. With ``most``, the commonest other pieces fill
+    up to that number; if the texts have more, their rarest pieces go too. None keeps only the pieces in use.
 
     Raises:
         ConfigurationError: If pieces depend on each other, or ``most`` leaves no room for words.
@@ -192,15 +192,15 @@ def with_fewer_pieces(
             f"the tokenizer is a {model['type']}, whose pieces depend on each other; only a {' or a '.join(SEPARABLE)} "
             "can lose some: leave the vocabulary as it is"
         )
-    whole = model["vocab"]
-    old = dict(whole) if model["type"] == "WordPiece" else {piece: at for at, (piece, _) in enumerate(whole)}
+    vocab = model["vocab"]
+    old = dict(vocab) if model["type"] == "WordPiece" else {piece: index for index, (piece, _) in enumerate(vocab)}
     pieces = _remaining_pieces(old, {token["content"] for token in state["added_tokens"]}, ids, most)
     numbers = {piece: number for number, piece in enumerate(pieces)}
     if model["type"] == "WordPiece":
         model["vocab"] = numbers
     else:
-        unknown = whole[model["unk_id"]][0]
-        model["vocab"], model["unk_id"] = [whole[old[piece]] for piece in pieces], numbers[unknown]
+        unknown = vocab[model["unk_id"]][0]
+        model["vocab"], model["unk_id"] = [vocab[old[piece]] for piece in pieces], numbers[unknown]
     _renumber(state, numbers)
     special = {name: value for name in _SPECIAL if (value := getattr(tokenizer, name, None)) is not None}
     from transformers import PreTrainedTokenizerFast
@@ -218,21 +218,21 @@ def _remaining_pieces(
     vocabulary: Mapping[str, int], added: set[str], ids: npt.NDArray[np.int32], most: int | None
 ) -> list[str]:
     counts = np.bincount(ids, minlength=max(vocabulary.values()) + 1)
-    inner = {piece: piece.removeprefix("##").removeprefix("\u2581") for piece in vocabulary}
-    always = {piece for piece in vocabulary if piece in added or len(inner[piece]) <= 1}
-    ordered = sorted((piece for piece in vocabulary if piece not in always), key=vocabulary.__getitem__)
+    text_of = {piece: piece.removeprefix("##").removeprefix("\u2581") for piece in vocabulary}
+    kept_pieces = {piece for piece in vocabulary if piece in added or len(text_of[piece]) <= 1}
+    ordered = sorted((piece for piece in vocabulary if piece not in kept_pieces), key=vocabulary.__getitem__)
     used = [piece for piece in ordered if counts[vocabulary[piece]]]
     used.sort(key=lambda piece: (-counts[vocabulary[piece]], vocabulary[piece]))
-    if most is not None and most <= len(always):
+    if most is not None and most <= len(kept_pieces):
         raise ConfigurationError(
-            f"{most:,} pieces are to be kept, and single characters and special tokens alone are {len(always):,}; "
-            f"allowed: more than that; the training rows use {len(always) + len(used):,} with them"
+            f"{most:,} pieces are to be kept, and single characters and special tokens alone are {len(kept_pieces):,}; "
+            f"allowed: more than that; the training rows use {len(kept_pieces) + len(used):,} with them"
         )
-    room = len(used) if most is None else most - len(always)
-    letters = set().union(*(inner[piece] for piece in vocabulary if counts[vocabulary[piece]]))
-    # The lowest numbers are the commonest pieces of what the tokenizer was made from.
-    others = sorted(ordered, key=lambda piece: not letters.issuperset(inner[piece]))
-    return sorted([*always, *itertools.islice(dict.fromkeys([*used, *others]), room)], key=vocabulary.__getitem__)
+    room = len(used) if most is None else most - len(kept_pieces)
+    letters = set().union(*(text_of[piece] for piece in vocabulary if counts[vocabulary[piece]]))
+    # The lowest numbers are the pieces that were commonest in the text that the tokenizer was trained on.
+    others = sorted(ordered, key=lambda piece: not letters.issuperset(text_of[piece]))
+    return sorted([*kept_pieces, *itertools.islice(dict.fromkeys([*used, *others]), room)], key=vocabulary.__getitem__)
 
 
 def _renumber(state: dict[str, Any], numbers: Mapping[str, int]) -> None:
@@ -251,7 +251,7 @@ TRAINED = "trained"
 
 @dataclass(frozen=True)
 class PublicTokenizer:
-    """One with a name, whose files lie in the data root or on the hub."""
+    """A tokenizer with a name, whose files are in the data root or on the hub."""
 
     name: str
     repository: str
@@ -259,7 +259,7 @@ class PublicTokenizer:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What a configuration may call it."""
+        """The names that a configuration may use for it."""
         return self.name, self.repository
 
     def local(self, data_root: Path | None) -> list[Path]:
@@ -280,7 +280,7 @@ class PublicTokenizer:
 
 
 BERT = PublicTokenizer("bert-base-uncased", "google-bert/bert-base-uncased", ("vocab.txt",))
-# Of a text, to train a tokenizer to count by.
+# Characters of a text that are used to train a tokenizer for counting.
 _SAMPLED_CHARACTERS = 2_000
 # Corpora of real text: their published figures belong to the public vocabulary.
 _PUBLIC_CORPORA = frozenset(
@@ -299,62 +299,62 @@ def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | N
 
 
 def counting_tokenizer(name: str, texts: Sequence[str], vocab_size: int, data_root: Path | None) -> Tokenizer:
-    """A tokenizer that counts as the one that a configuration names, without loading transformers."""
+    """A tokenizer with the same counts as the one that a configuration names, without loading transformers."""
     if name == TRAINED:
         return wordpiece(train_wordpiece([text[:_SAMPLED_CHARACTERS] for text in texts], vocab_size))
     if name in BERT.names:
         return wordpiece(read_vocabulary(*BERT.paths(data_root)))
-    place = _find_tokenizer(name)
-    if place.is_file():
-        return wordpiece(read_vocabulary(place))
-    return read_tokenizer_file(place / "tokenizer.json", "copy it again")
+    path = _find_tokenizer(name)
+    if path.is_file():
+        return wordpiece(read_vocabulary(path))
+    return read_tokenizer_file(path / "tokenizer.json", "copy it again")
 
 
 def default_tokenizer(name: str, data_root: Path | None) -> str:
-    """Returns the tokenizer to take where none was asked for."""
+    """Returns the name of the tokenizer to take by default."""
     return BERT.name if name in _PUBLIC_CORPORA or BERT.local(data_root) else TRAINED
 
 
 def check_tokenizer(config: DataConfig, data_root: Path | None) -> None:
-    """Finds out whether `load_tokenizer` will succeed, without loading the heavy libraries."""
+    """Raises if `load_tokenizer` would fail, without loading the heavy libraries."""
     if config.tokenizer != TRAINED:
         counting_tokenizer(config.tokenizer, (), 0, data_root)
 
 
 def read_tokenizer(path: Path | str) -> PreTrainedTokenizerFast:
     """Reads a tokenizer from a folder made by ``save_pretrained``, or from a ``vocab.txt``."""
-    place = _find_tokenizer(path)
-    if place.is_file():
-        return as_transformers(wordpiece(read_vocabulary(place)))
-    return _checked(tokenizer_from_folder(place), place)
+    found_path = _find_tokenizer(path)
+    if found_path.is_file():
+        return as_transformers(wordpiece(read_vocabulary(found_path)))
+    return _checked(tokenizer_from_folder(found_path), found_path)
 
 
 def _find_tokenizer(path: Path | str) -> Path:
-    """The folder with ``tokenizer.json``, or the vocabulary file, that a path means."""
-    place = Path(path)
-    if place.is_dir() and not (place / "tokenizer.json").exists():
-        place = place / "vocab.txt"
-    if not place.exists():
+    """The folder with ``tokenizer.json``, or the vocabulary file, for a path."""
+    found_path = Path(path)
+    if found_path.is_dir() and not (found_path / "tokenizer.json").exists():
+        found_path = found_path / "vocab.txt"
+    if not found_path.exists():
         options = [BERT.name, TRAINED]
         raise ConfigurationError(
             f"unknown tokenizer '{path}'{did_you_mean(str(path), options)}; allowed: {', '.join(options)}, "
             "or the path of a folder with tokenizer.json or of a vocab.txt"
         )
-    return place
+    return found_path
 
 
 def tokenizer_from_folder(folder: Path) -> PreTrainedTokenizerFast:
-    """Reads what ``save_pretrained`` wrote into a folder, whatever kind of fast tokenizer it is."""
+    """Reads a fast tokenizer of any kind that ``save_pretrained`` wrote into a folder."""
     from transformers import AutoTokenizer
 
     try:
         read_tokenizer_text(folder / "tokenizer.json")
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         tokenizer(list(PROBE))
-        # Half of a surrogate pair among the settings can be read, and not be written again.
+        # A setting with half of a surrogate pair can be read but not written again.
         json.dumps(tokenizer.init_kwargs, ensure_ascii=False, default=str).encode("utf-8")
     except BaseException as error:
-        # What is not named here is a defect.
+        # Any other exception is a defect of ours.
         if not is_broken_tokenizer(error) and not isinstance(error, broken_folder_errors()):
             raise
         reason = " ".join(str(error).split())[:200]

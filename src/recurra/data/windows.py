@@ -1,16 +1,16 @@
-"""Texts that are longer than what a model reads at once, in windows whose logits are pooled.
+"""Cuts texts that are too long for a model into windows, whose logits are pooled.
 
-A text of more than ``max_length`` tokens is cut into the fewest parts that fit, of equal length to one token. They
-follow each other without overlap, so that every token is read once and counts alike, and each begins and ends with the
-tokens that the tokenizer adds to a text. A text that needs more parts than are allowed is cut after what these hold.
+A text of more than ``max_length`` tokens is cut into the fewest windows that fit; their lengths differ by one token at
+most. Windows do not overlap, so that every token is read once and counts alike, and each begins and ends with the
+tokens that the tokenizer adds to a text. A text that needs more windows than allowed is cut after the last of them.
 
 Overlapping windows were no better and cost more (`docs/decisions/0027-windows.md`); Joshi et al. 2019, "BERT for
 Coreference Resolution: Baselines and Analysis", found the same.
 
-A text's logits are the mean of those of its windows. For one label a text that is the mean of log-probabilities, as a
-softmax does not see what is added to all logits. In training each window has the label of its text (Dai and Callan
-2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling") and an equal share of its
-weight. Cross-entropy is convex in the logits, so what is minimised is never below the loss of the pooled logits.
+A text's logits are the mean of its windows' logits. If a text has one label, that is the mean of log-probabilities,
+because a constant added to all logits does not change a softmax. In training, each window has the label of its text
+(Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling") and an equal share of
+its weight. Cross-entropy is convex in the logits, so the training loss is never below the loss of the pooled logits.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Reading(TypedDict):
 def recorded_reading(config: Mapping[str, Any]) -> Reading:
     """How much a recorded run reads of a text, by its configuration."""
     data = config.get("data")
-    read = data if isinstance(data, Mapping) else {}
-    length, windows = read.get("max_length"), read.get("windows", 1)
+    values = data if isinstance(data, Mapping) else {}
+    length, windows = values.get("max_length"), values.get("windows", 1)
     if not (type(length) is int and type(windows) is int and min(length, windows) > 0):
         raise CheckpointError(
             "the record's configuration does not say how much of a text the model reads ('data' with 'max_length'); "
@@ -50,12 +50,12 @@ def recorded_reading(config: Mapping[str, Any]) -> Reading:
 
 
 def most_tokens(max_length: int, windows: int, added: int) -> int:
-    """Tokens that so many windows hold of a text, with those that a tokenizer adds to the whole text once."""
+    """Tokens of a text that ``windows`` windows hold, with those that a tokenizer adds to the whole text once."""
     return windows * (max_length - added) + added
 
 
 def window_bounds(tokens: int, room: int) -> list[int]:
-    """Where the windows of a text begin, and behind the last its end: the fewest that hold it, of equal length."""
+    """Starts of the windows of a text, then its end: the fewest that hold it, of equal length to one token."""
     count = max(1, -(-tokens // room))
     return [index * tokens // count for index in range(count + 1)]
 
@@ -63,10 +63,10 @@ def window_bounds(tokens: int, room: int) -> list[int]:
 def cut_windows(
     input_ids: npt.NDArray[np.int32], offsets: Counts, *, before: int, added: int, max_length: int
 ) -> tuple[npt.NDArray[np.int32], Counts, Counts]:
-    """Cuts tokenised texts, with what the tokenizer adds ``before`` and behind, into windows.
+    """Cuts tokenised texts into windows; the tokenizer adds ``added`` tokens to each, ``before`` of them in front.
 
     Returns:
-        Tokens ``(tokens,)`` and offsets of the windows, in the texts' order, and how many each text has ``(texts,)``.
+        Tokens ``(tokens,)`` and offsets of the windows, in the texts' order, and windows of each text ``(texts,)``.
     """
     room = max_length - added
     rows: list[npt.NDArray[np.int32]] = []
@@ -76,11 +76,11 @@ def cut_windows(
             rows.append(input_ids[start:end])
             continue
         first, last = start + before, end - (added - before)
-        begin, finish = input_ids[start:first], input_ids[last:end]
+        prefix, suffix = input_ids[start:first], input_ids[last:end]
         bounds = window_bounds(last - first, room)
         counts[index] = len(bounds) - 1
         parts = (input_ids[first + low : first + high] for low, high in itertools.pairwise(bounds))
-        rows += [np.concatenate([begin, part, finish]) for part in parts]
+        rows += [np.concatenate([prefix, part, suffix]) for part in parts]
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
     flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
     return flat, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), counts
@@ -100,9 +100,9 @@ def pool_windows(values: npt.NDArray[np.float32], counts: Counts | None) -> npt.
 
 
 def share_weights(counts: Counts | None, weights: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32] | None:
-    """The loss of each window counts an equal share of its text's weight; ``(texts,)`` to ``(windows,)``, mean 1."""
+    """Gives each window an equal share of its text's weight; ``(texts,)`` to ``(windows,)``, with mean 1."""
     if counts is None:
         return weights
-    own = np.ones(len(counts)) if weights is None else weights.astype(np.float64)
-    shared = np.repeat(own / counts, counts)
-    return (shared * (len(shared) / own.sum())).astype(np.float32)
+    text_weights = np.ones(len(counts)) if weights is None else weights.astype(np.float64)
+    window_weights = np.repeat(text_weights / counts, counts)
+    return (window_weights * (len(window_weights) / text_weights.sum())).astype(np.float32)

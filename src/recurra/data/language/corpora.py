@@ -1,4 +1,4 @@
-"""The one door to text for language modelling, `load_language_dataset`; and files of running text."""
+"""Loads text for language modelling (`load_language_dataset`), and reads files of running text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from recurra.data.tables import TableFile, is_fasttext
 class RunningText:
     """The texts of one split, in order.
 
-    Each ends with an end of line that is not written out; a text may hold more, as line feeds. In a corpus of lines an
-    empty text is an empty line.
+    Each text ends with an end of line that it does not include; further ones inside are line feeds. In a corpus of
+    lines, an empty text is an empty line.
     """
 
     name: str
@@ -90,7 +90,7 @@ class LanguageDataset:
         return content_hash({name: split.fingerprint for name, split in self.splits.items()})
 
     def record(self, min_characters: int = 50) -> dict[str, Any]:
-        """Describes the corpus in plain JSON values; ``seen_lines`` are long lines that stand in train as well."""
+        """Describes the corpus in plain JSON values; ``seen_lines`` counts long lines that are in train too."""
         long_lines = {name: split.long_lines(min_characters).texts for name, split in self.splits.items()}
         train = set(long_lines.get("train", ()))
         return {
@@ -133,12 +133,12 @@ class TextSource(Release):
         return f"{super().layout[:-1]}, one {self.unit} a row)"
 
     def load(self, data_root: Path | None, wanted: Sequence[str] | None) -> dict[str, RunningText]:
-        """Loads splits, those of the data root if none are named, or all if it has none."""
+        """Loads the wanted splits; by default those that the data root has, or all if it has none."""
         splits = {}
         for name, table in self.read(data_root, wanted or self.present(data_root)).items():
             source = f"{name} of {self.name}"
             rows = enumerate(table.column("text").to_pylist(), start=1)
-            texts = [self.clean(check_text(row, source, "row", place, longest=None)) for place, row in rows]
+            texts = [self.clean(check_text(row, source, "row", number, longest=None)) for number, row in rows]
             if not any(texts):
                 raise DataError(f"{source} holds no text; the layout is {self.layout}")
             splits[name] = RunningText(name, texts)
@@ -146,7 +146,7 @@ class TextSource(Release):
 
 
 def _line(row: str) -> str:
-    """A row of WikiText is a line with a space before, and a space and a newline behind."""
+    """Strips a row of WikiText, which is a line with a space before, and a space and a newline after it."""
     return row.strip()
 
 
@@ -192,7 +192,7 @@ def read_text_file(path: Path | str) -> list[str]:
     try:
         lines = [text for _, (text,) in TableFile(path, allowed=TEXT_FORMATS).rows(["text"])]
     except DataError as error:
-        # Running text has no option for its encoding.
+        # Commands for running text have no option for the encoding.
         raise DataError(str(error).partition(", or name its encoding")[0]) from error
     while lines and not lines[-1].strip():
         lines.pop()
@@ -202,15 +202,15 @@ def read_text_file(path: Path | str) -> list[str]:
 
 
 def load_text_files(config: LanguageDataConfig, splits: Sequence[str] | None = None) -> LanguageDataset:
-    """Loads a user's text file, and files with validation and test text where they are given.
+    """Loads a user's text file, and the files with validation and test text if they are given.
 
-    Parts that are not given are cut off the end of the file, a tenth of its bytes each: neighbouring lines belong
-    together, so they are not drawn at random.
+    Otherwise these parts are cut off the end of the file, a tenth of its bytes each. They are not drawn at random,
+    because neighbouring lines belong together.
     """
     lines = read_text_file(config.name)
-    given = {name: path for name, path in (("validation", config.validation), ("test", config.test)) if path}
-    parts = {name: read_text_file(path) for name, path in given.items()}
-    wanted = [name for name in ("validation", "test") if name not in given]
+    own_files = {name: path for name, path in (("validation", config.validation), ("test", config.test)) if path}
+    parts = {name: read_text_file(path) for name, path in own_files.items()}
+    wanted = [name for name in ("validation", "test") if name not in own_files]
     cuts = _cut(lines, len(wanted))
     for name, part in zip(["train", *wanted], cuts, strict=True):
         if not any(line.strip() for line in part):
@@ -264,9 +264,9 @@ def load_language_dataset(
                 f"or the path of a text file ({', '.join(TEXT_FORMATS)})"
             )
         return _part_of(load_text_files(config, splits), config)
-    given = [key for key in ("validation", "test") if getattr(config, key) is not None]
-    if given:
-        raise ConfigurationError(f"'{given[0]}' is for your own files; the corpus '{config.name}' has its own splits")
+    keys = [key for key in ("validation", "test") if getattr(config, key) is not None]
+    if keys:
+        raise ConfigurationError(f"'{keys[0]}' is for your own files; the corpus '{config.name}' has its own splits")
     loaded = source.load(data_root, splits)
     notes = []
     absent = [name for name in SPLITS if name not in loaded]

@@ -1,4 +1,4 @@
-"""From a configuration to training samples and to what is evaluated."""
+"""Turns a configuration into training samples and into text for evaluation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IGNORED = -100
 
 
 class Samples:
-    """Rows of a stream of tokens; a map-style dataset, of which the ``DataLoader`` may ask for a whole batch at once.
+    """Rows of a stream of tokens; a map-style dataset that can return a whole batch at once to the ``DataLoader``.
 
     ``lengths`` are the tokens of each sample, ``(samples,)``.
     """
@@ -69,7 +69,7 @@ class PackedBlocks(Samples):
 
 
 class LineSamples(Samples):
-    """A sample a text, between two end-of-texts so that its first token is predicted too; cut at ``context``."""
+    """One sample a text, between two end-of-texts so that its first token is predicted too; cut at ``context``."""
 
     def __init__(self, encoded: EncodedText, context: int) -> None:
         if not len(encoded):
@@ -81,11 +81,11 @@ class LineSamples(Samples):
 
 
 class LanguageCollator:
-    """Pads rows on the right; labels are the tokens themselves, and `IGNORED` where nothing is to be predicted.
+    """Pads rows on the right; labels are the tokens themselves, or `IGNORED` where nothing is to be predicted.
 
-    Ignored are padding and the first token of a row: a model shifts the labels and never predicts it, and the Trainer,
-    which counts labels to weigh the batches of an accumulated step, would count it. Padding is told by length, so its
-    token may be end-of-text.
+    Padding and the first token of a row are ignored. A model shifts the labels and never predicts the first token, but
+    the Trainer would count it when it weighs the batches of an accumulated step. Padding is found by the rows' lengths,
+    so its token may be end-of-text.
     """
 
     def __init__(self, pad_token_id: int, context: int) -> None:
@@ -104,7 +104,7 @@ class LanguageCollator:
 
 
 def texts_of(split: RunningText, config: LanguageDataConfig) -> RunningText:
-    """Returns the texts that a mode takes of a split: all, or its long lines."""
+    """Returns the texts of a split that a mode uses: all, or the long lines."""
     if config.mode != LINES:
         return split
     return split.long_lines(config.min_characters, config.max_lines if split.name == "train" else None)
@@ -116,7 +116,7 @@ def encode_for(
     tokenizer: PreTrainedTokenizerFast,
     cache_dir: Path | None = None,
 ) -> EncodedText:
-    """Tokenises what a mode takes of a split, whole; what is evaluated."""
+    """Tokenises the texts of a split that a mode uses, uncut, as evaluation needs them."""
     return encode_running_text(texts_of(split, config), tokenizer, cache_dir)
 
 
@@ -129,7 +129,7 @@ def make_samples(encoded: EncodedText, config: LanguageDataConfig) -> Samples:
 def prepare_language_data(
     config: LanguageDataConfig, *, data_root: Path | None, cache_dir: Path | None
 ) -> dict[str, Any]:
-    """Loads and tokenises text into the cache, where trainings find it."""
+    """Loads and tokenises text into the cache that training reads."""
     dataset = load_language_dataset(config, data_root)
     tokenizer = load_language_tokenizer(config, dataset, data_root)
     return {

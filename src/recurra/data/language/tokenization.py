@@ -166,17 +166,17 @@ def default_language_tokenizer(name: str, data_root: Path | None) -> str:
 
 def read_language_tokenizer(folder: Path | str) -> PreTrainedTokenizerFast:
     """Reads a tokenizer from a folder made by ``save_pretrained``, or with GPT-2's two files."""
-    place = Path(folder)
-    if not (place / "tokenizer.json").is_file():
-        files = [place / name for name in GPT2.files]
-        if all(path.is_file() for path in files):
+    path = Path(folder)
+    if not (path / "tokenizer.json").is_file():
+        files = [path / name for name in GPT2.files]
+        if all(file.is_file() for file in files):
             return as_language_tokenizer(read_byte_bpe(*files))
         options = [GPT2.name, TRAINED]
         raise ConfigurationError(
             f"unknown tokenizer '{folder}'{did_you_mean(str(folder), options)}; allowed: {', '.join(options)}, "
             f"or the path of a folder with tokenizer.json, or with {' and '.join(GPT2.files)}"
         )
-    tokenizer = tokenizer_from_folder(place)
+    tokenizer = tokenizer_from_folder(path)
     if tokenizer.eos_token_id is None:
         raise ConfigurationError(
             f"the tokenizer in '{folder}' has no end-of-text token (eos_token); texts cannot be joined with it"
