@@ -1,4 +1,4 @@
-"""What a language model keeps between the tokens that it generates."""
+"""The cache of a language model: what it keeps between generated tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST_TOKENS = 32
 
 
 class GrowingLayer(DynamicLayer):
-    """Writes new tokens behind the old ones, in a buffer that doubles when full; ``keys`` and ``values`` are views."""
+    """Appends tokens in a buffer that doubles when it is full; ``keys`` and ``values`` are views of it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -29,34 +29,34 @@ class GrowingLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
-            # What a graph remembers must not be written into.
+            # Tensors that an autograd graph holds must not be overwritten.
             return super().update(key_states, value_states)
-        done = self.get_seq_length()
-        total = done + key_states.shape[2]
+        old_tokens = self.get_seq_length()
+        all_tokens = old_tokens + key_states.shape[2]
         buffers = self._buffers
-        if buffers is None or not self._is_view_of(buffers[0]) or total > buffers[0].shape[2]:
-            buffers = self._grow(key_states, value_states, done, total)
+        if buffers is None or not self._is_view_of(buffers[0]) or all_tokens > buffers[0].shape[2]:
+            buffers = self._grow(key_states, value_states, old_tokens, all_tokens)
         for buffer, states in zip(buffers, (key_states, value_states), strict=True):
-            buffer[:, :, done:total] = states
-        self.keys, self.values = (buffer[:, :, :total] for buffer in buffers)
+            buffer[:, :, old_tokens:all_tokens] = states
+        self.keys, self.values = (buffer[:, :, :all_tokens] for buffer in buffers)
         return self.keys, self.values
 
     def _is_view_of(self, buffer: Tensor) -> bool:
         writable = torch.is_inference_mode_enabled() or not buffer.is_inference()
         return writable and self.keys.numel() > 0 and self.keys.data_ptr() == buffer.data_ptr()
 
-    def _grow(self, keys: Tensor, values: Tensor, done: int, total: int) -> tuple[Tensor, Tensor]:
+    def _grow(self, keys: Tensor, values: Tensor, old_tokens: int, all_tokens: int) -> tuple[Tensor, Tensor]:
         size = _LEAST_TOKENS
-        while size < total:
+        while size < all_tokens:
             size *= 2
-        made = []
-        for states, old in ((keys, self.keys), (values, self.values)):
+        buffers = []
+        for states, old_states in ((keys, self.keys), (values, self.values)):
             batch, heads, _, width = states.shape
             buffer = states.new_empty(batch, heads, size, width)
-            if done:
-                buffer[:, :, :done] = old
-            made.append(buffer)
-        self._buffers = made[0], made[1]
+            if old_tokens:
+                buffer[:, :, :old_tokens] = old_states
+            buffers.append(buffer)
+        self._buffers = buffers[0], buffers[1]
         return self._buffers
 
     def reset(self) -> None:
@@ -78,11 +78,11 @@ class SkippedEntries:
 class RecurraCache(Cache):
     """Keys and values of every layer application, and the last states that every convolution reads.
 
-    A shared layer has different states in every recurrence, so each application keeps its own, and each convolution of
-    each its history, ``(batch, span, channels)``. Both are numbered in the order in which a forward pass comes by.
+    A shared layer has different states in every recurrence, so each application has keys and values of its own, and
+    each of its convolutions a history, ``(batch, span, channels)``. Both are numbered in the order of a forward pass.
 
-    Tokens that stop early have nothing of their own in the recurrences that they skip. The core's first layer gets keys
-    and values of the state with which they stopped, all else what the last recurrence computed for them kept.
+    Tokens that stop early compute nothing in the recurrences that they skip. There the core's first layer gets keys and
+    values of the state with which they stopped; everything else is copied from the last recurrence computed for them.
     """
 
     is_croppable = False
@@ -94,15 +94,15 @@ class RecurraCache(Cache):
         super().__init__(layers=[GrowingLayer() for _ in range(config.num_hidden_layers)])
         self.histories: list[Tensor] = []
         self.exit_counts: Counter[int] = Counter()
-        # What the convolutions of the last pass read, if some of its tokens may be taken out again.
+        # The inputs of the last pass's convolutions, if some of its tokens may be taken back.
         self._windows: dict[int, Tensor] | None = None
 
     def allow_taking_back(self) -> None:
-        """Keeps what convolutions read until the next pass, so that `keep` can take tokens of a pass back."""
+        """Stores the inputs of convolutions until the next pass, so that `keep` can take back tokens of a pass."""
         self._windows = {}
 
     def mark(self) -> tuple[int, list[Tensor]]:
-        """Where the cache is, for `restore`."""
+        """The state of the cache, for `restore`."""
         return self.get_seq_length(), list(self.histories)
 
     def restore(self, mark: tuple[int, list[Tensor]]) -> None:
@@ -118,7 +118,7 @@ class RecurraCache(Cache):
             self.histories[number] = self._windows[number][:, tokens : tokens + history.shape[1]]
 
     def _shorten(self, tokens: int) -> None:
-        # Drafts leave the later recurrences' layers as they were, so each is cut by what it has too many.
+        # Drafts add no tokens to the layers of later recurrences, so each layer is cut by its own surplus.
         for layer in self.layers:
             layer.crop(min(0, tokens - layer.get_seq_length()))
 
@@ -132,7 +132,7 @@ class RecurraCache(Cache):
         rows: Tensor | None = None,
         skipped: Sequence[SkippedEntries] = (),
     ) -> tuple[Tensor, Tensor]:
-        """Keeps the new keys and values of a layer application; returns all that its queries see."""
+        """Stores the new keys and values of a layer application; returns all that its queries see."""
         layer = self.layers[number]
         check_length(number, layer.get_seq_length(), past)
         if rows is not None:
@@ -143,18 +143,18 @@ class RecurraCache(Cache):
         return (layer.keys, layer.values) if rows is None else (layer.keys[rows], layer.values[rows])
 
     def _skipped_entry(self, number: int, skipped: Sequence[SkippedEntries]) -> tuple[Tensor, Tensor]:
-        """One token's keys and values as if all rows had stopped, ``(batch, heads, 1, head_dim)`` each."""
+        """Keys and values of one token as if all rows had stopped, ``(batch, heads, 1, head_dim)`` each."""
         previous = self.layers[number - self._attentions]
         keys, values = previous.keys[:, :, -1:].clone(), previous.values[:, :, -1:].clone()
         recurrence, layer = divmod(number - self._before, self._attentions)
         for entries in skipped if layer == 0 else ():
-            at = slice(recurrence - entries.done, recurrence - entries.done + 1)
-            keys[entries.rows] = entries.keys[:, :, at].to(keys.dtype)
-            values[entries.rows] = entries.values[:, :, at].to(values.dtype)
+            position = slice(recurrence - entries.done, recurrence - entries.done + 1)
+            keys[entries.rows] = entries.keys[:, :, position].to(keys.dtype)
+            values[entries.rows] = entries.values[:, :, position].to(values.dtype)
         return keys, values
 
     def update_convolution(self, number: int, states: Tensor, span: int, rows: Tensor | None = None) -> Tensor:
-        """Keeps the new states that a convolution reads, of ``rows`` still computed; returns them behind the old."""
+        """Stores new inputs of a convolution, only of ``rows`` if given; returns them after the old ones."""
         if number == len(self.histories):
             batch = len(states) if rows is None else len(self.histories[number - self._convolutions])
             self.histories.append(states.new_zeros(batch, span, states.shape[2]))
@@ -162,20 +162,20 @@ class RecurraCache(Cache):
         window = torch.cat((history if rows is None else history[rows], states), dim=1)
         if self._windows is not None:
             self._windows[number] = window
-        kept = window[:, window.shape[1] - span :]
+        new_history = window[:, window.shape[1] - span :]
         if rows is not None:
             previous = self.histories[number - self._convolutions][:, -1:]
-            whole = torch.cat((history[:, 1:], previous), dim=1)
-            whole[rows] = kept
-            kept = whole
-        # A view of a whole prompt would keep all of it.
-        self.histories[number] = kept.clone() if states.shape[1] > 1 else kept
+            full_history = torch.cat((history[:, 1:], previous), dim=1)
+            full_history[rows] = new_history
+            new_history = full_history
+        # A view would keep a whole prompt in memory.
+        self.histories[number] = new_history.clone() if states.shape[1] > 1 else new_history
         return window
 
     def fill_recurrences(
         self, recurrences: int, attention: int, convolution: int, past: int, skipped: Sequence[SkippedEntries]
     ) -> None:
-        """Fills in one token of all rows for the next recurrences."""
+        """Fills in one token of all rows for the next ``recurrences`` recurrences."""
         for number in range(attention, attention + recurrences * self._attentions):
             self.update_attention(number, *self._skipped_entry(number, skipped), past)
         for number in range(convolution, convolution + recurrences * self._convolutions):
@@ -213,11 +213,11 @@ class RecurraCache(Cache):
         super().crop(tokens_to_remove)
 
 
-def check_length(number: int, kept: int, past: int) -> None:
+def check_length(number: int, cached: int, past: int) -> None:
     """Checks that a layer application has seen as many tokens as the others."""
-    if kept != past:
+    if cached != past:
         raise ConfigurationError(
-            f"layer application {number + 1} has {kept} tokens in the cache, others {past}: the text was begun "
+            f"layer application {number + 1} has {cached} tokens in the cache, others {past}: the text was begun "
             "with another exit_after; go on with that one, or start anew"
         )
 

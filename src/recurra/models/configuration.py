@@ -22,7 +22,7 @@ POSITIONS = ("rotary", "learned", "none")
 HEADS = ("shared", "separate", "tied")
 LOW_RANK_PLACES = ("all", "attention", "feed-forward")
 
-# What transformers itself may pass when it builds or reloads a configuration.
+# Keys that transformers itself may pass when it builds or reloads a configuration.
 _FOREIGN_KEYS = frozenset(
     {
         "num_labels", "torch_dtype", "name_or_path", "_name_or_path", "_commit_hash", "output_attentions",
@@ -149,12 +149,12 @@ class RecurraConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Builds the configuration of a file; values given in the call take the file's place and are checked too."""
-        own = {key: kwargs.pop(key) for key in cls.own_keys() if key in kwargs}
+        """Builds the configuration of a file; values in the call replace those of the file and are checked too."""
+        own_values = {key: kwargs.pop(key) for key in cls.own_keys() if key in kwargs}
         wants_unused = kwargs.pop("return_unused_kwargs", False)
-        config, unused = super().from_dict({**config_dict, **own}, return_unused_kwargs=True, **kwargs)
+        config, unused = super().from_dict({**config_dict, **own_values}, return_unused_kwargs=True, **kwargs)
         if wants_unused:
-            # For a model's own arguments, of which transformers refuses the unknown.
+            # They may be arguments of the model; transformers refuses unknown ones.
             return config, unused
         cls._check_keys(unused)
         return config
@@ -166,7 +166,7 @@ class RecurraConfig(PreTrainedConfig):
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layer applications from input to output: what the stock caches count."""
+        """Number of layer applications from input to output, which caches of transformers count."""
         return self.num_prelude_layers + self.num_core_layers * self.num_recurrences + self.num_coda_layers
 
     @property
@@ -176,12 +176,12 @@ class RecurraConfig(PreTrainedConfig):
 
     @property
     def has_cycles(self) -> bool:
-        """Whether the feed-forward network is made of cycles, which drop out within."""
+        """Whether the feed-forward network is made of cycles, which have dropout inside."""
         return self.feed_forward in CYCLES
 
     @property
     def leaks(self) -> bool:
-        """Whether the next token can be read by who is to predict it: causal attention, convolutions that are not."""
+        """Whether predictions can read the next token: attention is causal, and convolutions are not."""
         return self.causal and self.has_convolution and not self.causal_convolution and self.kernel_size > 1
 
     @property
@@ -276,24 +276,28 @@ class RecurraConfig(PreTrainedConfig):
         allowed = f"rising numbers below num_recurrences {self.num_recurrences}, after which the final head stands"
         self._require(rising and inside, "exits", allowed)
         self._require(not self.exits or self.num_coda_layers == 0, "exits", "none with coda layers: an exit skips them")
-        counted = self.tokens_without_recurrence is not None
-        why = "null with exits or coda layers: each row has one head, behind its own last recurrence"
-        self._require(not (counted and (self.exits or self.num_coda_layers)), "tokens_without_recurrence", why)
-        single = "1 without tokens_without_recurrence"
-        self._require(counted or self.tokens_per_recurrence == 1, "tokens_per_recurrence", single)
-        taught = "false without tokens_without_recurrence, which teaches it"
-        self._require(counted or not self.learned_halt, "learned_halt", taught)
-        once = "false with num_recurrences 1: there is nothing to stop"
-        self._require(self.num_recurrences > 1 or not self.learned_halt, "learned_halt", once)
+        has_counts = self.tokens_without_recurrence is not None
+        count_rule = "null with exits or coda layers: each row has one head, behind its own last recurrence"
+        self._require(
+            not (has_counts and (self.exits or self.num_coda_layers)), "tokens_without_recurrence", count_rule
+        )
+        tokens_rule = "1 without tokens_without_recurrence"
+        self._require(has_counts or self.tokens_per_recurrence == 1, "tokens_per_recurrence", tokens_rule)
+        halt_rule = "false without tokens_without_recurrence, which teaches it"
+        self._require(has_counts or not self.learned_halt, "learned_halt", halt_rule)
+        single_rule = "false with num_recurrences 1: there is nothing to stop"
+        self._require(self.num_recurrences > 1 or not self.learned_halt, "learned_halt", single_rule)
 
     def _check_relaxation(self) -> None:
         self._require(self.low_rank <= self.hidden_size, "low_rank", f"0 to hidden_size, which is {self.hidden_size}")
         if self.num_recurrences == 1:
-            alone = "with num_recurrences 1, where nothing is shared"
-            self._require(not self.recurrence_norms, "recurrence_norms", f"false {alone}")
-            self._require(self.low_rank == 0, "low_rank", f"0 {alone}")
-        normed = self.norm in ("rms", "layer")
-        self._require(normed or not self.recurrence_norms, "recurrence_norms", f"false with norm '{self.norm}'")
+            condition = "with num_recurrences 1, where nothing is shared"
+            self._require(not self.recurrence_norms, "recurrence_norms", f"false {condition}")
+            self._require(self.low_rank == 0, "low_rank", f"0 {condition}")
+        has_norm_weights = self.norm in ("rms", "layer")
+        self._require(
+            has_norm_weights or not self.recurrence_norms, "recurrence_norms", f"false with norm '{self.norm}'"
+        )
 
     def _require(self, holds: bool, key: str, allowed: str) -> None:
         if not holds:
@@ -304,9 +308,9 @@ class RecurraConfig(PreTrainedConfig):
 
     def _require_whole_list(self, key: str, least: int, *, empty: bool) -> None:
         value = getattr(self, key)
-        right = isinstance(value, list | tuple) and all(_is_whole(item, least) for item in value)
-        some = "a list" if empty else "a list, not empty,"
-        self._require(right and (empty or len(value) > 0), key, f"{some} of whole numbers from {least}")
+        is_valid = isinstance(value, list | tuple) and all(_is_whole(item, least) for item in value)
+        kind = "a list" if empty else "a list, not empty,"
+        self._require(is_valid and (empty or len(value) > 0), key, f"{kind} of whole numbers from {least}")
         setattr(self, key, list(value))
 
     def _require_number(self, key: str, holds: Callable[[float], bool], allowed: str) -> None:

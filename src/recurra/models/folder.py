@@ -1,7 +1,7 @@
-"""A model folder looked at before anything of it is built: regular files, bounded sizes, weights that fit.
+"""Checks a model folder before anything is built from it: regular files, bounded sizes, weights that fit.
 
-A configuration decides how much is allocated, so its numbers are held against bounds and against the header of the
-weights first: one that asks for more than its weights hold is refused before it costs memory.
+A configuration decides how much memory is allocated, so its numbers are first compared with bounds and with the header
+of the weights. A configuration that needs more numbers than its weights hold is refused before it costs memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from recurra.core.files import read_json
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
-# A configuration of ours has a few kilobytes; one with 100,000 label names a few megabytes.
+# A configuration of ours takes a few kilobytes; with 100,000 label names it takes a few megabytes.
 MOST_CONFIG_BYTES = 16 * 2**20
-# Far beyond any model that is trained with this package, and far below what would take gigabytes by itself.
+# Far above any model that is trained with this package, and far below sizes that alone would take gigabytes.
 MOST = {
     "num_labels": 100_000,
     "vocab_size": 4_000_000,
@@ -44,13 +44,13 @@ MOST = {
 
 
 def regular_file(path: Path, most_bytes: int) -> Path:
-    """Returns a path whose file can be read whole."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    """Returns the path of a regular file of at most ``most_bytes``."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise CheckpointError(f"'{path}' is no regular file; copy the model folder again")
-    if found.st_size > most_bytes:
+    if status.st_size > most_bytes:
         raise CheckpointError(
-            f"'{path}' has {found.st_size:,} bytes; at most {most_bytes:,} are read: not a file of such a model"
+            f"'{path}' has {status.st_size:,} bytes; at most {most_bytes:,} are read: not a file of such a model"
         )
     return path
 
@@ -71,39 +71,39 @@ def read_model_configuration(folder: Path) -> dict[str, Any]:
 
 
 def check_sizes(folder: Path, values: Mapping[str, Any], weights: str = WEIGHTS_NAME) -> None:
-    """Holds the sizes of a configuration of ours against bounds, and its tables against the weights beside it."""
+    """Checks the sizes of a configuration of ours against bounds, and its tables against the weights beside it."""
     path = folder / CONFIG_NAME
-    named = values.get("id2label")
-    sizes = {**values, "num_labels": max(len(named) if isinstance(named, dict) else 0, _whole(values, "num_labels"))}
+    names = values.get("id2label")
+    sizes = {**values, "num_labels": max(len(names) if isinstance(names, dict) else 0, _whole(values, "num_labels"))}
     sizes["exits"] = len(exits) if isinstance(exits := values.get("exits"), list) else 0
     for key, most in MOST.items():
         size = _whole(sizes, key)
         if size > most:
             raise CheckpointError(f"'{path}': '{key}' is {size:,}; at most {most:,} is allowed: not a model of ours")
-    wanted = least_elements(sizes)
-    held = weight_elements(folder / weights)
-    if held is not None and wanted > 2 * held:
+    wanted_elements = least_elements(sizes)
+    held_elements = weight_elements(folder / weights)
+    if held_elements is not None and wanted_elements > 2 * held_elements:
         raise CheckpointError(
-            f"'{path}' asks for tables of {wanted:,} numbers, and '{weights}' holds {held:,} in all: "
+            f"'{path}' asks for tables of {wanted_elements:,} numbers, and '{weights}' holds {held_elements:,} in all: "
             "not a checkpoint of this configuration; copy or train it again"
         )
 
 
 def least_elements(sizes: Mapping[str, Any]) -> int:
-    """Numbers that a model of these sizes has in the tables and layers that no other key can take away."""
+    """Least count of numbers in a model of these sizes: in its tables and layers that no other key can remove."""
     width = _whole(sizes, "hidden_size", 1)
     embedding = _whole(sizes, "embedding_size") or width
     layers = sum(_whole(sizes, f"num_{part}_layers") for part in ("prelude", "core", "coda"))
     tables = _whole(sizes, "vocab_size", 1) * embedding
     heads = 0 if sizes.get("causal") else _whole(sizes, "num_labels") * width
-    # Of each recurrence's own: a bias a layer at least, and an update with as many inputs and outputs as it is wide.
-    own = 2 * width * _whole(sizes, "low_rank") + (width if sizes.get("recurrence_norms") is True else 0)
+    # Each layer of a recurrence has at least a bias of its own, and an update with the width's inputs and outputs.
+    per_application = 2 * width * _whole(sizes, "low_rank") + (width if sizes.get("recurrence_norms") is True else 0)
     recurrences = _whole(sizes, "num_recurrences") * _whole(sizes, "num_core_layers")
-    return int(tables + heads + layers * 4 * width * width + recurrences * own)
+    return int(tables + heads + layers * 4 * width * width + recurrences * per_application)
 
 
 def weight_elements(path: Path) -> int | None:
-    """Numbers in a safetensors file, by its header; none if there is no such file or it cannot be read."""
+    """Count of numbers in a safetensors file, by its header; None if it is missing or cannot be read."""
     try:
         with safe_open(path, framework="np") as handle:
             return sum(prod(handle.get_slice(name).get_shape()) for name in handle.keys())  # noqa: SIM118 - no mapping

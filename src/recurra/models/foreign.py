@@ -1,4 +1,4 @@
-"""Encoders of other families under our classification head: transformers' own layers, none of which is shared."""
+"""Encoders of other families under our classification head; they keep transformers' own layers, none shared."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from recurra.models.presets import Parameters
 if TYPE_CHECKING:
     from recurra.models.adaptation.source import EncoderSource
 
-# Their poolers stand behind a head that is not ours.
+# Model types that have a pooler unless told otherwise; our head does not read it.
 _WITH_POOLER = ("albert", "mpnet")
-# Code, and the type that weights were once stored in.
+# Configuration keys that are left out: they name code, or the type that weights were stored in.
 _NOT_TAKEN = ("model_type", "auto_map", "dtype", "torch_dtype", "reference_compile")
 
 
@@ -45,7 +45,7 @@ class ForeignConfig(PreTrainedConfig):
     pooling: str = "mean"
 
     def count_parameters(self) -> Parameters:
-        """Counts the parameters of a model that is built without memory."""
+        """Counts the parameters; the model is built without memory."""
         table, layers = _count(json.dumps(self.encoder))
         head = (self.hidden_size + 1) * self.num_labels
         return Parameters(embeddings=table, prelude=0, core=layers, coda=0, final_norm=0, head=head)
@@ -60,23 +60,23 @@ class ForeignConfig(PreTrainedConfig):
 
 def _make_encoder(values: dict[str, Any]) -> Any:
     """The encoder of a configuration, with new weights in FP32 and without a pooler."""
-    # The Auto classes import this module to know it.
+    # Imported here because the Auto classes import this module.
     from transformers import AutoModel
 
     kind = values.get("model_type")
     if kind not in OTHER_FAMILIES:
         raise ConfigurationError(f"model type '{kind}' of 'encoder'; allowed: {', '.join(OTHER_FAMILIES)}")
-    # Compiling ModernBERT takes a minute, and a text of another length again.
+    # Compiling ModernBERT takes a minute, once more for each new length of texts.
     config = CONFIG_MAPPING[kind](
         **{key: value for key, value in values.items() if key not in _NOT_TAKEN}, reference_compile=False
     )
-    without = {"add_pooling_layer": False} if kind in _WITH_POOLER else {}
-    return AutoModel.from_config(config, trust_remote_code=False, **without)
+    options = {"add_pooling_layer": False} if kind in _WITH_POOLER else {}
+    return AutoModel.from_config(config, trust_remote_code=False, **options)
 
 
 @functools.lru_cache(maxsize=8)
 def _count(encoder: str) -> tuple[int, int]:
-    """Weights of the token table, and all others."""
+    """Number of weights in the token table, and number of all others."""
     with torch.device("meta"):
         model = _make_encoder(json.loads(encoder))
     table = sum(weight.numel() for weight in model.get_input_embeddings().parameters())
@@ -99,7 +99,7 @@ class ForeignForSequenceClassification(PreTrainedModel):
     _supports_sdpa = True
     # The loss is a mean over the batch: the Trainer must scale it itself when it accumulates gradients.
     accepts_loss_kwargs = False
-    # Some count positions by the number of the padding token, which must stay what it is.
+    # Some families count positions from the padding token's id, which must not change.
     narrows_vocabulary = False
 
     def __init__(self, config: ForeignConfig) -> None:
@@ -127,9 +127,9 @@ class ForeignForSequenceClassification(PreTrainedModel):
         if row_lengths is not None:
             rows = input_ids[0].split(row_lengths.tolist())
             input_ids = pad_sequence(list(rows), batch_first=True, padding_value=self.config.pad_token_id or 0)
-            # A row without tokens, whose logits mean nothing, still needs a token to look at.
-            kept = row_lengths.clamp(min=1)[:, None]
-            attention_mask = (torch.arange(input_ids.shape[1], device=input_ids.device) < kept).long()
+            # An empty row, whose logits mean nothing, still needs a token to attend to.
+            lengths = row_lengths.clamp(min=1)[:, None]
+            attention_mask = (torch.arange(input_ids.shape[1], device=input_ids.device) < lengths).long()
         elif attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
@@ -152,5 +152,5 @@ class ForeignForSequenceClassification(PreTrainedModel):
     def logits_by_recurrence(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, row_lengths: Tensor | None = None
     ) -> dict[int, Tensor]:
-        """Logits by recurrence, of which there is one."""
+        """Logits of the only recurrence, by its number."""
         return {1: self(input_ids, attention_mask, row_lengths=row_lengths, return_dict=True).logits}

@@ -1,4 +1,4 @@
-"""What reads the last states: the classifier, heads over the vocabulary after every exit, and their losses."""
+"""Heads on the last states: pooling for the classifier, heads over the vocabulary after every exit, and losses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recurra.models.configuration import RecurraConfig
 
 
 def pool(states: Tensor, pooling: str, attention_mask: Tensor | None, row_lengths: Tensor | None) -> Tensor:
-    """What a classifier reads, ``(rows, hidden)``, of ``(batch, tokens, hidden)`` or packed ``(1, tokens, hidden)``."""
+    """Pools ``(batch, tokens, hidden)`` or packed ``(1, tokens, hidden)`` to the classifier's ``(rows, hidden)``."""
     if pooling == "mean":
         return mean(states, attention_mask) if row_lengths is None else mean_of_packed(states, row_lengths)
     if row_lengths is not None:
@@ -60,8 +60,8 @@ def mean_of_packed(states: Tensor, row_lengths: Tensor) -> Tensor:
 class VocabularyHeads(nn.Module):
     """The final head and the exits' heads, without biases (CRT-Deep, section 3.1.2).
 
-    ``shared``: the exits share one. ``separate``: each has its own. ``tied``: every head is the token table, which is
-    handed in, read through one linear map to its width (none if the widths agree).
+    ``shared``: the exits share one head. ``separate``: each has its own. ``tied``: every head is the token table, which
+    is passed in, after one linear map to its width (no map if the widths agree).
     """
 
     def __init__(self, config: RecurraConfig) -> None:
@@ -69,9 +69,9 @@ class VocabularyHeads(nn.Module):
         width, table = config.hidden_size, config.token_embedding_size
         self.num_exits = len(config.exits)
         self.tied = config.heads == "tied"
-        own = {"shared": min(1, self.num_exits), "separate": self.num_exits, "tied": 0}[config.heads]
+        num_exit_heads = {"shared": min(1, self.num_exits), "separate": self.num_exits, "tied": 0}[config.heads]
         self.final = None if self.tied else nn.Linear(width, config.vocab_size, bias=False)
-        self.exits = nn.ModuleList(nn.Linear(width, config.vocab_size, bias=False) for _ in range(own))
+        self.exits = nn.ModuleList(nn.Linear(width, config.vocab_size, bias=False) for _ in range(num_exit_heads))
         self.projection = nn.Linear(width, table, bias=False) if self.tied and table != width else nn.Identity()
 
     def weight(self, exit_number: int, table: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class VocabularyHeads(nn.Module):
 
 
 def weigh_losses(losses: Sequence[Tensor], weight: float) -> Tensor:
-    """``(1 - weight) * final + weight * mean of the others`` (CRT-Deep, equation 5); the final one comes last."""
+    """``(1 - weight) * final + weight * mean of the others`` (CRT-Deep, equation 5); the final loss comes last."""
     *exits, final = losses
     if not exits:
         return final
@@ -93,7 +93,7 @@ def weigh_losses(losses: Sequence[Tensor], weight: float) -> Tensor:
 
 IGNORED = -100
 
-# Logits held at once: 64 MiB in FP32, 334 tokens of GPT-2's vocabulary.
+# Number of logits held at once: 64 MiB in FP32, 334 tokens of GPT-2's vocabulary.
 CHUNK_LOGITS = 2**24
 
 
@@ -102,8 +102,8 @@ def vocabulary_cross_entropy(
 ) -> Tensor:
     """Sum of ``-log softmax(weight @ state)[target]`` over positions, in FP32; `IGNORED` targets are not counted.
 
-    The logits ``(positions, vocabulary)`` are never held as a whole: a chunk's gradients are made while its logits are
-    there, so that for the backward pass only gradients of states and weight are kept, and nothing is computed twice.
+    The logits ``(positions, vocabulary)`` are never held as a whole. A chunk's gradients are computed while its logits
+    exist, so that only gradients of states and weight are kept for the backward pass and nothing is computed twice.
     """
     device = states.device.type
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
@@ -115,50 +115,50 @@ def vocabulary_cross_entropy(
 class _VocabularyCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, how: tuple[torch.dtype, int, bool]
+        ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, settings: tuple[torch.dtype, int, bool]
     ) -> Tensor:
-        precision, chunk, keep = how
+        precision, chunk, keep = settings
         with torch.autocast(states.device.type, enabled=False):
-            own, table = states.to(precision), weight.to(precision)
+            features, table = states.to(precision), weight.to(precision)
             total = torch.zeros((), dtype=_wide(precision), device=states.device)
-            of_states = torch.empty_like(own) if keep and ctx.needs_input_grad[0] else None
-            of_weight = (
+            state_gradient = torch.empty_like(features) if keep and ctx.needs_input_grad[0] else None
+            weight_gradient = (
                 torch.zeros_like(weight, dtype=_wide(weight.dtype)) if keep and ctx.needs_input_grad[1] else None
             )
-            for first in range(0, len(own), chunk):
+            for first in range(0, len(features), chunk):
                 part = slice(first, first + chunk)
-                logits = functional.linear(own[part], table).to(total.dtype)
+                logits = functional.linear(features[part], table).to(total.dtype)
                 loss, slope = _loss_and_slope(logits, targets[part])
                 total += loss
                 slope = slope.to(precision)
-                if of_states is not None:
-                    torch.mm(slope, table, out=of_states[part])
-                if of_weight is not None:
-                    of_weight.add_(slope.t() @ own[part])
-        ctx.save_for_backward(of_states, of_weight)
+                if state_gradient is not None:
+                    torch.mm(slope, table, out=state_gradient[part])
+                if weight_gradient is not None:
+                    weight_gradient.add_(slope.t() @ features[part])
+        ctx.save_for_backward(state_gradient, weight_gradient)
         ctx.types = states.dtype, weight.dtype
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        of_states, of_weight = (
-            None if kept is None else (kept * gradient.to(kept.dtype)).to(dtype)
-            for kept, dtype in zip(ctx.saved_tensors, ctx.types, strict=True)
+        state_gradient, weight_gradient = (
+            None if saved is None else (saved * gradient.to(saved.dtype)).to(dtype)
+            for saved, dtype in zip(ctx.saved_tensors, ctx.types, strict=True)
         )
-        return of_states, of_weight, None, None
+        return state_gradient, weight_gradient, None, None
 
 
 def _loss_and_slope(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the sum of losses and its gradient, softmax minus one at the target, which takes the logits' place."""
-    counted = targets != IGNORED
-    chosen = targets.where(counted, 0)[:, None]
+    """Returns the sum of losses and its gradient (softmax minus one at the target), which overwrites the logits."""
+    is_counted = targets != IGNORED
+    target_indices = targets.where(is_counted, 0)[:, None]
     logits.sub_(logits.amax(-1, keepdim=True))
-    of_target = logits.gather(1, chosen)
+    target_logits = logits.gather(1, target_indices)
     total = logits.exp_().sum(-1, keepdim=True)
-    loss = ((total.log() - of_target) * counted[:, None]).sum()
-    logits.mul_(total.reciprocal_()).scatter_add_(1, chosen, torch.full_like(of_target, -1.0))
-    return loss, logits.mul_(counted[:, None])
+    loss = ((total.log() - target_logits) * is_counted[:, None]).sum()
+    logits.mul_(total.reciprocal_()).scatter_add_(1, target_indices, torch.full_like(target_logits, -1.0))
+    return loss, logits.mul_(is_counted[:, None])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -166,7 +166,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def next_token_targets(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """What each position is to predict, ``(batch, tokens)``: the label to the right, or `IGNORED`, as padding is."""
+    """The target of each position, ``(batch, tokens)``: the label to its right, or `IGNORED`, as at padding."""
     targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     if attention_mask is None:
         return targets

@@ -1,4 +1,4 @@
-"""Logits of many rows: batches in, one array out, in the order of the rows."""
+"""Computes logits of many rows from batches, as one array in the order of the rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def default_device() -> torch.device:
 
 @contextlib.contextmanager
 def torch_threads(count: int) -> Iterator[int]:
-    """Gives torch, in this whole process, ``count`` threads for the time, 0 meaning all cores; yields how many."""
+    """Gives torch ``count`` threads in this process within the context (0 means all cores); yields their number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or available_cores())
     try:
@@ -36,7 +36,7 @@ def torch_threads(count: int) -> Iterator[int]:
 
 
 def check_precision(precision: str) -> str:
-    """Returns ``precision`` if it is known and sensible here."""
+    """Returns ``precision`` if it is known and this machine supports it."""
     if precision not in PRECISIONS:
         raise ConfigurationError(unknown("precision", precision, PRECISIONS))
     if precision == "fp16" and not torch.cuda.is_available():
@@ -55,17 +55,17 @@ def check_precision(precision: str) -> str:
 
 
 def imitates_bf16(device: torch.device) -> bool:
-    """Whether bf16 products are computed here without instructions for them: several times slower than in FP32.
+    """Whether this device computes bf16 products without instructions for them, several times slower than in FP32.
 
-    Of a CPU oneDNN says it: with AVX-512 it has fast ways of its own, with AVX2 it leaves them to plain loops.
+    On a CPU, oneDNN tells: with AVX-512 it has fast methods of its own, with AVX2 it leaves bf16 to plain loops.
     """
     return device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether there are instructions for bf16 products here, so that they are faster than in FP32.
+    """Whether this device has instructions for bf16 products, which make them faster than in FP32.
 
-    A CPU with AVX-512 alone has none, and yet `imitates_bf16` is no: oneDNN has ways of its own, which gain nothing.
+    A CPU with AVX-512 alone has none, yet `imitates_bf16` is false: oneDNN's own methods are as fast as FP32.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -83,7 +83,7 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
 def compute_rows(
     model: Any, batches: Batches, rows: int, compute: Callable[..., Sequence[torch.Tensor]], *, precision: str = "fp32"
 ) -> list[npt.NDArray[Any]]:
-    """Computes something of each row, in row order; rows of a batch beyond those numbered are fillers."""
+    """Applies ``compute`` to all batches, in row order; rows of a batch without an index are fillers."""
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -91,11 +91,11 @@ def compute_rows(
     try:
         with autocast(precision, device):
             for indices, inputs in batches:
-                given = {name: tensor.to(device) for name, tensor in inputs.items()}
-                found = [values[: len(indices)].cpu().numpy() for values in compute(**given)]
+                device_inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
+                batch_values = [values[: len(indices)].cpu().numpy() for values in compute(**device_inputs)]
                 if not results:
-                    results = [np.empty((rows, *values.shape[1:]), dtype=values.dtype) for values in found]
-                for result, values in zip(results, found, strict=True):
+                    results = [np.empty((rows, *values.shape[1:]), dtype=values.dtype) for values in batch_values]
+                for result, values in zip(results, batch_values, strict=True):
                     result[indices] = values
     finally:
         model.train(was_training)
@@ -104,5 +104,5 @@ def compute_rows(
 
 def predict_logits(model: Any, batches: Batches, rows: int, *, precision: str = "fp32") -> npt.NDArray[np.float32]:
     """Returns logits ``(rows, labels)`` in row order."""
-    found = compute_rows(model, batches, rows, lambda **inputs: [model(**inputs).logits.float()], precision=precision)
-    return found[0] if found else np.empty((0, int(model.config.num_labels)), dtype=np.float32)
+    results = compute_rows(model, batches, rows, lambda **inputs: [model(**inputs).logits.float()], precision=precision)
+    return results[0] if results else np.empty((0, int(model.config.num_labels)), dtype=np.float32)

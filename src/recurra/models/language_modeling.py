@@ -1,4 +1,4 @@
-"""The causal language model with exits. Native to transformers."""
+"""The causal language model with exits, a native model of transformers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from recurra.models.modeling import (
 
 @dataclass
 class RecurraCausalLMOutput(CausalLMOutputWithPast):
-    """What the language model computes.
+    """Output of the language model.
 
     Attributes:
         exit_logits: ``(batch, positions, vocabulary)`` of each exit in FP32, if they were asked for.
         exit_losses: ``(heads,)``: mean loss of each exit and of the final head, detached, if there are labels.
-        exited_after: ``(batch,)``: recurrences that each row took under an exit rule; none without a rule.
+        exited_after: ``(batch,)``: recurrences that each row took under an exit rule; None without a rule.
     """
 
     exit_logits: tuple[Tensor, ...] | None = None
@@ -68,7 +68,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The final head; none if it is the token table."""
+        """The final head; None if it is the token table."""
         return self.heads.final
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
@@ -76,7 +76,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         self.heads.final = new_embeddings
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Module:
-        """Gives the token table and every head another number of rows."""
+        """Changes the number of rows of the token table and of every head."""
         table = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
         for number, head in enumerate(self.heads.exits):
             if head.out_features != table.num_embeddings:
@@ -106,14 +106,14 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
 
         Args:
             labels: ``(batch, tokens)`` token ids, not shifted, -100 where nothing is to be predicted, as at padding.
-            exit_rule: A row stops after the first exit at which the rule says so of positions of ``logits_to_keep``,
-                and its logits are that exit's. With a cache the rule holds for single tokens, not for a prompt.
+            exit_rule: A row stops after the first exit where the rule says so, judged by the positions of
+                ``logits_to_keep``; its logits are that exit's. With a cache it applies to single tokens, not a prompt.
             logits_to_keep: Number of last positions whose logits are wanted, 0 for all, or their indices. None means
                 all without labels and none with labels: training never holds all logits.
             num_items_in_batch: What the sum of losses is divided by: the Trainer's count over accumulated batches.
 
         Returns:
-            ``loss``, the weighed mean of the heads' (CRT-Deep, equation 5), if there are labels; ``logits``
+            ``loss``, the weighted mean over heads (CRT-Deep, equation 5), if there are labels; ``logits``
             ``(batch, positions, vocabulary)`` in FP32.
         """
         cache = RecurraCache(self.config) if use_cache and past_key_values is None else past_key_values
@@ -130,8 +130,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                     f"an exit rule came with a {type(cache).__name__}; give a RecurraCache: it fills in what is skipped"
                 )
             elif cache is None or input_ids.shape[1] == 1:
-                kept = 0 if logits_to_keep is None else logits_to_keep
-                return self._exit_early(input_ids, attention_mask, token_type_ids, exit_rule, cache=cache, kept=kept)
+                keep = 0 if logits_to_keep is None else logits_to_keep
+                return self._exit_early(input_ids, attention_mask, token_type_ids, exit_rule, cache=cache, keep=keep)
         output = self.model(
             input_ids,
             attention_mask,
@@ -148,13 +148,13 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             targets = next_token_targets(labels, attention_mask)
             if row_lengths is not None:
                 targets[0, row_lengths.cumsum(0)[row_lengths > 0] - 1] = IGNORED
-            each = self._losses(states, targets, num_items_in_batch)
-            loss, losses = weigh_losses(each, self.config.exit_loss_weight), torch.stack(each).detach()
+            head_losses = self._losses(states, targets, num_items_in_batch)
+            loss, losses = weigh_losses(head_losses, self.config.exit_loss_weight), torch.stack(head_losses).detach()
         if labels is None or logits_to_keep is not None:
-            kept = 0 if logits_to_keep is None else logits_to_keep
+            keep = 0 if logits_to_keep is None else logits_to_keep
             *others, last = states if output_exits else list(states)[-1:]
-            logits = self._logits(states[last], last, kept)
-            exit_logits = tuple(self._logits(states[number], number, kept) for number in others) or None
+            logits = self._logits(states[last], last, keep)
+            exit_logits = tuple(self._logits(states[number], number, keep) for number in others) or None
         depths = None
         if exit_rule is not None:
             depths = input_ids.new_full(input_ids.shape[:1], check_exit(self.config, exit_after))
@@ -197,10 +197,10 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         self, generation_config: Any, model_kwargs: dict[str, Any], *_: object, **__: object
     ) -> None:
         """Hands ``generate`` our cache instead of the one it would make."""
-        asked = generation_config.cache_implementation
-        if asked is not None:
+        requested = generation_config.cache_implementation
+        if requested is not None:
             raise ConfigurationError(
-                f"'cache_implementation' is '{asked}'; allowed: none: every recurrence and every convolution keeps "
+                f"'cache_implementation' is '{requested}'; allowed: none: every recurrence and every convolution keeps "
                 "states of its own, which only our cache does"
             )
         if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
@@ -214,14 +214,14 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         rule: ExitRule,
         *,
         cache: RecurraCache | None,
-        kept: int | Tensor,
+        keep: int | Tensor,
     ) -> RecurraCausalLMOutput:
-        # A mask also covers what is in the cache.
+        # The mask covers cached tokens too.
         new = None if attention_mask is None else attention_mask[:, -input_ids.shape[1] :]
-        real = None if new is None else new[:, _chosen(kept)].bool()
+        real = None if new is None else new[:, _chosen(keep)].bool()
 
         def read_head(stop: Stop, _: Tensor) -> Tensor:
-            return self._logits(stop.states, self._last_head(stop.recurrence), kept)
+            return self._logits(stop.states, self._last_head(stop.recurrence), keep)
 
         exited = self.model.exit_early(
             input_ids,
@@ -237,13 +237,13 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         return RecurraCausalLMOutput(logits=exited.logits, past_key_values=cache, exited_after=exited.exited_after)
 
     def _last_head(self, exit_after: int | None) -> int:
-        """Index of the head that is read last: that of an exit, or the number of exits for the final one."""
+        """Index of the last head that is read: the exit's, or the number of exits for the final head."""
         if exit_after in self.config.exits:
             return self.config.exits.index(exit_after)
         return len(self.config.exits)
 
-    def _logits(self, states: Tensor, head: int, kept: int | Tensor) -> Tensor:
-        return self._head_logits(states[:, _chosen(kept)], head)
+    def _logits(self, states: Tensor, head: int, keep: int | Tensor) -> Tensor:
+        return self._head_logits(states[:, _chosen(keep)], head)
 
     def _head_logits(self, states: Tensor, head: int) -> Tensor:
         features = self.heads.projection(states)
@@ -255,18 +255,18 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         flat = targets.flatten()
         table = self.model.embeddings.token.weight
         counted = flat != IGNORED
-        # On an accelerator looking for them would cost a synchronisation.
+        # On an accelerator, finding these positions would cost a synchronisation.
         chosen = counted.nonzero()[:, 0] if flat.device.type == "cpu" else slice(None)
         divisor = counted.sum().clamp(min=1) if items is None else items
         return [
             vocabulary_cross_entropy(
-                self.heads.projection(part.flatten(0, 1)[chosen]), self.heads.weight(head, table), flat[chosen]
+                self.heads.projection(head_states.flatten(0, 1)[chosen]), self.heads.weight(head, table), flat[chosen]
             )
             / divisor
-            for head, part in states.items()
+            for head, head_states in states.items()
         ]
 
 
-def _chosen(kept: int | Tensor) -> slice | Tensor:
-    """Index of ``logits_to_keep``: so many last positions, all for 0, or the positions named."""
-    return slice(-kept, None) if isinstance(kept, int) else kept
+def _chosen(keep: int | Tensor) -> slice | Tensor:
+    """The index for ``logits_to_keep``: a number of last positions, all for 0, or the given positions."""
+    return slice(-keep, None) if isinstance(keep, int) else keep

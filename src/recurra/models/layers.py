@@ -1,4 +1,4 @@
-"""What layers are made of: norms, attention, feed-forward networks, convolutions, low-rank updates."""
+"""The parts of layers: norms, attention, feed-forward networks, convolutions, low-rank updates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recurra.models.rows import RowLayout
 
 
 class DepthwiseConvolution(nn.Module):
-    """``y[t] = sum_k w[k] * x[t - lag_k]``, channel by channel, without bias; what lies outside the row is zero.
+    """``y[t] = sum_k w[k] * x[t - lag_k]``, channel by channel, without bias; positions outside the row are zero.
 
     Causal: the lags are ``(kernel - 1) * dilation, ..., dilation, 0``. Otherwise they are centred on 0, and the later
     half reads the future (`nn.Conv1d` with padding on both sides).
@@ -27,7 +27,7 @@ class DepthwiseConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(kernel_size, channels))
         ahead = 0 if causal else kernel_size // 2
         self.lags = tuple((kernel_size - 1 - tap - ahead) * dilation for tap in range(kernel_size))
-        # Earlier positions that it reads, counted from the position itself.
+        # How far back it reads, in positions.
         self.span = max(self.lags)
         self.dilation = dilation
         self.reset_parameters()
@@ -38,11 +38,11 @@ class DepthwiseConvolution(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Maps ``(batch, tokens, channels)`` to the same shape; rows are told apart by the first axis."""
+        """Maps ``(batch, tokens, channels)`` to the same shape; each entry of the first axis is a row of its own."""
         return _Convolve.apply(states, self.weight.to(states.dtype), self.lags)
 
     def last(self, window: Tensor) -> Tensor:
-        """Maps the last states ``(batch, span + 1, channels)`` to the last position's result, if it is causal."""
+        """Maps the last states ``(batch, span + 1, channels)`` to the last position's result; only if causal."""
         return (window[:, :: self.dilation] * self.weight.to(window.dtype)).sum(1, keepdim=True)
 
 
@@ -57,18 +57,19 @@ class _Convolve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         states, weight = ctx.saved_tensors
-        of_states = of_weight = None
+        state_gradient = weight_gradient = None
         if ctx.needs_input_grad[0]:
-            of_states = _shifted_sum(gradient, weight, [-lag for lag in ctx.lags])
+            state_gradient = _shifted_sum(gradient, weight, [-lag for lag in ctx.lags])
         if ctx.needs_input_grad[1]:
-            of_weight = torch.stack([_product(*_overlap(gradient, states, lag)) for lag in ctx.lags]).to(weight.dtype)
-        return of_states, of_weight, None
+            products = [_product(*_overlap(gradient, states, lag)) for lag in ctx.lags]
+            weight_gradient = torch.stack(products).to(weight.dtype)
+        return state_gradient, weight_gradient, None
 
 
 def _shifted_sum(states: Tensor, weight: Tensor, lags: Sequence[int]) -> Tensor:
-    """Sum of the states shifted by each lag, times that tap's weights."""
+    """Sum over the lags of the shifted states times the weights of that tap."""
     taps = sorted(zip(lags, weight, strict=True), key=lambda tap: abs(tap[0]))
-    # One tap reads the position itself, whatever the kernel, and covers every position of the result.
+    # In every kernel one tap reads the position itself, and so covers every position of the result.
     result = states * taps[0][1]
     for lag, tap in taps[1:]:
         target, source = _overlap(result, states, lag)
@@ -77,11 +78,11 @@ def _shifted_sum(states: Tensor, weight: Tensor, lags: Sequence[int]) -> Tensor:
 
 
 def _overlap(later: Tensor, earlier: Tensor, lag: int) -> tuple[Tensor, Tensor]:
-    """Positions of ``later`` that have one ``lag`` before them in ``earlier``, and those."""
+    """The part of ``later`` whose positions minus ``lag`` lie in ``earlier``, and that part of ``earlier``."""
     tokens = later.shape[1]
-    kept = max(tokens - abs(lag), 0)
-    first, second = (tokens - kept, 0) if lag > 0 else (0, tokens - kept)
-    return later[:, first : first + kept], earlier[:, second : second + kept]
+    shared_tokens = max(tokens - abs(lag), 0)
+    first, second = (tokens - shared_tokens, 0) if lag > 0 else (0, tokens - shared_tokens)
+    return later[:, first : first + shared_tokens], earlier[:, second : second + shared_tokens]
 
 
 def _product(first: Tensor, second: Tensor) -> Tensor:
@@ -89,7 +90,7 @@ def _product(first: Tensor, second: Tensor) -> Tensor:
     few_rows = 0 < first.shape[0] <= first.shape[1]
     if first.device.type != "cpu" or not few_rows or first.dtype in (torch.bfloat16, torch.float16):
         return (first * second).sum((0, 1), dtype=torch.promote_types(first.dtype, torch.float32))
-    # Row by row a processor's cache holds the sum, and the products are never written out.
+    # Row by row, the sum stays in the processor's cache, and the products are never written to memory.
     rows: Iterator[tuple[Tensor, Tensor]] = iter(zip(first, second, strict=True))
     start, other = next(rows)
     total = start * other
@@ -109,8 +110,8 @@ def make_norm(config: RecurraConfig) -> nn.Module:
 class BatchNorm(nn.BatchNorm1d):
     """Each channel at mean 0 and variance 1 over all positions of all rows (Ioffe and Szegedy 2015, algorithm 1).
 
-    The published code of "CRT-Deep" offers it. In training a position's state depends on every other position, later
-    ones and padding among them, so that a decoder reads the future; in evaluation it depends on running means alone.
+    The published code of "CRT-Deep" offers it. In training a position's state depends on every other position, also on
+    later ones and padding, so a decoder reads the future; in evaluation it depends on running means alone.
     """
 
     def forward(self, states: Tensor) -> Tensor:
@@ -121,8 +122,8 @@ class BatchNorm(nn.BatchNorm1d):
 class RMSNorm(nn.RMSNorm):
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last axis (Zhang and Sennrich 2019, equation 4).
 
-    Computed in FP32 if ``x`` is narrower, and returned in the type of ``x``. An accelerator has a fused kernel, which
-    is taken there.
+    Computed in FP32 if ``x`` is narrower, and returned in the type of ``x``. On an accelerator, torch's fused kernel
+    computes it.
     """
 
     def forward(self, states: Tensor) -> Tensor:
@@ -142,9 +143,9 @@ def _widened(states: Tensor) -> Tensor:
 
 
 def _normalise(states: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Returns the states at a root mean square of 1, and the factors ``(..., 1)`` that brought them there."""
+    """Returns the states scaled to a root mean square of 1, and the factors ``(..., 1)`` of the scaling."""
     states = _widened(states)
-    # One pass over the states instead of squaring them into memory first.
+    # This takes one pass over the states and writes no squares to memory.
     norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
     factor = norm.square_().mul_(1 / states.shape[-1]).add_(eps).rsqrt_()
     return states * factor, factor
@@ -162,12 +163,12 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         normalised, factor, weight = ctx.saved_tensors
         type_given, gradient = gradient.dtype, _widened(gradient)
-        of_weight = (gradient * normalised).flatten(0, -2).sum(0).to(weight.dtype)
+        weight_gradient = (gradient * normalised).flatten(0, -2).sum(0).to(weight.dtype)
         # With n = x f and u = g w:  dL/dx = f (u - n mean(u n)), the last term through f.
         inner = gradient * weight
-        along = (inner * normalised).mean(-1, keepdim=True)
-        of_states = inner.addcmul_(normalised, along, value=-1).mul_(factor)
-        return of_states.to(type_given), of_weight, None
+        mean_product = (inner * normalised).mean(-1, keepdim=True)
+        state_gradient = inner.addcmul_(normalised, mean_product, value=-1).mul_(factor)
+        return state_gradient.to(type_given), weight_gradient, None
 
 
 _BITS = 16
@@ -194,22 +195,22 @@ def keep_mask(like: Tensor, p: float) -> Tensor:
     dropped = round(p * 2**_BITS)
     count = like.numel()
     words = torch.empty(-(-count * _BITS // 64), dtype=torch.int64).random_(-(2**63), None)
-    # Comparing in place leaves 0 or 1 as int16, several times as fast as a comparison that makes booleans.
-    kept = words.view(torch.int16)[:count].ge_(dropped - 2 ** (_BITS - 1)).view(like.shape)
-    return kept.to(like.dtype).mul_(2**_BITS / (2**_BITS - dropped))
+    # An in-place comparison writes 0 or 1 as int16, several times as fast as a comparison that makes booleans.
+    mask = words.view(torch.int16)[:count].ge_(dropped - 2 ** (_BITS - 1)).view(like.shape)
+    return mask.to(like.dtype).mul_(2**_BITS / (2**_BITS - dropped))
 
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class SharedLinear(nn.Module):
-    """``W x + B A x + b`` with a ``W`` that another module holds: it stands once in the model's state."""
+    """``W x + B A x + b`` with a ``W`` that another module holds, so that the model's state has it once."""
 
     shared: nn.Linear
 
     def __init__(self, linear: nn.Linear, rank: int, *, own_bias: bool) -> None:
         super().__init__()
-        # Not as a child: it would be registered, and saved, a second time.
+        # As a child module it would be registered, and saved, a second time.
         self.__dict__["shared"] = linear
         outputs, inputs = linear.weight.shape
         self.down = nn.Parameter(torch.zeros(rank, inputs)) if rank else None
@@ -229,16 +230,16 @@ class SharedLinear(nn.Module):
         return self.outputs(states, slice(None))
 
     def outputs(self, states: Tensor, wanted: slice) -> Tensor:
-        """Maps ``(..., inputs)`` to some of the outputs."""
+        """Maps ``(..., inputs)`` to the ``wanted`` outputs."""
         bias = self.shared.bias if self.bias is None else self.bias
-        found = functional.linear(states, self.shared.weight[wanted], None if bias is None else bias[wanted])
+        outputs = functional.linear(states, self.shared.weight[wanted], None if bias is None else bias[wanted])
         if self.down is None or self.up is None:
-            return found
-        return found + functional.linear(functional.linear(states, self.down), self.up[wanted])
+            return outputs
+        return outputs + functional.linear(functional.linear(states, self.down), self.up[wanted])
 
 
 def linear_outputs(linear: nn.Module, states: Tensor, wanted: slice) -> Tensor:
-    """Maps ``(..., inputs)`` to some outputs of a linear map, shared or not."""
+    """Maps ``(..., inputs)`` to the ``wanted`` outputs of a linear map, shared or not."""
     if isinstance(linear, SharedLinear):
         return linear.outputs(states, wanted)
     bias = linear.bias
@@ -246,28 +247,28 @@ def linear_outputs(linear: nn.Module, states: Tensor, wanted: slice) -> Tensor:
 
 
 def relax(make: Callable[[], _Module], original: nn.Module, config: RecurraConfig) -> _Module:
-    """Returns a module that computes with the weights of another, but for what the configuration makes its own."""
+    """Returns a module with the weights of another one, except for parts that the configuration makes its own."""
     with torch.device("meta"):
         copy = make()
     for name, module in list(original.named_modules()):
         if not list(module.parameters(recurse=False)):
             continue
-        place, _, leaf = name.rpartition(".")
-        holder = copy.get_submodule(place)
+        parent_name, _, leaf = name.rpartition(".")
+        holder = copy.get_submodule(parent_name)
         rank = config.low_rank if _is_updated(f".{name}.", config) else 0
         if isinstance(module, nn.Linear) and (rank or config.recurrence_norms):
             setattr(holder, leaf, SharedLinear(module, rank, own_bias=config.recurrence_norms))
         elif _is_norm(module) and config.recurrence_norms:
             setattr(holder, leaf, make_norm(config))
         else:
-            # A plain attribute: found as a child is, and not registered a second time.
+            # A plain attribute is accessed like a child but is not registered a second time.
             del holder._modules[leaf]
             holder.__dict__[leaf] = module
     return copy
 
 
 def leave_matrices(original: nn.Module) -> None:
-    """Takes norms and biases out of a module whose relaxed copies have their own."""
+    """Removes the norms and biases of a module whose relaxed copies have their own."""
     for module in list(original.modules()):
         if isinstance(module, nn.Linear):
             module.register_parameter("bias", None)
@@ -278,7 +279,7 @@ def leave_matrices(original: nn.Module) -> None:
 
 @torch.no_grad()
 def start_from(relaxed: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Gives the norms and biases that a relaxed module has of its own these values."""
+    """Copies values into the norms and biases that a relaxed module has of its own."""
     for name, module in relaxed.named_modules():
         for kind, parameter in module.named_parameters(recurse=False):
             if kind not in ("down", "up"):
@@ -305,9 +306,9 @@ def rotary_table(positions: int, head_dim: int, theta: float, device: torch.devi
 
 
 def apply_rotary(states: Tensor, table: Tensor | None) -> Tensor:
-    """Turns consecutive pairs ``(2i, 2i+1)`` of each head by the position's angle; without a table leaves them.
+    """Turns consecutive pairs ``(2i, 2i+1)`` of each head by the position's angle; without a table, does nothing.
 
-    ``(batch, tokens, ..., head_dim)`` is computed in FP32, and returned so on a CPU, where attention wants it.
+    ``(batch, tokens, ..., head_dim)`` is computed in FP32, and stays in FP32 on a CPU, where attention needs that.
     """
     if table is None:
         return states
@@ -323,7 +324,7 @@ class SelfAttention(nn.Module):
     """Multi-head self-attention; queries, keys and values come from one matrix product.
 
     RoPE, if the model has it, turns queries and keys, so that a score depends on the relative position alone. Softmax
-    and the products run in ``scaled_dot_product_attention``, which takes the fused kernels where the device has them.
+    and the products run in ``scaled_dot_product_attention``, which uses the device's fused kernels, if any.
     """
 
     def __init__(self, config: RecurraConfig) -> None:
@@ -336,7 +337,7 @@ class SelfAttention(nn.Module):
         self.out_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
 
     def forward(self, states: Tensor, layout: RowLayout, queries: int | None) -> Tensor:
-        """Attends."""
+        """Maps ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions if given."""
         batch, tokens, _ = states.shape
         heads, head_dim, width = self.num_heads, self.head_dim, self.hidden_size
         if queries is None:
@@ -351,7 +352,7 @@ class SelfAttention(nn.Module):
         return self.out_proj(layout.attend(query, key, value, queries, dropout))
 
     def keys_and_values(self, states: Tensor, rotary: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns both of normalised states ``(batch, tokens, hidden)``, ``(batch, tokens, heads, head_dim)`` each."""
+        """Keys and values, ``(batch, tokens, heads, head_dim)`` each, of normed states ``(batch, tokens, hidden)``."""
         pair = linear_outputs(self.qkv_proj, states, slice(self.hidden_size, None))
         key, value = pair.unflatten(-1, (2 * self.num_heads, self.head_dim)).split(self.num_heads, dim=2)
         return apply_rotary(key, rotary), value
@@ -367,14 +368,14 @@ class SwiGLU(nn.Module):
 
     def forward(self, states: Tensor, layout: RowLayout | None = None) -> Tensor:  # noqa: ARG002 - as cycles are called
         """Maps ``(batch, tokens, hidden)`` to the same shape."""
-        # A layer that was wrapped or quantised has to be called.
+        # A layer that was wrapped or quantised has to be called as a module.
         if states.device.type == "cpu" and not torch.is_grad_enabled() and type(self.gate_up_proj) is nn.Linear:
             return self.down_proj(self._gated(states))
         gate, up = self.gate_up_proj(states).chunk(2, dim=-1)
         return self.down_proj(functional.silu(gate) * up)
 
     def _gated(self, states: Tensor) -> Tensor:
-        """The gated product without anything kept for a backward pass: contiguous halves are overwritten."""
+        """The gated product without a backward pass: buffers are overwritten and nothing is kept."""
         gate_weight, up_weight = self.gate_up_proj.weight.chunk(2)
         gate_bias, up_bias = self.gate_up_proj.bias.chunk(2)
         gate = functional.silu(functional.linear(states, gate_weight, gate_bias), inplace=True)
@@ -391,12 +392,12 @@ class TokenConvolution(nn.Module):
         self.pointwise = nn.Linear(width, width) if pointwise else nn.Identity()
 
     def forward(self, states: Tensor, layout: RowLayout) -> Tensor:
-        """Maps ``(batch, tokens, hidden)`` to the same; rows do not see each other, nor padding."""
+        """Maps ``(batch, tokens, hidden)`` to the same; rows see neither each other nor padding."""
         return self.pointwise(functional.gelu(layout.convolve(states, self.depthwise)))
 
 
 class Perceptron(nn.Module):
-    """Out to the inner width, GELU, and back: the ``MLP`` of equation 2, and the whole network of BERT's layers."""
+    """Maps to the inner width, GELU, and back: the ``MLP`` of equation 2, and the whole network of BERT's layers."""
 
     def __init__(self, config: RecurraConfig) -> None:
         super().__init__()
@@ -433,17 +434,17 @@ class Cycle(nn.Module):
 
 
 def without_modules(cycle: Cycle) -> Callable[[Tensor, RowLayout], Tensor] | None:
-    """A cycle in inference without the calls of its modules, which take as long as the products of a single token.
+    """A cycle for inference without calls of its modules, which take as long as the products of a single token.
 
-    None for a cycle of other parts than the published ones.
+    None if the cycle has other parts than the published ones.
     """
     mixer, norm, transform = cycle.mixer, cycle.norm, cycle.transform
     if mixer is None or type(norm) is not nn.LayerNorm or not isinstance(transform, Perceptron) or cycle.training:
         return None
     maps = mixer.pointwise, transform.up_proj, transform.down_proj
-    if any(type(each) is not nn.Linear for each in maps):
+    if any(type(linear_map) is not nn.Linear for linear_map in maps):
         return None
-    (mix, mix_bias), (up, up_bias), (down, down_bias) = [(each.weight, each.bias) for each in maps]
+    (mix, mix_bias), (up, up_bias), (down, down_bias) = [(linear_map.weight, linear_map.bias) for linear_map in maps]
     depthwise, shape, scale, shift, eps = mixer.depthwise, norm.normalized_shape, norm.weight, norm.bias, norm.eps
     linear, gelu = functional.linear, functional.gelu
 
@@ -456,7 +457,7 @@ def without_modules(cycle: Cycle) -> Callable[[Tensor, RowLayout], Tensor] | Non
 
 
 class Refinement(nn.Module):
-    """Cycles one after the other, each with weights of its own; dilations in turn, beginning with the first."""
+    """Cycles one after another, each with weights of its own; dilations are taken in turn from the first."""
 
     def __init__(self, config: RecurraConfig, num_cycles: int) -> None:
         super().__init__()
@@ -471,7 +472,7 @@ class Refinement(nn.Module):
 
 
 def make_feed_forward(config: RecurraConfig) -> nn.Module:
-    """Returns a new feed-forward network of the configured kind, called with states and layout."""
+    """Returns a new feed-forward network of the configured kind; it is called with states and layout."""
     if config.has_cycles:
         return Refinement(config, config.num_cycles)
     return {SWIGLU: SwiGLU, GELU: Perceptron}[config.feed_forward](config)
@@ -480,9 +481,9 @@ def make_feed_forward(config: RecurraConfig) -> nn.Module:
 class ScaleKeepingLinear(nn.Linear):
     """A map up from a narrow token table whose fresh weights keep the table's scale.
 
-    Weights of ``initializer_range`` would shrink the token to a fraction of what is added to it next, and a small model
-    then learns the frequencies of words and little else for hundreds of steps (`docs/log.md`). Where a norm follows,
-    the scale does not matter.
+    Weights of ``initializer_range`` would shrink the token far below what is added to it next, and a small model would
+    learn the frequencies of words and little else for hundreds of steps (`docs/log.md`). If a norm follows, the scale
+    does not matter.
     """
 
     def reset_scale(self) -> None:
@@ -507,8 +508,8 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size) if learned else None
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
-        given = config.embedding_dropout
-        self.dropout = Dropout(config.hidden_dropout if given is None else given)
+        dropout = config.embedding_dropout
+        self.dropout = Dropout(config.hidden_dropout if dropout is None else dropout)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, layout: RowLayout) -> Tensor:
         """Maps ids ``(batch, tokens)`` to states ``(batch, tokens, hidden)``; missing token types mean type 0."""

@@ -1,4 +1,4 @@
-"""Reading models from local folders: whole, without pickle and without code of their own, or one clear line."""
+"""Reads models from local folders, without pickles and without code of their own; defects raise a one-line error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INDEXED = "model.safetensors.index.json"
 
 
 def load_classifier_model(folder: Path | str) -> Any:
-    """Loads the classifier of a model folder, ours or over an encoder of another family, in evaluation mode."""
+    """Loads the classifier of a model folder (ours, or over an encoder of another family) in evaluation mode."""
     folder = Path(folder)
     model_class = _check_configuration(folder)
     weights = folder / WEIGHTS_NAME
@@ -40,7 +40,7 @@ def load_classifier_model(folder: Path | str) -> Any:
 
 
 def load_language_model(folder: Path | str) -> Any:
-    """Loads a causal language model, ours or any of transformers, for evaluation; attention is eager if it can be."""
+    """Loads a causal language model, ours or one of transformers, for evaluation; the latter with eager attention."""
     folder = Path(folder)
     values = read_model_configuration(folder)
     if not (folder / WEIGHTS_NAME).exists() and not (folder / _INDEXED).exists():
@@ -61,7 +61,7 @@ def load_language_model(folder: Path | str) -> Any:
 
 
 def read_pretrained(model_class: Any, folder: Path, refusal: str, **options: object) -> tuple[Any, dict[str, Any]]:
-    """Reads a model by ``from_pretrained``: nothing is fetched, unpickled, or run that a checkpoint brings along."""
+    """Reads a model by ``from_pretrained``; it fetches nothing, unpickles nothing and runs no code of a checkpoint."""
     try:
         with quiet_loading():
             model, details = model_class.from_pretrained(
@@ -81,14 +81,14 @@ def read_pretrained(model_class: Any, folder: Path, refusal: str, **options: obj
 
 
 def load_foreign_weights(model: ForeignForSequenceClassification, source: EncoderSource) -> None:
-    """Gives a classifier over an encoder of another family that encoder's pretrained weights."""
+    """Loads the pretrained weights of an encoder of another family into a classifier over it."""
     refusal = "is no encoder that transformers can read without code of its own"
     pretrained, details = read_pretrained(AutoModel, source.folder, refusal, dtype=torch.float32)
     missing = sorted(name for name in details["missing_keys"] if not name.startswith("pooler."))
     if missing:
         raise CheckpointError(f"'{source.weights}' lacks weight '{missing[0]}': not a whole encoder; copy it again")
-    own = model.model.state_dict().keys()
-    model.model.load_state_dict({name: part for name, part in pretrained.state_dict().items() if name in own})
+    names = model.model.state_dict().keys()
+    model.model.load_state_dict({name: part for name, part in pretrained.state_dict().items() if name in names})
 
 
 def _check_configuration(folder: Path) -> type[PreTrainedModel]:
@@ -119,7 +119,7 @@ def _load(model_class: type[PreTrainedModel], folder: Path, weights: Path) -> An
         model_class,
         folder,
         "cannot be loaded; copy or train it again",
-        # Not to accept them, but to name the weight below instead of pointing at a log.
+        # They are still refused: `_check_weights` names the weight instead of pointing at a log.
         ignore_mismatched_sizes=True,
     )
     _check_weights(weights, model, details, present)
@@ -129,7 +129,7 @@ def _load(model_class: type[PreTrainedModel], folder: Path, weights: Path) -> An
 def _check_weights(weights: Path, model: PreTrainedModel, details: dict[str, Any], present: set[str]) -> None:
     expected = set(model.state_dict())
     shapes = {
-        name: f" ({tuple(found)} instead of {tuple(wanted)})" for name, found, wanted in details["mismatched_keys"]
+        name: f" ({tuple(actual)} instead of {tuple(wanted)})" for name, actual, wanted in details["mismatched_keys"]
     }
     for problem, names in (
         ("has another shape of", sorted(shapes)),

@@ -1,4 +1,4 @@
-"""The models: a Transformer of prelude, recurrent core and coda, and its classifier. Native to transformers."""
+"""A Transformer of prelude, recurrent core and coda, and its classifier, as native models of transformers."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from recurra.models.rows import CachedRows, PackedRows, PaddedRows, RowLayout
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Passed by transformers' Trainer, generate and pipelines, and without effect on a model that does not name them.
+# Arguments of transformers' Trainer, generate and pipelines, without effect on a model that does not name them.
 WITHOUT_EFFECT = ("cache_position", "num_items_in_batch", "use_cache")
-# Of many models of transformers and none of ours: their wrappers pass them as None.
+# Arguments that many models of transformers have and ours do not: wrappers pass them as None.
 ABSENT = {
     "head_mask": "heads cannot be switched off",
     "inputs_embeds": "give input_ids",
@@ -47,7 +47,7 @@ ABSENT = {
 
 
 def called_by_transformers(forward: Callable[P, R]) -> Callable[P, R]:
-    """Lets a model's ``forward`` be called as transformers calls its own, and refuses what neither knows."""
+    """Lets transformers call a model's ``forward`` as one of its own; refuses arguments that neither knows."""
     known = [name for name in inspect.signature(forward).parameters if name != "self"]
 
     @can_return_tuple
@@ -69,26 +69,26 @@ def called_by_transformers(forward: Callable[P, R]) -> Callable[P, R]:
     return cast("Callable[P, R]", checked)
 
 
-# What transformers calls any number of labels a row.
+# The name in transformers for any number of labels a row.
 SEVERAL_LABELS = "multi_label_classification"
 PROBLEM_TYPES = (None, "single_label_classification", SEVERAL_LABELS)
 
 
 @dataclass
 class RecurraModelOutput(BaseModelOutputWithPast):
-    """What the model without a head computes; states after exits, ``(batch, tokens, hidden)``, are normed alike."""
+    """Output of the model without a head; states at exits, ``(batch, tokens, hidden)``, have the final norm too."""
 
     exit_states: tuple[Tensor, ...] | None = None
 
 
 @dataclass
 class RecurraClassifierOutput(SequenceClassifierOutput):
-    """What the classifier computes.
+    """Output of the classifier.
 
     Attributes:
-        exit_logits: ``(batch, labels)`` of each exit's head in FP32; none without exits, and none under an exit rule.
+        exit_logits: ``(batch, labels)`` of each exit's head in FP32; None without exits or under an exit rule.
         exited_after: ``(batch,)``: recurrences that each row took, under an exit rule or by its own number.
-        halt_loss: In training, what the halting head adds to the loss; none without one.
+        halt_loss: In training, the loss that the halting head adds; None without such a head.
     """
 
     exit_logits: tuple[Tensor, ...] | None = None
@@ -117,7 +117,7 @@ class RecurraPreTrainedModel(PreTrainedModel):
         if isinstance(module, SharedLinear):
             module.reset_update(self.config.initializer_range)
         if isinstance(module, RecurraModel):
-            # A table outside the checkpoint must be made again after loading on the meta device.
+            # The table is not in checkpoints and must be computed again after loading on the meta device.
             module.reset_rotary()
 
 
@@ -139,7 +139,7 @@ class RecurraModel(RecurraPreTrainedModel):
         self.post_init()
 
     def reset_rotary(self) -> None:
-        """Fills the rotary table, in FP32 whatever the weights' type: half precision loses the angles' small steps."""
+        """Fills the rotary table, always in FP32, because half precision loses small steps of the angles."""
         config = self.config
         if self.rotary is not None:
             self.rotary = rotary_table(
@@ -147,7 +147,7 @@ class RecurraModel(RecurraPreTrainedModel):
             )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        # Moving the model to half precision must not take the rotary table along.
+        # The rotary table stays in FP32 if the model is moved to half precision.
         result = super()._apply(fn, recurse)
         if self.rotary is not None and self.rotary.dtype != torch.float32:
             self.reset_rotary()
@@ -177,27 +177,27 @@ class RecurraModel(RecurraPreTrainedModel):
         """Computes the last hidden states of ids ``(batch, tokens)``; their mask is non-zero at real tokens.
 
         Args:
-            num_positions: Only so many leading positions are returned, and the last layer computes no others.
+            num_positions: Number of leading positions that are returned; the last layer computes no others.
             row_lengths: ``(rows,)`` if ``input_ids`` is ``(1, tokens)`` and holds rows of these lengths end to end,
-                without padding; ``num_positions`` is then 1 or none. A length of 0 is allowed: its states mean nothing.
-            past_key_values: ``input_ids`` go on behind the tokens in this cache; ``attention_mask`` covers both.
+                without padding; ``num_positions`` is then 1 or None. A length of 0 is allowed: its states mean nothing.
+            past_key_values: ``input_ids`` continue the tokens in this cache; ``attention_mask`` covers both.
 
         Returns:
-            ``last_hidden_state``, ``(batch, positions, hidden)``, of packed rows ``(1, tokens or rows, hidden)``. If
-            asked for, ``hidden_states`` of all positions: of the embeddings, then after each layer application; after
-            the last of a recurrence with what it carries on, and after the last of all normed, as
-            ``last_hidden_state`` is.
+            ``last_hidden_state``, ``(batch, positions, hidden)``, for packed rows ``(1, tokens or rows, hidden)``. If
+            asked for, ``hidden_states`` of all positions: the embeddings, then the states after each layer application;
+            after the last layer of a recurrence with the core's residual, and at the end with the final norm, as in
+            ``last_hidden_state``.
         """
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.embeddings(input_ids, token_type_ids, layout)
         all_states = [states] if wants_states(self.config, output_hidden_states) else None
         states = self.prelude(states, layout, None, all_states)
-        # Who wants all states has all positions computed.
+        # All positions are computed if all states are wanted.
         narrowed = num_positions if all_states is None else None
 
-        def read(now: Tensor) -> Tensor:
-            # With a coda there are no exits.
-            return self.final_norm(self.coda(now, layout, narrowed, all_states) if self.coda.layers else now)
+        def read(state: Tensor) -> Tensor:
+            # A model with a coda has no exits.
+            return self.final_norm(self.coda(state, layout, narrowed, all_states) if self.coda.layers else state)
 
         *exits, states = self._run(
             states,
@@ -212,7 +212,7 @@ class RecurraModel(RecurraPreTrainedModel):
         if all_states is not None:
             all_states[-1] = states
             if num_positions is not None:
-                *exits, states = [layout.leading(each, num_positions) for each in (*exits, states)]
+                *exits, states = [layout.leading(part, num_positions) for part in (*exits, states)]
         return RecurraModelOutput(
             states,
             past_key_values,
@@ -228,14 +228,14 @@ class RecurraModel(RecurraPreTrainedModel):
         num_positions: int | None = None,
         row_lengths: Tensor | None = None,
     ) -> list[Tensor]:
-        """What `forward` would return had the core been applied once, twice, and so on; coda and final norm follow."""
+        """Last hidden states as if the core had been applied once, twice, and so on, each after coda and final norm."""
         layout = self._layout(input_ids, attention_mask, row_lengths, None)
         states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
         last = self.config.num_recurrences
         return self._run(
             states,
             layout,
-            lambda now: self.final_norm(self.coda(now, layout, num_positions)),
+            lambda state: self.final_norm(self.coda(state, layout, num_positions)),
             stops=range(1, last),
             last=last,
         )
@@ -253,7 +253,7 @@ class RecurraModel(RecurraPreTrainedModel):
         counted: CountedPositions | None = None,
         past_key_values: Cache | None = None,
     ) -> Exited:
-        """Computes recurrence by recurrence, and after each exit only the rows that the rule does not stop there."""
+        """Computes recurrence by recurrence; after each exit only the rows that the rule does not stop go on."""
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
         return exit_early(
@@ -280,16 +280,16 @@ class RecurraModel(RecurraPreTrainedModel):
         queries: int | None = None,
         all_states: list[Tensor] | None = None,
     ) -> list[Tensor]:
-        """What ``read`` makes of the states after each stop and after ``last``; no row stops early."""
-        found: list[Tensor] = []
+        """Results of ``read`` for the states after each stop and after ``last``; no row stops early."""
+        results: list[Tensor] = []
 
         def at_stop(stop: Stop) -> None:
-            found.append(read(stop.states))
+            results.append(read(stop.states))
 
         run_recurrences(
             self.core, states, layout, at_stop, stops=stops, last=last, queries=queries, all_states=all_states
         )
-        return found
+        return results
 
     def _layout(
         self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None, cache: Cache | None
@@ -319,20 +319,20 @@ class RecurraModel(RecurraPreTrainedModel):
 
     def _check_cache(self, cache: Cache, row_lengths: Tensor | None) -> None:
         config = self.config
-        twice = self.core.block.gradient_checkpointing and self.training and torch.is_grad_enabled()
-        for wrong, why in (
+        computes_twice = self.core.block.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        for wrong, reason in (
             (config.leaks, "a leaking model has none: its convolutions read tokens that are not there yet"),
             (not config.causal, "an encoder has none: each token changes every other"),
             (row_lengths is not None, "packed rows have none"),
             (config.has_convolution and not isinstance(cache, RecurraCache), "convolutions need a RecurraCache"),
-            (twice, "activation checkpointing computes layers twice, which would keep their tokens twice"),
+            (computes_twice, "activation checkpointing computes layers twice, which would keep their tokens twice"),
         ):
             if wrong:
-                raise ConfigurationError(f"'past_key_values' is a {type(cache).__name__}; {why}")
+                raise ConfigurationError(f"'past_key_values' is a {type(cache).__name__}; {reason}")
 
 
 class RecurraForSequenceClassification(RecurraPreTrainedModel):
-    """The model with a linear classifier on what is read of a row ([CLS] by default), one after each exit too."""
+    """The model with a linear classifier on each row's pooled states ([CLS] by default), and one after each exit."""
 
     # The loss is a mean over the batch: the Trainer must scale it itself when it accumulates gradients.
     accepts_loss_kwargs = False
@@ -374,11 +374,11 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
 
         Args:
             labels: ``(batch,)``, or 0 and 1 a label, ``(batch, labels)``, of a ``multi_label_classification``.
-            exit_rule: A row stops after the first exit at which the rule says so, and its logits are that exit's.
+            exit_rule: A row stops after the first exit where the rule says so, and its logits are that exit's.
 
         Returns:
             ``logits``, ``(batch or packed rows, labels)`` in FP32, and with labels the mean cross-entropy (binary, also
-            over labels, for several labels a row), the exits' weighed in.
+            over labels, for several labels a row), weighted with that of the exits.
         """
         first = self.config.pooling == "first"
         wants_all = wants_states(self.config, output_hidden_states)
@@ -406,7 +406,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             output_hidden_states=wants_all,
             return_dict=True,
         )
-        # Exits behind the last recurrence that is computed have no states.
+        # Exits after the last computed recurrence have no states.
         after = dict(zip(self.config.exits, output.exit_states or (), strict=False))
         after[check_exit(self.config, exit_after)] = output.last_hidden_state
         *exits, logits = [
@@ -428,10 +428,10 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
     def logits_by_recurrence(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, row_lengths: Tensor | None = None
     ) -> dict[int, Tensor]:
-        """What the model says after each recurrence.
+        """Logits after each recurrence, by its number.
 
-        With exits these are the recurrences with a head of their own, and the last one. Without, they are all, and the
-        final head reads each, which was trained on the last one alone. A row that takes fewer keeps what it ended with.
+        With exits these are the recurrences with a head of their own, and the last one. Without exits they are all,
+        read by the final head, which was trained on the last one alone. A row that takes fewer keeps its final logits.
         """
         if self.config.exits:
             output = self(input_ids, attention_mask, row_lengths=row_lengths, return_dict=True)
@@ -439,12 +439,12 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             return dict(zip(numbers, [*output.exit_logits, output.logits], strict=True))
         positions = 1 if self.config.pooling == "first" else None
         states = self.model.after_each_recurrence(input_ids, attention_mask, None, positions, row_lengths)
-        pooled = [self._pool(now, attention_mask, row_lengths) for now in states]
-        logits = torch.stack([self.classifier(now).float() for now in pooled])
+        pooled = [self._pool(state, attention_mask, row_lengths) for state in states]
+        logits = torch.stack([self.classifier(state).float() for state in pooled])
         if self.config.tokens_without_recurrence is not None:
             last = self._counted_recurrences(input_ids, attention_mask, row_lengths)
             if self.halt is not None:
-                stops = torch.stack([self.halt(now)[:, 0] > 0 for now in pooled])
+                stops = torch.stack([self.halt(state)[:, 0] > 0 for state in pooled])
                 stops[-1] = True
                 last = stops.int().argmax(0) + 1
             taken = torch.minimum(torch.arange(1, len(pooled) + 1, device=last.device)[:, None], last) - 1
@@ -461,7 +461,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         rule: ExitRule,
         halts: list[tuple[int, Tensor, Tensor]] | None = None,
     ) -> RecurraClassifierOutput:
-        """Lets rows leave by a rule; what the halting head says of which rows after which recurrence is collected."""
+        """Lets rows leave by a rule; collects in ``halts`` recurrence, rows and halting logits of every stop."""
 
         def read_head(stop: Stop, remaining: Tensor) -> Tensor:
             mask, lengths = (None if part is None else part[remaining] for part in (attention_mask, row_lengths))
@@ -489,7 +489,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         *,
         labels: Tensor | None,
     ) -> RecurraClassifierOutput:
-        """As many recurrences as a row's tokens ask for or, once that is learned, as its own states do."""
+        """Gives each row as many recurrences as its tokens ask for or, once learned, as its states ask for."""
         counts = self._counted_recurrences(input_ids, attention_mask, row_lengths)
         learning = self.halt is not None and self.training
         rule = LearnedHalt() if self.halt is not None and not learning else CountedRecurrences(counts, every=learning)
@@ -497,9 +497,9 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         output = self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule=rule, halts=halts)
         halting = None
         if learning:
-            said = torch.cat([halt for *_, halt in halts])
-            last = torch.cat([counts[rows] == recurrence for recurrence, rows, _ in halts])
-            halting = functional.binary_cross_entropy_with_logits(said, last.to(said.dtype))
+            halt_logits = torch.cat([halt for *_, halt in halts])
+            is_last = torch.cat([counts[rows] == recurrence for recurrence, rows, _ in halts])
+            halting = functional.binary_cross_entropy_with_logits(halt_logits, is_last.to(halt_logits.dtype))
             halting = self.config.halt_loss_weight * halting
         loss = None if labels is None else classification_loss(output.logits, labels, self.config)
         if loss is not None and halting is not None:
@@ -511,7 +511,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
     def _counted_recurrences(
         self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None
     ) -> Tensor:
-        """Recurrences of each row, ``(rows,)``, as its tokens give them."""
+        """Recurrences of each row, ``(rows,)``, by its number of tokens."""
         if row_lengths is None:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask != 0
             row_lengths = mask.sum(1)
@@ -528,19 +528,19 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
 
 
 def classification_loss(logits: Tensor, labels: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Mean cross-entropy; with any number of labels a row the logistic loss, also over labels."""
+    """Mean cross-entropy; for any number of labels a row the logistic loss, also averaged over labels."""
     if config.problem_type == SEVERAL_LABELS:
         return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
     return functional.cross_entropy(logits, labels)
 
 
 def wants_states(config: PreTrainedConfig, asked: bool | None) -> bool:
-    """Whether the states on the way are to be returned."""
+    """Whether the states of all layers are to be returned."""
     return bool(config.output_hidden_states if asked is None else asked)
 
 
 def check_exiting(labels: Tensor | None, wants_all: bool) -> None:
-    """Refuses what cannot be had beside an exit rule that looks at every row."""
+    """Refuses labels and all hidden states beside an exit rule that looks at every row."""
     if labels is not None:
         raise ConfigurationError("an exit rule came with labels; a rule is for inference: train without one")
     if wants_all:
@@ -552,11 +552,11 @@ def check_exiting(labels: Tensor | None, wants_all: bool) -> None:
 
 @torch.no_grad()
 def keep_rows(model: Any, rows: Sequence[int], pad: int) -> None:
-    """Leaves a classifier some rows of its token table; ``pad`` is the new number of the padding token."""
-    whole = model.get_input_embeddings()
-    table = nn.Embedding(len(rows), whole.embedding_dim, padding_idx=pad)
-    table.weight.copy_(whole.weight[rows])
+    """Reduces a classifier's token table to some rows; ``pad`` is the new id of the padding token."""
+    old_table = model.get_input_embeddings()
+    table = nn.Embedding(len(rows), old_table.embedding_dim, padding_idx=pad)
+    table.weight.copy_(old_table.weight[rows])
     model.set_input_embeddings(table)
     model.config.vocab_size, model.config.pad_token_id = len(rows), pad
-    # Of the whole vocabulary; classifiers have no use for them.
+    # These ids are of the whole vocabulary, and classifiers do not need them.
     model.config.bos_token_id = model.config.eos_token_id = None

@@ -1,10 +1,10 @@
-"""The presets as plain values: names, descriptions, shapes. Imports nothing, so that a command line can list them."""
+"""The presets as plain values: names, descriptions, shapes. Imports nothing, so that the command line lists them fast."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# Feed-forward networks without cycles, and those in which tokens do not mix.
+# Feed-forward networks without cycles, and all networks in which tokens do not mix.
 SWIGLU, GELU = "swiglu", "gelu"
 WITHOUT_CONVOLUTION = (SWIGLU, GELU, "linear")
 # Model type of a classifier over an encoder of another family.
@@ -24,12 +24,12 @@ def _recurrent(layers: int, recurrences: int) -> dict[str, Any]:
     return {"num_core_layers": layers, "num_recurrences": recurrences, "residual_scale": 0.5}
 
 
-# Found on SST-2's held-out sentences for the `tuned` protocol (docs/log.md).
+# Values chosen on SST-2's held-out sentences for the `tuned` protocol (docs/log.md).
 _SMALL = {
     "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 384, "final_norm": True, "hidden_dropout": 0.2
 }  # fmt: skip
 
-# Convolutions, the largest values instead of [CLS], and norms that leave the quiet quiet: each was ahead there.
+# Convolutions, max pooling instead of [CLS], and norms that keep small states small: each was better there.
 _CONVOLUTIONAL = {
     "feed_forward": "conv+linear", "num_cycles": 2, "dilations": [1, 2], "causal_convolution": False, "pooling": "max",
     "rms_norm_eps": 0.1,

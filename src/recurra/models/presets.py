@@ -15,10 +15,10 @@ from recurra.models.names import GELU, LANGUAGE_PRESETS, PRESETS
 
 def preset(name: str, *, num_labels: int = 2, **overrides: Any) -> RecurraConfig:
     """Returns the configuration of a preset."""
-    found = PRESETS.get(name) or LANGUAGE_PRESETS.get(name)
-    if found is None:
+    entry = PRESETS.get(name) or LANGUAGE_PRESETS.get(name)
+    if entry is None:
         raise ConfigurationError(unknown("model preset", name, [*PRESETS, *LANGUAGE_PRESETS]))
-    return RecurraConfig(**{**found[1], "num_labels": num_labels, **overrides})
+    return RecurraConfig(**{**entry[1], "num_labels": num_labels, **overrides})
 
 
 MIB = 2**20
@@ -58,10 +58,10 @@ class Parameters:
 
 
 def count_parameters(config: Any, task: HeadKind = HeadKind.CLASSIFICATION) -> Parameters:
-    """Counts the parameters of a configuration's model by part; it is built without memory."""
+    """Counts the parameters of a configuration's model by part; the model is built without memory."""
     if not isinstance(config, RecurraConfig):
         return config.count_parameters()
-    # Twice as long to import as all else here, and planning a study counts operations alone.
+    # This import takes twice as long as all others here, and planning a study counts only operations.
     from recurra.models.language_modeling import RecurraForCausalLM
     from recurra.models.modeling import RecurraForSequenceClassification
 
@@ -80,12 +80,12 @@ def _has_pointwise(config: RecurraConfig) -> bool:
 
 
 def _ways_up(config: RecurraConfig) -> int:
-    """Linear maps to the inner width: SwiGLU has a gate beside the other."""
+    """Number of linear maps to the inner width: SwiGLU has two, one of them the gate."""
     return 1 if config.feed_forward == GELU else 2
 
 
 def _updates(config: RecurraConfig) -> tuple[int, int]:
-    """Inputs and outputs of the maps of a layer that have low-rank updates, added up: attention, feed-forward."""
+    """Sums of inputs and outputs of a layer's maps with low-rank updates: in attention, in the feed-forward part."""
     width, inner = config.hidden_size, config.intermediate_size
     if config.has_cycles:
         pointwise = 2 * width if _has_pointwise(config) else 0
@@ -115,7 +115,7 @@ def _feed_forward_flops(config: RecurraConfig) -> int:
 def _layer_flops(config: RecurraConfig, tokens: int, positions: int) -> float:
     """Operations of a layer over a sequence of which it computes the first ``positions``."""
     width = config.hidden_size
-    # A convolution reads neighbours, so all positions are computed and then left out.
+    # A convolution reads neighbours, so all positions are computed and some dropped afterwards.
     queries = tokens if config.has_convolution else positions
     pairs = queries * (queries + 1) / 2 if config.causal else queries * tokens
     products = 2 * (2 * tokens + 2 * queries) * width * width
@@ -153,7 +153,7 @@ def _body_flops(config: RecurraConfig, tokens: int, positions: int) -> float:
 
 
 def forward_flops(config: Any, tokens: int) -> float:
-    """Floating-point operations of a classifier's forward pass over one sequence, as executed by its last layer too."""
+    """Floating-point operations of a classifier's forward pass over one sequence, counting what its last layer runs."""
     if not isinstance(config, RecurraConfig):
         return config.forward_flops(tokens)
     positions = 1 if config.pooling == "first" else tokens
@@ -177,7 +177,7 @@ def flops_per_token(config: Any, tokens: int, task: HeadKind = HeadKind.CLASSIFI
 
 
 def describe_presets() -> list[dict[str, Any]]:
-    """Describes all presets, of two labels, as plain JSON values; operations are those of sequences of 128 tokens."""
+    """Describes all presets, with two labels, as plain JSON values; operations are for sequences of 128 tokens."""
     result = []
     entries = [(HeadKind.CLASSIFICATION, item) for item in PRESETS.items()]
     entries += [(HeadKind.LANGUAGE_MODELLING, item) for item in LANGUAGE_PRESETS.items()]

@@ -1,4 +1,4 @@
-"""Keeping other libraries off the terminal."""
+"""Keeps other libraries from writing to the terminal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import transformers
 
 
 def quieten_libraries() -> None:
-    """Switches off other libraries' bars and chatter for this process, which is a program's; errors still show."""
+    """Switches off progress bars and messages of other libraries for this process; errors still show."""
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
 
 
 @contextlib.contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Keeps transformers from reporting on a checkpoint as it is read or written; its settings are then as before."""
+    """Keeps transformers from reporting on a checkpoint that is read or written; restores its settings afterwards."""
     logger = logging.getLogger("transformers")
     level, bars = logger.level, transformers.utils.logging.is_progress_bar_enabled()
     logger.setLevel(logging.ERROR)

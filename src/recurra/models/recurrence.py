@@ -1,4 +1,4 @@
-"""The recurrence itself: layers, and a core applied several times."""
+"""The recurrence: layers, and a core of layers that is applied several times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recurra.models.rows import RowLayout
 class Layer(nn.Module):
     """Pre-norm Transformer layer: ``h' = h + Drop(MHA(Norm1(h)))``, ``out = h' + Drop(FFN(Norm2(h')))``.
 
-    Cycles of refinement drop out within, and not once more after.
+    Cycles of refinement have dropout inside and none after them.
     """
 
     def __init__(self, config: RecurraConfig) -> None:
@@ -30,13 +30,13 @@ class Layer(nn.Module):
 
     def forward(self, states: Tensor, layout: RowLayout, queries: int | None = None) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions if given."""
-        # A convolution after attention reads positions that are not asked for.
+        # A convolution after attention reads more positions than ``queries``.
         narrowed = None if self.reads_neighbours else queries
         states = self._apply_branches(states, layout, narrowed)
         return states if queries == narrowed or queries is None else layout.leading(states, queries)
 
     def keys_and_values(self, states: Tensor, rotary: Tensor | None) -> tuple[Tensor, Tensor]:
-        """What attention keeps of states ``(batch, tokens, hidden)``, ``(batch, tokens, heads, head_dim)`` each."""
+        """Keys and values of states ``(batch, tokens, hidden)``, ``(batch, tokens, heads, head_dim)`` each."""
         return self.attention.keys_and_values(self.attention_norm(states), rotary)
 
     def _apply_branches(self, states: Tensor, layout: RowLayout, queries: int | None) -> Tensor:
@@ -49,7 +49,7 @@ class PostNormLayer(Layer):
     """Post-norm: ``x' = Norm1(x + Drop(MHA(x)))``, ``out = Norm2(x' + Drop(FFN(x')))`` (CRT-Deep, section 4.2.2)."""
 
     def keys_and_values(self, states: Tensor, rotary: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of the states as they come."""
+        """Keys and values of the states, which get no norm first."""
         return self.attention.keys_and_values(states, rotary)
 
     def _apply_branches(self, states: Tensor, layout: RowLayout, queries: int | None) -> Tensor:
@@ -60,13 +60,13 @@ class PostNormLayer(Layer):
 
 
 class LayerStack(nn.Module):
-    """Layers one after the other.
+    """Layers one after another.
 
     With activation checkpointing (``model.activation_checkpointing_enable()`` of transformers) a training step keeps
-    only what each layer application reads, and computes the rest again when its gradient is due.
+    only the input of each layer application, and recomputes the rest when its gradient is needed.
     """
 
-    # transformers looks for this name, sets it, and puts the function beside it.
+    # transformers looks for this attribute and sets both.
     gradient_checkpointing = False
     _gradient_checkpointing_func: Callable[..., Tensor]
 
@@ -98,10 +98,9 @@ class LayerStack(nn.Module):
 class RecurrentCore(nn.Module):
     """A stack of layers that is applied ``num_recurrences`` times: ``h(r+1) = F(h(r)) + alpha h(r)``.
 
-    Guo et al., section 4.1.2. One call is one of these times; the loop is `recurra.models.exits.loop.run_recurrences`.
-    Optional, ours: a recurrence embedding and the injection of the core's first input are added to what F reads; they
-    do not enter the residual term. Recurrences may have norms, biases and low-rank updates of their own, see
-    `recurra.models.layers`.
+    Guo et al., section 4.1.2. One call is one application; `recurra.models.exits.loop.run_recurrences` is the loop.
+    Ours and optional: a recurrence embedding and the core's first input can be added to the input of F, but not to the
+    residual term. Recurrences may have norms, biases and low-rank updates of their own, see `recurra.models.layers`.
     """
 
     def __init__(self, config: RecurraConfig) -> None:
@@ -138,7 +137,7 @@ class RecurrentCore(nn.Module):
         queries: int | None = None,
         all_states: list[Tensor] | None = None,
     ) -> Tensor:
-        """Applies the core once to ``(batch, tokens, hidden)``; appends states of every layer, those returned last."""
+        """Applies the core once to ``(batch, tokens, hidden)``; appends each layer's states, the returned ones last."""
         inputs = self._core_input(states, first, recurrence)
         updated = self._stack(recurrence)(inputs, layout, queries, all_states)
         carried = states if queries is None else layout.leading(states, queries)
@@ -150,20 +149,20 @@ class RecurrentCore(nn.Module):
     def skipped_keys_and_values(
         self, states: Tensor, first: Tensor, done: int, rotary: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values ``(rows, recurrences skipped, heads, head_dim)`` that the core's first layer would keep.
+        """Keys and values ``(rows, recurrences skipped, heads, head_dim)`` of the core's first layer.
 
-        Had the recurrences after ``done`` left the states ``(rows, 1, hidden)`` alone.
+        They are as if the recurrences after ``done`` left the states ``(rows, 1, hidden)`` unchanged.
         """
         inputs = [self._core_input(states, first, number) for number in range(done, self.num_recurrences)]
         if self.recurrences is None:
             inputs = [torch.cat(inputs, dim=1)]
         layers = [self._stack(number).layers[0] for number in range(done, done + len(inputs))]
-        pairs = [layer.keys_and_values(each, rotary) for layer, each in zip(layers, inputs, strict=True)]
-        keys, values = (torch.cat(each, dim=1) if len(each) > 1 else each[0] for each in zip(*pairs, strict=True))
+        pairs = [layer.keys_and_values(part, rotary) for layer, part in zip(layers, inputs, strict=True)]
+        keys, values = (torch.cat(part, dim=1) if len(part) > 1 else part[0] for part in zip(*pairs, strict=True))
         return keys, values
 
     def _stack(self, recurrence: int) -> nn.Module:
-        """The layers as one of the recurrences has them; behind those that were trained, as the last one does."""
+        """The layers of a recurrence; beyond the trained recurrences, those of the last one."""
         if self.recurrences is None:
             return self.block
         return self.recurrences[min(recurrence, len(self.recurrences) - 1)]
@@ -171,7 +170,7 @@ class RecurrentCore(nn.Module):
     def _core_input(self, states: Tensor, first: Tensor, recurrence: int) -> Tensor:
         inputs = states
         if self.adapter is not None:
-            # Autocast gives half precision here; the residual stream stays in its own.
+            # Autocast gives half precision here; the residual stream keeps its own type.
             inputs = self.adapter(torch.cat((states, first), dim=-1)).to(states.dtype)
         elif self.adds_input and recurrence > 0:
             inputs = inputs + first

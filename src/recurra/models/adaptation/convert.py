@@ -1,4 +1,4 @@
-"""An encoder's layers as a student's, and how much of the encoder's function a plan keeps."""
+"""Gives a student the layers of an encoder, and scores how much of the encoder's function a plan keeps."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from recurra.models.layers import Embeddings, start_from
 from recurra.models.modeling import RecurraModel
 from recurra.models.rows import PackedRows
 
-# Up to so many layers every choice of layers is tried; deeper encoders lose layers one by one, the cheapest first.
+# Up to so many layers, every choice of layers is tried; deeper encoders lose the cheapest layer, one at a time.
 _MOST_TRIED_LAYERS = 8
 _MOST_APPLICATIONS = 4
-# Choices of layers that are tried with loops.
+# Number of best choices that are kept at each step.
 _BEST_CHOICES = 6
 
 
 class KeptFunction:
-    """Scores plans of an encoder, all its layers as a stack, on some texts; ``embeddings`` are those of plans."""
+    """Scores plans against an encoder with all its layers, on some texts; ``embeddings`` replace its own in plans."""
 
     def __init__(
         self, encoder: RecurraModel, input_ids: Tensor, row_lengths: Tensor, embeddings: Embeddings | None = None
@@ -49,24 +49,24 @@ class KeptFunction:
 
     @torch.inference_mode()
     def _begin(self, embeddings: Embeddings, input_ids: Tensor) -> None:
-        # Layers of the plan before, and the states after each: plans in order share much of their way.
+        # Layers of the previous plan, and the states after each of them: sorted plans share most of their first layers.
         self._way: list[int] = []
         self._states = [embeddings(input_ids[None], None, self._layout)]
 
     def score(self, plan: SharingPlan) -> float:
-        """What a plan keeps: 1 is all of the encoder's function, 0 nothing."""
+        """How much a plan keeps: 1 is all of the encoder's function, 0 is nothing."""
         return functional.cosine_similarity(self._read(plan.order), self._whole).mean().item()
 
     @torch.inference_mode()
     def _read(self, wanted: Sequence[int]) -> Tensor:
         pairs = zip(wanted, self._way, strict=False)
-        shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        del self._states[shared + 1 :]
-        for number in wanted[shared:]:
+        unchanged = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        del self._states[unchanged + 1 :]
+        for number in wanted[unchanged:]:
             self._states.append(self._layers[number](self._states[-1], self._layout))
         self._way = list(wanted)
-        found = mean_of_packed(self._states[-1], self._lengths)
-        return found - found.mean(dim=0)
+        means = mean_of_packed(self._states[-1], self._lengths)
+        return means - means.mean(dim=0)
 
 
 def candidate_plans(
@@ -77,10 +77,10 @@ def candidate_plans(
     *,
     fits: Callable[[SharingPlan], bool] = lambda _: True,
 ) -> list[SharingPlan]:
-    """Plans that store so many layers and apply at most so many; the stack of them is among them.
+    """Plans that store ``stored`` layers and apply at most ``applied``; they include plain stacks.
 
-    They come in the order of their layers: neighbours share much of their way, and cost least when scored so. Of a deep
-    encoder the stacks that lead to its choices of layers are scored.
+    They are sorted by their layers, because neighbours share their first layers and then cost least to score. For a
+    deep encoder, ``score`` also rates the stacks on the way to its choices of layers.
     """
     if not 1 <= stored <= layers:
         raise ConfigurationError(f"{stored} of {layers} layers are to be stored; allowed: 1 to {layers}")
@@ -91,20 +91,20 @@ def candidate_plans(
     return sorted(candidates, key=lambda plan: plan.order)
 
 
-def _choices(layers: int, stored: int, kept: Callable[[tuple[int, ...]], float]) -> list[tuple[int, ...]]:
-    """Layers to store: all choices, or of a deep encoder those that are left when the cheapest layers went."""
+def _choices(layers: int, stored: int, score: Callable[[tuple[int, ...]], float]) -> list[tuple[int, ...]]:
+    """Choices of layers to store: all of them, or for a deep encoder the best after dropping layers one by one."""
     if layers <= _MOST_TRIED_LAYERS:
         return list(itertools.combinations(range(layers), stored))
     ranked = [tuple(range(layers))]
-    kept = functools.cache(kept)
+    score = functools.cache(score)
     while len(ranked[0]) > stored:
         smaller = {chosen[:index] + chosen[index + 1 :] for chosen in ranked for index in range(len(chosen))}
-        ranked = sorted(smaller, key=lambda chosen: (-kept(chosen), chosen))[:_BEST_CHOICES]
+        ranked = sorted(smaller, key=lambda chosen: (-score(chosen), chosen))[:_BEST_CHOICES]
     return ranked
 
 
 def loops(chosen: Sequence[int], applied: int) -> Iterator[SharingPlan]:
-    """Every way to apply a run of some layers again, and the stack of them."""
+    """The stack of the chosen layers, and every way to apply a run of them several times."""
     yield SharingPlan((), tuple(chosen), (), 1)
     for start, end in itertools.combinations(range(len(chosen) + 1), 2):
         for times in range(2, _MOST_APPLICATIONS + 1):
@@ -113,9 +113,9 @@ def loops(chosen: Sequence[int], applied: int) -> Iterator[SharingPlan]:
                 yield plan
 
 
-# Rows at once: a table in FP64 may have gigabytes.
+# Rows converted at once, because a table in FP64 may take gigabytes.
 _ROWS = 8192
-# Of Zipf's law, so that the first thousand pieces count alike: special tokens, single characters, the commonest words.
+# Parameters of Zipf's law; the first thousand pieces (special tokens, characters, common words) count about alike.
 _FLAT, _EXPONENT = 1000, 2.0
 
 
@@ -128,7 +128,7 @@ class TableFactors(NamedTuple):
 
 
 def factorise_table(table: Tensor, width: int, frequencies: Tensor) -> TableFactors:
-    """The factors of a width that come nearest to a table ``(pieces, hidden)``, each row's squared error weighted.
+    """The factors of a width that are nearest to a table ``(pieces, hidden)``, with weighted squared errors of rows.
 
     They are the mean row and the first right singular vectors of the centred rows, each scaled by the root of its
     weight ``(pieces,)`` (Eckart and Young 1936), from the Gram matrix in FP64.
@@ -140,14 +140,14 @@ def factorise_table(table: Tensor, width: int, frequencies: Tensor) -> TableFact
     for part, weight in parts:
         scaled = (part.double() - mean) * weight.sqrt()
         gram += scaled.T @ scaled
-    # In rising order of the eigenvalues.
+    # `eigh` returns the eigenvectors in rising order of the eigenvalues.
     basis = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :width]
     pieces = torch.cat([(part.double() - mean) @ basis for part, _ in parts])
     return TableFactors(pieces.to(table), basis.to(table), mean.to(table))
 
 
 def expected_frequencies(vocabulary: int, pieces: Tensor | None = None) -> Tensor:
-    """How often pieces are expected, ``(vocabulary,)``: by their numbers, for vocabularies are sorted, and by texts."""
+    """Expected frequencies ``(vocabulary,)``: by piece number, since vocabularies are sorted, and by texts if given."""
     by_number = (_FLAT + torch.arange(vocabulary, dtype=torch.float64)) ** -_EXPONENT
     by_number /= by_number.sum()
     if pieces is None:
@@ -159,7 +159,7 @@ _SCALE = ".scale"
 
 
 def save_int8(model: RecurraModel, folder: Path) -> None:
-    """Writes weights as whole numbers, rows of matrices by scales whose largest number is 127; vectors in FP32."""
+    """Writes matrices as INT8, each row scaled so that its largest number is 127, and vectors in FP32."""
     tensors: dict[str, Tensor] = {}
     for name, values in model.state_dict().items():
         if values.ndim != 2:
@@ -177,7 +177,7 @@ def save_int8(model: RecurraModel, folder: Path) -> None:
 _PREFIXES = ("", "bert.", "roberta.", "model.")
 _BLOCK, _RECURRENCES, _ADDED = "core.block.", "core.recurrences.", "core.recurrence_embedding."
 _TABLE, _PROJECTION = "embeddings.token.weight", "embeddings.projection."
-# Names of ours and theirs, within a layer.
+# Names within a layer: ours, and those of the encoder.
 _LAYER = {
     "attention.out_proj": "attention.output.dense",
     "attention_norm": "attention.output.LayerNorm",
@@ -185,12 +185,12 @@ _LAYER = {
     "feed_forward.down_proj": "output.dense",
     "feed_forward_norm": "output.LayerNorm",
 }
-# Of releases before LayerNorm had torch's names.
+# Names in releases from before LayerNorm took those of torch.
 _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
 
 def load_encoder(name: str, plan: str = "", pieces: Tensor | None = None, **changes: object) -> RecurraModel:
-    """A pretrained encoder as a model of ours without a head, which computes what transformers' does, poolers aside."""
+    """Loads a pretrained encoder as a model of ours without a head; it computes the same as transformers, no pooler."""
     source = find_encoder(name)
     model = RecurraModel(RecurraConfig(**source.shape(plan, changes)))
     load_encoder_weights(model, source, plan, pieces)
@@ -201,32 +201,32 @@ def load_encoder(name: str, plan: str = "", pieces: Tensor | None = None, **chan
 def load_encoder_weights(
     model: RecurraModel, source: EncoderSource, plan: str = "", pieces: Tensor | None = None
 ) -> None:
-    """Gives a model the weights of an encoder; what the encoder does not have changes nothing at first.
+    """Gives a model the weights of an encoder; parts that the encoder lacks change nothing at first.
 
-    What each recurrence has of its own starts as the shared layer's, a narrow token table from the factors that come
-    nearest to the encoder's: by the numbers of the ``pieces`` of the texts that the model is for, ``(tokens,)``, or the
-    vocabulary's order alone.
+    Weights of single recurrences start as those of the shared layers. A narrow token table starts from the factors
+    nearest to the encoder's table, weighted by the ``pieces`` of the model's texts, ``(tokens,)``, or by the order of
+    the vocabulary alone.
     """
     _refuse_foreign(source)
     layers = source.plan(plan)
     wanted = dict(model.named_parameters())
-    own = [name for name in wanted if name.startswith(_RECURRENCES)]
+    own_names = [name for name in wanted if name.startswith(_RECURRENCES)]
     try:
         with safe_open(source.weights, framework="pt") as handle:
             reader = _Reader(handle, source)
             for name in [name for name in wanted if name.startswith(_ADDED) and not reader.has(name)]:
                 wanted.pop(name).zero_()
             if source.is_adapted:
-                reader.check_own(own)
-                named = reader.adapted(wanted)
+                reader.check_own(own_names)
+                weights = reader.adapted(wanted)
             else:
-                named = reader.converted(layers)
-                for name in own:
+                weights = reader.converted(layers)
+                for name in own_names:
                     wanted.pop(name)
-                # Norms and biases that every recurrence has are not also the shared layers'.
-                apart = {_BLOCK + name.removeprefix(_RECURRENCES).split(".", 1)[1] for name in own}
-                named = ((name, values) for name, values in named if name not in apart)
-            for name, values in _with_narrow_table(named, model, source, pieces):
+                # Norms and biases that each recurrence has of its own are not in the shared layers.
+                recurrent_norms = {_BLOCK + name.removeprefix(_RECURRENCES).split(".", 1)[1] for name in own_names}
+                weights = ((name, values) for name, values in weights if name not in recurrent_norms)
+            for name, values in _with_narrow_table(weights, model, source, pieces):
                 _fill(wanted.pop(name, None), values, name, source)
             if not source.is_adapted:
                 _start_recurrences(model, reader, layers)
@@ -250,11 +250,11 @@ def _refuse_foreign(source: EncoderSource) -> None:
 
 
 def _with_narrow_table(
-    named: Iterable[tuple[str, Tensor]], model: RecurraModel, source: EncoderSource, pieces: Tensor | None
+    weights: Iterable[tuple[str, Tensor]], model: RecurraModel, source: EncoderSource, pieces: Tensor | None
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights, with an encoder's whole token table as two factors where the model's is narrower."""
+    """Yields the weights; if the model's token table is narrower than the encoder's, that comes as two factors."""
     width = model.config.token_embedding_size
-    for name, values in named:
+    for name, values in weights:
         if name != _TABLE or not width < values.shape[1] == source.values["hidden_size"]:
             yield name, values
             continue
@@ -263,7 +263,7 @@ def _with_narrow_table(
 
 
 def _start_recurrences(model: RecurraModel, reader: _Reader, plan: SharingPlan) -> None:
-    """Gives the norms and biases that each recurrence has of its own those of the layers that it shares."""
+    """Starts the norms and biases that each recurrence has of its own as those of the shared layers."""
     numbers = iter(plan.order[len(plan.prelude) :])
     for stack in model.core.recurrences or ():
         for layer in stack.layers:
@@ -272,10 +272,10 @@ def _start_recurrences(model: RecurraModel, reader: _Reader, plan: SharingPlan) 
 
 def _fill(parameter: Tensor | None, values: Tensor, name: str, source: EncoderSource) -> None:
     if parameter is None or parameter.shape != values.shape:
-        found = "no such weight" if parameter is None else f"one of shape {tuple(parameter.shape)}"
+        model_part = "no such weight" if parameter is None else f"one of shape {tuple(parameter.shape)}"
         raise ConfigurationError(
-            f"encoder '{source.name}' has a weight '{name}' of shape {tuple(values.shape)}, and the model has {found}; "
-            "sizes and parts are the encoder's: leave them out of the model's keys"
+            f"encoder '{source.name}' has a weight '{name}' of shape {tuple(values.shape)}, and the model has "
+            f"{model_part}; sizes and parts are the encoder's: leave them out of the model's keys"
         )
     parameter.copy_(values)
 
@@ -290,30 +290,30 @@ class _Reader:
         self._prefix = prefixes[0] if prefixes else ""
 
     def has(self, name: str) -> bool:
-        """Whether there is such a weight under its own name."""
+        """Whether the file has a weight of exactly this name."""
         return name in self._names
 
     def _get(self, name: str) -> Tensor:
-        known = f"{self._prefix}{name}"
+        stored_name = f"{self._prefix}{name}"
         for new, old in _OLD_NAMES.items():
-            if known not in self._names and known.endswith(new):
-                known = known.removesuffix(new) + old
-        if known not in self._names:
+            if stored_name not in self._names and stored_name.endswith(new):
+                stored_name = stored_name.removesuffix(new) + old
+        if stored_name not in self._names:
             raise CheckpointError(f"'{self._source.weights}' lacks weight '{name}': not a whole encoder; copy it again")
-        values: Tensor = self._handle.get_tensor(known)
-        if f"{known}{_SCALE}" in self._names:
-            return values.float() * self._handle.get_tensor(f"{known}{_SCALE}")[:, None]
+        values: Tensor = self._handle.get_tensor(stored_name)
+        if f"{stored_name}{_SCALE}" in self._names:
+            return values.float() * self._handle.get_tensor(f"{stored_name}{_SCALE}")[:, None]
         return values.float()
 
     def adapted(self, wanted: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Weights under our own names."""
         for name in list(wanted):
-            # What is not there of a narrow table comes of the whole one.
+            # A missing projection of a narrow table is made from the whole table.
             if name in self._names or not name.startswith(_PROJECTION):
                 yield name, self._get(name)
 
     def converted(self, plan: SharingPlan) -> Iterator[tuple[str, Tensor]]:
-        """Weights of the encoder under our names, layer by layer as the plan places them."""
+        """Weights of the encoder under our names, with its layers where the plan puts them."""
         positions = self._get("embeddings.position_embeddings.weight")
         longest = self._source.shape()["max_position_embeddings"]
         yield _TABLE, self._get("embeddings.word_embeddings.weight")
@@ -321,22 +321,22 @@ class _Reader:
         yield "embeddings.token_type.weight", self._get("embeddings.token_type_embeddings.weight")
         for kind in ("weight", "bias"):
             yield f"embeddings.norm.{kind}", self._get(f"embeddings.LayerNorm.{kind}")
-        for place, numbers in (("prelude", plan.prelude), ("core.block", plan.core), ("coda", plan.coda)):
+        for part, numbers in (("prelude", plan.prelude), ("core.block", plan.core), ("coda", plan.coda)):
             for index, number in enumerate(numbers):
                 for name, values in self.layer(number):
-                    yield f"{place}.layers.{index}.{name}", values
+                    yield f"{part}.layers.{index}.{name}", values
 
     def layer(self, number: int) -> Iterator[tuple[str, Tensor]]:
-        """Weights of one layer under our names within a layer."""
-        theirs = f"encoder.layer.{number}"
+        """Weights of one layer, under our names within a layer."""
+        prefix = f"encoder.layer.{number}"
         for kind in ("weight", "bias"):
-            parts = [self._get(f"{theirs}.attention.self.{part}.{kind}") for part in ("query", "key", "value")]
+            parts = [self._get(f"{prefix}.attention.self.{part}.{kind}") for part in ("query", "key", "value")]
             yield f"attention.qkv_proj.{kind}", torch.cat(parts)
-            for own, other in _LAYER.items():
-                yield f"{own}.{kind}", self._get(f"{theirs}.{other}.{kind}")
+            for our_name, their_name in _LAYER.items():
+                yield f"{our_name}.{kind}", self._get(f"{prefix}.{their_name}.{kind}")
 
     def check_own(self, names: Iterable[str]) -> None:
-        """Refuses weights of recurrences that an adapted folder does not have: what it was made of is not there."""
+        """Refuses weights of recurrences that an adapted folder lacks, because their starting values are not in it."""
         for name in names:
             if name not in self._names:
                 raise ConfigurationError(
@@ -347,20 +347,20 @@ class _Reader:
 
 @torch.inference_mode()
 def piece_vectors(source: EncoderSource, tokenizer: Any, *, batch_size: int = 512) -> Tensor:
-    """What an encoder makes of each piece alone between its special tokens, ``(pieces, hidden)``, mean square 1.
+    """The encoder's state of each piece alone between its special tokens, ``(pieces, hidden)``, mean square 1.
 
-    Weighted by the logarithm of one plus the piece's number, as WordPiece vocabularies are sorted by frequency
-    (model2vec does the same).
+    They are weighted by the logarithm of one plus the piece's number, because WordPiece vocabularies are sorted by
+    frequency (model2vec does the same).
     """
     _refuse_foreign(source)
     model = RecurraModel(RecurraConfig(**source.shape())).eval()
     load_encoder_weights(model, source)
     pieces = torch.arange(model.config.vocab_size)
-    edges = [torch.full_like(pieces, each) for each in (tokenizer.cls_token_id, tokenizer.sep_token_id)]
+    edges = [torch.full_like(pieces, token_id) for token_id in (tokenizer.cls_token_id, tokenizer.sep_token_id)]
     rows = torch.stack([edges[0], pieces, edges[1]], dim=1)
-    found = [
+    vectors = [
         model(input_ids=part, attention_mask=torch.ones_like(part)).last_hidden_state[:, 1].float()
         for part in rows.split(batch_size)
     ]
-    weighted = torch.cat(found) * (1 + pieces).log()[:, None]
+    weighted = torch.cat(vectors) * (1 + pieces).log()[:, None]
     return weighted / weighted.square().mean().sqrt()

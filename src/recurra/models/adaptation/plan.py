@@ -16,7 +16,7 @@ _MOST_LAYERS = 1024
 
 @dataclass(frozen=True)
 class SharingPlan:
-    """Layers of an encoder, by their numbers from 0, as they are applied; one may stand twice, weights apart."""
+    """Layers of an encoder, by numbers from 0, as they are applied; a layer named twice has two sets of weights."""
 
     prelude: tuple[int, ...]
     core: tuple[int, ...]
@@ -36,10 +36,10 @@ class SharingPlan:
         parts: list[list[int]] = [[]]
         recurrences = position = 0
         while position < len(text.rstrip()):
-            found = _TOKEN.match(text, position)
-            if found is None:
+            match = _TOKEN.match(text, position)
+            if match is None:
                 raise _unreadable(text, f"'{text[position:].strip()[:20]}' is neither a layer nor a group")
-            first, last, opens, closes, times = found.groups()
+            first, last, opens, closes, times = match.groups()
             if opens and len(parts) > 1:
                 raise _unreadable(text, "there is more than one group of shared layers, or one within another")
             if closes and (len(parts) != 2 or not parts[1]):
@@ -51,7 +51,7 @@ class SharingPlan:
                 parts.append([])
             else:
                 parts[-1] += _numbers(text, int(first), int(last or first), layers)
-            position = found.end()
+            position = match.end()
         if len(parts) == 2:
             raise _unreadable(text, "a group is not closed by ')xN'")
         if sum(map(len, parts)) > _MOST_LAYERS or recurrences > _MOST_LAYERS:
@@ -65,12 +65,12 @@ class SharingPlan:
 
     @property
     def stored(self) -> int:
-        """Layers with weights of their own."""
+        """Number of layers with weights of their own."""
         return len(self.prelude) + len(self.core) + len(self.coda)
 
     @property
     def applied(self) -> int:
-        """Layer applications from input to output."""
+        """Number of layer applications from input to output."""
         return len(self.prelude) + self.recurrences * len(self.core) + len(self.coda)
 
     @property
@@ -103,13 +103,13 @@ def _unreadable(text: str, why: str) -> ConfigurationError:
 
 
 def align(student: SharingPlan, layers: int) -> list[int]:
-    """How many layers the teacher has applied at each of the student's applications, from 1.
+    """Teacher layers that match each of the student's layer applications, as numbers from 1.
 
-    One by one if both apply as many; each for itself if the student leaves some out; else at even distances.
+    Equally many match one by one; if the student only leaves layers out, each matches itself; else at even distances.
     """
     order = student.order
     if len(order) == layers:
         return list(range(1, layers + 1))
     if all(first < second for first, second in itertools.pairwise(order)):
         return [number + 1 for number in order]
-    return [max(1, round(place * layers / len(order))) for place in range(1, len(order) + 1)]
+    return [max(1, round(application * layers / len(order))) for application in range(1, len(order) + 1)]

@@ -20,19 +20,19 @@ from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.folder import CONFIG_NAME, MOST, WEIGHTS_NAME, check_sizes, read_model_configuration
 from recurra.models.names import GELU, MODEL_KEYS
 
-# What these have in common: post-norm layers with GELU, LayerNorm, biases, and learned positions.
+# Families with post-norm layers, GELU, LayerNorm, biases, and learned positions.
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert")
-# Trained as they are, by transformers' own layers (`recurra.models.foreign`): those cannot be shared.
+# Families that keep transformers' own layers (`recurra.models.foreign`), which cannot be shared.
 OTHER_FAMILIES = ("albert", "deberta", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet")
 ADAPTATION_NAME = "adaptation.json"
-# Weights of an adapted encoder as whole numbers. Not called what transformers reads: it would take them for floats.
+# Weights of an adapted encoder as whole numbers. The name is not one that transformers reads as floats.
 INT8_NAME = "model.int8.safetensors"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
 @dataclass(frozen=True)
 class PackagedEncoder:
-    """An encoder that comes as a Python package, in ``place``: a folder of transformers, or a file of 4-bit blocks."""
+    """An encoder in a Python package; ``place`` in it is a folder of transformers or a file of 4-bit blocks."""
 
     module: str
     place: str
@@ -44,7 +44,7 @@ class PackagedEncoder:
     trained_on: str
 
 
-# The one of many languages.
+# The encoder for many languages.
 MULTILINGUAL = "e5"
 PACKAGED = {
     "minilm": PackagedEncoder(
@@ -103,7 +103,7 @@ class EncoderSource:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is of a family whose layers transformers alone computes."""
+        """Whether it is of a family whose layers only transformers computes."""
         return self.values.get("model_type") in OTHER_FAMILIES
 
     @property
@@ -122,7 +122,7 @@ class EncoderSource:
 
     @property
     def taught(self) -> frozenset[str]:
-        """SHA-256 of the files whose texts taught it here (``recurra adapt --teach``)."""
+        """SHA-256 of the files that ``recurra adapt --teach`` taught it on."""
         try:
             texts = read_json(self.folder / ADAPTATION_NAME)["taught"]["texts"]
             return frozenset(str(text["sha256"]) for text in texts)
@@ -144,15 +144,15 @@ class EncoderSource:
         return SharingPlan.parse(text, self.num_layers)
 
     def shape(self, plan: str = "", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Keys of `recurra.models.configuration.RecurraConfig` of the encoder with its layers under a plan."""
-        given = dict(changes or {})
-        wanted, width = given.get("embedding_size"), self.values.get("hidden_size")
-        if isinstance(wanted, int) and isinstance(width, int) and wanted > width:
+        """Keys of `recurra.models.configuration.RecurraConfig` for the encoder under a plan, with ``changes``."""
+        overrides = dict(changes or {})
+        embedding_size, width = overrides.get("embedding_size"), self.values.get("hidden_size")
+        if isinstance(embedding_size, int) and isinstance(width, int) and embedding_size > width:
             raise ConfigurationError(
-                f"'embedding_size' is {wanted}, and the token table of encoder '{self.name}' is {width} wide; "
+                f"'embedding_size' is {embedding_size}, and the token table of encoder '{self.name}' is {width} wide; "
                 f"allowed: 1 to {width}"
             )
-        return {**self._own_shape(plan), **given}
+        return {**self._own_shape(plan), **overrides}
 
     def _own_shape(self, plan: str) -> dict[str, Any]:
         layers = self.plan(plan)
@@ -197,7 +197,7 @@ def _sha256(path: Path, changed_ns: int, size: int) -> str:  # noqa: ARG001 - of
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name is ``owner/name`` of the public hub: no folder that is there, nor a file; a version may end it."""
+    """Whether a name is ``owner/name`` of the hub: no existing path and no file name; it may end with a version."""
     path = Path(name)
     no_file = not path.suffix.strip(".0123456789")
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and no_file and not path.exists()
@@ -231,9 +231,9 @@ def find_encoder(name: str, *, any_family: bool = False) -> EncoderSource:
 
 
 def _packaged(name: str, package: PackagedEncoder) -> EncoderSource:
-    found = importlib.util.find_spec(package.module)
-    places = list(found.submodule_search_locations or []) if found else []
-    if not places:
+    spec = importlib.util.find_spec(package.module)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    if not folders:
         try:
             source = _fetched(package.repository)
         except UnavailableError as error:
@@ -242,17 +242,17 @@ def _packaged(name: str, package: PackagedEncoder) -> EncoderSource:
                 f"(or pip install 'recurra[{package.extra}]'), or give a folder with its files"
             ) from error
         return EncoderSource(name, source.folder, source.values, package.licence, package.trained_on)
-    place = Path(places[0]) / package.place
-    folder = place if place.is_dir() else _unpacked(name, place, package)
+    encoder_path = Path(folders[0]) / package.place
+    folder = encoder_path if encoder_path.is_dir() else _unpacked(name, encoder_path, package)
     source = EncoderSource(name, folder, read_model_configuration(folder), package.licence, package.trained_on)
     _checked(source)
-    if folder == place:
+    if folder == encoder_path:
         _check_released(source.weights, package)
     return source
 
 
 def _unpacked(name: str, path: Path, package: PackagedEncoder) -> Path:
-    """The folder that a file of blocks becomes, once for all."""
+    """The cached folder that a file of blocks is unpacked into, once."""
     folder = Path.home() / ".cache" / "recurra" / "encoders" / f"{name}-{package.sha256[:12]}"
     if not folder.is_dir():
         if not path.is_file():
@@ -265,48 +265,48 @@ def _unpacked(name: str, path: Path, package: PackagedEncoder) -> Path:
 
 
 def _check_released(path: Path, package: PackagedEncoder) -> None:
-    found = _sha256_of(path)
-    if found != package.sha256:
+    actual = _sha256_of(path)
+    if actual != package.sha256:
         raise CheckpointError(
-            f"'{path}' is not what was released as {package.repository}: its hash begins with {found[:12]} instead of "
+            f"'{path}' is not what was released as {package.repository}: its hash begins with {actual[:12]} instead of "
             f"{package.sha256[:12]}; install it again: {package.install}"
         )
 
 
 def _shipped(name: str, folder: Path) -> EncoderSource:
-    again = "install it again: pip install --force-reinstall --no-deps recurra"
+    cure = "install it again: pip install --force-reinstall --no-deps recurra"
     if not folder.is_dir():
-        raise UnavailableError(f"encoder '{name}' is not in this installation of recurra; {again}")
+        raise UnavailableError(f"encoder '{name}' is not in this installation of recurra; {cure}")
     try:
         released = read_json(folder / ADAPTATION_NAME)["weights_sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"'{folder / ADAPTATION_NAME}' of encoder '{name}' is damaged; {again}") from error
+        raise CheckpointError(f"'{folder / ADAPTATION_NAME}' of encoder '{name}' is damaged; {cure}") from error
     source = EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder))
     if not source.weights.is_file() or source.sha256 != released:
         raise CheckpointError(
-            f"'{source.weights}' is not what was released as encoder '{name}': it is damaged or was changed; {again}"
+            f"'{source.weights}' is not what was released as encoder '{name}': it is damaged or was changed; {cure}"
         )
     return _checked(source)
 
 
 def _fetched(repository: str, *, any_family: bool = False) -> EncoderSource:
-    """From the hub's cache, or fetched now; what a tokenizer lacks is found when it is read."""
+    """An encoder from the hub's cache, or fetched now; a broken tokenizer is noticed only when it is read."""
     folder = hub_file(repository, CONFIG_NAME).parent
     hub_file(repository, WEIGHTS_NAME)
-    for each in TOKENIZER_FILES[:2]:
-        hub_file(repository, each)
+    for name in TOKENIZER_FILES[:2]:
+        hub_file(repository, name)
     return _checked(EncoderSource(repository, folder, read_model_configuration(folder)), any_family=any_family)
 
 
 def _provenance(folder: Path) -> dict[str, str]:
-    """What ``recurra adapt`` wrote down of where weights come from."""
+    """Licence and training data that ``recurra adapt`` wrote down for the weights."""
     try:
-        kept = read_json(folder / ADAPTATION_NAME)
+        record = read_json(folder / ADAPTATION_NAME)
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(kept, dict):
+    if not isinstance(record, dict):
         return {}
-    return {key: str(kept[key])[:500] for key in ("licence", "trained_on") if isinstance(kept.get(key), str)}
+    return {key: str(record[key])[:500] for key in ("licence", "trained_on") if isinstance(record.get(key), str)}
 
 
 def _checked(source: EncoderSource, *, any_family: bool = False) -> EncoderSource:
@@ -314,15 +314,15 @@ def _checked(source: EncoderSource, *, any_family: bool = False) -> EncoderSourc
     kind = values.get("model_type")
     allowed = (*BERT_LIKE, *OTHER_FAMILIES) if any_family else BERT_LIKE
     if kind not in (*allowed, "recurra"):
-        why = "no encoder that can be fine-tuned" if any_family else "whose layers cannot be made shared"
+        reason = "no encoder that can be fine-tuned" if any_family else "whose layers cannot be made shared"
         raise CheckpointError(
-            f"'{path}' is of model type '{kind}', {why}; allowed: {', '.join(allowed)}, or a folder of recurra adapt"
+            f"'{path}' is of model type '{kind}', {reason}; allowed: {', '.join(allowed)}, or a folder of recurra adapt"
         )
     if not source.weights.is_file():
         pickles = pickles_in(source.folder)
-        why = f"'{pickles[0]}' is a pickle, which can run code when it is read" if pickles else "there is no other"
+        reason = f"'{pickles[0]}' is a pickle, which can run code when it is read" if pickles else "there is no other"
         raise CheckpointError(
-            f"'{source.folder}' holds no {WEIGHTS_NAME} ({why}); save it with safetensors where you trust it"
+            f"'{source.folder}' holds no {WEIGHTS_NAME} ({reason}); save it with safetensors where you trust it"
         )
     if kind == "recurra":
         _check_whole(values, path, {f"num_{part}_layers": 0 for part in ("prelude", "core", "coda")})
@@ -331,12 +331,12 @@ def _checked(source: EncoderSource, *, any_family: bool = False) -> EncoderSourc
         _check_whole(shape, path, {key: 0 if key in ("embedding_size", "pad_token_id") else 1 for key in shape})
     else:
         _check_bert(values, path)
-    # Before anything of that size is made.
+    # Sizes are checked before anything of these sizes is allocated.
     check_sizes(source.folder, source.shape(), source.weights.name)
     return source
 
 
-# Under which name a size has its bound.
+# The key of `MOST` that bounds a size, if the two differ.
 _OUR_NAMES = {"num_hidden_layers": "num_core_layers"}
 
 
@@ -358,12 +358,12 @@ def _check_bert(values: Mapping[str, Any], path: Path) -> None:
         ("position_embedding_type", "absolute", ("absolute",)),
         ("is_decoder", False, (False,)),
     )
-    for key, default, fine in allowed:
-        if (value := values.get(key, default)) not in fine:
-            raise CheckpointError(f"'{path}': '{key}' is {value!r}; only {fine[0]!r} can be converted")
+    for key, default, accepted in allowed:
+        if (value := values.get(key, default)) not in accepted:
+            raise CheckpointError(f"'{path}': '{key}' is {value!r}; only {accepted[0]!r} can be converted")
 
 
-# Names of other families for what BERT calls otherwise.
+# The names that other families have for each size.
 _SIZES = {
     "hidden_size": ("hidden_size", "dim"),
     "num_attention_heads": ("num_attention_heads", "n_heads"),
@@ -375,7 +375,7 @@ _SIZES = {
 
 
 def encoder_shape(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes of an encoder of another family, by the names of `RecurraConfig`, as far as ours has words for them."""
+    """The sizes of an encoder of another family under the keys of `RecurraConfig`, as far as it has such keys."""
     shape = {key: next((values[name] for name in names if name in values), None) for key, names in _SIZES.items()}
     pad = values.get("pad_token_id")
     shape |= {"num_recurrences": 1, "pad_token_id": 0 if pad is None else pad}
@@ -393,5 +393,5 @@ def encoder_shape(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _position_offset(values: Mapping[str, Any]) -> int:
-    """Rows of the position table that no token reaches: RoBERTa counts from behind the padding's number."""
+    """Unused rows at the start of the position table: RoBERTa's positions begin after the padding token's id."""
     return 0 if values["model_type"] == "bert" else int(values.get("pad_token_id", 1)) + 1

@@ -10,23 +10,23 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 LINEAR_NAME = "linear.safetensors"
-# What versions before 0.3 wrote in its stead.
+# The files that versions before 0.3 wrote instead.
 OLD_NAMES = ("linear.json", "static.json")
 TOKENIZER_NAME = "tokenizer.json"
-# Weights of an encoder beside a linear model, whose scores add up (`recurra.models.controls.joined`).
+# Weights of an encoder beside a linear model; the scores of both are added (`recurra.models.controls.joined`).
 ENCODER_NAME = "model.safetensors"
-# What stands behind is cut: a label seldom hangs on it, and twice the tokens are twice the time.
+# Further tokens are cut: a label seldom depends on them, and twice the tokens take twice the time.
 STATES_TOKENS = 256
 
 
 def holds_linear_model(folder: Path) -> bool:
-    """Whether a folder holds a linear model, of an older version too, and nothing else; nothing is read."""
-    found = any((folder / name).is_file() for name in (LINEAR_NAME, *OLD_NAMES))
-    return found and not holds_joined_model(folder)
+    """Whether a folder holds only a linear model, perhaps of an older version; nothing is read."""
+    has_weights = any((folder / name).is_file() for name in (LINEAR_NAME, *OLD_NAMES))
+    return has_weights and not holds_joined_model(folder)
 
 
 def holds_joined_model(folder: Path) -> bool:
-    """Whether a model folder, or an export, holds a linear model and an encoder, whose scores add up."""
+    """Whether a model folder, or an export, holds a linear model and an encoder whose scores are added."""
     return (folder / LINEAR_NAME).is_file() and (folder / ENCODER_NAME).is_file()
 
 
@@ -34,7 +34,7 @@ def piece_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """Word pieces of cleaned texts, nothing cut and no special tokens."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    # What looks like a special token is taken letter by letter: texts hold no such tokens.
+    # Text that looks like a special token is read as plain text, because texts hold no special tokens.
     tokenizer.encode_special_tokens = True
     if len(texts) == 1:
         return [tokenizer.encode(texts[0], add_special_tokens=False).ids]

@@ -1,12 +1,12 @@
-"""Fitting the linear controls with scikit-learn: the papers' one, and what an expert would do instead.
+"""Fits the linear controls with scikit-learn: the one of the papers, and what an expert would use instead.
 
-A Transformer that does not beat them has learned nothing that needs a Transformer; where they win, the split or the
-task is to blame. They are run and recorded like any other model.
+A Transformer that does not beat them has learned nothing that needs a Transformer; if they win, the split or the task
+is to blame. They are run and recorded like any other model.
 
-Targets are labels ``(texts,)`` from 0; or 0 and 1 a label, ``(texts, labels)``; or, as floats, the probabilities that a
-teacher gives each label, ``(texts, labels)``. A text then counts once for each label, as much as the teacher gives it:
-the loss is the cross-entropy with the teacher's probabilities (Hinton, Vinyals and Dean 2015, "Distilling the Knowledge
-in a Neural Network", with temperature 1).
+Targets are labels ``(texts,)`` from 0; or 0 and 1 a label, ``(texts, labels)``; or, as floats, a teacher's probability
+of each label, ``(texts, labels)``. A text then counts once for each label, weighted by that probability, so that the
+loss is the cross-entropy with the teacher's probabilities (Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in
+a Neural Network", with temperature 1).
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ C_GRID = (1.0, 3.0, 10.0, 30.0)
 _LOGISTIC_C = (3.0, 10.0, 30.0)
 _HINGE_C = (0.1, 0.3, 1.0)
 _STATIC_C = (0.003, 0.01, 0.03, 0.1, 0.3)
-# Of states with a standard deviation of 1 each.
+# Values of C for states, each with a standard deviation of 1.
 STATES_C = (0.0003, 0.001, 0.003, 0.01, 0.03)
-# With the default tolerance of 1e-4 the solver stops while accuracies still move by half a point; to choose between
-# candidates the second is enough, in a fifth of the time.
+# With the default tolerance of 1e-4 the solver stops while accuracies still move by half a point. The rough tolerance
+# is enough to choose between candidates, and takes a fifth of the time.
 _TOLERANCE, _ROUGH_TOLERANCE = 1e-6, 1e-3
-# A class that training never showed: its probability is this, not 0, so that a loss on it stays finite.
+# Log-probability of a class that is not in training; it is finite, so that a loss on the class stays finite.
 UNSEEN_LOG_PROBABILITY = -25.0
 FOLDS = 5
-# A label that a teacher gives less is not learned from: it would cost a row and move nothing.
+# Labels with a lower probability from the teacher are left out: they would cost a row each and change nothing.
 _LEAST_ANSWER = 1e-3
-# Beyond, the best C hardly moves, and every fold would cost minutes.
+# With more rows the best C hardly changes, and every fold would take minutes.
 MOST_ROWS = 3_000
-# With more labels than these, so many stored features times labels may be gone through in all: some 20 s of a core.
+# With more than `FEW_LABELS` labels, fits may go through so many features times labels: about 20 s on one core.
 FEW_LABELS, MOST_WORK = 100, 300_000_000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way of fitting: logistic regression, linear SVM; for many labels naive Bayes, ridge of vectors."""
+    """One way to fit: logistic regression or linear SVM; for many labels naive Bayes, or ridge on dense features."""
 
     loss: Literal["logistic", "hinge", "bayes", "ridge"]
     c: float
@@ -69,7 +69,7 @@ class Candidate:
         return f"{name}, C = {self.c:g}{', balanced' if self.balanced else ''}"
 
     def estimator(self, seed: int, *, rough: bool) -> Any:
-        """What scikit-learn fits."""
+        """The scikit-learn estimator."""
         weights = "balanced" if self.balanced else None
         match self.loss:
             case "logistic":
@@ -85,10 +85,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Problem:
-    """Features, ``(texts, features)``, sparse or dense, what is to be learned, and what each text counts in a fit.
+    """Features, ``(texts, features)``, sparse or dense, targets, and the weight of each text in a fit.
 
     Attributes:
-        first: See `first_rows`; equal texts are left out together. None takes all for different.
+        first: See `first_rows`; equal texts are left out together. With None all texts count as different.
     """
 
     features: Any
@@ -100,20 +100,20 @@ class Problem:
     first: npt.NDArray[np.int64] | None = None
 
     def part(self, rows: npt.NDArray[Any]) -> Problem:
-        """Some of the texts."""
-        weights, first = (None if each is None else each[rows] for each in (self.weights, self.first))
+        """The problem with some of the texts."""
+        weights, first = (None if values is None else values[rows] for values in (self.weights, self.first))
         return replace(self, features=self.features[rows], targets=self.targets[rows], weights=weights, first=first)
 
     def fit(self, candidate: Candidate, *, rough: bool = False) -> tuple[Floats, Floats]:
         """Weight and bias as `LinearModel` takes them."""
         if self.independent:
             pairs = (np.stack([1 - column, column], axis=1).astype(np.float64) for column in self.targets.T)
-            one = replace(self, num_labels=2, independent=False)
-            parts = [replace(one, targets=pair).fit(candidate, rough=rough) for pair in pairs]
+            binary = replace(self, num_labels=2, independent=False)
+            parts = [replace(binary, targets=pair).fit(candidate, rough=rough) for pair in pairs]
             return np.concatenate([weight for weight, _ in parts]), np.concatenate([bias for _, bias in parts])
         features, labels, counts = self.features, self.targets, self.weights
         if labels.ndim == 2:
-            # Of many labels fewer are learned from: no row may count hundreds of times.
+            # With many labels the limit is higher, so that no row counts hundreds of times.
             rows, labels = np.nonzero(self.targets >= max(_LEAST_ANSWER, 1e-5 * self.num_labels))
             features, counts = features[rows], self.targets[rows, labels]
         seen = np.unique(labels)
@@ -121,16 +121,16 @@ class Problem:
         bias = np.full(self.num_labels, UNSEEN_LOG_PROBABILITY)
         bias[seen] = 0.0
         if len(seen) > 1:
-            # One thread: others would spin beside the sparse product, and change the order of sums. A fit that has not
-            # settled is still judged on rows that it did not see, and a label of few rows is no number.
+            # One thread, because others would only spin beside the sparse product and change the order of sums. No
+            # warnings, because an unconverged fit is judged on unseen rows and labels of few rows are no numbers.
             with threadpool_limits(1, user_api="blas"), warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 fitted = candidate.estimator(self.seed, rough=rough).fit(features, labels, sample_weight=counts)
             if candidate.loss == "bayes":
-                # In place: of thousands of labels each copy has hundreds of megabytes.
-                logs = fitted.feature_log_prob_
-                logs -= logs.mean(axis=0)
-                weight[seen] = logs
+                # In place, because with thousands of labels each copy takes hundreds of megabytes.
+                log_weights = fitted.feature_log_prob_
+                log_weights -= log_weights.mean(axis=0)
+                weight[seen] = log_weights
             elif len(seen) == 2:
                 weight[seen] = np.concatenate([-fitted.coef_ / 2, fitted.coef_ / 2])
                 bias[seen] = np.concatenate([-fitted.intercept_ / 2, fitted.intercept_ / 2])
@@ -139,18 +139,18 @@ class Problem:
         return (weight[1:] - weight[:1], bias[1:] - bias[:1]) if self.num_labels == 2 else (weight, bias)
 
     def left_out(self, candidate: Candidate, *, rough: bool = False) -> Floats:
-        """Logits of every row, ``(rows, labels)``, from the fit on the other folds."""
-        kinds: Any = self.targets
+        """Logits of every row, ``(rows, labels)``, from the fit without the row's fold."""
+        classes: Any = self.targets
         if self.independent:
-            kinds = np.unique(kinds >= 0.5, axis=0, return_inverse=True)[1].reshape(-1)
-        elif kinds.ndim == 2:
-            kinds = kinds.argmax(axis=1)
-        fold = np.empty(len(kinds), dtype=np.int64)
-        fold[np.argsort(kinds, kind="stable")] = np.arange(len(kinds)) % min(FOLDS, len(kinds))
+            classes = np.unique(classes >= 0.5, axis=0, return_inverse=True)[1].reshape(-1)
+        elif classes.ndim == 2:
+            classes = classes.argmax(axis=1)
+        fold = np.empty(len(classes), dtype=np.int64)
+        fold[np.argsort(classes, kind="stable")] = np.arange(len(classes)) % min(FOLDS, len(classes))
         if self.first is not None:
-            _, earliest, of_text = np.unique(self.first, return_index=True, return_inverse=True)
-            fold = fold[earliest[of_text]]
-        scores = np.zeros((len(kinds), 1 if self.num_labels == 2 and not self.independent else self.num_labels))
+            _, earliest, text_index = np.unique(self.first, return_index=True, return_inverse=True)
+            fold = fold[earliest[text_index]]
+        scores = np.zeros((len(classes), 1 if self.num_labels == 2 and not self.independent else self.num_labels))
         for left_out in np.unique(fold):
             weight, bias = self.part(fold != left_out).fit(candidate, rough=rough)
             scores[fold == left_out] = self.features[fold == left_out] @ weight.T + bias
@@ -158,19 +158,19 @@ class Problem:
 
 
 def cross_entropy(logits: Floats, targets: npt.NDArray[Any], *, independent: bool) -> float:
-    """Mean cross-entropy of logits with targets, nats a row; of independent labels a row and label."""
+    """Mean cross-entropy of logits with targets in nats a row; for independent labels, nats a row and label."""
     if independent:
         return float(-(targets * log_expit(logits) + (1 - targets) * log_expit(-logits)).mean())
     logs = log_softmax(logits, axis=1)
-    own = logs[np.arange(len(targets)), targets] if targets.ndim == 1 else (targets * logs).sum(axis=1)
-    return float(-own.mean())
+    log_likelihoods = logs[np.arange(len(targets)), targets] if targets.ndim == 1 else (targets * logs).sum(axis=1)
+    return float(-log_likelihoods.mean())
 
 
 @dataclass(frozen=True)
 class Choice:
     """The best of several candidates.
 
-    The factor of its scores fits probabilities to rows left out (Guo et al. 2017) and changes no decision.
+    Its scores times ``factor`` give probabilities calibrated on left-out rows (Guo et al. 2017); no decision changes.
     """
 
     candidate: Candidate
@@ -187,15 +187,15 @@ class Choice:
 def choose(problem: Problem, candidates: Sequence[Candidate]) -> Choice:
     """Chooses the candidate with the best figure on rows that it did not see, `MOST_ROWS` at most.
 
-    The figure is accuracy, for unequal classes macro F1, and for independent labels and a teacher's answers the
-    log-likelihood; of equals the likelier one wins. Unequal classes are tried with class weights too.
+    The figure is accuracy, for unequal classes macro F1, and for independent labels or a teacher's answers the
+    log-likelihood. Among equals the lower loss wins. Unequal classes are also tried with class weights.
     """
     if len(problem.targets) < 2:
         raise DataError(f"{len(problem.targets)} training rows cannot be cross-validated; give at least two")
     sample = sample_of(problem)
     targets = sample.targets
     if targets.ndim == 1 and are_unequal(np.bincount(targets).tolist()):
-        candidates = [*candidates, *(replace(each, balanced=True) for each in candidates)]
+        candidates = [*candidates, *(replace(candidate, balanced=True) for candidate in candidates)]
     choices = []
     for candidate in _affordable(candidates, problem):
         logits = sample.left_out(candidate, rough=True)
@@ -209,7 +209,7 @@ def sample_of(problem: Problem) -> Problem:
 
 
 def judge(logits: Floats, targets: npt.NDArray[Any], *, independent: bool) -> tuple[float, float, str, float]:
-    """Factor, figure, its name and loss, as `Choice` has them, of logits of rows that were left out."""
+    """Factor, figure, its name and loss, as in `Choice`, for logits of left-out rows."""
     if targets.dtype.kind == "f":
         factor, loss = 1.0, cross_entropy(logits, targets, independent=independent)
     else:
@@ -219,15 +219,15 @@ def judge(logits: Floats, targets: npt.NDArray[Any], *, independent: bool) -> tu
     decisions = logits.argmax(axis=1)
     if not are_unequal(np.bincount(targets).tolist()):
         return factor, float((decisions == targets).mean()), "accuracy", loss
-    # Of thousands of labels scikit-learn's takes as long as a fit.
-    true, given = (np.bincount(labels, minlength=logits.shape[1]) for labels in (targets, decisions))
-    hits, present = np.bincount(targets[decisions == targets], minlength=logits.shape[1]), true > 0
-    score = float((2 * hits[present] / (true + given)[present]).mean())
+    # With thousands of labels, scikit-learn's macro F1 takes as long as a fit.
+    support, predicted = (np.bincount(labels, minlength=logits.shape[1]) for labels in (targets, decisions))
+    hits, present = np.bincount(targets[decisions == targets], minlength=logits.shape[1]), support > 0
+    score = float((2 * hits[present] / (support + predicted)[present]).mean())
     return factor, score, "macro F1", loss
 
 
 def _affordable(candidates: Sequence[Candidate], problem: Problem) -> Sequence[Candidate]:
-    """As many as may be tried; with thousands of labels one that goes through the features once a fold."""
+    """The candidates that time allows; with thousands of labels one that reads the features once a fold."""
     if problem.num_labels <= FEW_LABELS:
         return candidates
     entries = problem.features.nnz if issparse(problem.features) else problem.features.size
@@ -241,12 +241,12 @@ def _affordable(candidates: Sequence[Candidate], problem: Problem) -> Sequence[C
 
 def _calibration(logits: Floats, targets: Labels) -> tuple[float, float]:
     """The factor of the logits with the lowest loss, and that loss."""
-    found = minimize_scalar(
+    optimum = minimize_scalar(
         lambda log: cross_entropy(logits * np.exp(log), targets, independent=targets.ndim == 2),
         bounds=(-5.0, 5.0),
         method="bounded",
     )
-    return float(np.exp(found.x)), float(found.fun)
+    return float(np.exp(optimum.x)), float(optimum.fun)
 
 
 def fit_linear(
@@ -286,10 +286,10 @@ def fit_tuned(
     seed: int = 0,
     weights: npt.NDArray[np.float32] | None = None,
 ) -> LinearModel:
-    """The control that an expert would respect: words and characters, what fits them chosen by `choose`.
+    """The control that an expert would respect: words and characters, fitted by the best candidate of `choose`.
 
-    Logistic regression is tried for two classes and for independent labels; for more classes it takes a minute where
-    the SVM takes a second, and was level with it.
+    Logistic regression is tried for two classes and for independent labels. For more classes it takes a minute where
+    the SVM takes a second, and is no better.
     """
     vectorizers, problem, candidates = tuned_problem(texts, targets, num_labels, seed, weights, independent=independent)
     choice = choose(problem, candidates)
@@ -308,17 +308,17 @@ def fit_static(
     seed: int = 0,
     weights: npt.NDArray[np.float32] | None = None,
 ) -> LinearModel:
-    """The static control: every word piece has a vector once and for all; their mean, then logistic regression.
+    """The static control: logistic regression on the mean of a text's word-piece vectors, which do not change.
 
     The vectors, ``(pieces, width)``, are those of `recurra.models.adaptation.convert.piece_vectors` (the method of
-    model2vec; Tulkens and van Dongen 2024). As the model behind the mean is linear, each piece keeps one score a label.
-    model2vec also cuts the vectors to 256 directions and scales texts to length 1; the first gains nothing here, the
-    second would keep the vectors from becoming scores.
+    model2vec; Tulkens and van Dongen 2024). The model on the mean is linear, so each piece keeps one score a label.
+    model2vec also cuts the vectors to 256 directions, which gains nothing here, and scales texts to length 1, which
+    would prevent such scores.
     """
     targets, independent = checked_targets(texts, targets, num_labels, independent=independent)
     pieces, wide = Vectorizer.of_pieces(tokenizer, len(vectors)), vectors.astype(np.float64)
     means = features_of([pieces], texts) @ wide
-    # One scale a direction, so that the penalty weighs them alike; it goes into the scores.
+    # Each direction is scaled, so that the penalty weighs all alike; the scale goes into the scores.
     centre, spread = scale_of(means)
     problem = Problem((means - centre) / spread, targets, num_labels, independent, seed, weights)
     choice = choose(problem, [Candidate("logistic", c) for c in _STATIC_C])
@@ -335,10 +335,10 @@ def out_of_fold_probabilities(
     states: npt.NDArray[np.float32] | None = None,
     seed: int = 0,
 ) -> tuple[Floats, str]:
-    """Calibrated probabilities ``(texts, labels)`` from fits like `fit_tuned` without the text, and what gave them.
+    """Calibrated probabilities ``(texts, labels)`` from fits like `fit_tuned` without the text, and a description.
 
-    With ``states`` of an encoder, ``(texts, width)``, a logistic regression on them judges too, by the mean of both
-    logs.
+    With ``states`` of an encoder, ``(texts, width)``, they come from the mean of these log-probabilities and those of a
+    logistic regression on the states.
     """
     vectorizers, problem, candidates = tuned_problem(texts, labels, num_labels, seed)
     logits, candidate = _out_of_fold(problem, candidates)
@@ -362,14 +362,14 @@ def _out_of_fold(problem: Problem, candidates: Sequence[Candidate]) -> tuple[Flo
 
 
 def _factor(logits: Floats, problem: Problem) -> float:
-    """What makes probabilities of the logits, by the rows whose label another text has: of others it is never seen."""
+    """The calibrating factor of the logits, by rows whose label another text has: no fit saw the other labels."""
     judged = of_several_texts(problem.targets, np.arange(len(logits)) if problem.first is None else problem.first)
     rows = judged if judged.any() else slice(None)
     return _calibration(logits[rows], problem.targets[rows])[0]
 
 
 def scale_of(rows: Floats) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of each column; of one that is the same everywhere 1."""
+    """Mean and standard deviation of each column; 1 for the deviation of a constant column."""
     spread = rows.std(axis=0)
     return rows.mean(axis=0), np.where(spread > 0, spread, 1.0)
 
@@ -395,7 +395,7 @@ def tuned_problem(
     *,
     independent: bool = False,
 ) -> tuple[list[Vectorizer], Problem, list[Candidate]]:
-    """Features, what is to be learned of them, and the candidates."""
+    """Vectorizers, the problem of features and targets, and the candidates."""
     checked, independent = checked_targets(texts, targets, num_labels, independent=independent)
     vectorizers = fit_vectorizers(texts, characters=True, num_labels=num_labels)
     problem = Problem(
@@ -410,20 +410,20 @@ def tuned_problem(
 
 
 def first_rows(texts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The first row with the text of each row."""
+    """For each row, the first row with the same text."""
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(text, row) for row, text in enumerate(texts)])
 
 
 def of_several_texts(labels: Labels, first: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Rows whose label stands at another text too, by `first_rows`: a judge without the text has seen that label."""
+    """Whether another text has each row's label too, by `first_rows`: a fit without the text has seen the label."""
     return np.bincount(np.unique(np.stack([labels, first], axis=1), axis=0)[:, 0])[labels] > 1
 
 
 def checked_targets(
     texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, *, independent: bool = False
 ) -> tuple[npt.NDArray[Any], bool]:
-    """Targets as the module has them, and whether a text may have any number of labels."""
+    """Targets in the form that the module describes, and whether a text may have any number of labels."""
     truth = np.asarray(targets)
     if truth.dtype.kind == "f":
         if len(texts) < 2:

@@ -1,6 +1,6 @@
 """A linear model of texts: n-grams as scikit-learn weights them, or word pieces; then a row of weights a label.
 
-It is one safetensors file: arrays, and what they are as JSON in its metadata.
+It is stored in one safetensors file, whose metadata describes the arrays in JSON.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ NGRAMS: dict[str, dict[str, Any]] = {
     WORDS: {"ngram_range": (1, 2), "token_pattern": TOKEN_PATTERN, "lowercase": False},
     CHARACTERS: {"ngram_range": (2, 5), "analyzer": "char_wb", "lowercase": False},
 }
-# Those that begin at a word, or lie within one of five letters.
+# Features that a word adds: n-grams that begin at it, or lie within a word of five letters.
 _PER_WORD = {WORDS: 2.0, CHARACTERS: 18.0, PIECES: 1.0}
 # Above so many characters of training texts (a million sentences, 70,000 reviews), words and pairs alone are hashed.
 MOST_CHARACTERS = 50_000_000
 HASHED_WIDTH = 2**20
 # Features are cut to the most frequent ones where labels would need more weights than these (400 MB).
 MOST_WEIGHTS = 50_000_000
-# N-grams of one text alone are worth half a point and are half of the model; beyond so many rows they are left out.
+# N-grams that are in one text alone gain half a point and are half of the model; above so many rows they are left out.
 _MANY_ROWS = 20_000
 _TEXTS_AT_ONCE = 4_096
 _WORDS_REMEMBERED = 200_000
@@ -50,41 +50,42 @@ Floats = npt.NDArray[np.float64]
 
 
 class HashedColumns(NamedTuple):
-    """The column of any n-gram, from its hash: nothing is remembered, and several may share one."""
+    """The column of any n-gram, from its hash: no n-grams are stored, and several may share a column."""
 
     width: int
 
     def get(self, term: str) -> int:
-        """The column."""
+        """The column of an n-gram."""
         return abs(int(murmurhash3_32(term, seed=0))) % self.width
 
 
 class Vectorizer:
-    """TF-IDF as `TfidfVectorizer` has it, in 0.1 ms for a text alone instead of one; of word pieces their share."""
+    """TF-IDF as in `TfidfVectorizer`, in 0.1 ms for a single text instead of 1 ms; for word pieces, their shares."""
 
     def __init__(
         self, unit: str, columns: Any, idf: Floats, *, sublinear: bool = False, tokenizer: Tokenizer | None = None
     ) -> None:
         self.unit, self.columns, self.sublinear, self.tokenizer = unit, columns, sublinear, tokenizer
-        # Rounded as the weights are: an ONNX graph stores them in FP32.
+        # Rounded like the weights, because an ONNX graph stores them in FP32.
         self.idf = idf.astype(np.float32).astype(np.float64)
         self._analyze: Any = None if unit == PIECES else CountVectorizer(**NGRAMS[unit]).build_analyzer()
         self._of_word = functools.lru_cache(_WORDS_REMEMBERED)(lambda word: list(map(columns.get, self._analyze(word))))
 
     @classmethod
     def fit(cls, unit: str, texts: Sequence[str], *, sublinear: bool, most: int) -> Self:
-        """Counts n-grams, at most so many; there may be none."""
+        """Counts n-grams and keeps at most ``most``; there may be none."""
         least = 2 if sublinear and len(texts) > _MANY_ROWS else 1
-        peer = TfidfVectorizer(**NGRAMS[unit], min_df=least, max_features=most)
+        reference = TfidfVectorizer(**NGRAMS[unit], min_df=least, max_features=most)
         try:
-            peer.fit(texts)
+            reference.fit(texts)
         except ValueError:  # no n-gram is in any text, or in two
             return cls(unit, {}, np.zeros(0), sublinear=sublinear)
-        return cls(unit, {term: int(at) for term, at in peer.vocabulary_.items()}, peer.idf_, sublinear=sublinear)
+        columns = {term: int(column) for term, column in reference.vocabulary_.items()}
+        return cls(unit, columns, reference.idf_, sublinear=sublinear)
 
     @classmethod
     def fit_hashed(cls, unit: str, texts: Sequence[str], *, sublinear: bool, width: int) -> Self:
-        """Counts in how many texts the n-grams of each hash stand."""
+        """Counts for each hash the texts that have one of its n-grams."""
         hashed = cls(unit, HashedColumns(width), np.ones(width), sublinear=sublinear)
         counts = np.zeros(width)
         for columns, _ in hashed.rows(texts):
@@ -93,7 +94,7 @@ class Vectorizer:
 
     @classmethod
     def of_pieces(cls, tokenizer: Tokenizer, pieces: int) -> Self:
-        """Shares of word pieces."""
+        """A vectorizer for the shares of word pieces in a text."""
         return cls(PIECES, dict(zip(range(pieces), range(pieces), strict=True)), np.ones(pieces), tokenizer=tokenizer)
 
     def __str__(self) -> str:
@@ -102,18 +103,18 @@ class Vectorizer:
 
     @property
     def is_hashed(self) -> bool:
-        """Whether the n-grams themselves are not known."""
+        """Whether n-grams are hashed, so that they are not known themselves."""
         return isinstance(self.columns, HashedColumns)
 
     @property
     def terms(self) -> list[str]:
-        """The n-grams in the order of the columns; none where they are hashed."""
+        """The n-grams in the order of the columns; empty if they are hashed."""
         return sorted(self.columns, key=self.columns.__getitem__) if isinstance(self.columns, dict) else []
 
     def rows(self, texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int32], Floats]]:
-        """Columns and values of each cleaned text, the same whatever texts stand beside it."""
-        for found in self._columns_of(texts):
-            counts = Counter(found)
+        """Columns and values of each cleaned text; they do not depend on the other texts."""
+        for text_columns in self._columns_of(texts):
+            counts = Counter(text_columns)
             del counts[None]
             columns = np.fromiter(counts.keys(), np.int32, len(counts))
             values = np.fromiter(counts.values(), np.float64, len(counts))
@@ -149,12 +150,12 @@ class LinearModel:
         self.bias = np.asarray(bias, dtype=np.float32)
         self.independent, self.fitted_by, self.encoder = independent, fitted_by, encoder
         self.num_labels = 2 if len(self.bias) == 1 and not independent else len(self.bias)
-        if self.weight.shape != (len(self.bias), sum(len(each.idf) for each in self.vectorizers)):
+        if self.weight.shape != (len(self.bias), sum(len(vectorizer.idf) for vectorizer in self.vectorizers)):
             raise ValueError(f"weights of shape {self.weight.shape} do not fit the features and labels")
 
     @property
     def description(self) -> str:
-        """Features and fit in a line."""
+        """Features and fit in one line."""
         if self.encoder:
             return f"mean of static vectors of {self.encoder} + {self.fitted_by}{' a label' * self.independent}"
         units = " + ".join(map(str, self.vectorizers))
@@ -162,12 +163,12 @@ class LinearModel:
 
     @property
     def features_per_word(self) -> float:
-        """Features that a word of a text adds to it."""
-        return sum(_PER_WORD[each.unit] for each in self.vectorizers)
+        """Number of features that a word adds to a text."""
+        return sum(_PER_WORD[vectorizer.unit] for vectorizer in self.vectorizers)
 
     @property
     def num_parameters(self) -> int:
-        """Learned weights and biases; what is counted from texts without their labels is not among them."""
+        """Number of learned weights and biases, without what is counted from texts alone (IDF)."""
         return int(self.weight.size + self.bias.size)
 
     @functools.cached_property
@@ -177,32 +178,32 @@ class LinearModel:
     def logits(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Scores of cleaned texts, ``(texts, labels)``; their softmax gives the probabilities.
 
-        With a regression a label, it is the logistic function of each that does. With two classes the score of label 1
-        is split evenly: the logits are minus and plus half of it.
+        With a regression for each label, the logistic function of each score does. With two classes the score of label
+        1 is split evenly: the logits are minus and plus half of it.
         """
         starts = range(0, max(1, len(texts)), _TEXTS_AT_ONCE)
         parts = [
             features_of(self.vectorizers, texts[start : start + _TEXTS_AT_ONCE]) @ self._columns_first
             for start in starts
         ]
-        # What FP32 cannot hold becomes infinite, which the caller is told of; numpy need not warn as well.
+        # Values beyond FP32 become infinite, which the caller reports, so numpy need not warn.
         with np.errstate(over="ignore"):
             return label_scores(np.concatenate(parts) + self.bias, independent=self.independent).astype(np.float32)
 
     def telling_words(self, texts: Sequence[str], labels: npt.ArrayLike, most: int) -> list[list[str]]:
         """The n-grams of words that add most to a label's score in the texts that have it, the strongest first.
 
-        What one adds is its weight times its mean feature over these texts; those that add nothing are left out.
+        An n-gram adds its weight times its mean feature over these texts; n-grams that add nothing are left out.
         """
         words, truth = self.vectorizers[0], np.asarray(labels)
         features, named = features_of([words], texts), words.named(texts)
         weight = np.vstack([-self.weight, self.weight]) if len(self.weight) < self.num_labels else self.weight
         telling = []
-        for label, of_label in enumerate(weight[:, : len(words.idf)]):
-            has = truth == label if truth.ndim == 1 else truth[:, label] == 1
-            adds = of_label * (features.T @ has.astype(np.float64)) / max(int(has.sum()), 1)
-            order = np.argsort(-adds, kind="stable")[:most].tolist()
-            telling.append([named[column] for column in order if adds[column] > 0])
+        for label, label_weights in enumerate(weight[:, : len(words.idf)]):
+            has_label = truth == label if truth.ndim == 1 else truth[:, label] == 1
+            contributions = label_weights * (features.T @ has_label.astype(np.float64)) / max(int(has_label.sum()), 1)
+            order = np.argsort(-contributions, kind="stable")[:most].tolist()
+            telling.append([named[column] for column in order if contributions[column] > 0])
         return telling
 
     def save(self, folder: Path | str) -> None:
@@ -226,7 +227,7 @@ class LinearModel:
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """Reads what `save` wrote; the logits are equal to the last bit."""
+        """Reads a model that `save` wrote; its logits are equal to the last bit."""
         path = Path(folder) / LINEAR_NAME
         if any((Path(folder) / name).is_file() for name in OLD_NAMES):
             raise CheckpointError(f"the linear model in '{folder}' was made by an older version; train it again")
@@ -244,9 +245,9 @@ class LinearModel:
                 _read_vectorizer(kind, arrays[f"idf.{number}"], arrays[f"text.{number}"].tobytes().decode())
                 for number, kind in enumerate(state["features"])
             ]
-            more = {key: state[key] for key in ("independent", "fitted_by", "encoder")}
-            return cls(kinds, arrays["weight"], arrays["bias"], state["c"], **more)
-        # What safetensors and tokenizers raise of bytes that were changed is of many kinds.
+            options = {key: state[key] for key in ("independent", "fitted_by", "encoder")}
+            return cls(kinds, arrays["weight"], arrays["bias"], state["c"], **options)
+        # safetensors and tokenizers raise many kinds of errors for changed bytes.
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise CheckpointError(f"'{path}' is damaged or not ours ({reason}); train the model again") from error
@@ -270,11 +271,11 @@ def _read_vectorizer(kind: Mapping[str, Any], idf: Floats, text: str) -> Vectori
 
 def features_of(vectorizers: Sequence[Vectorizer], texts: Sequence[str]) -> csr_matrix:
     """Features of cleaned texts side by side, ``(texts, features)``."""
-    starts = np.cumsum([0, *(len(each.idf) for each in vectorizers)]).tolist()
+    starts = np.cumsum([0, *(len(vectorizer.idf) for vectorizer in vectorizers)]).tolist()
     columns, values, offsets = [np.zeros(0, dtype=np.int32)], [np.zeros(0)], [0]
-    for row in zip(*(each.rows(texts) for each in vectorizers), strict=True):
-        for start, (own, value) in zip(starts, row, strict=False):
-            columns.append(own + start)
+    for row in zip(*(vectorizer.rows(texts) for vectorizer in vectorizers), strict=True):
+        for start, (own_columns, value) in zip(starts, row, strict=False):
+            columns.append(own_columns + start)
             values.append(value)
         offsets.append(offsets[-1] + sum(len(value) for _, value in row))
     parts = (np.concatenate(values), np.concatenate(columns), np.array(offsets))
@@ -282,17 +283,17 @@ def features_of(vectorizers: Sequence[Vectorizer], texts: Sequence[str]) -> csr_
 
 
 def fit_vectorizers(texts: Sequence[str], *, characters: bool, num_labels: int) -> list[Vectorizer]:
-    """Words and pairs of training texts, and for the tuned model characters and logarithms of counts."""
+    """Fits words and pairs on training texts; with ``characters`` also characters and logarithms of counts."""
     units = [WORDS, CHARACTERS] if characters else [WORDS]
     most = MOST_WEIGHTS // max(num_labels, 2) // len(units)
     if sum(map(len, texts)) > MOST_CHARACTERS:
         width = min(HASHED_WIDTH, 1 << (most.bit_length() - 1))
         return [Vectorizer.fit_hashed(WORDS, texts, sublinear=characters, width=width)]
     vectorizers = [Vectorizer.fit(unit, texts, sublinear=characters, most=most) for unit in units]
-    if not any(len(each.idf) for each in vectorizers):
-        more = "" if characters else ", or take linear-tuned, which reads characters too"
+    if not any(len(vectorizer.idf) for vectorizer in vectorizers):
+        advice = "" if characters else ", or take linear-tuned, which reads characters too"
         raise DataError(
-            f"none of the {len(texts)} training texts has a word of letters or digits; give texts with words{more}"
+            f"none of the {len(texts)} training texts has a word of letters or digits; give texts with words{advice}"
         )
     return vectorizers
 

@@ -1,7 +1,7 @@
-"""The one loop over the recurrences: recur, look at the exit's head, ask the rule, drop the rows that stop, go on.
+"""The loop over the recurrences: recur, read the exit's head, ask the rule, drop the rows that stop, go on.
 
-Training and inference, scoring and decoding all run it. What differs is what they do at a stop, and how rows are
-dropped, which their layout knows. An ONNX graph holds the same loop in its own words; tests compare the two.
+Training and inference, scoring and decoding all run it. They differ in what they do at a stop and in how rows are
+dropped, which the layout knows. An ONNX graph implements the same loop; tests compare the two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from recurra.models.rows import CachedRows, RowLayout
 
 @dataclass(frozen=True)
 class Stop:
-    """An exit, or the last recurrence, with ``(batch, tokens or leading ones, hidden)`` of the rows still computed."""
+    """An exit or the last recurrence, with states ``(batch, tokens or leading ones, hidden)`` of the remaining rows."""
 
     recurrence: int
     final: bool
@@ -29,17 +29,17 @@ class Stop:
 
 @dataclass(frozen=True)
 class Exited:
-    """What rows that may stop early end with."""
+    """Final logits of rows that may stop early, and the recurrences that they took."""
 
     logits: Tensor
     exited_after: Tensor
 
 
-# Says at a stop which of the remaining rows are dropped, ``(remaining,)``; none drops nobody.
+# Says at a stop which of the remaining rows are dropped, ``(remaining,)``; None drops no row.
 AtStop = Callable[[Stop], Tensor | None]
-# Logits ``(remaining, ..., classes)`` of the head at a stop, given the numbers of the remaining rows.
+# Logits ``(remaining, ..., classes)`` of the head at a stop, given the indices of the remaining rows.
 ReadHead = Callable[[Stop, Tensor], Tensor]
-# Which positions of the remaining rows decide, ``(remaining, positions)``, given their numbers; none means all.
+# Which positions of the remaining rows decide, ``(remaining, positions)``, given their indices; None means all.
 CountedPositions = Callable[[Tensor], Tensor | None]
 
 
@@ -54,29 +54,29 @@ def run_recurrences(
     queries: int | None = None,
     all_states: list[Tensor] | None = None,
 ) -> None:
-    """Applies the core; rows that are dropped at a stop cost nothing any more."""
+    """Applies the core up to ``last`` times; rows that are dropped at a stop are no longer computed."""
     first = states
     for done in range(1, last + 1):
         final = done == last
         states = core(states, first, done - 1, layout, queries=queries if final else None, all_states=all_states)
         if not final and done not in stops:
             continue
-        shown = states if final or queries is None else layout.leading(states, queries)
-        stopping = at_stop(Stop(done, final, shown, layout))
+        stop_states = states if final or queries is None else layout.leading(states, queries)
+        stopping = at_stop(Stop(done, final, stop_states, layout))
         if final or stopping is None:
             continue
-        kept = (~stopping).nonzero()[:, 0]
-        if len(kept) == len(stopping):
+        remaining = (~stopping).nonzero()[:, 0]
+        if len(remaining) == len(stopping):
             continue
         dropped = stopping.nonzero()[:, 0]
         if isinstance(layout, CachedRows):
             skipped = layout.take(states, dropped), layout.take(first, dropped)
             layout.note_skipped(dropped, done, *core.skipped_keys_and_values(*skipped, done, layout.rotary))
-        if not len(kept):
+        if not len(remaining):
             if isinstance(layout, CachedRows):
                 layout.skip_recurrences(core.num_recurrences - done)
             break
-        states, first, layout = layout.take(states, kept), layout.take(first, kept), layout.select(kept)
+        states, first, layout = layout.take(states, remaining), layout.take(first, remaining), layout.select(remaining)
         if not states.numel():
             break  # Only rows without tokens remain, which fill a packed batch up and whose logits mean nothing.
 
@@ -94,7 +94,7 @@ def exit_early(
     counted: CountedPositions | None = None,
     queries: int | None = None,
 ) -> Exited:
-    """Runs the recurrences and lets each row stop after the first exit at which the rule says so."""
+    """Runs the recurrences and lets each row stop after the first exit where the rule says so."""
     remaining = torch.arange(rows, device=states.device)
     exited_after = torch.full((rows,), last, device=states.device)
     logits: Tensor | None = None
@@ -109,8 +109,8 @@ def exit_early(
             positions = None if counted is None else counted(remaining)
             exits = rule.decide(head_logits, stop.recurrence, counted=positions, rows=remaining)
         if logits is None:
-            at_once = len(remaining) == rows and bool(exits.all())
-            logits = head_logits if at_once else head_logits.new_zeros(rows, *head_logits.shape[1:])
+            all_stop = len(remaining) == rows and bool(exits.all())
+            logits = head_logits if all_stop else head_logits.new_zeros(rows, *head_logits.shape[1:])
         stopped, remaining = remaining[exits], remaining[~exits]
         exited_after[stopped] = stop.recurrence
         if logits is not head_logits:

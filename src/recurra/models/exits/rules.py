@@ -1,4 +1,4 @@
-"""When a row stops early: what a rule looks at, the rules, and how they are named. Imports no torch."""
+"""The rules that decide when a row stops early, their measures and their names. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CONFIDENCE, ENTROPY = "confidence", "entropy"
 
 @dataclass(frozen=True)
 class ExitMeasure:
-    """How sure a head is: ``of`` maps logits ``(..., classes)`` to numbers ``(...)`` that are never negative."""
+    """A measure of how sure a head is: ``of`` maps logits ``(..., classes)`` to non-negative numbers ``(...)``."""
 
     name: str
     of: Callable[[Any], Any]
     rises: bool
 
     def reaches(self, values: Any, bound: float) -> Any:
-        """Where ``values`` are at least as sure as ``bound``, the bound included."""
+        """Whether each of ``values`` is as sure as ``bound`` or surer."""
         return values >= bound if self.rises else values <= bound
 
 
@@ -47,7 +47,7 @@ def entropy(logits: Any) -> Any:
 
 
 def mean_of_rows(values: Any, counted: Any = None) -> Any:
-    """Means ``(rows,)`` of ``(rows, positions)``, of all or the ``counted`` ones; ``(rows,)`` as it is."""
+    """Means ``(rows,)`` of ``(rows, positions)``, over all or the ``counted`` positions; ``(rows,)`` stays as it is."""
     if values.ndim == 1:
         return values
     if counted is None:
@@ -61,12 +61,12 @@ def every_row(logits: Any) -> Any:
 
 
 def _library_of(values: Any) -> Any:
-    """The library whose array it is: it has been imported, or there would be no such array."""
+    """The library of an array; it has been imported, since the array exists."""
     return sys.modules[type(values).__module__.partition(".")[0]]
 
 
 class Bound(NamedTuple):
-    """A decision as a comparison of one number with another: for graphs that can do no more."""
+    """A decision as a comparison of a measure with a number, for graphs that can do nothing else."""
 
     measure: str
     value: float
@@ -74,9 +74,9 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class ExitRule(ABC):
-    """Decides after an exit which rows stop there. That exit's logits are then the row's output.
+    """Decides after an exit which rows stop there; that exit's logits are then the row's output.
 
-    A subclass is a frozen dataclass of its numbers: one rule may serve many batches at a time.
+    A subclass is a frozen dataclass of its numbers, so that one rule can serve many batches at a time.
     """
 
     name: ClassVar[str]
@@ -85,14 +85,14 @@ class ExitRule(ABC):
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """Returns the rule with what a user gave of its `options`, which may be nothing."""
+        """Returns the rule with those of its `options` that a user gave, perhaps none."""
         return cls(**options)
 
     @abstractmethod
     def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:
-        """Which of the rows that remain stop, ``(rows,)``, given their numbers in the batch.
+        """Whether each remaining row stops, ``(rows,)``; ``rows`` are their indices in the batch.
 
-        By logits ``(rows, classes)``, or ``(rows, positions, classes)`` of which some are ``counted``.
+        Logits are ``(rows, classes)``, or ``(rows, positions, classes)`` of which some positions are ``counted``.
         """
 
     def asks(self, recurrence: int) -> bool:  # noqa: ARG002 - a rule's
@@ -109,23 +109,23 @@ class ExitRule(ABC):
 
     @property
     def always_after(self) -> int | None:
-        """Recurrence after which every row stops, if the rule looks at nothing."""
+        """Recurrence after which every row stops, if the rule does not look at logits."""
         return None
 
     def as_bound(self, recurrence: int) -> Bound | None:  # noqa: ARG002 - a rule's
-        """The decision after ``recurrence``, if it is a comparison."""
+        """The decision after ``recurrence`` if it is a comparison with a number, else None."""
         return None
 
     def check(self, config: Any, classes: int) -> None:  # noqa: ARG002 - a rule's
-        """Holds the rule against a model with heads over ``classes`` classes."""
+        """Checks that the rule fits a model with heads over ``classes`` classes."""
         check_has_exits(config)
 
     @abstractmethod
     def describe(self) -> str:
-        """Says it in a few words."""
+        """Describes the rule in a few words."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The rule as JSON values."""
         return {"rule": self.name, **{field.name: getattr(self, field.name) for field in fields(self)}}
 
 
@@ -138,7 +138,7 @@ class ThresholdRule(ExitRule):
 
     @abstractmethod
     def bound(self, recurrence: int) -> float:
-        """Where the measure has to get to after ``recurrence``."""
+        """The value that the measure must reach after ``recurrence``."""
 
     def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
         return self.measure.reaches(mean_of_rows(self.measure.of(logits), counted), self.bound(recurrence))
@@ -157,7 +157,7 @@ def check_has_exits(config: Any) -> None:
 
 
 def check_exit(config: Any, exit_after: int | None) -> int:
-    """Returns the recurrence after which a model is to stop; none means the last one."""
+    """Returns the recurrence after which a model is to stop; None means the last one."""
     if exit_after is None or exit_after == config.num_recurrences:
         return config.num_recurrences
     if exit_after not in config.exits:
@@ -166,7 +166,7 @@ def check_exit(config: Any, exit_after: int | None) -> int:
     return exit_after
 
 
-# The rule that an export carries, chosen on validation rows when it was made; not one by itself.
+# The name of an export's own rule, which was chosen on validation rows when it was made; no rule by itself.
 CALIBRATED = "calibrated"
 
 Rule = TypeVar("Rule", bound=type[ExitRule])
@@ -174,7 +174,7 @@ _RULES: dict[str, type[ExitRule]] = {}
 
 
 def register_rule(rule: Rule) -> Rule:
-    """Makes a rule known by its name, everywhere: commands, records, calibration."""
+    """Registers a rule by its name for commands, records and calibration."""
     _RULES[rule.name] = rule
     return rule
 
@@ -207,14 +207,14 @@ def make_rule(
     if name is None and after is not None:
         name = _rules_with("after")[0]
     rule = None if name is None else _RULES[name]
-    options = {} if rule is None else rule.options
-    if after is not None and "after" not in options:
+    allowed_options = {} if rule is None else rule.options
+    if after is not None and "after" not in allowed_options:
         allowed = _quoted(_rules_with("after"))
         raise ConfigurationError(f"an exit is for rule {allowed}, not for '{name}'; give one or the other")
-    if threshold is not None and "threshold" not in options:
+    if threshold is not None and "threshold" not in allowed_options:
         raise ConfigurationError(f"a threshold is for rule {_quoted(_rules_with('threshold'))}; name one of them")
-    given = {key: value for key, value in (("threshold", threshold), ("after", after)) if value is not None}
-    return None if rule is None else rule.make(**given)
+    options = {key: value for key, value in (("threshold", threshold), ("after", after)) if value is not None}
+    return None if rule is None else rule.make(**options)
 
 
 def read_rule(values: Mapping[str, Any]) -> ExitRule:
@@ -278,7 +278,7 @@ class ConfidenceRule(ThresholdRule):
 @register_rule
 @dataclass(frozen=True)
 class EntropyRule(ThresholdRule):
-    """Stops when the entropy of what the head says, in nats, is at most ``threshold``; several positions' mean."""
+    """Stops when the entropy of the head's probabilities is at most ``threshold`` nats, on average over positions."""
 
     name: ClassVar[str] = "entropy"
     summary: ClassVar[str] = "entropy"
@@ -318,7 +318,7 @@ class EntropyRule(ThresholdRule):
 @register_rule
 @dataclass(frozen=True)
 class FixedExit(ExitRule):
-    """Stops after one and the same exit, whatever it says."""
+    """Stops every row after the same exit, whatever its logits."""
 
     name: ClassVar[str] = "fixed"
     summary: ClassVar[str] = "fixed"
@@ -354,11 +354,11 @@ class FixedExit(ExitRule):
         return self.after
 
     def as_bound(self, recurrence: int) -> Bound:
-        """Any confidence will do from the exit on, and none before."""
+        """Any confidence is enough from the exit on, and none is before it."""
         return Bound(CONFIDENCE, 0.0 if recurrence >= self.after else math.inf)
 
     def check(self, config: Any, classes: int) -> None:  # noqa: ARG002 - a rule's
-        """Holds it against the heads that were trained."""
+        """Checks that the model has a head for this exit."""
         check_exit(config, self.after)
 
     def describe(self) -> str:
@@ -367,10 +367,10 @@ class FixedExit(ExitRule):
 
 @dataclass(frozen=True)
 class CountedRecurrences(ExitRule):
-    """Gives each row a number of recurrences of its own. Of a batch, so no rule that a user names.
+    """Gives each row its own number of recurrences. It belongs to one batch, so users cannot name it.
 
     Attributes:
-        every: Whether the head is computed after each recurrence, though no row may stop there.
+        every: Whether the head is computed after each recurrence, even if no row stops there.
     """
 
     name: ClassVar[str] = "counted"
@@ -397,9 +397,9 @@ class CountedRecurrences(ExitRule):
 
 @dataclass(frozen=True)
 class LearnedHalt(ExitRule):
-    """Stops a row where the model's own halting head gives it more than one half. No rule that a user names.
+    """Stops a row where the model's own halting head gives a probability above one half. Users cannot name it.
 
-    That head's logit stands behind those of the labels.
+    The logit of that head comes after those of the labels.
     """
 
     name: ClassVar[str] = "learned"

@@ -1,11 +1,11 @@
-"""Choosing a rule's threshold on rows whose logits at every exit are known. Imports no torch.
+"""Chooses a rule's threshold on rows whose logits at every exit are known. Imports no torch.
 
-A threshold that was chosen because it keeps 99 % of the labels of some rows keeps fewer of the next: it was the
-luckiest of many. With a confidence it is a promise instead. Thresholds of a list that no row has a say in are tested
-from the most careful on, each by the binomial test that fewer labels are kept than asked, and the first that fails ends
-the list (fixed-sequence testing: Angelopoulos et al. 2021, "Learn then Test", section 3.2). Over the draw of the rows,
-and for texts that are exchangeable with them, the chosen one then keeps too few with at most the probability that is
-left.
+A threshold that was chosen because it keeps 99 % of the labels of some rows keeps fewer on new rows: it was the
+luckiest of many. With a confidence it is a promise instead. A list of thresholds that does not depend on the rows is
+tested from the most careful one on, each by the binomial test that fewer labels are kept than asked, and the first
+failure ends the list (fixed-sequence testing: Angelopoulos et al. 2021, "Learn then Test", section 3.2). Over the draw
+of the rows, and for texts that are exchangeable with them, the chosen threshold then keeps too few labels with a
+probability of at most one minus the confidence.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from recurra.models.exits.rules import CONFIDENCE, ENTROPY, ExitMeasure, ExitRul
 
 Floats = npt.NDArray[np.floating[Any]]
 
-# Thresholds that are tried: so many quantiles of what the exits say.
+# Number of thresholds that are tried: quantiles of the exits' measures, or steps of a fixed list.
 _CANDIDATES = 64
-# A row at the threshold stops, also if another batch rounds what its head says differently.
+# Margin by which a row at the threshold stops even if another batch rounds its logits differently.
 _SLACK = 1e-6
 
 
 @dataclass(frozen=True)
 class CalibratedExits:
-    """The rule that was chosen, if any; what it keeps (nats a token, share of equal labels) and does on the rows."""
+    """The chosen rule, if any; its quality on the rows (nats a token, or share of equal labels) and its exits."""
 
     rule: ExitRule | None
     quality: float
@@ -40,7 +40,7 @@ class CalibratedExits:
 
     @property
     def mean_recurrences(self) -> float:
-        """Recurrences of a row or token."""
+        """Mean recurrences of a row or token."""
         return sum(number * count for number, count in self.exit_counts.items()) / sum(self.exit_counts.values())
 
     def plain(self) -> dict[str, Any]:
@@ -57,11 +57,11 @@ class CalibratedExits:
 def calibrate_classifier(
     exit_logits: Mapping[int, Floats], agreement: float, *, kind: str = CONFIDENCE, confidence: float | None = None
 ) -> CalibratedExits:
-    """Chooses the threshold that lets most rows stop early while enough labels stay those of the full model.
+    """Chooses the threshold with the fewest recurrences whose labels agree enough with those of the full model.
 
     With a ``confidence`` the agreement is promised for texts like these rows, over their draw; else for these alone.
     """
-    chosen = threshold_rule(kind)
+    rule_class = threshold_rule(kind)
     check_agreement(agreement, confidence)
     numbers = sorted(exit_logits)
     if len(numbers) < 2 or not len(exit_logits[numbers[-1]]):
@@ -70,29 +70,29 @@ def calibrate_classifier(
     labels = np.stack([logits[number].argmax(-1) for number in numbers])
     best = CalibratedExits(None, 1.0, 1.0, dict.fromkeys(numbers[:-1], 0) | {numbers[-1]: len(labels[-1])})
     if confidence is None:
-        measured = np.concatenate([chosen.measure.of(logits[number]) for number in numbers[:-1]])
-        candidates = candidate_thresholds(measured, chosen.measure, _CANDIDATES)
+        measured = np.concatenate([rule_class.measure.of(logits[number]) for number in numbers[:-1]])
+        candidates = candidate_thresholds(measured, rule_class.measure, _CANDIDATES)
     else:
         check_enough_rows(len(labels[-1]), agreement, confidence)
-        candidates = _fixed_thresholds(chosen.measure, logits[numbers[-1]].shape[-1])
+        candidates = _fixed_thresholds(rule_class.measure, logits[numbers[-1]].shape[-1])
     # An entropy that every row reaches is no threshold; see `EntropyRule.check`.
-    even = math.log(logits[numbers[-1]].shape[-1])
-    highest = even * (1 - _SLACK) if chosen.measure.name == ENTROPY else math.inf
+    uniform_entropy = math.log(logits[numbers[-1]].shape[-1])
+    highest = uniform_entropy * (1 - _SLACK) if rule_class.measure.name == ENTROPY else math.inf
     for threshold in dict.fromkeys(min(value, highest) for value in candidates):
-        rule = chosen.make(threshold=threshold)
+        rule = rule_class.make(threshold=threshold)
         depths = depths_under(rule, logits)
-        own = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
-        share = float((own == labels[-1]).mean())
-        found = CalibratedExits(rule, share, 1.0, {number: int((depths == number).sum()) for number in numbers})
+        exit_labels = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
+        share = float((exit_labels == labels[-1]).mean())
+        result = CalibratedExits(rule, share, 1.0, {number: int((depths == number).sum()) for number in numbers})
         if confidence is not None and not keeps(share, len(depths), agreement, confidence):
             break
-        if share >= agreement and found.mean_recurrences < best.mean_recurrences:
-            best = found
+        if share >= agreement and result.mean_recurrences < best.mean_recurrences:
+            best = result
     return best
 
 
 def keeps(share: float, rows: int, agreement: float, confidence: float) -> bool:
-    """Whether a share of rows that agree shows an agreement with a confidence, by the exact binomial test."""
+    """Whether a share of agreeing rows proves an agreement with a confidence, by the exact binomial test."""
     from scipy.special import bdtr  # exports are predicted without it
 
     lost = rows - round(share * rows)
@@ -100,7 +100,7 @@ def keeps(share: float, rows: int, agreement: float, confidence: float) -> bool:
 
 
 def check_agreement(agreement: float, confidence: float | None = None) -> None:
-    """Refuses a share that is none, and a promise that no rows could show."""
+    """Refuses an agreement or confidence outside its range, and a promise that no rows could prove."""
     if not 0 < agreement <= 1:
         raise ConfigurationError(f"agreement is {agreement:g}; allowed: above 0, at most 1")
     if confidence is None:
@@ -112,7 +112,7 @@ def check_agreement(agreement: float, confidence: float | None = None) -> None:
 
 
 def check_enough_rows(rows: int, agreement: float, confidence: float) -> None:
-    """Refuses a promise that so few rows cannot show, were every label kept."""
+    """Refuses a promise that so few rows could not prove even if every label were kept."""
     least = math.ceil(math.log(1 - confidence) / math.log(agreement))
     if rows < least:
         raise ConfigurationError(
@@ -135,7 +135,7 @@ def depths_under(rule: ExitRule, logits: Mapping[int, Floats]) -> npt.NDArray[np
 
 
 def _fixed_thresholds(measure: ExitMeasure, labels: int) -> list[float]:
-    """Thresholds that no row has a say in, from one that hardly any row reaches to one that every row does."""
+    """Thresholds that do not depend on rows, from one that hardly any row reaches to one that every row reaches."""
     if measure.name not in (CONFIDENCE, ENTROPY):
         raise ConfigurationError(
             f"no promise can be made for exits by '{measure.name}', whose scale is not known; allowed: {CONFIDENCE}, "
@@ -152,8 +152,8 @@ def _fixed_thresholds(measure: ExitMeasure, labels: int) -> list[float]:
 
 
 def candidate_thresholds(measured: Floats, measure: ExitMeasure, count: int) -> list[float]:
-    """Returns at most ``count`` thresholds, from the one that lets few rows stop early to the one that lets all."""
+    """Returns at most ``count`` thresholds, from one that lets few rows stop early to one that lets all."""
     quantiles = np.quantile(measured.astype(np.float64), np.linspace(0, 1, count))
     values = np.unique(np.clip(quantiles * (1 - _SLACK if measure.rises else 1 + _SLACK), _SLACK, None))
-    found: list[float] = values.tolist()
-    return found[::-1] if measure.rises else found
+    thresholds: list[float] = values.tolist()
+    return thresholds[::-1] if measure.rises else thresholds
