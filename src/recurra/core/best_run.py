@@ -1,7 +1,7 @@
-"""Which run of a comparison is recommended, and the one place where a path that somebody gives becomes a run.
+"""The recommended run of a comparison, and the only function that turns a user's path into a run.
 
-``best.json`` lies in the folder of the comparison. Wherever one run is wanted, that folder stands for the run that it
-names, and so does ``best`` in it: ``runs/reviews`` and ``runs/reviews/best``.
+``best.json`` is in the folder of the comparison. Wherever one run is wanted, that folder stands for the run that the
+file names, and so does ``best`` in it: ``runs/reviews`` and ``runs/reviews/best``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from recurra.core.record import RECORD_NAME
 from recurra.core.sealed import Sealed
 
 BEST_NAME = "best.json"
-# The recommended model trained once more, on the rows that judged it too.
+# The folder of the recommended model trained once more, with the rows that judged it.
 FINAL_NAME = "final"
-# The last part of a path that asks for it in so many words.
+# The last part of a path that asks for the recommended run.
 _BEST = Path(BEST_NAME).stem
 _MOST_LISTED = 10
-# What a run and a study write before anything else.
+# The file that a run and a study write first.
 _CONFIGURATION = "config.yaml"
 
 
@@ -30,7 +30,7 @@ class BestRunRecord(Sealed):
     """The recommended run of a comparison."""
 
     schema_version: Literal[1] = 1
-    # The final run, or one name below the folder of runs, no path: a file that was passed on must not point elsewhere.
+    # The final run, or a name in the folder of runs: a file from elsewhere must not point outside the comparison.
     folder: Annotated[str, StringConstraints(pattern=rf"^({FINAL_NAME}|{RUNS_NAME}/[^/\\.][^/\\]*)$", max_length=300)]
     model: str
     seed: int
@@ -38,7 +38,7 @@ class BestRunRecord(Sealed):
 
 
 class FoundRun(NamedTuple):
-    """What a path stands for, and in a line which run of a comparison that is; empty if it is none."""
+    """The run that a path stands for, and a line on which run of a comparison it is; empty if it is none."""
 
     folder: Path
     note: str = ""
@@ -48,7 +48,7 @@ def find_run(path: Path | str) -> FoundRun:
     """Returns the run that a path stands for: the recommended one of a comparison, else the path itself.
 
     Raises:
-        CheckpointError: If it is a comparison that recommends no run, or none that is there; its runs are named.
+        CheckpointError: If a comparison recommends no run, or one that is missing; the error names its runs.
     """
     path = Path(path)
     comparison = path.parent if path.name == _BEST and not path.exists() else path
@@ -67,23 +67,23 @@ def find_run(path: Path | str) -> FoundRun:
         raise CheckpointError(f"'{file}' names '{best.folder}', which lies outside of it; {_list(comparison)}")
     if not (run / RECORD_NAME).is_file():
         raise CheckpointError(f"'{file}' names '{best.folder}', which is no finished run; {_list(comparison)}")
-    which = "the recommended one" if (runs := _runs(comparison)) != "one run" else "it"
-    return FoundRun(run, f"'{comparison}' holds {runs}; taking {which}, {run} ({best.model})")
+    which_run = "the recommended one" if (runs := _runs(comparison)) != "one run" else "it"
+    return FoundRun(run, f"'{comparison}' holds {runs}; taking {which_run}, {run} ({best.model})")
 
 
 def no_run(folder: Path) -> CheckpointError:
-    """The error for a folder without a finished run: what it is instead, and what to do."""
-    again = "start its command again, which goes on where it stopped"
+    """The error for a folder without a finished run; it says what the folder is and what to do."""
+    advice = "start its command again, which goes on where it stopped"
     if (folder / RUNS_NAME).is_dir() and (folder / SPEC_NAME).is_file():
-        return CheckpointError(f"'{folder}' is a comparison of which no run is finished; {again}")
+        return CheckpointError(f"'{folder}' is a comparison of which no run is finished; {advice}")
     if (folder / _CONFIGURATION).is_file():
-        return CheckpointError(f"'{folder}' is a run that is not finished; {again}")
+        return CheckpointError(f"'{folder}' is a run that is not finished; {advice}")
     if (folder / RECORDS_NAME).is_file():
         return CheckpointError(
             f"'{folder}' is a packed study, which keeps no models; give the folder that it came from"
         )
-    what = "is not a run folder" if folder.exists() else f"does not exist{near_name(folder)}"
-    return CheckpointError(f"'{folder}' {what}; give a folder made by 'recurra train'")
+    problem = "is not a run folder" if folder.exists() else f"does not exist{near_name(folder)}"
+    return CheckpointError(f"'{folder}' {problem}; give a folder made by 'recurra train'")
 
 
 def _finished(comparison: Path) -> list[Path]:
@@ -98,5 +98,5 @@ def _list(comparison: Path) -> str:
     runs = [str(run) for run in _finished(comparison)]
     if not runs:
         return "none of its runs is finished: start its command again"
-    more = f" and {len(runs) - _MOST_LISTED:,} more" if len(runs) > _MOST_LISTED else ""
-    return f"give {'one of them' if len(runs) > 1 else 'it'}: {', '.join(runs[:_MOST_LISTED])}{more}"
+    rest = f" and {len(runs) - _MOST_LISTED:,} more" if len(runs) > _MOST_LISTED else ""
+    return f"give {'one of them' if len(runs) > 1 else 'it'}: {', '.join(runs[:_MOST_LISTED])}{rest}"

@@ -1,4 +1,4 @@
-"""Typed, frozen configurations from YAML that is bounded before it is read, with overrides from the command line."""
+"""Typed, frozen configurations from YAML of bounded size, with overrides from the command line."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pydantic_core import to_jsonable_python
 from recurra.core.errors import ConfigurationError, did_you_mean
 from recurra.core.packed import read_study_bytes
 
-# A few hundred bytes of YAML can stand for any number of values, by aliases of lists of aliases.
+# Through aliases of lists of aliases, a few hundred bytes of YAML can stand for any number of values.
 MAX_TEXT_BYTES = 2**18
 MAX_VALUES_BYTES = 2**21
 MAX_DEPTH = 50
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Refuses deep nesting, a key that stands twice in a mapping, and merged mappings; reads a date as a word."""
+    """Refuses deep nesting, repeated keys of a mapping, and merged mappings; reads a date as a word."""
 
     _depth = 0
     yaml_implicit_resolvers = {  # noqa: RUF012 - the name and kind that PyYAML asks for
@@ -43,7 +43,7 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Would merge mappings, which multiply as aliases do."""
+        """Refuses merged mappings, which multiply values as aliases do."""
         if any(key.tag.endswith(":merge") for key, _ in node.value):
             raise yaml.MarkedYAMLError(problem="'<<' is not read; write the keys out", problem_mark=node.start_mark)
 
@@ -63,7 +63,7 @@ def parse_yaml(text: str) -> Any:
         raise yaml.YAMLError(f"it has more than {MAX_TEXT_BYTES:,} characters; write less")
     try:
         values = yaml.load(text, Loader=_PlainLoader)
-        # JSON has nothing but plain values, in which each alias is written out.
+        # JSON allows plain values only, and writes out each alias.
         size = 0
         for piece in json.JSONEncoder(ensure_ascii=False, allow_nan=False).iterencode(values):
             size += len(piece.encode())
@@ -77,16 +77,16 @@ def parse_yaml(text: str) -> Any:
 
 
 def explain(error: yaml.YAMLError) -> str:
-    """What is wrong, in one line of bounded length."""
+    """The error in one line of bounded length."""
     return re.sub(r"\s+", " ", str(error)).strip()[:400]
 
 
-# Of an assignment in a message.
+# Characters of an assignment that a message shows.
 _SHOWN_CHARACTERS = 120
 
 
 class Settings(BaseModel):
-    """Base of every configuration of ours: frozen, strict about keys, errors that name value and cure."""
+    """Base of all configurations: frozen, strict about keys, with errors that name value and cure."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, defer_build=True)
 
@@ -110,25 +110,25 @@ class Settings(BaseModel):
 
 
 class HashedSettings(Settings):
-    """Base of everything whose plain values are hashed, by itself or inside another: such a class may get new keys.
+    """Base of everything whose plain values are hashed, alone or inside another value; such a class may get new keys.
 
-    Hashes stand in names of runs and in records, and a new key must change none of them. So a key at its default is
-    left out of the plain values, and values that lack it are read with the default. A new key needs a default that asks
-    for what was done before, and that never changes; nothing else. The exceptions are `_FIRST_KEYS`: the first records
-    hold them at their defaults as well. No name is ever added there, and a class that is made today has none.
+    Hashes are in names of runs and in records, and a new key must change none of them. So a key at its default is left
+    out of the plain values, and values that lack it are read with the default. A new key only needs a default that asks
+    for the old behaviour and never changes. The exceptions are `_FIRST_KEYS`, which the first records hold even at
+    their defaults. No name is ever added there, and new classes have none.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset()
-    # What is left out, with its plain value: worked out once, for a plan hashes thousands of configurations.
+    # The keys that are left out, with their defaults; computed once, because a plan hashes thousands of configurations.
     _left_out: ClassVar[tuple[tuple[str, Any], ...]] = ()
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Finds the keys that are left out at their defaults."""
-        first: set[str] = set().union(*(vars(base).get("_FIRST_KEYS", ()) for base in cls.__mro__))
-        if lost := sorted(first - cls.model_fields.keys()):
-            raise TypeError(f"{cls.__name__} has no key {', '.join(lost)}, which first records hold")
-        later = {key: field for key, field in cls.model_fields.items() if key not in first and not field.is_required()}
+        fixed: set[str] = set().union(*(vars(base).get("_FIRST_KEYS", ()) for base in cls.__mro__))
+        if lost_keys := sorted(fixed - cls.model_fields.keys()):
+            raise TypeError(f"{cls.__name__} has no key {', '.join(lost_keys)}, which first records hold")
+        later = {key: field for key, field in cls.model_fields.items() if key not in fixed and not field.is_required()}
         cls._left_out = tuple(
             (key, to_jsonable_python(field.get_default(call_default_factory=True))) for key, field in later.items()
         )
@@ -143,20 +143,20 @@ class HashedSettings(Settings):
 
 
 def _first_problem(error: ValidationError, cls: type[BaseModel]) -> str:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        allowed = _fields_at(cls, first["loc"][:-1])
-        name = str(first["loc"][-1])
-        return f"unknown key '{where}'{did_you_mean(name, allowed)}; allowed: {', '.join(allowed)}"
-    if first["type"] == "missing":
-        return f"key '{where}' is missing; add it"
-    message = first["msg"].removeprefix("Value error, ")
+    problem = error.errors(include_url=False)[0]
+    location = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        allowed = _fields_at(cls, problem["loc"][:-1])
+        name = str(problem["loc"][-1])
+        return f"unknown key '{location}'{did_you_mean(name, allowed)}; allowed: {', '.join(allowed)}"
+    if problem["type"] == "missing":
+        return f"key '{location}' is missing; add it"
+    message = problem["msg"].removeprefix("Value error, ")
     message = f"{message[0].lower()}{message[1:]}"
-    if not where:
+    if not location:
         return message
-    shown = json.dumps(first["input"], default=str, ensure_ascii=False)
-    return f"'{where}' is {shown[:120]}: {message}"
+    shown = json.dumps(problem["input"], default=str, ensure_ascii=False)
+    return f"'{location}' is {shown[:120]}: {message}"
 
 
 def _fields_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
@@ -170,7 +170,7 @@ def _fields_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> list[st
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Configurations that a type is made of, however they are wrapped; of a union the first comes first."""
+    """Configurations inside a type, however they are wrapped; those of a union come in its order."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
@@ -199,33 +199,33 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
 def write_yaml(values: Mapping[str, Any]) -> str:
     """Returns the YAML text of plain values, keys in their order."""
     text = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120)
-    # PyYAML writes some line separators (U+0085) as they are and reads them as spaces; escaped they come back.
+    # PyYAML writes some line separators (U+0085) as they are but reads them as spaces; escaped ones are kept.
     if any(character in text for character in "\x85\u2028\u2029"):
         text = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=False, width=120)
     return text
 
 
 def text_keys(cls: type[BaseModel]) -> frozenset[str]:
-    """Keys of a configuration whose values are texts and nothing else."""
+    """Keys of a configuration whose values can only be texts (or None)."""
     return frozenset(key for key, field in cls.model_fields.items() if field.annotation in (str, str | None))
 
 
 def plain_name(text: str, most: int = 80) -> str:
-    """A name of ASCII letters, digits, dots, underscores and hyphens; empty if a text has none to begin with."""
+    """Turns a text into a name of ASCII letters, digits, dots, underscores and hyphens; perhaps an empty one."""
     parts = unicodedata.normalize("NFKD", text)
     letters = "".join(character for character in parts if not unicodedata.combining(character))
     return re.sub(r"[^A-Za-z0-9._-]", "-", letters).lstrip("._-")[:most]
 
 
 def names_in(text: str) -> list[str]:
-    """Names that stand in one text, separated by commas."""
+    """Splits a text at commas into names."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Collection[str] = ()) -> dict[str, Any]:
     """Applies ``key=value`` assignments; values are YAML, dotted keys reach into sections.
 
-    The value of a key in ``texts`` is the text that was typed: YAML only if it is in quotes, or ``null``.
+    The value of a key in ``texts`` is taken as typed; it is YAML only if it is in quotes, or ``null``.
     """
     result: dict[str, Any] = json.loads(json.dumps(values))
     for assignment in assignments:
@@ -256,7 +256,7 @@ def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Co
 
 
 def _number_if_scientific(text: str) -> str | float:
-    """YAML 1.1 reads ``3e-5`` as a word; a user means the number."""
+    """Turns a word such as ``3e-5`` into a number, which YAML 1.1 does not."""
     try:
         return float(text)
     except ValueError:
@@ -270,6 +270,6 @@ def content_hash(value: Any, length: int = 16) -> str:
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
-    """Returns a seed for one purpose (31 bits), independent of those for other purposes."""
+    """Returns a seed for one purpose (31 bits), independent of the seeds for other purposes."""
     text = "/".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

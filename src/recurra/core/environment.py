@@ -1,4 +1,4 @@
-"""The machine and the code: versions, processor, cores, memory."""
+"""Describes the machine and the code (versions, processor, cores, memory), and tunes the allocator."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def available_cores() -> int:
 
 
 def waited_s() -> float | None:
-    """Seconds that threads of this process were ready and others had the processors, by Linux's ``schedstat``."""
+    """Seconds that threads of this process were ready but waited for a processor, by Linux's ``schedstat``."""
     try:
         return sum(int(path.read_text().split()[1]) for path in Path("/proc/self/task").glob("*/schedstat")) / 1e9
     except (OSError, ValueError, IndexError):
@@ -53,19 +53,19 @@ def waited_s() -> float | None:
 
 @lru_cache(maxsize=1)
 def code_record() -> CodeRecord:
-    """Version, and commit and cleanness of the checkout if the package runs from one."""
+    """Version of the package; commit and whether there are changes if it runs from a checkout."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return CodeRecord(version=__version__)
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True
             )
         except (OSError, subprocess.SubprocessError):
             return None
-        return done.stdout.strip()
+        return result.stdout.strip()
 
     status = git("status", "--porcelain", "--", "src", "configs")
     return CodeRecord(
@@ -88,7 +88,7 @@ def environment_record(*, threads: int, precision: str, accelerator: str | None 
 
 
 def started_by_torchrun() -> bool:
-    """Whether this is one of several processes; ``WORLD_SIZE`` is torchrun's documented way to say so."""
+    """Whether this is one of several processes, by torchrun's documented variable ``WORLD_SIZE``."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -97,9 +97,9 @@ _M_MMAP_THRESHOLD = -3
 _M_MMAP_MAX = -4
 _M_ARENA_MAX = -8
 _NEVER = -1
-# From what size on a block is mapped by itself, and how much that is free at the end of the heap is kept.
+# The size from which a block is mapped by itself, and the free bytes that are kept at the end of the heap.
 _LARGE_BYTES = (256 * 1024, 128 * 1024)
-# What the allocator would come to by itself.
+# The values that the allocator would reach by itself.
 _LARGE_BYTES_OF_TORCH = (32 * 2**20, 64 * 2**20)
 
 # Address space, not memory: a page counts once it is touched.
@@ -107,17 +107,17 @@ _HEAP_RESERVE_BYTES = 4 * 2**30
 
 
 def tune_allocator() -> None:
-    """Does both of the following: what training and our commands ask for before they allocate anything large."""
+    """Calls `keep_freed_memory` and `use_huge_pages`; for training and our commands, before large allocations."""
     keep_freed_memory()
     use_huge_pages()
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc's allocator to keep freed blocks instead of returning them to the system; elsewhere nothing happens.
+    """Tells glibc's allocator to keep freed blocks instead of returning them to the system; elsewhere does nothing.
 
-    Every step allocates gradients as large as the embedding table. Returned to the system, their pages are faulted in
-    and zeroed again at each step, which took 40 % of a training step on a CPU. It holds for the whole process, so only
-    training and our commands ask for it.
+    Every step allocates gradients as large as the embedding table. If they were returned to the system, their pages
+    would be faulted in and zeroed at each step, which took 40 % of a training step on a CPU. The setting holds for the
+    whole process, so only training and our commands ask for it.
     """
     return _set_allocator((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER))
 
@@ -126,8 +126,8 @@ def use_huge_pages() -> bool:
     """Asks Linux to back the heap with pages of 2 MiB, where weights, gradients and moments will lie.
 
     A step streams over all of them several times; with pages of 4 KiB the processor looks up an address for every
-    thousandth number. The heap is grown by address space first, because the request holds for what is mapped, and stays
-    so only after `keep_freed_memory`.
+    thousandth number. The heap's address space is grown first, because the request holds for mapped memory only. It
+    stays grown only after `keep_freed_memory`.
     """
     libc = _glibc()
     if libc is None or not hasattr(mmap, "MADV_HUGEPAGE"):
@@ -141,7 +141,7 @@ def use_huge_pages() -> bool:
 
 
 def peak_memory_mib() -> float:
-    """Largest resident size of this process so far, in MiB; ``getrusage`` counts the process that started it, too."""
+    """Largest resident size of this process so far, in MiB; ``getrusage`` also counts the process that started it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
@@ -151,7 +151,7 @@ def peak_memory_mib() -> float:
 
 
 def reset_peak_memory() -> bool:
-    """Returns freed memory and counts the peak from now on, before this process does something else."""
+    """Returns freed memory to the system and resets the peak, so that it counts from now on."""
     return_freed_memory()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
@@ -160,19 +160,18 @@ def reset_peak_memory() -> bool:
 
 
 def return_freed_memory() -> None:
-    """Returns to the system what is freed, such as a model that was put away; the allocator would keep it."""
+    """Returns freed memory, such as that of a dropped model, to the system; the allocator would keep it."""
     gc.collect()
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
 
 
 def limit_fragmentation() -> bool:
-    """Tells glibc's allocator to keep few gaps where large blocks were: what a process that runs for weeks asks for.
+    """Tells glibc's allocator to keep few gaps where large blocks were, for a process that runs for weeks.
 
-    It must be asked for before threads start, and again once models were read. All threads share one arena, and large
-    blocks are always mapped by themselves, which the allocator would give up after the first one that is freed: those
-    of 256 KiB and more, or where torch computes of 32 MiB, for mapping what each layer gives made a batch take 1.6
-    times as long.
+    Call it before threads start, and again once models are loaded. All threads then share one arena, and large blocks
+    are always mapped by themselves, which the allocator would stop doing once it has freed one. Large means 256 KiB and
+    more, or 32 MiB where torch computes, because mapping the output of each layer made a batch take 1.6 times as long.
     """
     mapped, trimmed = _LARGE_BYTES_OF_TORCH if "torch" in sys.modules else _LARGE_BYTES
     return _set_allocator((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, mapped), (_M_TRIM_THRESHOLD, trimmed))

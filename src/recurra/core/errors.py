@@ -62,7 +62,7 @@ class RunError(RecurraError):
 
 
 class UnusedLabelWarning(UserWarning):
-    """A fitted classifier gives no text a label that it was trained on."""
+    """A fitted classifier never gives a label that it was trained on."""
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
@@ -74,14 +74,14 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 
 
 def near_name(path: Path) -> str:
-    """The same for a path that is not there: the closest name beside it."""
+    """The same for a missing path, with the closest name in its folder."""
     with contextlib.suppress(OSError, ValueError):
         return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
     return ""
 
 
 def no_numbers(of: str = "") -> RunError:
-    """Returns the error for a model that gives what is no number, ``of`` a text such as `` for text 3 of 8``."""
+    """Returns the error for scores that are no numbers; ``of`` may name a text, such as `` for text 3 of 8``."""
     return RunError(
         f"the model gives scores that are no numbers{of}: its weights are damaged, or they are beyond the precision "
         "that it computes in; copy or train it again, or take --precision fp32"
@@ -94,16 +94,16 @@ def unknown(kind: str, word: str, allowed: Iterable[str]) -> str:
     return f"unknown {kind} '{word}'{did_you_mean(word, options)}; allowed: {', '.join(options)}"
 
 
-# An option of the command line with the value that a message proposes, and a key of the data with its value.
+# In messages: an option of the command line with its proposed value, and a key of the data with its value.
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)(?: (json|cp1252|utf-16-le|'[^']*'|[A-Z]{2,}\b))?")
 _KEY = re.compile(r"\bdata\.([a-z_]+)(?:=(\w+))?")
 _SWITCHES = frozenset({"skip-unlabelled", "form-must-not-predict", "from-scratch", "overwrite", "keep"})
-# A command that is to be typed keeps its options.
+# Commands that the user should type; they keep their options.
 _TYPED = re.compile(r"\b(?:recurra [a-z]|ray |pip |git |python )[^;,']*")
 
 
 def for_python(message: str, **arguments: str) -> str:
-    """A message in which options of the command line are arguments of a function, some under another name."""
+    """Replaces command-line options in a message by a function's arguments; ``arguments`` gives other names."""
 
     def argument(name: str, value: str | None) -> str:
         key = arguments.get(name.replace("-", "_"), name.replace("-", "_"))
@@ -114,13 +114,13 @@ def for_python(message: str, **arguments: str) -> str:
         value = {"true": "True", "false": "False", None: ""}.get(match[2], f"'{match[2]}'")
         return f"{match[1]}={value}"
 
-    named = _with_options(re.sub(r"(?<=json) \(data\.[^)]*\)", "", message), argument)
-    return _outside_of_commands(named, lambda text: _KEY.sub(key, text))
+    with_arguments = _with_options(re.sub(r"(?<=json) \(data\.[^)]*\)", "", message), argument)
+    return _outside_of_commands(with_arguments, lambda text: _KEY.sub(key, text))
 
 
 @contextlib.contextmanager
 def errors_for_python(**arguments: str) -> Iterator[None]:
-    """Raises errors with the arguments of a function in place of options; see `for_python`."""
+    """Raises errors with a function's arguments instead of options; see `for_python`."""
     try:
         yield
     except RecurraError as error:
@@ -129,10 +129,10 @@ def errors_for_python(**arguments: str) -> Iterator[None]:
 
 
 def for_command(message: str, options: Collection[str], keys: Mapping[str, str]) -> str:
-    """A message that names no option which a command lacks.
+    """Removes from a message the options that a command lacks.
 
-    ``keys`` give what is typed in place of such an option, with ``{}`` for the value; one without goes, with its
-    clause.
+    ``keys`` gives the text that replaces such an option, with ``{}`` for the value; an option without one is removed
+    with its clause.
     """
 
     def instead(name: str, value: str | None) -> str | None:
@@ -144,7 +144,7 @@ def for_command(message: str, options: Collection[str], keys: Mapping[str, str])
 
 
 def _with_options(message: str, instead: Callable[[str, str | None], str | None]) -> str:
-    """A message with something else in place of each option; one with nothing goes, with its clause."""
+    """Replaces each option in a message by ``instead``; if that is None, the option and its clause are removed."""
 
     def written(text: str) -> str:
         for option in _OPTION.finditer(text):
@@ -158,9 +158,9 @@ def _with_options(message: str, instead: Callable[[str, str | None], str | None]
 
 
 def _outside_of_commands(message: str, change: Callable[[str], str]) -> str:
-    """A message that was changed everywhere but in the commands that it says to type."""
+    """Changes a message everywhere except in the commands that it tells the user to type."""
     typed = _TYPED.findall(message)
-    places = iter(range(len(typed)))
-    changed = change(_TYPED.sub(lambda _: f"\0{next(places)}\0", message))
-    # A clause may have gone with its command.
-    return re.sub("\0(\\d+)\0", lambda place: typed[int(place[1])], changed)
+    numbers = iter(range(len(typed)))
+    changed_text = change(_TYPED.sub(lambda _: f"\0{next(numbers)}\0", message))
+    # A clause may have been removed with its command.
+    return re.sub("\0(\\d+)\0", lambda match: typed[int(match[1])], changed_text)

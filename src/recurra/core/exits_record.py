@@ -1,4 +1,4 @@
-"""What leaving early gave for a run: kept beside its record, shown by the report of its study."""
+"""The measured early exits of a run, stored beside its record and shown by the report of its study."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXITS_NAME = "exits.json"
 
 
 class TimedEarlyExit(HashedSettings):
-    """Milliseconds a row at one batch size, in full and leaving early; of a language model for some tokens of it."""
+    """Milliseconds a row at one batch size, in full and with early exits; for a language model, for several tokens."""
 
     batch_size: int
     full_ms: float
@@ -22,18 +22,18 @@ class TimedEarlyExit(HashedSettings):
 
     @property
     def speed_up(self) -> float:
-        """How many times as fast."""
+        """How many times as fast early exits are."""
         return self.full_ms / self.exits_ms
 
 
 class EarlyExitRecord(HashedSettings):
-    """One way of leaving, on the reported split.
+    """One way to exit early, measured on the reported split.
 
     Attributes:
-        loss: Of a language model, in nats a token as decoding has it.
-        accuracy: Of a classifier.
-        agreement: Of a classifier: share of rows that keep the full model's label.
-        taken: Tokens or rows by the recurrences that they took.
+        loss: For a language model: loss in nats a token, as in decoding.
+        accuracy: For a classifier: its accuracy.
+        agreement: For a classifier: share of rows that keep the full model's label.
+        taken: Number of tokens or rows by the recurrences that they took.
     """
 
     label: str
@@ -45,15 +45,15 @@ class EarlyExitRecord(HashedSettings):
 
     @property
     def mean_recurrences(self) -> float:
-        """Recurrences that a token or a row takes."""
+        """Mean recurrences of a token or a row."""
         return sum(number * count for number, count in self.taken.items()) / sum(self.taken.values())
 
 
 class ExitsRecord(Sealed):
     """Early exits of one run.
 
-    ``fixed`` is what nobody chose: every exit by itself, then the published schedule (older records lack it).
-    ``chosen`` is none if no threshold keeps what was asked.
+    ``fixed`` needs no choice: every exit by itself, then the published schedule (older records lack it).
+    ``chosen`` is None if no threshold keeps the quality that was asked for.
     """
 
     schema_version: Literal[1] = 1
@@ -70,7 +70,7 @@ class ExitsRecord(Sealed):
 
 
 def read_exits(folder: Path) -> ExitsRecord | None:
-    """Returns what was kept in a run's folder; none if nothing was."""
+    """Returns the record in a run's folder; None if there is none."""
     path = folder / EXITS_NAME
     if not in_study(path):
         return None

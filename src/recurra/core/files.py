@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and folders that belong to one process at a time."""
+"""Writes files that are either whole or absent, and folders that belong to one process at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from recurra.core.packed import read_study_bytes
 
 LOCK_NAME = ".lock"
 _PART = ".part"
-# As `tempfile.mkstemp` names them: files of others that merely end alike are left alone.
+# Names from `tempfile.mkstemp`; other files with the same ending are left alone.
 _PART_NAME = re.compile(r"\..+\.[a-z0-9_]{8}\.part", re.DOTALL)
 _cleared: set[str] = set()
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib")
@@ -44,7 +44,7 @@ def storage_errors(path: Path | str) -> Iterator[None]:
     except RecurraError:
         raise
     except Exception as error:
-        # Their writers report the system's error as text only: "I/O error: No space left on device (os error 28)".
+        # Writers of libraries report the system's error as text: "I/O error: No space left on device (os error 28)".
         number = re.search(r"os error (\d+)", str(error))
         if number is None and not isinstance(error, SafetensorError):
             raise
@@ -73,8 +73,8 @@ def _explain(error: OSError, path: Path | str) -> StorageError:
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yields a temporary path beside ``path``; on success it is flushed to disk and renamed over ``path``.
 
-    A reader sees the old file or the new one, never half of either, also after ``kill -9`` or a full disk. What a
-    killed process left is removed by the next one that writes into the folder; what a process still holds stays.
+    A reader sees the old file or the new one, never half of either, even after ``kill -9`` or a full disk. Temporary
+    files of a killed process are removed by the next one that writes into the folder; those still held stay.
     """
     target = Path(path)
     temporary: Path | None = None
@@ -98,7 +98,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
 
 
 def _held_part(target: Path) -> tuple[int, Path]:
-    """A new file beside a target, and the handle by whose lock others see that it is being written."""
+    """A new file beside a target, and its handle, whose lock tells others that it is being written."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_PART, dir=target.parent)
         try:
@@ -107,29 +107,29 @@ def _held_part(target: Path) -> tuple[int, Path]:
         except (BlockingIOError, FileNotFoundError):
             taken = True
         except OSError:
-            # A file system without locks: nobody can tell what is abandoned there, so nobody clears up either.
+            # On a file system without locks, no process can tell which files are abandoned, so none removes them.
             taken = False
         if not taken:
             return handle, Path(name)
-        # Whoever clears up came between the two calls.
+        # Another process removed the file between the two calls.
         os.close(handle)
 
 
 def is_part(name: str) -> bool:
-    """Whether a file's name is one that `atomic_path` gives to what is not yet whole."""
+    """Whether `atomic_path` gives such a name to files that are not yet whole."""
     return _PART_NAME.fullmatch(name) is not None
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Removes what killed processes left in a folder; looked for once a process and folder."""
-    place = str(folder.resolve())
-    if place in _cleared:
+    """Removes files that killed processes left in a folder; each process looks once in each folder."""
+    folder_path = str(folder.resolve())
+    if folder_path in _cleared:
         return
-    _cleared.add(place)
+    _cleared.add(folder_path)
     for path in folder.glob(f".*{_PART}"):
         if not is_part(path.name) or path.is_symlink() or not path.is_file():
             continue
-        # One that cannot be opened or removed is somebody else's.
+        # A file that cannot be opened or removed belongs to another user.
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
             try:
@@ -151,7 +151,7 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 def read_json(path: Path | str) -> Any:
-    """Reads one JSON document (UTF-8), packed or not; a `ValueError` says that it is none."""
+    """Reads one JSON document (UTF-8), packed or not; raises a `ValueError` if it is not valid."""
     try:
         return json.loads(read_study_bytes(Path(path)).decode("utf-8"))
     except RecursionError as error:
@@ -178,13 +178,13 @@ class FolderLock:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                owner = os.pread(handle, 64, 0).decode("ascii", "replace").strip()
+                owner_pid = os.pread(handle, 64, 0).decode("ascii", "replace").strip()
                 os.close(handle)
                 raise StorageError(
-                    f"'{self.folder}' is in use by another process (pid {owner or 'unknown'}); "
+                    f"'{self.folder}' is in use by another process (pid {owner_pid or 'unknown'}); "
                     "wait for it to end, stop it, or choose another --output"
                 ) from error
-            # The last holder may have removed the file between our open and our lock: then ours guards nothing.
+            # The last holder may have removed the file between our open and our lock; our lock then protects nothing.
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(handle).st_ino == path.stat().st_ino:
                     break
@@ -215,12 +215,12 @@ _RENAME_EXCHANGE = 2
 def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
     """Yields a temporary folder beside ``path``; on success it is flushed to disk and takes the place of ``path``.
 
-    A reader sees no folder, the old one or the new one, never half of either, also after ``kill -9`` or a full disk.
-    The temporary folder has a fixed name and is held by a lock: what a killed process left behind is removed by the
-    next one, and two processes do not write one folder at a time.
+    A reader sees no folder, the old one or the new one, never half of either, even after ``kill -9`` or a full disk.
+    The temporary folder has a fixed name and is locked, so that the next process removes what a killed one left, and
+    two processes never write the same folder at the same time.
     """
     refuse_present(Path(path), replace=replace)
-    # A link to a folder stays; what it leads to is replaced.
+    # A link to a folder stays, and the folder behind it is replaced.
     target = Path(path).resolve()
     staging = target.parent / f".{target.name}.part"
     fresh, old = staging / "new", staging / "old"
@@ -238,13 +238,13 @@ def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
                 for leftover in (fresh, old):
                     shutil.rmtree(leftover, ignore_errors=True)
     finally:
-        # Not empty while another process holds it.
+        # This fails while another process holds the folder, because it is not empty then.
         with contextlib.suppress(OSError):
             staging.rmdir()
 
 
 def refuse_present(target: Path, *, replace: bool) -> None:
-    """Refuses a folder to write that is there already, unless it may be replaced, and a file in its place."""
+    """Refuses to write a folder that exists, unless it may be replaced, or whose path is a file."""
     if not replace and os.path.lexists(target):
         raise StorageError(f"'{target}' is there already; choose another --output, or replace it with --overwrite")
     if os.path.lexists(target) and not target.is_dir():
@@ -252,7 +252,7 @@ def refuse_present(target: Path, *, replace: bool) -> None:
 
 
 def _recover(target: Path, fresh: Path, old: Path) -> None:
-    """Puts back what a killed process had moved aside, and removes what it had begun."""
+    """Restores the folder that a killed process moved aside, and removes the one that it had begun."""
     if old.exists() and not target.exists():
         old.rename(target)
     for leftover in (fresh, old):
@@ -261,10 +261,10 @@ def _recover(target: Path, fresh: Path, old: Path) -> None:
 
 
 def _flush(folder: Path) -> None:
-    for item in [*sorted(folder.rglob("*")), folder]:
-        if item.is_file():
-            item.chmod(0o644)
-        handle = os.open(item, os.O_RDONLY)
+    for path in [*sorted(folder.rglob("*")), folder]:
+        if path.is_file():
+            path.chmod(0o644)
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:

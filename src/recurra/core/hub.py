@@ -1,4 +1,4 @@
-"""Asking the public hub without hanging when there is no network."""
+"""Fetches files from the public hub without hanging if there is no network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from recurra.core.errors import UnavailableError
 
-# The hub's own client retries for 20 s and more before it says that the name does not resolve.
+# The hub's own client retries for 20 s and more before it reports that the name does not resolve.
 DEADLINE_S = 5.0
 
 
@@ -21,9 +21,9 @@ def hub_offline() -> bool:
 
 
 def hub_reachable(deadline_s: float = DEADLINE_S) -> bool:
-    """Whether the hub answers within the deadline; honours its client's offline switch and the system's proxies."""
+    """Whether the hub answers within the deadline; respects its client's offline switch and the system's proxies."""
     answer: list[bool] = []
-    # Name resolution has no time limit of its own: a thread that may be left behind is the only sure one.
+    # Name resolution has no time limit of its own; only a thread that may be abandoned gives one.
     thread = threading.Thread(target=_ask, args=(deadline_s, answer), daemon=True)
     thread.start()
     thread.join(deadline_s)
@@ -31,7 +31,7 @@ def hub_reachable(deadline_s: float = DEADLINE_S) -> bool:
 
 
 def _ask(deadline_s: float, answer: list[bool]) -> None:
-    # Slow to import, and seldom needed.
+    # These imports are slow and seldom needed.
     import urllib.error
     import urllib.request
 
@@ -68,7 +68,7 @@ def hub_file(repository: str, name: str) -> Path:
 
 
 def hub_dataset(public_name: str, configuration: str | None) -> Mapping[str, Any]:
-    """Loads a data set by its public name, from the hub's cache or fetched now; the error's reason stands alone."""
+    """Loads a data set by its public name, from the hub's cache or fetched now; errors name their reason only."""
     # With the client's offline switch on, `datasets` looks into its cache only and answers at once.
     if not hub_offline() and not hub_reachable():
         raise UnavailableError(f"the hub cannot be reached for '{public_name}'")
@@ -84,10 +84,10 @@ def hub_dataset(public_name: str, configuration: str | None) -> Mapping[str, Any
 
 
 def broken_folder_errors() -> tuple[type[Exception], ...]:
-    """What Hugging Face's libraries raise for a folder whose files are damaged, to stand behind ``except``.
+    """The errors that Hugging Face's libraries raise for a folder with damaged files, for use in ``except``.
 
-    They look at what a configuration holds without asking what kind of value it is. A function, so that nothing is
-    imported before there is an error.
+    These libraries do not check the types of a configuration's values. This is a function so that nothing is imported
+    before there is an error.
     """
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError

@@ -1,4 +1,4 @@
-"""A function that is called once a module of somebody else's has been imported."""
+"""Calls a function once another library's module has been imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Finder(MetaPathFinder):
         self.waiting: dict[str, Callable[[ModuleType], None]] = {}
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Finds the module as everybody else does, and has the function called after its code has run."""
+        """Finds the module in the usual way, and lets the function be called after the module's code has run."""
         del path, target
         call = self.waiting.pop(name, None)
         if call is None:
@@ -42,7 +42,7 @@ _FINDER = _Finder()
 
 
 def when_imported(name: str, call: Callable[[ModuleType], None]) -> None:
-    """Calls a function with a module as soon as it has been imported: now, if it is there, else later and once."""
+    """Calls a function once with a module: now if it has been imported, else as soon as it is."""
     if (module := sys.modules.get(name)) is not None:
         call(module)
         return

@@ -1,9 +1,9 @@
 """A finished study in two files: ``records.jsonl`` and ``predictions.parquet``.
 
 ``records.jsonl`` has a line for every small file of the study: ``{"file": "runs/RUN/record.json", "content": {...}}``.
-JSON stands there byte for byte but for line ends, which are tabs: no string of JSON may hold one, so the bytes come
-back, and with them what the hash of a record was taken of. Whoever reads a file of a study through `read_study_bytes`
-gets the one on disk or, where there is none, the packed one.
+JSON is stored byte for byte except that line ends become tabs. No JSON string may hold a tab, so the original bytes,
+which the hash of a record is taken of, can be restored. `read_study_bytes` returns a file of a study from disk or, if
+it is not there, the packed one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RECORDS_NAME = "records.jsonl"
 HISTORY_NAME = "history.jsonl"
 PREDICTIONS_NAME = "predictions.parquet"
 RUNS_NAME = "runs"
-# What a study keeps beside them.
+# Other files of a study.
 SPEC_NAME = "study.yaml"
 LATENCY_NAME = "latency.json"
 # A packed file lies at most this far below its study: runs/RUN/record.json.
@@ -31,7 +31,7 @@ _LINE = re.compile(rb'\{"file":\s*(?P<file>"(?:[^"\\]|\\.)*"),\s*"content":\s*(?
 
 
 def packed_files(study: Path) -> Mapping[str, bytes]:
-    """The files in a study's ``records.jsonl`` by their path below the study; none if it is not packed."""
+    """The files in a study's ``records.jsonl`` by their path below the study; empty if it is not packed."""
     path = study / RECORDS_NAME
     try:
         state = path.stat()
@@ -59,7 +59,7 @@ def _read(path: Path, _changed: int, _size: int) -> dict[str, bytes]:
 
 
 def line_of(name: str, content: bytes) -> bytes:
-    """The line of a file, of JSON or of other text."""
+    """The line for a file, which is JSON or other text."""
     if name.endswith(".json"):
         if not isinstance(from_json(content, allow_inf_nan=False), dict | list | str):
             raise ValueError("neither an object, a list nor a text")
@@ -70,7 +70,7 @@ def line_of(name: str, content: bytes) -> bytes:
 
 
 def _packed(path: Path) -> bytes | None:
-    """Content of a packed file as it was on disk; none if it is not packed."""
+    """Content of a packed file as it was on disk; None if it is not packed."""
     for study in path.parents[:_DEPTH]:
         content = packed_files(study).get(path.relative_to(study).as_posix())
         if content is not None:
@@ -79,7 +79,7 @@ def _packed(path: Path) -> bytes | None:
 
 
 def in_study(path: Path) -> bool:
-    """Whether a file of a study is there, on disk or packed."""
+    """Whether a file of a study exists, on disk or packed."""
     return path.is_file() or _packed(path) is not None
 
 
@@ -102,6 +102,6 @@ def study_files(study: Path, pattern: str) -> list[Path]:
 
 
 def run_folders(study: Path) -> list[Path]:
-    """Folders of a study's runs, those without a record too; of a packed run where it lay."""
+    """Folders of a study's runs, also of those without a record; for a packed run its former folder."""
     on_disk = {path for path in (study / RUNS_NAME).glob("*") if path.is_dir() and not path.name.startswith(".")}
     return sorted(on_disk | {path.parent for path in study_files(study, f"{RUNS_NAME}/*/record.json")})

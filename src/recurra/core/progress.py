@@ -17,7 +17,7 @@ LOG_INTERVAL_S = 15.0
 
 
 class Reporter:
-    """Tells a person what is going on, on standard error only."""
+    """Reports progress to a person, on standard error only."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -31,19 +31,19 @@ class Reporter:
             sys.stderr.write(one_line(message) + "\n")
 
     def stage(self, subject: str, stage: str) -> None:
-        """Says what ``subject`` does now, in one line."""
+        """Prints in one line what ``subject`` does now."""
         self.say(f"{subject}: {stage}")
 
     def advanced(self, done: int, note: str) -> None:
-        """Notes how far the work under way is."""
+        """Called with the progress of the current task; subclasses may use it."""
 
     @contextlib.contextmanager
     def task(self, description: str, total: int | None) -> Iterator[ProgressTask]:
-        """Shows the progress of one long piece of work; call ``advance`` on what is yielded."""
+        """Shows the progress of one long task; call ``advance`` on the yielded object."""
         if self.quiet or not sys.stderr.isatty():
             yield ProgressTask(self, description, total, None)
             return
-        # Slow to import, and not for a log.
+        # These imports are slow and not needed for a log.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -57,7 +57,7 @@ class Reporter:
 
 
 class ProgressTask:
-    """One piece of work under way."""
+    """One task in progress."""
 
     def __init__(self, reporter: Reporter, description: str, total: int | None, progress: Progress | None) -> None:
         self.reporter = reporter
@@ -69,7 +69,7 @@ class ProgressTask:
         self._last = time.monotonic()
 
     def advance(self, amount: int = 1, note: str = "") -> None:
-        """Adds to what is done; ``note`` is shown behind the description."""
+        """Adds to the finished amount; ``note`` is shown after the description."""
         self.done += amount
         self.reporter.advanced(self.done, note)
         if self._progress is not None and self._bar is not None:

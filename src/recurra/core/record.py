@@ -1,4 +1,4 @@
-"""Everything about one run, as its record holds it; ``docs/reference/record.md`` says what each field means."""
+"""The records of runs and their parts; ``docs/reference/record.md`` says what each field means."""
 
 from __future__ import annotations
 
@@ -88,15 +88,17 @@ class TrainingRecord(AnyTrainingRecord):
     history: list[EpochRecord] = Field(default_factory=list)
 
 
-# With more labels a matrix is written as its cells that are not zero: of 2,000 labels it has four million.
+# With more labels only the cells of a matrix that are not zero are written: with 2,000 labels it has four million.
 _MOST_WRITTEN_WHOLE, _MOST_LABELS = 100, 10_000
 
 
 def matrix_as_written(matrix: list[list[int]]) -> Any:
-    """A confusion matrix ``[true][predicted]``, or of many labels its cells: ``[true, predicted, rows]`` each."""
+    """A confusion matrix ``[true][predicted]``, or with many labels its cells: ``[true, predicted, rows]`` each."""
     if len(matrix) <= _MOST_WRITTEN_WHOLE:
         return matrix
-    cells = [[true, said, count] for true, row in enumerate(matrix) for said, count in enumerate(row) if count]
+    cells = [
+        [true, predicted, count] for true, row in enumerate(matrix) for predicted, count in enumerate(row) if count
+    ]
     return {"labels": len(matrix), "cells": cells}
 
 
@@ -112,19 +114,19 @@ def _matrix_of(written: Any) -> Any:
     for cell in cells:
         if not (isinstance(cell, list) and len(cell) == 3 and all(type(value) is int for value in cell)):
             raise ValueError(f"{cell!r} is no cell of a matrix; it lacks the numbers [true, predicted, rows]")
-        true, said, count = cell
-        if not (0 <= true < labels and 0 <= said < labels):
-            raise ValueError(f"cell {true}, {said} lies outside a matrix of {labels:,} labels")
-        matrix[true][said] = count
+        true, predicted, count = cell
+        if not (0 <= true < labels and 0 <= predicted < labels):
+            raise ValueError(f"cell {true}, {predicted} lies outside a matrix of {labels:,} labels")
+        matrix[true][predicted] = count
     return matrix
 
 
 class MetricsRecord(HashedSettings):
-    """Quality on one split. Precision, recall and F1 are those of label 1 of two classes, macro means of more.
+    """Quality on one split. Precision, recall and F1 are those of label 1 of two classes, or macro means of more.
 
-    ``loss`` is none of answers without probabilities. Average precision is by label; none of one that no row has.
-    ``exit_accuracy`` is that of the head after each exit by itself, by its recurrence; none without exits.
-    ``recurrences`` are the rows by the recurrences that they took; none where the model does not decide it row by row.
+    ``loss`` is None for answers without probabilities. Average precision is by label; None for a label without rows.
+    ``exit_accuracy`` is the accuracy of the head after each exit, by its recurrence; None without exits.
+    ``recurrences`` counts rows by the recurrences that they took; None if the model does not decide it row by row.
     """
 
     rows: int
@@ -156,12 +158,12 @@ class MetricsRecord(HashedSettings):
         }
 
     def of_labels(self) -> MetricsRecord:
-        """The same without what needs probabilities."""
+        """The same record without the figures that need probabilities."""
         return self.model_copy(update={"loss": None, "calibration_error": None, "uncalibrated_error": None})
 
 
 class TeacherRecord(HashedSettings):
-    """Whom a model learned from; ``agreement`` is on the rows that chose the epoch."""
+    """The teachers of a model; ``agreement`` is on the rows that chose the epoch."""
 
     names: list[str]
     runs: list[str]
@@ -175,7 +177,7 @@ class TeacherRecord(HashedSettings):
 
 
 class LearningCurveRecord(HashedSettings):
-    """The same model fitted on parts of the training rows, each twice as large as the one before; the last is all."""
+    """The same model fitted on parts of the training rows, each twice as large as the previous; the last has all."""
 
     split: str
     rows: list[int]
@@ -194,9 +196,9 @@ class MistakeRecord(HashedSettings):
 
 
 class LabelRunRecord(RunRecordBase):
-    """Everything about one run of a model that labels texts; each task of that kind says of which metrics."""
+    """The record of one run of a model that labels texts; each such task has a subclass with its metrics."""
 
-    # What a model card says under the figures; empty for what it says of classifiers.
+    # Text under the figures of a model card; empty for the text for classifiers.
     figures_note: ClassVar[str] = ""
 
     data: DataRecord
@@ -218,7 +220,7 @@ class RunRecord(LabelRunRecord):
 
     @classmethod
     def fits(cls, text: bytes, values: dict[str, Any]) -> bool:
-        """Whether a file is what was written; those of the first schema have no hash and are taken as they are."""
+        """Whether a file is as it was written; records of the first schema have no hash and always fit."""
         unsealed = values.get("schema_version") == 1 and values.get("content_hash") is None
         return unsealed or super().fits(text, values)
 
@@ -234,7 +236,7 @@ def are_unequal(counts: Iterable[int]) -> bool:
 
 
 class LabelFiguresRecord(Part):
-    """How well one label is found. A ratio without a denominator is 0."""
+    """Figures of one label. A ratio without a denominator is 0."""
 
     precision: float
     recall: float
@@ -286,20 +288,20 @@ class MultiLabelRunRecord(LabelRunRecord):
 
 
 FINAL_HEAD = "final"
-# The audit's results on batch norms as they are in training: the evaluated figures do not leak for that.
+# Prefix of audit results on batch norms in training mode, which do not make evaluated figures leak.
 IN_TRAINING = "causality.training."
 
 
 def is_of_causality(audit: str) -> bool:
-    """Whether an audit of this name says that evaluated figures leak, if it fails."""
+    """Whether an audit of this name means, if it fails, that evaluated figures leak."""
     return audit.startswith("causality.") and not audit.startswith(IN_TRAINING)
 
 
 class LanguageSplitRecord(Part):
-    """One split as it was used: all of it, or in mode ``lines`` its long lines.
+    """The part of a split that was used: all of it, or in mode ``lines`` its long lines.
 
-    ``words`` count one end-of-line a line, ``bytes`` one for each end of line, ``tokens`` include end-of-text;
-    ``samples`` are those of training.
+    ``words`` includes one end-of-line a line, ``bytes`` one byte for each end of line, ``tokens`` the end-of-text
+    tokens; ``samples`` is the number of training samples.
     """
 
     fingerprint: str
@@ -348,10 +350,9 @@ class LanguageTrainingRecord(AnyTrainingRecord):
 
 
 class HeadRecord(Part):
-    """How well one head predicts a split; what needs all of a text is none if the tokenizer loses part of it.
+    """How well one head predicts a split; figures by word and byte are None if the tokenizer loses part of a text.
 
-    ``token_perplexity`` is ``exp(loss)``, none beyond all numbers; ``word_perplexity`` is the unit of published
-    figures.
+    ``token_perplexity`` is ``exp(loss)``, None if that overflows; published figures are in ``word_perplexity``.
     """
 
     loss: float
@@ -387,17 +388,17 @@ class LanguageRunRecord(RunRecordBase):
 
     @property
     def leaks(self) -> bool:
-        """Whether the causality audit failed: its predictions read what they are to predict."""
+        """Whether the causality audit failed: predictions read the tokens that they should predict."""
         return any(is_of_causality(audit.name) for audit in self.failed_audits())
 
     @property
     def label(self) -> str:
-        """The model's name for tables; that of a leaking model says so."""
+        """The model's name for tables; marked if the model leaks."""
         name = self.model.preset
         return f"{name} (leaks)" if self.leaks and "leaks" not in name else name
 
 
-# Of the parts of all records, those that are asked for here.
+# Parts from `record_parts` that other modules import from here.
 __all__ = [
     "AnyDecisionRecord",
     "AuditResult",
@@ -466,7 +467,7 @@ def _class_of(values: Any, path: Path) -> type[AnyRecord]:
     task = values.get("task") if isinstance(values, dict) else None
     if not isinstance(task, str):
         return RunRecord
-    # The task of a record says of which class it is; before schema 3, no record names it and all are of classifiers.
+    # The task of a record gives its class; before schema 3 no record names a task, and all are of classifiers.
     if task not in RECORDS:
         raise CheckpointError(
             f"'{path}' is a record of the task '{task}', which this version does not know "
@@ -476,7 +477,7 @@ def _class_of(values: Any, path: Path) -> type[AnyRecord]:
 
 
 def holds_any_record(folder: Path | str) -> bool:
-    """Whether there is a record in a folder, of whatever run."""
+    """Whether a folder holds a record of any run."""
     return in_study(_record_path(folder))
 
 

@@ -1,4 +1,4 @@
-"""The parts that records of all runs are made of, and what is common to them."""
+"""The parts that the records of all runs share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from recurra.core.configuration import HashedSettings
 from recurra.core.sealed import Sealed, text_of
 
-# The kind of a model that is known by its answers alone: there is nothing to train, to time or to ship.
+# The kind of a model of which only the answers are known: there is nothing to train, time or ship.
 ANSWERS = "answers"
-# What was trained on; measured too where the gap to what was not is asked for, and never what a model is judged by.
+# The training split. It is measured only to show the gap to other splits; models are never judged by it.
 TRAINING_SPLIT = "train"
 
 
@@ -24,10 +24,10 @@ class Part(BaseModel):
 
 
 class AuditResult(Part):
-    """What one audit found.
+    """The result of one audit.
 
-    A ``note`` is something to know that does not spoil the figures; after ``failed`` they are not to be relied on.
-    ``measured`` has no grade, and of ``skipped`` the summary says why.
+    A ``note`` is worth knowing but does not spoil the figures; after ``failed`` they must not be relied on.
+    ``measured`` has no grade; the summary of ``skipped`` gives the reason.
     """
 
     name: str
@@ -39,7 +39,7 @@ class AuditResult(Part):
 
     @classmethod
     def skipped(cls, name: str, why: str) -> AuditResult:
-        """What stands for an audit that could not be made."""
+        """The result of an audit that could not be made."""
         return cls(name=name, status="skipped", summary=f"skipped: {why}")
 
 
@@ -52,7 +52,7 @@ class CodeRecord(Part):
 
 
 class EnvironmentRecord(Part):
-    """Where it ran. ``precision`` is that of the matrix products: ``fp32``, ``bf16`` or ``fp16``."""
+    """The machine of a run. ``precision`` is that of matrix products: ``fp32``, ``bf16`` or ``fp16``."""
 
     python: str
     packages: dict[str, str]
@@ -76,7 +76,7 @@ class EncoderRecord(HashedSettings):
 
 
 class ModelRecord(HashedSettings):
-    """What was trained, and the pretrained encoder that it started from, if it did. FLOPs are those of a token."""
+    """The model that was trained, and the pretrained encoder that it started from, if any. FLOPs are for one token."""
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"description"})
 
@@ -92,9 +92,9 @@ class ModelRecord(HashedSettings):
 
 
 class DecisionRecord(Part):
-    """How logits become labels where each is decided for itself: by the logistic function of its logit by temperature.
+    """How logits become labels if each is decided by itself: by the logistic function of its logit over temperature.
 
-    A text has the labels whose probability is not below their threshold; ``json`` as separator writes a JSON list.
+    A text has the labels whose probability is not below their threshold; the separator ``json`` writes a JSON list.
     """
 
     kind: Literal["independent"] = "independent"
@@ -104,9 +104,9 @@ class DecisionRecord(Part):
 
 
 class OneLabelRecord(Part):
-    """How logits become probabilities where a text has one label: by the softmax of the logits by temperature.
+    """How logits become probabilities if a text has one label: by the softmax of the logits over temperature.
 
-    A text that would get a label with a probability below its ``abstain_below`` gets none.
+    A text gets no label if the probability of its label is below that label's ``abstain_below``.
     """
 
     kind: Literal["exclusive"] = "exclusive"
@@ -118,7 +118,7 @@ AnyDecisionRecord = Annotated[DecisionRecord | OneLabelRecord, Field(discriminat
 
 
 class AnyTrainingRecord(Part):
-    """How the training went. ``best_epoch`` is the one whose weights were kept; peak memory is the process's."""
+    """How the training went. ``best_epoch`` is the epoch whose weights were kept; peak memory is of the process."""
 
     protocol: str
     epochs: int
@@ -131,10 +131,10 @@ class AnyTrainingRecord(Part):
 
 
 class LatencyRecord(Part):
-    """Time a sample in milliseconds at one batch size, over ``samples`` real texts, after warm-up, synchronised.
+    """Time for a sample in milliseconds at one batch size, over ``samples`` real texts, after warm-up, synchronised.
 
-    Quantiles are over batches, each divided by its size; ``mean_ms`` is total time by samples. ``scope`` says what was
-    timed: ``model`` (tokenised input to logits) or ``text`` (text to label).
+    Quantiles are over batches, each divided by its size; ``mean_ms`` is total time over samples. ``scope`` says what
+    was timed: ``model`` (tokenised input to logits) or ``text`` (text to label).
     """
 
     batch_size: int
@@ -150,7 +150,7 @@ class LatencyRecord(Part):
 
 
 class RunRecordBase(Sealed):
-    """What the records of all tasks hold; each says of which types ``data``, ``training`` and ``metrics`` are."""
+    """Fields of the records of all tasks; each subclass gives the types of ``data``, ``training`` and ``metrics``."""
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"task", "wall_s", "latency", "audits"})
 
@@ -177,21 +177,21 @@ class RunRecordBase(Sealed):
         return [audit for audit in self.audits if audit.status == "failed"]
 
     def noted_audits(self) -> list[AuditResult]:
-        """The audits that found something to know."""
+        """The audits with a note."""
         return [audit for audit in self.audits if audit.status == "note"]
 
     @classmethod
     def hash_of(cls, values: dict[str, Any]) -> str:
-        """The hash of the file that `write` makes of the values."""
+        """The hash of the file that `write` makes from the values."""
         return hash_of_text(text_of({**values, "content_hash": None}).encode("utf-8", "surrogatepass"))
 
     @classmethod
     def fits(cls, text: bytes, values: dict[str, Any]) -> bool:
-        """Whether a file is what was written; one whose white space was changed is known by its values."""
+        """Whether a file is as it was written; if only white space was changed, its values still fit."""
         return values.get("content_hash") == hash_of_text(text) or super().fits(text, values)
 
 
-# The line of the hash in a record as it is written; what is hashed is the rest.
+# The line of the hash in a written record; the hash is of all other lines.
 _HASH_LINE = re.compile(rb'^ "content_hash": (?:"[0-9a-f]*"|null),\n', re.MULTILINE)
 
 

@@ -18,9 +18,9 @@ from recurra.core.packed import read_study_bytes
 
 
 class Sealed(HashedSettings):
-    """Base of such a file: neither white space nor the order of keys counts for the hash.
+    """Base of files with a hash, which depends neither on white space nor on the order of keys.
 
-    A subclass gives ``schema_version`` the versions that it reads, the newest by default.
+    A subclass lists the versions that it reads in ``schema_version``; the newest one is the default.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"schema_version", "content_hash"})
@@ -30,21 +30,21 @@ class Sealed(HashedSettings):
 
     @classmethod
     def hash_of(cls, values: dict[str, Any]) -> str:
-        """The hash of everything but the hash in plain values."""
+        """The hash of plain values without the hash itself."""
         return content_hash({**values, "content_hash": ""}, length=64)
 
     @classmethod
     def fits(cls, _: bytes, values: dict[str, Any]) -> bool:
-        """Whether a file, as bytes and as the values in them, is what was written."""
-        # Of the values in the file, not of what is made of them, which may have got keys since.
+        """Whether a file, given as bytes and as the values in them, is as it was written."""
+        # The values in the file are hashed, not the parsed object, which may have newer keys.
         return bool(values.get("content_hash") == cls.hash_of(values))
 
     def hashed(self) -> str:
-        """The hash of everything but the hash."""
+        """The hash of everything except the hash itself."""
         return self.hash_of(self.plain())
 
     def write(self, path: Path) -> Self:
-        """Writes the file atomically with the hash of its content; returns what was written."""
+        """Writes the file atomically with the hash of its content; returns the written object."""
         values = self.plain()
         values["content_hash"] = self.hash_of(values)
         write_text(path, text_of(values))
@@ -52,12 +52,12 @@ class Sealed(HashedSettings):
 
     @classmethod
     def read(cls, path: Path, *, what: str, cure: str) -> Self:
-        """Reads a file that is there; see `read_sealed`."""
+        """Reads a file of this class; see `read_sealed`."""
         return read_sealed(path, lambda _: cls, what=what, cure=cure)
 
 
 def text_of(values: dict[str, Any]) -> str:
-    """A file with these values."""
+    """The text of a file with these values."""
     return json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
@@ -72,10 +72,10 @@ def read_sealed(
     cure: str,
     missing: str = "",
 ) -> AnySealed:
-    """Reads a file of the class that ``choose`` finds for its values; ``missing`` is said if none is there.
+    """Reads a file as the class that ``choose`` returns for its values; ``missing`` is the error if there is no file.
 
     Raises:
-        CheckpointError: If it cannot be read, is something else, a newer version wrote it, or it was changed.
+        CheckpointError: If it cannot be read, is another kind of file, has a newer schema, or was changed.
     """
     try:
         text = read_study_bytes(path)
@@ -84,7 +84,7 @@ def read_sealed(
     except OSError as error:
         raise CheckpointError(f"'{path}' cannot be read as {what}: {error.strerror or error}; {cure}") from error
     try:
-        # Half the time of the json module, which counts when a study has thousands of records.
+        # It takes half the time of the json module, which matters for studies with thousands of records.
         values = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise CheckpointError(
@@ -94,16 +94,16 @@ def read_sealed(
     version = values.get("schema_version") if isinstance(values, dict) else None
     newest = cls.model_fields["schema_version"].default
     if isinstance(version, bool):
-        # Python takes true for 1, of which records had no hash.
+        # Python takes true for 1, the schema version whose records have no hash.
         raise CheckpointError(f"'{path}' is not {what}: 'schema_version' is {version}, no number; {cure}")
     if isinstance(version, int) and version > newest:
         raise CheckpointError(f"'{path}' has schema {version}, this version reads up to {newest}; upgrade recurra")
     try:
         sealed = cls.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(f"'{path}' is not {what}: '{where}': {first['msg']}; {cure}") from error
+        problem = error.errors(include_url=False)[0]
+        location = ".".join(str(part) for part in problem["loc"])
+        raise CheckpointError(f"'{path}' is not {what}: '{location}': {problem['msg']}; {cure}") from error
     if not cls.fits(text, values):
         raise CheckpointError(f"'{path}' was changed after it was written: its content does not fit its hash; {cure}")
     return sealed
@@ -111,7 +111,7 @@ def read_sealed(
 
 MODEL_NAME = "model"
 SEAL_NAME = "model-files.json"
-# One name, no folder: a list must not point outside its own.
+# A name without a folder: a list must not point outside its own folder.
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=100)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -137,20 +137,20 @@ def describe_file(path: Path) -> FileEntry:
 
 
 def verify_file(path: Path, wanted: FileEntry | None, *, of: str, cure: str) -> None:
-    """Holds a file against what was written down of it; a `CheckpointError` says if it is missing or another."""
+    """Compares a file with its recorded size and hash; raises a `CheckpointError` if it is missing or differs."""
     if wanted is None or not path.is_file():
         raise CheckpointError(f"'{path}' is missing: the {of} is not whole; {cure}")
-    found = path.stat().st_size
-    if found != wanted.size_bytes:
+    actual_bytes = path.stat().st_size
+    if actual_bytes != wanted.size_bytes:
         raise CheckpointError(
-            f"'{path}' has {found:,} bytes instead of {wanted.size_bytes:,}: truncated or changed; {cure}"
+            f"'{path}' has {actual_bytes:,} bytes instead of {wanted.size_bytes:,}: truncated or changed; {cure}"
         )
     if describe_file(path).sha256 != wanted.sha256:
         raise CheckpointError(f"'{path}' was changed after the {of} was made: its hash does not fit; {cure}")
 
 
 def seal_model(run: Path) -> None:
-    """Writes down the files of a run's model folder, beside it."""
+    """Writes the list of the files of a run's model folder beside the folder."""
     ModelFiles(files=_describe_model(run)).write(run / SEAL_NAME)
 
 
@@ -163,16 +163,16 @@ def _read_seal(run: Path) -> ModelFiles:
 
 
 def hash_model_files(run: Path) -> str:
-    """The hash of a run's model files as they were when its training ended, by its seal; without one, as they are."""
+    """The hash of a run's model files at the end of training, from its seal; without a seal, of the current files."""
     if (run / SEAL_NAME).exists():
         return _read_seal(run).content_hash
     return ModelFiles(files=_describe_model(run)).hashed()
 
 
 def sealed_model(run: Path) -> Path:
-    """Returns the model folder of a run, once its files are what its training wrote.
+    """Returns the model folder of a run after checking that its files are those that training wrote.
 
-    Runs from before there was a seal are taken as they are. Files that came into the folder later are not looked at.
+    Runs without a seal, from older versions, are not checked. Files that were added to the folder later are ignored.
     """
     if (run / SEAL_NAME).exists():
         for name, entry in _read_seal(run).files.items():

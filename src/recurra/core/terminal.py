@@ -1,4 +1,4 @@
-"""Text for people: lines of a terminal, numbers, durations, lists."""
+"""Formats text for people: lines of a terminal, numbers, durations, lists."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from decimal import Decimal
 
 LONGEST_LINE = 4000
 LONGEST_CELL = 1000
-# Marks that turn the direction of what follows: a text could hide its end behind them.
+# Marks that change the direction of the text after them: a text could hide its end with them.
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f")
 
 
 def printable(text: str, most: int = LONGEST_LINE) -> str:
     r"""Returns a text with every control character and line break written out, as ``\x1b``; cut at ``most``."""
-    shown = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
-    if shown.isprintable():
-        return shown
-    return "".join(_written_out(character) for character in shown)
+    cut_text = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+    if cut_text.isprintable():
+        return cut_text
+    return "".join(_written_out(character) for character in cut_text)
 
 
 def one_line(text: str, most: int = LONGEST_LINE) -> str:
-    """Returns a text in one line: white space is one blank each, the rest as `printable` has it."""
-    # Cut first: the rest of a long text need not be looked at.
+    """Returns a text in one line: each run of white space becomes one blank, the rest is as in `printable`."""
+    # Cut first, so that the rest of a long text is not read.
     return printable(" ".join(text[: 2 * most].split()) if len(text) > 2 * most else " ".join(text.split()), most)
 
 
@@ -59,7 +59,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def signed(difference: float, digits: int = 1) -> str:
-    """A difference with its sign; none stands before what rounds to zero."""
+    """A difference with its sign; a value that rounds to zero has none."""
     text = f"{abs(difference):.{digits}f}"
     return text if not float(text) else f"{'+' if difference > 0 else '−'}{text}"
 
@@ -70,7 +70,7 @@ def points(difference: float) -> str:
 
 
 def p_value(value: float | None) -> str:
-    """A p-value; below 0.001 only that."""
+    """A p-value; below 0.001 only ``< 0.001``."""
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -105,7 +105,7 @@ def times(ratio: float) -> str:
 
 
 def moment(text: str) -> str:
-    """A time as recorded (ISO 8601) to the minute; anything else as it is."""
+    """A recorded time (ISO 8601) to the minute; any other text as it is."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -119,18 +119,18 @@ def seeds(numbers: list[int]) -> str:
 
 
 def front_name(cost: str) -> str:
-    """What a Pareto front is drawn against, in words: ``latency 32`` is ``latency at batch 32``."""
+    """The cost axis of a Pareto front in words: ``latency 32`` is ``latency at batch 32``."""
     kind, _, batch = cost.partition(" ")
     return f"{kind} at batch {batch}" if batch else kind
 
 
 def yes_no(value: bool | None) -> str:
-    """Yes, no, or a dash for what is not known."""
+    """Yes, no, or a dash if unknown."""
     return NONE if value is None else "yes" if value else "no"
 
 
 def slug(text: str) -> str:
-    """A text as part of a file name: lower case, letters, digits and dots, anything else a hyphen."""
+    """A text as part of a file name: lower-case letters, digits and dots; anything else becomes a hyphen."""
     return "-".join(part for part in re.split(r"[^a-z0-9.]+", text.lower()) if part.strip(".")) or "x"
 
 

@@ -446,10 +446,8 @@ def _label_studio_minimal_row(record: dict[str, Any]) -> ToolRow:
 def _argilla_row(record: dict[str, Any]) -> ToolRow:
     responses = record.get("responses") or {}
     if isinstance(responses, list):
-        answer_sets = [response.get("values") or {} for response in responses if response.get("status") != "discarded"]
-        responses = {
-            name: [values[name] for values in answer_sets if name in values] for name in (answer_sets or [{}])[0]
-        }
+        replies = [reply.get("values") or {} for reply in responses if reply.get("status") != "discarded"]
+        responses = {name: [values[name] for values in replies if name in values] for name in (replies or [{}])[0]}
     answers = {name: _as_choices(values[0]["value"]) for name, values in responses.items() if values}
     people = max((len(values) for values in responses.values() if values), default=0)
     return ToolRow({"id": record.get("id"), **record["fields"]}, answers, people)

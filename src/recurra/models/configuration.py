@@ -277,10 +277,8 @@ class RecurraConfig(PreTrainedConfig):
         self._require(rising and inside, "exits", allowed)
         self._require(not self.exits or self.num_coda_layers == 0, "exits", "none with coda layers: an exit skips them")
         has_counts = self.tokens_without_recurrence is not None
-        count_rule = "null with exits or coda layers: each row has one head, behind its own last recurrence"
-        self._require(
-            not (has_counts and (self.exits or self.num_coda_layers)), "tokens_without_recurrence", count_rule
-        )
+        rule = "null with exits or coda layers: each row has one head, behind its own last recurrence"
+        self._require(not (has_counts and (self.exits or self.num_coda_layers)), "tokens_without_recurrence", rule)
         tokens_rule = "1 without tokens_without_recurrence"
         self._require(has_counts or self.tokens_per_recurrence == 1, "tokens_per_recurrence", tokens_rule)
         halt_rule = "false without tokens_without_recurrence, which teaches it"
@@ -294,10 +292,8 @@ class RecurraConfig(PreTrainedConfig):
             condition = "with num_recurrences 1, where nothing is shared"
             self._require(not self.recurrence_norms, "recurrence_norms", f"false {condition}")
             self._require(self.low_rank == 0, "low_rank", f"0 {condition}")
-        has_norm_weights = self.norm in ("rms", "layer")
-        self._require(
-            has_norm_weights or not self.recurrence_norms, "recurrence_norms", f"false with norm '{self.norm}'"
-        )
+        normed = self.norm in ("rms", "layer")
+        self._require(normed or not self.recurrence_norms, "recurrence_norms", f"false with norm '{self.norm}'")
 
     def _require(self, holds: bool, key: str, allowed: str) -> None:
         if not holds:

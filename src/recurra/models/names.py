@@ -1,4 +1,4 @@
-"""The presets as plain values: names, descriptions, shapes. Imports nothing, so that the command line lists them fast."""
+"""The presets as plain values: names, descriptions, shapes. Imports nothing, so that a command lists them fast."""
 
 from __future__ import annotations
 

@@ -184,8 +184,7 @@ class PackedRows:
 
     def _tokens_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Indices of the tokens of some rows, and the lengths of these rows."""
-        all_lengths = [length for count, length in self.groups for _ in range(count)]
-        lengths = torch.tensor(all_lengths, device=rows.device)
+        lengths = torch.tensor([length for count, length in self.groups for _ in range(count)], device=rows.device)
         row_lengths, starts = lengths[rows], (lengths.cumsum(0) - lengths)[rows]
         within = torch.arange(int(row_lengths.sum()), device=rows.device)
         within = within - (row_lengths.cumsum(0) - row_lengths).repeat_interleave(row_lengths)
