@@ -4,7 +4,7 @@ Models are trained up to one difficulty and tested beyond it. The rows of each d
 own beside ``test`` (difficulties of training) and ``beyond``, so that every record and table shows each.
 
 ``hops``     ``ab bd ca dc a + +``: from ``a``, each pair leads one step on and each ``+`` asks for one step. The pairs
-             are one cycle through all letters in random order, so that no letter is reached twice early.
+             are one cycle through all letters in random order, so that no chain returns to its start early.
 ``parity``   ``of 3 1 4 is``: whether the sum of the digits is even. Training begins with one digit: from five on, no
              model learns anything.
 ``sum``      the same texts: the last digit of the sum.

@@ -76,15 +76,15 @@ def _encoding_of(head: bytes, requested: str | None, source: str) -> tuple[str, 
     return name, marked is not None
 
 
-def decoded(stream: BinaryIO, source: str, requested: str | None) -> tuple[Iterator[str], str, bool]:
+def decoded(stream: BinaryIO, source: str, given: str | None) -> tuple[Iterator[str], str, bool]:
     """Lines of a stream as text, the name of its encoding, and whether a mark at its start says so."""
     buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
-    name, has_mark = _encoding_of(buffered.peek(_HEAD_BYTES)[:_HEAD_BYTES], requested, source)
+    name, has_mark = _encoding_of(buffered.peek(_HEAD_BYTES)[:_HEAD_BYTES], given, source)
     lines = _utf8_lines(buffered, source) if name == "utf-8" else _text_lines(buffered, source, name)
     return lines, name, has_mark
 
 
-def decoded_whole(stream: BinaryIO, source: str, requested: str | None) -> tuple[str, str, bool]:
+def decoded_whole(stream: BinaryIO, source: str, given: str | None) -> tuple[str, str, bool]:
     """All of a stream as text, with its encoding as from `decoded`; for files whose one line may be the whole file."""
     raw = stream.read(MAX_DOCUMENT_BYTES + 1)
     if len(raw) > MAX_DOCUMENT_BYTES:
@@ -92,7 +92,7 @@ def decoded_whole(stream: BinaryIO, source: str, requested: str | None) -> tuple
             f"{source} has more than {MAX_DOCUMENT_BYTES:,} bytes, and is no file with one row a line; write one JSON "
             "object a line (.jsonl)"
         )
-    name, has_mark = _encoding_of(raw[:_HEAD_BYTES], requested, source)
+    name, has_mark = _encoding_of(raw[:_HEAD_BYTES], given, source)
     try:
         return raw.decode(name).removeprefix("\ufeff"), name, has_mark
     except UnicodeDecodeError as error:
@@ -413,11 +413,11 @@ def _quoted(where: str | Path) -> str:
     return f"'{where}'" if isinstance(where, Path) else where
 
 
-def split_names(option: str, present: Sequence[str]) -> list[str]:
-    """The columns that an option names: several if separated by commas, unless one column has the whole name."""
-    if "," not in option or option in present:
-        return [option]
-    return [name.strip() for name in option.split(",") if name.strip()]
+def split_names(columns: str, present: Sequence[str]) -> list[str]:
+    """The columns that ``columns`` names: several if separated by commas, unless one column has the whole name."""
+    if "," not in columns or columns in present:
+        return [columns]
+    return [name.strip() for name in columns.split(",") if name.strip()]
 
 
 def join_cells(cells: Sequence[str], width: int) -> str:
@@ -425,24 +425,24 @@ def join_cells(cells: Sequence[str], width: int) -> str:
     return cells[0] if width == 1 else " ".join(filter(None, (cell.strip() for cell in cells)))
 
 
-def check_text(value: Any, where: str, unit: str, number: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
+def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
     """Returns a cell as text of at most ``longest`` characters; None becomes the empty text."""
     if value is None:
         return ""
     if not isinstance(value, str):
         raise DataError(
-            f"{where} {unit} {number}: the text is {shown(value)}, a {type(value).__name__}; give text, in quotes"
+            f"{where} {unit} {place}: the text is {shown(value)}, a {type(value).__name__}; give text, in quotes"
         )
     if longest is not None and len(value) > longest:
-        raise _too_long(where, unit, number)
+        raise _too_long(where, unit, place)
     if "\0" in value:
-        raise DataError(f"{where} {unit} {number}: the text holds a NUL character; remove it")
+        raise DataError(f"{where} {unit} {place}: the text holds a NUL character; remove it")
     if not value.isascii():
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{where} {unit} {number}: the text holds \\u{ord(value[error.start]):04x}, half of a pair, "
+                f"{where} {unit} {place}: the text holds \\u{ord(value[error.start]):04x}, half of a pair, "
                 "which is no valid Unicode; write the whole character"
             ) from error
     return value

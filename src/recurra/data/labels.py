@@ -489,13 +489,13 @@ def _folded(name: object) -> str:
     return str(name).strip().casefold()
 
 
-def as_identity(value: Any, source: str, unit: str, number: int, column: str | None) -> str:
+def as_identity(value: Any, source: str, unit: str, place: int, column: str | None) -> str:
     """An identity or a group as a word; it may be a date, a UUID or another key of a database."""
     plain = value is None or isinstance(value, str | int | float)
-    return as_word(value if plain else str(value), source, unit, number, column)
+    return as_word(value if plain else str(value), source, unit, place, column)
 
 
-def as_word(value: Any, source: str, unit: str, number: int, column: str | None) -> str:
+def as_word(value: Any, source: str, unit: str, place: int, column: str | None) -> str:
     """A label, group or identity as a word; empty if it is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -506,9 +506,9 @@ def as_word(value: Any, source: str, unit: str, number: int, column: str | None)
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, str):
-        return check_text(" ".join(value.split()), source, unit, number)
+        return check_text(" ".join(value.split()), source, unit, place)
     raise DataError(
-        f"{source} {unit} {number}: column '{column}' holds {shown(value)}, a {type(value).__name__}; "
+        f"{source} {unit} {place}: column '{column}' holds {shown(value)}, a {type(value).__name__}; "
         "give a word or a whole number"
     )
 

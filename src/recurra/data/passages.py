@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 MAX_TOKENS = 128
-# Most words of passages, in turn, so that an encoder sees sentences as often as paragraphs. The longest have about 120
-# tokens.
+# Most words of passages, in turn, so that an encoder sees sentences as often as paragraphs; about 120 tokens at most.
 PASSAGE_WORDS = (90, 12, 90, 24, 90, 45)
 # Passages of all sources together that only measure what was learned.
 HELD_OUT = 256
