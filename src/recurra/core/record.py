@@ -50,7 +50,7 @@ class SplitRecord(Part):
 
 
 class DataRecord(Part):
-    """What it ran on. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
+    """The data of a run. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
 
     name: str
     protocol: str
@@ -144,7 +144,7 @@ class MetricsRecord(HashedSettings):
     recurrences: dict[int, int] | None = None
 
     def figures(self) -> dict[str, str]:
-        """What a model card shows, by heading."""
+        """The figures of a model card, by heading."""
         low, high = self.accuracy_interval
         error = self.calibration_error
         return {
@@ -260,7 +260,7 @@ class MultiLabelMetricsRecord(Part):
     uncalibrated_error: float | None = None
 
     def figures(self) -> dict[str, str]:
-        """What a model card shows, by heading."""
+        """The figures of a model card, by heading."""
         low, high = self.micro_f1_interval
         return {
             "micro F1": f"{self.micro_f1:.4f}",
@@ -313,7 +313,7 @@ class LanguageSplitRecord(Part):
 
 
 class LanguageDataRecord(Part):
-    """What it ran on. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
+    """The data of a run. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
 
     name: str
     unit: str

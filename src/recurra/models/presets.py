@@ -25,7 +25,7 @@ MIB = 2**20
 
 
 class HeadKind(StrEnum):
-    """What stands on top of the model."""
+    """The kind of head on top of the model."""
 
     CLASSIFICATION = "classification"
     LANGUAGE_MODELLING = "language modelling"

@@ -66,7 +66,7 @@ class LayerStack(nn.Module):
     only the input of each layer application, and recomputes the rest when its gradient is needed.
     """
 
-    # transformers looks for this attribute and sets both.
+    # transformers looks for this attribute, sets it, and sets the function beside it.
     gradient_checkpointing = False
     _gradient_checkpointing_func: Callable[..., Tensor]
 
