@@ -70,6 +70,7 @@ def options_of(command: Any) -> set[str]:
 
 
 ALL = dict(commands())
+TRANSLATORS = {name: translator_for(name.split()) for name in ALL}
 # Texts that speak of an option: one that is nothing but an option is its declaration, and one that begins with it, or
 # stands in a command's own file, is of the command that has it.
 MESSAGES = {
@@ -99,9 +100,8 @@ def test_a_command_that_is_to_be_typed_has_its_options() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_no_command_is_told_of_an_option_that_it_lacks(name: str) -> None:
-    translated = translator_for(name.split())
     for message in MESSAGES:
-        told = translated(message)
+        told = TRANSLATORS[name](message)
         assert {*OPTION.findall(FOREIGN.sub("", TYPED.sub("", told)))} <= options_of(ALL[name]), message
 
 
@@ -109,7 +109,7 @@ def test_a_message_of_data_keeps_what_is_wrong() -> None:
     for message in MESSAGES.intersection(messages("data")):
         if message.strip()[0] not in ",;":
             for name in ALL:
-                assert len(translator_for(name.split())(message)) > min(20, len(message) - 1), (name, message)
+                assert len(TRANSLATORS[name](message)) > min(20, len(message) - 1), (name, message)
 
 
 @pytest.mark.parametrize("source", NOTES)
@@ -124,7 +124,7 @@ def test_a_note_names_options_of_the_commands_that_print_it(source: str) -> None
 def test_keys_of_the_data_are_told_where_they_are_read(name: str) -> None:
     reads = name.startswith("study") or any(parameter.name == "assignments" for parameter in ALL[name].params)
     reads = reads and name != "audit model"
-    told = translator_for(name.split())("a; leave it out with --id-column")
+    told = TRANSLATORS[name]("a; leave it out with --id-column")
     form = "id_column: VALUE (under data)" if name.startswith("study") else "data.id_column=VALUE"
     if "--id-column" not in options_of(ALL[name]):
         assert told == (f"a; leave it out with {form}" if reads else "a")
