@@ -169,3 +169,13 @@ def test_predict_stops_early(folders: dict[str, Path], command: Command) -> None
 def test_a_trained_language_run_generates(folders: dict[str, Path], command: Command) -> None:
     out, err = command("generate", folders["text"], "the river", "--max-new-tokens", 8, "--exit-rule", "confidence")
     assert out.startswith("the river ") and "tokens a second" in err
+
+
+def test_an_evaluation_says_what_each_exit_is_worth(folders: dict[str, Path], command: Command, tmp_path: Path) -> None:
+    recorded = read_record(folders["exits"]).metrics["test"].exit_accuracy
+    assert recorded
+    command("export", folders["exits"], "--output", tmp_path / "onnx", "--format", "onnx", "--precision", "fp32")
+    for folder in (folders["exits"], tmp_path / "onnx"):
+        told = command("evaluate", folder, "--json").json
+        assert {int(number): accuracy for number, accuracy in told["metrics"]["exit_accuracy"].items()} == recorded
+    assert "accuracy if every text stops early: " in command("evaluate", folders["exits"]).out

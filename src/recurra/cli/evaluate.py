@@ -13,7 +13,9 @@ from recurra.cli.output import present
 
 def evaluate(
     run: options.RunOrExport,
-    split: Annotated[str | None, typer.Option("--split", help="A split of the run's data; default: the last.")] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="A split of the run's data; default: test, or the last.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help="A labelled file instead; of a language model a .txt.")
     ] = None,

@@ -70,6 +70,11 @@ class DataRecord(Part):
             raise ValueError(f"names the split '{missing[0]}' and says nothing of it")
         return self
 
+    @property
+    def headline_split(self) -> str:
+        """The split that the model is judged on: ``test``, or else the last that is reported."""
+        return "test" if "test" in self.reported_splits else self.reported_splits[-1]
+
 
 class EpochRecord(Part):
     """One epoch. Losses are means over examples; ``wall_s`` is the epoch's own."""

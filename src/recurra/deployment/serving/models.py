@@ -141,7 +141,7 @@ def _describe(name: str, folder: Path, classifier: Classifier, model_hash: str) 
         kind, size = manifest.format, manifest.size_bytes
     else:
         kind, size = "run", sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
-    split = record.data.reported_splits[-1]
+    split = record.data.headline_split
     metrics = record.metrics[split]
     return describe_model(
         name,

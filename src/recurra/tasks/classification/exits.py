@@ -52,7 +52,7 @@ class ClassifierSubject:
         self.model = self._engine.model
         check_has_exits(self.model.config)
         self._selection = own_split(record, self.chosen_on, data_root)
-        self._reported = own_split(record, record.data.reported_splits[-1], data_root)
+        self._reported = own_split(record, record.data.headline_split, data_root)
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:
         """Chooses a threshold with which a share ``keep`` of labels stays."""

@@ -54,12 +54,13 @@ class ClassificationTask(LabellingTask):
         return evaluate_logits(logits, labels, decision.probabilities(logits))
 
     def of_depth(self, metrics: MetricsRecord, split: TextSplit, engine: Any, batch_size: int) -> MetricsRecord:
-        if engine.model.config.exits:
+        if engine.depth is not None and engine.depth.exits:
             logits = engine.logits_by_recurrence(split.texts, batch_size)
             *exits, _ = sorted(logits)
             right = {number: float((logits[number].argmax(axis=1) == split.labels).mean()) for number in exits}
             return metrics.model_copy(update={"exit_accuracy": right})
-        if getattr(engine.model.config, "learned_halt", False) and engine.windows == 1:
+        config = getattr(getattr(engine, "model", None), "config", None)
+        if getattr(config, "learned_halt", False) and engine.windows == 1:
             numbers, rows = np.unique(engine.recurrences(split.texts, batch_size), return_counts=True)
             return metrics.model_copy(update={"recurrences": dict(zip(numbers.tolist(), rows.tolist(), strict=True))})
         return metrics

@@ -39,7 +39,7 @@ def evaluate_labels(
     """Evaluates a run or an export, and writes predictions if asked to.
 
     Args:
-        split: A split of the run's own data; none takes the last that the run reports, usually ``test``.
+        split: A split of the run's own data; none takes ``test``, or else the last that the run reports.
         data: A labelled file instead, with columns and encoding as the run's data have them unless they are named.
         output: Where to write a prediction for each row (CSV, TSV, JSONL or Parquet); none writes nothing.
         precision: Precision to compute in; none takes the run's own, of an export that of its weights.
@@ -61,7 +61,7 @@ def evaluate_labels(
             if value is not None:
                 option = f"--{name.replace('_', '-')}"
                 raise ConfigurationError(f"{option} is '{value}' without a file that it is of; add --data FILE")
-        rows = own_split(record, split or record.data.reported_splits[-1], data_root)
+        rows = own_split(record, split or record.data.headline_split, data_root)
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     logits = classifier.logits(rows.texts, clean=False)
     decision, computation, names = classifier.decision, classifier.computation, record.data.label_names
@@ -71,12 +71,16 @@ def evaluate_labels(
         with open_writer(output, decision, columns=InputColumns(list(columns))) as writer:
             writer.write(PredictedRows(rows.texts, probabilities, list(columns.values())))
     metrics = task.measure(logits, rows.labels, decision)
+    metrics = task.of_depth(metrics, rows, classifier.engine, classifier.batch_size)
     recorded = None if data is not None else record.metrics.get(rows.name)
     figures = {"Rows of": rows.name, "Rows": f"{len(rows):,}", **task.figures(metrics)}
     lines = [computation.describe(), *([] if output is None else [f"predictions: {output}"])]
     if recorded is not None:
         first = task.measures[0]
         lines.append(f"{first.in_text} in the record: {first.value(first.of_run(recorded))}")
+    if by_exit := getattr(metrics, "exit_accuracy", None):
+        figures_of_exits = ", ".join(f"{accuracy:.4f} after {number}" for number, accuracy in by_exit.items())
+        lines.append(f"accuracy if every text stops early: {figures_of_exits} (predict --recurrences N)")
     abstained = decision.abstained(probabilities)
     if abstained is not None:
         lines.append(_withheld(abstained, decision.same(logits, rows.labels)))

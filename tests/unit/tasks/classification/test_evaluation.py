@@ -35,7 +35,7 @@ def evaluated(run: Path, **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("split", [None, "test", "validation", "train"])
 def test_a_split_gives_what_the_record_says(run: Path, split: str | None) -> None:
     result = evaluated(run, split=split)
-    # The last one is the default; of train the record has no figure.
+    # Test is the default; of train the record has no figure.
     assert result["source"] == split or (split, result["source"]) == (None, "test")
     recorded = read_record(run).metrics.get(result["source"])
     assert result["recorded"] == (None if recorded is None else recorded.model_dump(mode="json"))
