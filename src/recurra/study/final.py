@@ -70,6 +70,7 @@ def train(data: StudyData, judged: dict[str, object], folder: str, note: str) ->
     assert isinstance(config.data, DataConfig)
     study_data = StudyData(data.machine)
     study_data.hold(config.data, data.rows(config.data).with_test_rows(note))
+    data.refuse_changed(config.data, config.data_hash)
     Path(folder).mkdir(parents=True, exist_ok=True)
     execute_run(study_data, folder, final_config(config))
 

@@ -122,9 +122,11 @@ def execute_run(
             return done
         for line in notes:
             reporter.say(line)
+        data.refuse_changed(config.data, config.data_hash)
         started = time.perf_counter()
         trained = task.trainer(config)(config, folder, data, reporter)
         record = task.record_run(config, trained, folder, data, reporter, started=started)
+        data.refuse_changed(config.data, config.data_hash)  # what was read meanwhile
         # The model is on disk. Checkpoints go before the record, because a finished run is not cleaned up later.
         if config.needs_torch:
             from recurra.training.fit import remove_checkpoints

@@ -38,6 +38,7 @@ from recurra.tasks.base import (
     own_keys,
     presets,
 )
+from recurra.tasks.study_data import file_hash, hash_of_files
 from recurra.training.protocols import DEFAULT_PROTOCOL, ProtocolConfig, finetuning_for
 
 # Models that third-party methods train, by name.
@@ -176,21 +177,6 @@ def changed_keys(config: RunConfig, decided: Collection[str], by: str, vocab_siz
             "pieces; leave vocab_size out, or lower data.trained_vocab_size"
         )
     return {**({} if vocab_size is None else {"vocab_size": vocab_size}), **keys}
-
-
-def file_hash(data: RunData) -> str | None:
-    """Hash of the files that a user's data come from, or none for a corpus by name."""
-    paths = [Path(name) for name in data.files if Path(name).is_file()]
-    return hash_of_files(paths) if paths else None
-
-
-def hash_of_files(paths: Sequence[Path]) -> str:
-    """Hash of the content of files, in their order."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()[:16]
 
 
 def asked_teachers(name: str, overrides: Mapping[str, Any], protocol: ProtocolConfig) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, Self, TypeVar
 from pydantic import TypeAdapter
 
 from recurra.core.configuration import content_hash
+from recurra.core.errors import DataError
 from recurra.data.configuration import DataConfig, LanguageDataConfig, RunData
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
@@ -79,6 +81,21 @@ class StudyData:
     def hold(self, config: DataConfig, dataset: TextDataset) -> None:
         """Stores rows that are in memory already."""
         self._known[self._key("texts", config)] = dataset
+        self._known[self._key("files", config)] = None
+
+    def refuse_changed(self, config: RunData, planned: str | None) -> None:
+        """Refuses files that are others than when a run was planned; rows that were in memory come from none.
+
+        Args:
+            planned: Hash of the files then; None if it is not known.
+
+        Raises:
+            DataError: If their texts were read, or would be, with another hash.
+        """
+        found = self.once("files", config, partial(file_hash, config))
+        if None not in (found, planned) and found != planned:
+            names = " or ".join(f"'{name}'" for name in config.files)
+            raise DataError(f"{names} was changed after the run was planned; start the same command again")
 
     def _texts(self, config: RunData, load: Callable[[], _T]) -> _T:
         key = self._key("texts", config)
@@ -86,6 +103,7 @@ class StudyData:
             known: _T = self._known[key]
             return known
         dataset: Any = load()
+        self._known[self._key("files", config)] = file_hash(config)
         characters = sum(len(text) for split in dataset.splits.values() for text in split.texts)
         if characters + self._characters <= MOST_CHARACTERS:
             self._known[key] = dataset
@@ -124,3 +142,18 @@ class StudyData:
         reading = _READING_KEYS if isinstance(config, DataConfig) else frozenset()
         keys = {key: value for key, value in config.plain().items() if key not in reading}
         return content_hash([what, type(config).__name__, keys])
+
+
+def file_hash(data: RunData) -> str | None:
+    """Hash of the files that a user's data come from, or none for a corpus by name."""
+    paths = [Path(name) for name in data.files if Path(name).is_file()]
+    return hash_of_files(paths) if paths else None
+
+
+def hash_of_files(paths: Sequence[Path]) -> str:
+    """Hash of the content of files, in their order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]

@@ -8,14 +8,15 @@ import pytest
 
 from recurra.comparison import compare, comparison
 from recurra.core.best_run import find_run
+from recurra.core.progress import Reporter
 from recurra.core.record import SplitRecord, read_record
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import recorded_split
 from recurra.reported_study import QUICK_S, StudyResult, _own_texts
-from recurra.study.final import FINAL_NAME, final_config, gains_rows
+from recurra.study.final import FINAL_NAME, final_config, final_run, gains_rows, train_again
 from recurra.study.plan import load_run_config
 from recurra.tasks.runs import make_run
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS
 from reviews import Command, review_rows, write_csv, write_reviews
 
@@ -91,6 +92,15 @@ def test_what_takes_longer_waits_to_be_asked(tmp_path: Path, monkeypatch: pytest
     assert asked.best.folder == output / FINAL_NAME and "trained once more on" in asked.ships
     # Once it is there, it stands for the folder, whoever asks.
     assert _compared(path, output, final=False).best.folder == output / FINAL_NAME
+
+
+def test_data_that_changed_train_no_final_model(tmp_path: Path) -> None:
+    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
+    judged = _compared(path, output, final=False).judged[2].config
+    write_reviews(path, 100, seed=1)
+    record, reason = train_again(judged, "a note", output, Machine(threads=1), Reporter(quiet=True))
+    assert record is None and "reviews.csv' was changed after the run was planned" in reason
+    assert final_run(judged, output) is None
 
 
 def test_a_test_file_of_the_user_stays_for_testing(tmp_path: Path) -> None:

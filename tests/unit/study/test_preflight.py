@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 import recurra.study.run as run_module
+import recurra.tasks.study_data as study_data_module
 from recurra.comparison import comparison
 from recurra.core.errors import ConfigurationError, DataError, RecurraError, UnavailableError
 from recurra.core.progress import Reporter
-from recurra.data.configuration import DataConfig, MultiLabelData
+from recurra.data.configuration import DataConfig, LanguageDataConfig, MultiLabelData
 from recurra.reported_study import run_and_report
 from recurra.study.run import execute_run, preflight
 from recurra.tasks.base import RunConfig, TeacherConfig
+from recurra.tasks.labelling import labelled
 from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
-from recurra.training.protocols import PROTOCOLS
+from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS
 from reviews import write_csv, write_reviews
 from tiny_runs import tiny_run
 
@@ -116,6 +118,35 @@ def test_a_study_with_bad_data_starts_nothing_and_leaves_nothing(tmp_path: Path)
     with pytest.raises(DataError, match="one class only"):
         run_and_report(spec, output, StudyData(), reporter=Reporter(quiet=True), command="test")
     assert not output.exists()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_file_that_changes_after_a_run_was_planned_is_refused(
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    monkeypatch.setattr(study_data_module, "MOST_CHARACTERS", study_data_module.MOST_CHARACTERS if kept else 0)
+    planned, data = run(reviews, "linear"), StudyData(Machine(threads=1, latency=False))
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("one line of running text\n" * 400, encoding="utf-8")
+    text = LanguageDataConfig(name=str(corpus), context=8, tokenizer="trained")
+    spoken = make_run("crt-tiny", text, LANGUAGE_PROTOCOLS["paper"], seed=0, precision="fp32")
+    before = reviews.read_bytes()
+    write_reviews(reviews, 50, seed=1)
+    corpus.write_text("another line of running text\n" * 400, encoding="utf-8")
+    for number, config in enumerate((planned, spoken)):
+        with pytest.raises(DataError, match=r"was changed after the run was planned; start the same command again"):
+            execute_run(data, tmp_path / f"changed-{number}", config)
+        assert not (tmp_path / f"changed-{number}" / "record.json").exists()
+    # Rows that were read before are those of the plan, whatever the file holds since.
+    reviews.write_bytes(before)
+    same = StudyData(data.machine)
+    same.rows(labelled(planned.data))
+    write_reviews(reviews, 50, seed=1)
+    if kept:
+        assert execute_run(same, tmp_path / "kept", planned) is not None
+    else:
+        with pytest.raises(DataError, match="was changed"):
+            execute_run(same, tmp_path / "kept", planned)
 
 
 def test_a_kill_leaves_no_checkpoints_beside_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from recurra.study.spec import StudySpec, expand, load_study
 from recurra.tasks.base import RunConfig, base_preset
 from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.questions import Contrast, PublishedReference
-from recurra.tasks.runs import file_hash, make_run
+from recurra.tasks.runs import make_run
+from recurra.tasks.study_data import file_hash
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_reviews
 

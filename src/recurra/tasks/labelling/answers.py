@@ -29,8 +29,7 @@ from recurra.evaluation.audits.grading import grade
 from recurra.tasks.base import ANSWERS_HASH, RunConfig
 from recurra.tasks.labelling import labelled
 from recurra.tasks.run_folder import run_facts, single_fit
-from recurra.tasks.runs import hash_of_files
-from recurra.tasks.study_data import StudyData
+from recurra.tasks.study_data import StudyData, hash_of_files
 
 # At least so many answers that are all right may be the data's own labels, if another column has labels too.
 LEAST_ALL_RIGHT = 20
