@@ -28,7 +28,7 @@ from recurra.study.estimate import (
 from recurra.study.executor import threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, plan_exports
 from recurra.study.plan import PlannedRun, plan_study
-from recurra.study.spec import StudySpec, load_study
+from recurra.study.spec import StudySpec, expand, load_study
 from recurra.tasks import part_of
 from recurra.tasks.base import RunConfig
 from recurra.tasks.reporting import Reporting
@@ -240,28 +240,33 @@ def within_minutes(
 ) -> tuple[StudySpec, str]:
     """Takes one split instead of folds, then leaves out expensive models, until training fits a budget.
 
-    Finished runs cost nothing.
+    Finished runs count as if they were to do, so that the same call, or one after a kill, chooses the same. Models
+    of which a run was begun are not left out, nor are controls; a model that learns from a left-out model is left
+    out too.
 
-    Seconds are measured here: a few training steps of each model. Controls are never left out; a model that
-    learns from a left-out model is left out too. The time of evaluation is not counted.
+    Seconds come from records, or are measured here: a few training steps of each model. The time of evaluation is
+    not counted.
 
     Raises:
         ConfigurationError: If a model of the study has an impossible shape.
         RunError: If the time cannot be estimated, or no model is left.
     """
-    planned = plan_with_cost(spec, output, data, workers=workers, calibrated=True, reporter=reporter)
+    at_once = workers or workers_for(len(expand(spec)), data.machine)
+    planned = plan_with_cost(spec, output, data, workers=at_once, calibrated=True, reporter=reporter)
     if planned.cost is None:
         raise RunError(f"--minutes {minutes:g} cannot be kept: {planned.note}")
     seconds: dict[str, float] = {}
     teachers: dict[str, set[str]] = defaultdict(set)
-    for run in planned.pending:
+    begun: set[str] = set()
+    for run in planned.runs:
         config = run.config
-        if config.is_repeated:
+        if config.is_repeated and run.state != "refused":
             taken = (planned.cost.runs[config.run_id].seconds or 0.0) / planned.workers
             seconds[config.model] = seconds.get(config.model, 0.0) + taken
             teachers[config.model].update(teacher.name for teacher in config.teachers)
+            begun |= {config.model} if run.state in ("done", "interrupted") else set()
     folded = any(len(config.every_fold) > 1 for config in spec.data)
-    if folded and sum(seconds.values()) > 60 * minutes:
+    if folded and not begun and sum(seconds.values()) > 60 * minutes:
         unfolded = [
             config.model_copy(update={"folds": 1, "fold": 0}) if len(config.every_fold) > 1 else config
             for config in spec.data
@@ -272,8 +277,8 @@ def within_minutes(
         if any(model_name(model) in seconds for model in smaller.models):
             return smaller, f"one split instead of folds for --minutes {minutes:g}; {note}"
     trained = dict(seconds)
-    while trained and sum(trained.values()) > 60 * minutes:
-        slowest = max(trained, key=lambda name: trained[name])
+    while sum(trained.values()) > 60 * minutes and (unbegun := [name for name in trained if name not in begun]):
+        slowest = max(unbegun, key=lambda name: trained[name])
         trained = {name: time for name, time in trained.items() if name != slowest and slowest not in teachers[name]}
     times = ", ".join(f"{name} {duration(time)}" for name, time in sorted(seconds.items(), key=lambda item: item[1]))
     left_out = [name for name in seconds if name not in trained]

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factories import finish
 from recurra.core.errors import RunError
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.study import estimate
 from recurra.study.spec import StudySpec
-from recurra.study.status import within_minutes
+from recurra.study.status import plan_with_cost, within_minutes
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import model_name
 from recurra.tasks.study_data import Machine, StudyData
@@ -99,6 +100,23 @@ def test_one_split_comes_before_a_model_is_left_out(spec: StudySpec, tmp_path: P
     kept, said = within(folded, tmp_path, need)
     assert said.startswith(f"one split instead of folds for --minutes {need:g}; ") and "left out" not in said
     assert kept.models == spec.models and [each.part for each in kept.data] == [""]
+
+
+@pytest.mark.parametrize("folds", [None, 3])
+def test_what_was_begun_counts_and_stays(spec: StudySpec, tmp_path: Path, folds: int | None) -> None:
+    data = [spec.data[0].model_copy(update={"folds": folds})]
+    names = ["recurrent-tiny", "baseline-tiny"]
+    spec = spec.model_copy(update={"models": names, "data": data, "seeds": [0], "prices": {}})
+    known, silent = StudyData(Machine(cache_dir=tmp_path / "cache", threads=1)), Reporter(quiet=True)
+    view = plan_with_cost(spec, tmp_path / "out", known, workers=1, calibrated=True, reporter=silent)
+    assert view.cost is not None
+    total = view.cost.seconds(view.runs)
+    assert total is not None
+    first = next(run.config for run in view.runs if run.config.model == names[0])
+    for took, minutes, models in ((1.0, 1.01 * total / 60, names), (total, 0.99 * total / 60, names[:1])):
+        finish(tmp_path / "out", first, epochs=first.protocol.max_epochs, values={"wall_s": took})
+        kept, said = within(spec, tmp_path, minutes)
+        assert (kept.models, kept.data) == (models, data) and f"{names[0]} " in said
 
 
 def test_a_cost_that_cannot_be_known_is_said(spec: StudySpec, tmp_path: Path) -> None:
