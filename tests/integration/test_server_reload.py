@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import uvicorn
 
+import recurra.deployment.serving.server as server_module
 from recurra import Classifier
 from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.errors import CheckpointError
@@ -266,6 +267,26 @@ def test_a_hangup_is_a_reload_unless_the_terminal_is_gone(monkeypatch: pytest.Mo
     assert (len(reloads), server.should_exit) == ((0, True) if gone else (1, False))
     if not gone:
         os.close(reading)
+
+
+def test_a_hangup_while_models_are_loaded_waits_for_the_start(
+    exports: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reloads: list[bool] = []
+
+    def open_under_a_hangup(*arguments: Any, **options: Any) -> Any:
+        signal.raise_signal(signal.SIGHUP)
+        return open_models(*arguments, **options)
+
+    monkeypatch.setattr(server_module, "open_models", open_under_a_hangup)
+    monkeypatch.setattr(Server, "reload", lambda server: reloads.append(server.started))
+    # Without a handler of its own the signal would end the tests.
+    earlier = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        server_module.serve([str(exports[0])], PATIENT, port=0, started=lambda _: signal.raise_signal(signal.SIGTERM))
+        assert reloads == [True] and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, earlier)
 
 
 @pytest.fixture

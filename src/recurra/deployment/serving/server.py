@@ -10,6 +10,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
@@ -429,6 +430,29 @@ class Server(uvicorn.Server):
         task.add_done_callback(self._reloads.discard)
 
 
+@contextlib.contextmanager
+def _early_hangups() -> Iterator[threading.Event]:
+    """An event that SIGHUP sets before the server handles it, instead of ending the process; only in the main thread.
+
+    Once its terminal is closed, it ends.
+    """
+    hung_up, in_terminal = threading.Event(), sys.stderr.isatty()
+
+    def on_hangup(number: int, _: FrameType | None) -> None:
+        if in_terminal and not sys.stderr.isatty():
+            sys.exit(128 + number)
+        hung_up.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield hung_up
+        return
+    old_handler = signal.signal(signal.SIGHUP, on_hangup)
+    try:
+        yield hung_up
+    finally:
+        signal.signal(signal.SIGHUP, old_handler)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Binds a socket to an address; connections are accepted later."""
     try:
@@ -489,7 +513,7 @@ def serve(
     limit_fragmentation()
     log, keys, folders = EventLog(quiet=quiet), read_keys(api_key_file, api_key_env), name_folders(arguments)
     texts = [] if examples is None else read_examples(examples)
-    with listen(host, port) as listening:
+    with _early_hangups() as hung_up, listen(host, port) as listening:
         models = open_models(folders, threads=threads or available_cores())
         limit_fragmentation()
         for model in models:
@@ -510,6 +534,9 @@ def serve(
                 )
             if started is not None:
                 started({"url": url, "models": [*folders]})
+            if hung_up.is_set():
+                server.reload()
 
-        make_server(application, limits, log, started=announce).run(sockets=[listening])
+        server = make_server(application, limits, log, started=announce)
+        server.run(sockets=[listening])
         log.write("stopped")
