@@ -109,6 +109,8 @@ class GeneralDistillation:
                     self._save(folder, tokenizer)
                 if stopped.is_set():
                     raise KeyboardInterrupt
+            if self.history[-1]["steps"] != self.steps:  # it was stopped in the last step
+                self._measure(reporter, self.tokens / self.seconds)
 
     @property
     def progress(self) -> float:

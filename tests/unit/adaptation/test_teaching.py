@@ -109,6 +109,24 @@ def test_a_killed_teaching_goes_on_to_the_bit(
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
 
 
+def test_a_stop_in_the_last_step_leaves_out_no_measurement(
+    root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = GeneralDistillation._step
+
+    def stopped(self: GeneralDistillation, rows: Any) -> None:
+        step(self, rows)
+        if self.progress >= 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(GeneralDistillation, "_step", stopped)
+    few = replace(options, tokens=600)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(str(root / "encoder"), tmp_path / "small", few, reporter=QUIET)
+    taught = adapt(str(root / "encoder"), tmp_path / "small", few, reporter=QUIET).taught
+    assert taught["history"][-1]["tokens"] == taught["tokens"] >= 600
+
+
 def test_another_plan_or_budget_does_not_go_on(
     root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
