@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -16,11 +17,12 @@ from recurra.core.configuration import names_in, plain_name
 from recurra.core.errors import ConfigurationError, DataError, errors_for_python
 from recurra.core.files import write_text
 from recurra.core.progress import Reporter
-from recurra.data.columns import is_missing, one_dimension
+from recurra.data.columns import is_missing, kind_of, one_dimension, plain_value, with_article
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.formats import split_names
 from recurra.data.frames import opened_rows, rows_in_memory
-from recurra.deployment.prediction.files import PROBABILITIES
+from recurra.data.labels import as_word
+from recurra.deployment.prediction.files import PREDICTED, PROBABILITIES
 from recurra.ladder import choose_models
 from recurra.reported_study import StudyResult, refuse_folder_of_another, run_and_report
 from recurra.study.assignments import sort_keywords
@@ -148,53 +150,85 @@ def comparison(
 def _answers_file(name: str, value: Any, config: RunData, data: StudyData, output: Path) -> str:
     """The file of the answers of one name; answers in memory are written to a file.
 
-    Labels and probabilities without ids or texts belong to the rows of the data in their order, or of a test file.
+    Answers without ids or texts belong to the rows of the data in their order, or of a test file.
     """
     if isinstance(value, str | Path):
         return str(value)
     arg, first = f"predictions['{name}']", value[0] if isinstance(value, list) and value else None
     if not isinstance(config, DataConfig):
         raise ConfigurationError(f"{arg} came with running text, which has no labels; leave it out")
+    names = data.rows(config.every_fold[0]).label_names
+    label_columns = {"label", f"label{PREDICTED}", config.label_column}
     if isinstance(value, Mapping) or isinstance(first, Mapping) or hasattr(value, "columns"):
         columns, column = opened_rows(value, arg, [])
-        cells = {heading: column(heading) for heading in columns}
+        cells = {
+            heading if isinstance(heading, str) else as_word(plain_value(heading), arg, "column", number, "name"): cells
+            for number, heading in enumerate(columns, start=1)
+            for cells in [column(heading)]
+        }
+        if set(names) <= set(cells) and not label_columns & set(cells):
+            cells = {f"probability_{key}" if key in names else key: column for key, column in cells.items()}
+    elif getattr(value, "ndim", 1) == 2 or isinstance(first, list | tuple) or getattr(first, "ndim", 0) == 1:
+        cells = {PROBABILITIES: _by_label(value, names, arg)}
     else:
+        cells = {"label": one_dimension(value, arg)}
+    answers = {key for key in cells if key in {*label_columns, PROBABILITIES} or key.startswith("probability_")}
+    if not answers:
+        raise DataError(
+            f"{arg} has the columns {', '.join(cells) or 'none'}; give a column 'label', or one of probabilities for "
+            f"each of {', '.join(names[:20])}"
+        )
+    if answers == set(cells):
         source = Path(config.test or config.name)
         if not source.is_file():
             raise DataError(f"{arg} are of the corpus '{config.name}'; give a table with its ids or texts")
         ids = [row for row, _ in file_rows(source, config)]
-        if getattr(value, "ndim", 1) == 2 or isinstance(first, list | tuple):
-            names = data.rows(config.every_fold[0]).label_names
-            try:
-                rows = [list(map(float, row)) for row in value]
-            except (TypeError, ValueError) as error:
-                raise DataError(f"{arg} has rows that are no probabilities; give one of each of {names}") from error
-            if any(len(row) != len(names) for row in rows):
-                raise DataError(f"{arg} has rows of {len(rows[0])} probabilities; give one of each of {names}")
-            cells = {PROBABILITIES: [dict(zip(names, row, strict=True)) for row in rows]}
-        else:
-            cells = {"label": one_dimension(value, arg)}
-        (answers,) = cells.values()
-        if len(answers) != len(ids):
+        if wrong := [len(column) for column in cells.values() if len(column) != len(ids)]:
             raise DataError(
-                f"{arg} has {len(answers):,} answers, and '{source.name}' {len(ids):,} rows; give one a row, in their "
+                f"{arg} has {wrong[0]:,} answers, and '{source.name}' {len(ids):,} rows; give one a row, in their "
                 "order, or a table with ids or texts"
             )
         cells[id_column(config)] = ids
-    wanted = {
-        id_column(config), config.text_column, *split_names(config.text_column, ()), config.label_column,
-        "label", "label_predicted", PROBABILITIES,
-    }  # fmt: skip
+    wanted = {*answers, id_column(config), config.text_column, *split_names(config.text_column, ())}
     cells = {
-        key: [None if is_missing(cell) else cell for cell in column]
+        key: [None if is_missing(cell) else cell for cell in _as_named(column, names if key in label_columns else [])]
         for key, column in cells.items()
-        if key in wanted or key.startswith("probability_")
+        if key in wanted
     }
     records = (dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True))
     lines = "".join(f"{json.dumps(row, ensure_ascii=False, default=str)}\n" for row in records)
     path = output / ROWS_NAME / f"answers-{hashlib.sha256(lines.encode()).hexdigest()[:16]}.jsonl"
     write_text(path, lines)
     return str(path)
+
+
+def _by_label(rows: Any, names: list[str], arg: str) -> list[dict[str, float]]:
+    """Probabilities of each row by the name of the label; refused where its column is not certain."""
+    orders = [sorted(names)]
+    with contextlib.suppress(ValueError):
+        orders.append(sorted(names, key=float))
+    if other := next((order for order in orders if order != names), None):
+        # Words are sorted by scikit-learn, numbers by their values, and `order_labels` has the good one last.
+        raise DataError(
+            f"{arg} has columns without names, which may be {', '.join(names[:20])} or {', '.join(other[:20])}; give "
+            "pandas.DataFrame(probabilities, columns=labels)"
+        )
+    try:
+        listed = [list(map(float, row)) for row in rows]
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{arg} has rows that are no probabilities; give one of each of {names}") from error
+    if wrong := [len(row) for row in listed if len(row) != len(names)]:
+        raise DataError(f"{arg} has rows of {wrong[0]} probabilities; give one of each of {names}")
+    return [dict(zip(names, row, strict=True)) for row in listed]
+
+
+def _as_named(cells: list[Any], names: list[str]) -> list[Any]:
+    """Cells of which 0 and 1 are truth values where the labels are, and the other way round, as they are equal."""
+    if names == ["false", "true"] and all(cell in (0, 1) for cell in cells):
+        return [*map(bool, cells)]
+    if names == ["0", "1"] and all(isinstance(cell, bool) for cell in cells):
+        return [*map(int, cells)]
+    return cells
 
 
 def named_values(assignments: Iterable[str], option: str, example: str) -> dict[str, str]:
@@ -339,7 +373,8 @@ def compare(
             ``macro_f1`` or ``subset_accuracy``. None lets the data decide. It changes no run.
         predictions: Answers that came from elsewhere, by a name for them: a file, a table with ids or texts, or labels
             or probabilities ``(rows, labels)`` of all rows of the data (or of ``test``) in their order; see
-            `recurra.tasks.labelling.answers`.
+            `recurra.tasks.labelling.answers`. Columns of an array are in the sorted order of the labels, as in
+            ``classes_`` of scikit-learn, and it is refused where they may be in another; a DataFrame names them.
         prices: What a text costs with a model, by its name; it is shown, and changes no run.
         minutes: Minutes of training; see `recurra.study.status.within_minutes`.
         estimate: Whether time and memory of each model are estimated and printed before the first run starts; not if
@@ -358,6 +393,10 @@ def compare(
     Raises:
         RecurraError: If the data or the configuration cannot be used.
     """
+    answered: Any = predictions
+    if not isinstance(answered, Mapping | None):
+        kind = with_article(kind_of(answered))
+        raise ConfigurationError(f"predictions is {kind}; give answers by a name for them, as {{'gpt': answers}}")
     output, root = Path(output), Path(data_root) if data_root else None
     rows = rows_in_memory(data, keys)
     values = {"name": str(data), **keys, **(rows.options(output / ROWS_NAME) if rows else {})}

@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, log_loss
 import recurra
 from recurra.cli.main import main
 from recurra.core.best_run import find_run
-from recurra.core.errors import DataError, RecurraError
+from recurra.core.errors import ConfigurationError, DataError, RecurraError
 from recurra.deployment.classifier import Classifier
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.render import long_table
@@ -206,10 +206,10 @@ def test_answers_in_memory_are_found_by_texts_of_two_columns_and_labels_are_no_p
     assert score.figures["accuracy"].mean == 1.0
 
 
-def accuracies(folder: Path, predictions: dict[str, Any], **options: Any) -> dict[str, float]:
-    """Of answers to a file beside a linear model, by name."""
+def accuracies(folder: Path, predictions: dict[str, Any], data: Any = None, **options: Any) -> dict[str, float]:
+    """Of answers to a file, or rows in memory, beside a linear model, by name."""
     found = recurra.compare(
-        folder / "reviews.csv",
+        folder / "reviews.csv" if data is None else data,
         models="linear",
         predictions=predictions,
         folds=1,
@@ -298,3 +298,50 @@ def test_an_id_that_a_left_out_row_repeats_and_another_encoding_are_no_matter(fr
     predictions = {"listed": list(rows.label), "file": tmp_path / "file.csv", "texts": tmp_path / "texts.csv"}
     scores = accuracies(tmp_path, predictions, encoding="cp1252")
     assert scores["listed"] == scores["file"] == scores["texts"] == 1.0
+
+
+KINDS = np.arange(ROWS) % 3
+SURE = np.eye(3)[KINDS]
+WORDS = ("unhappy", "neutral", "happy")
+IN_MEMORY: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "frame": (WORDS, Frame(SURE, columns=list(WORDS))),
+    "columns that are numbers": ((1, 2, 10), Frame(SURE, columns=np.array([1, 2, 10]))),
+    "columns that are truth values": ((False, True, True), Frame({True: SURE[:, 1:].sum(axis=1), False: SURE[:, 0]})),
+    "mapping": (("1", "2", "10"), {"1": SURE[:, 0], "10": SURE[:, 2], "2": SURE[:, 1]}),
+    "array in sorted order": (WORDS, SURE[:, [2, 1, 0]]),
+    "list of arrays": (WORDS, list(SURE[:, [2, 1, 0]])),
+    "frame of labels alone": (WORDS, Frame({"label": np.array(WORDS)[KINDS]})),
+    "0 and 1 for truth values": ((False, True, True), (KINDS > 0).astype(int)),
+    "truth values for 0 and 1": ((0, 1, 1), KINDS > 0),
+}
+
+
+@pytest.mark.parametrize(("labels", "answers"), IN_MEMORY.values(), ids=IN_MEMORY)
+def test_answers_in_memory_are_of_the_rows_in_their_order(
+    labels: tuple[Any, ...], answers: Any, frame: Frame, tmp_path: Path
+) -> None:
+    rows = frame[["text"]].assign(label=[labels[kind] for kind in KINDS])
+    assert accuracies(tmp_path, {"said": answers}, data=rows)["said"] == 1.0
+
+
+UNCERTAIN = {
+    "two orders of numbers": (("1", "2", "10"), SURE, "which may be 1, 2, 10 or 1, 10, 2; give pandas.DataFrame"),
+    "decimals": ((1.5, 2.5, 10.5), SURE, "which may be 1.5, 10.5, 2.5 or 1.5, 2.5, 10.5; give pandas.DataFrame"),
+    "the good one last": (("unhappy", "happy", "happy"), SURE[:, :2], "which may be unhappy, happy or happy, unhappy"),
+    "no answers": (WORDS, Frame(SURE, columns=list("abc")), "the columns a, b, c; give a column 'label', or one of"),
+    "too few": (WORDS, Frame(SURE, columns=list(WORDS))[:5], "5 answers, and .* 240 rows; give one a row"),
+}
+
+
+@pytest.mark.parametrize(("labels", "answers", "said"), UNCERTAIN.values(), ids=UNCERTAIN)
+def test_answers_in_memory_that_may_mean_something_else_are_refused(
+    labels: tuple[Any, ...], answers: Any, said: str, frame: Frame, tmp_path: Path
+) -> None:
+    rows = frame[["text"]].assign(label=[labels[kind] for kind in KINDS])
+    with pytest.raises(DataError, match=rf"predictions\['gpt'\] has .*{said}"):
+        accuracies(tmp_path, {"gpt": answers}, data=rows)
+
+
+def test_answers_need_a_name(frame: Frame) -> None:
+    with pytest.raises(ConfigurationError, match=r"predictions is a list; give .* as {'gpt': answers}"):
+        recurra.compare(frame, predictions=["answers.csv"])  # type: ignore[arg-type]
