@@ -288,7 +288,7 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     if source.is_adapted:
         raise ConfigurationError(f"'{name}' was adapted already; start from the encoder that it came from")
     _check_budgets(options)
-    refuse_present(Path(output), replace=options.overwrite)
+    refuse_present(Path(output), replace=options.overwrite, mark=ADAPTATION_NAME)
     auto = options.plan.strip() == AUTO
     changes = dict(options.changes or {})
     costs = PlanCosts(source, changes)

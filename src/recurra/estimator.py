@@ -366,13 +366,16 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Writes a run folder, which ``recurra predict``, `recurra.Classifier` and `load` read.
 
+        Args:
+            overwrite: Whether an estimator that was saved in the folder is replaced.
+
         Raises:
             ConfigurationError: If a file cannot hold the labels or parameters.
-            StorageError: If it cannot be written.
+            StorageError: If it cannot be written, or the folder holds anything else.
         """
         check_is_fitted(self)
         estimator = self._file(self.classes_)
-        with atomic_folder(folder, replace=overwrite) as fresh:
+        with atomic_folder(folder, replace=overwrite, mark=ESTIMATOR_NAME) as fresh:
             self._write(fresh)
             estimator.write(fresh / ESTIMATOR_NAME)
 

@@ -268,6 +268,8 @@ def test_what_is_saved_is_a_run_and_is_read_back_as_it_was(
     ):
         fitted.save(tmp_path / "kept")
     fitted.save(tmp_path / "kept", overwrite=True)
+    with pytest.raises(StorageError, match=r"has files but no estimator\.json, and is not replaced"):
+        fitted.save(tmp_path, overwrite=True)
     wanted = fitted.predict_proba(TEXTS)
     again = RecurraClassifier.load(tmp_path / "kept")
     assert (again.predict_proba(TEXTS) == wanted).all() and again.get_params() == fitted.get_params()

@@ -212,14 +212,14 @@ _RENAME_EXCHANGE = 2
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
+def atomic_folder(path: Path | str, *, replace: bool = False, mark: str = "") -> Iterator[Path]:
     """Yields a temporary folder beside ``path``; on success it is flushed to disk and takes the place of ``path``.
 
     A reader sees no folder, the old one or the new one, never half of either, even after ``kill -9`` or a full disk.
     The temporary folder has a fixed name and is locked, so that the next process removes what a killed one left, and
-    two processes never write the same folder at the same time.
+    two processes never write the same folder at the same time. ``mark`` is as in `refuse_present`.
     """
-    refuse_present(Path(path), replace=replace)
+    refuse_present(Path(path), replace=replace, mark=mark)
     # A link to a folder stays, and the folder behind it is replaced.
     target = Path(path).resolve()
     staging = target.parent / f".{target.name}.part"
@@ -232,7 +232,7 @@ def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
                     fresh.mkdir()
                     yield fresh
                     _flush(fresh)
-                    refuse_present(target, replace=replace)
+                    refuse_present(target, replace=replace, mark=mark)
                     _place(fresh, target, old)
             finally:
                 for leftover in (fresh, old):
@@ -243,12 +243,17 @@ def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
             staging.rmdir()
 
 
-def refuse_present(target: Path, *, replace: bool) -> None:
-    """Refuses to write a folder that exists, unless it may be replaced, or whose path is a file."""
+def refuse_present(target: Path, *, replace: bool, mark: str = "") -> None:
+    """Refuses to write a folder that exists, unless it may be replaced, or whose path is a file.
+
+    A folder with files is replaced only if it has the file ``mark``, which everything of its kind has.
+    """
     if not replace and os.path.lexists(target):
         raise StorageError(f"'{target}' is there already; choose another --output, or replace it with --overwrite")
     if os.path.lexists(target) and not target.is_dir():
         raise StorageError(f"'{target}' is a file, where a folder is needed; choose another --output")
+    if mark and target.is_dir() and any(target.iterdir()) and not (target / mark).is_file():
+        raise StorageError(f"'{target}' has files but no {mark}, and is not replaced; choose another --output")
 
 
 def _recover(target: Path, fresh: Path, old: Path) -> None:

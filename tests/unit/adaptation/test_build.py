@@ -146,6 +146,7 @@ def test_budgets_choose_among_plans(root: Path, options: AdaptationOptions, tmp_
         (["--max-ms", "0.001"], "and takes about"),
         (["--plan", "0 1", "--stored", "2"], "--stored is 2 beside the plan '0 1'; it is for --plan auto"),
         (["--plan", "0 1", "--max-parameters", "10"], "--max-parameters is 10 beside the plan '0 1'; it is for --plan"),
+        (["--output", "{root}", "--overwrite"], "has files but no adaptation.json, and is not replaced"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
@@ -153,7 +154,7 @@ def test_what_cannot_be_is_one_line(
     root: Path, tmp_path: Path, arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = ["--texts", str(root / "reviews.csv"), "--cache-dir", str(root / "cache")]
-    given = ["adapt", str(root / "encoder"), *texts, "--output", str(tmp_path / "none"), "--quiet", *arguments]
-    assert main(given) == 2
+    given = ["adapt", str(root / "encoder"), *texts, "--output", str(tmp_path / "none"), "--quiet"]
+    assert main([*given, *(part.format(root=root) for part in arguments)]) == 2
     assert why in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "none").exists()

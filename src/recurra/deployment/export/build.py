@@ -42,6 +42,7 @@ from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computati
 from recurra.deployment.engines.trained import JoinedEngine, TransformerEngine
 from recurra.deployment.export.formats import ExportFormat, StoredPrecision, find_format, find_precision
 from recurra.deployment.export.manifest import (
+    MANIFEST_NAME,
     RUN_RECORD_NAME,
     CalibrationRecord,
     CheckRecord,
@@ -49,7 +50,6 @@ from recurra.deployment.export.manifest import (
     ExportOptions,
     StoredModel,
     VocabularyRecord,
-    is_export,
     read_run,
     write_manifest,
 )
@@ -462,9 +462,7 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
     if target == source or source in target.parents or target in source.parents:
         problem = "is the run itself" if target == source else "and the run lie one inside the other"
         raise StorageError(f"'{output}' {problem} ('{run}'); choose an --output beside it")
-    refuse_present(output, replace=overwrite)
-    if output.is_dir() and any(output.iterdir()) and not is_export(output):
-        raise StorageError(f"'{output}' is not an export of ours and is not replaced; choose another --output")
+    refuse_present(output, replace=overwrite, mark=MANIFEST_NAME)
 
 
 def _decision(record: LabelRunRecord, options: ExportOptions) -> LabelDecision:

@@ -221,7 +221,7 @@ def test_an_output_that_touches_the_run_or_other_files_is_refused(
         (run / "deeper" / "out", "one inside the other"),
         (tmp_path / "link" / "out", "one inside the other"),
         (run.parent, "one inside the other"),
-        (mine, "is not an export of ours and is not replaced"),
+        (mine, "has files but no export.json, and is not replaced"),
         (mine / "letter.txt", "is a file"),
     ):
         with pytest.raises(StorageError, match="choose") as caught:
