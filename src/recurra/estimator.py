@@ -171,7 +171,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
 
         Args:
             X: Texts as they come, ``(texts,)``; texts that are empty after cleaning are left out.
-            y: A label each, ``(texts,)``, of any one type that can be hashed and sorted.
+            y: A label each, ``(texts,)``: words, numbers or truth values.
             sample_weight: Relative weight of the loss of each text, ``(texts,)``. Texts that choose the epoch count
                 alike.
             eval_set: Texts and labels that choose the epoch; None splits them off.

@@ -237,7 +237,8 @@ class Classifier:
         return self.classes_[decided] if self.decision.exclusive else decided.astype(np.int64)
 
     def are_cut(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Which texts are longer than the model reads, ``(texts,)``."""
+        """Which texts are longer than the model reads, ``(texts,)``; raises as `logits` does."""
+        texts = self._checked(texts)
         if self.engine.reads_all:
             return np.zeros(len(texts), dtype=np.bool_)
         return self.engine.are_cut(clean_texts(texts, self.cleaning))

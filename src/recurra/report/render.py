@@ -140,7 +140,10 @@ def results_frame(summary: Summary) -> Any:
     for table in summary.tables:
         figures = reporting_of(summary.task).figures(table)
         for model in table.models:
-            row = of_table(table) | {"model": model.label, "kind": model.kind, "seeds": len(model.seeds)}
+            identity = of_table(table)
+            # A measure is called precision too.
+            identity["training_precision"] = identity.pop("precision")
+            row = identity | {"model": model.label, "kind": model.kind, "seeds": len(model.seeds)}
             for figure in (*_scores(model, figures), *_costs(model)):
                 if figure["seed"] == "" and figure["split"] in ("", table.headline_split):
                     name = figure["measure"]

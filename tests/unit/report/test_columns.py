@@ -207,4 +207,5 @@ def test_a_measure_that_a_task_adds_is_in_every_output(study: Study, monkeypatch
     _, first, _ = next(terminal_tables(study.summary))
     assert first.rows[0]["Letters & more"] == value
     assert [row for row in long_table(study.summary) if row["measure"] == "letters"]
-    assert "letters" in results_frame(study.summary).columns
+    table = results_frame(study.summary)
+    assert "letters" in table.columns and set(table["training_precision"]) == {study.summary.tables[0].precision}

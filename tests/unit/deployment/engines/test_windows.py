@@ -79,6 +79,8 @@ def test_what_is_behind_the_part_that_is_read_counts_for_nothing(folder: Path, k
     logits = model.logits(texts)
     cut = model.are_cut(texts)
     assert set(cut.tolist()) == {True, False}
+    with pytest.raises(TypeError, match="texts is one string"):
+        model.are_cut("abc")
     same = np.isclose(model.logits([f"{text} bad" for text in texts]), logits, atol=1e-5).all(axis=1)
     assert cut.tolist() == same.tolist()
     long = [text for text, is_cut in zip(texts, cut, strict=True) if is_cut]
