@@ -200,7 +200,8 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
             data.hold(labelled(config.data), dataset)
             with FolderLock(run):
                 if claim_folder(config, run) is None:
-                    self._train(config, run, data, dataset, weights)
+                    with input_errors():
+                        self._train(config, run, data, dataset, weights)
                 if estimator is not None:
                     estimator.write(run / ESTIMATOR_NAME)
             self.classes_ = classes

@@ -27,6 +27,7 @@ from recurra import Classifier, RecurraClassifier
 from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, ConfigurationError, StorageError, UnusedLabelWarning
 from recurra.core.record import read_record
+from recurra.data.fitting import InputError
 from reviews import Command, review_rows, snapshot, write_csv, write_tiny_model
 from tiny_encoder import write_tiny_encoder
 
@@ -224,6 +225,9 @@ def test_weights_decide_whom_a_control_believes(control: str) -> None:
     for believed, weights in ((LABELS, [1.0] * 120 + [0.0] * 120), (LABELS[::-1], [0.01] * 120 + [1.0] * 120)):
         found = RecurraClassifier(control, max_length=24).fit(texts, labels, weights, eval_set=(TEXTS, believed))
         assert found.score(TEXTS, believed) > 0.9
+    heard = [float(label == "positive") for label in LABELS]
+    with pytest.raises(InputError, match="a weight above 0 are of one class only: 'positive'; give rows of another"):
+        RecurraClassifier(control).fit(TEXTS, LABELS, heard)
 
 
 def test_by_itself_it_learns_from_few_texts_without_a_word(recwarn: pytest.WarningsRecorder) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.progress import Reporter
 from recurra.core.record import LearningCurveRecord, ModelRecord, TrainingRecord
 from recurra.data.dataset import TextDataset
@@ -85,6 +85,7 @@ def prepare_training(
 
     Raises:
         ConfigurationError: For weights beside a teacher, or several labels a row.
+        DataError: If weights of 0 leave a control one class.
     """
     reporter.stage(config.run_id, "loading data")
     dataset = data.rows(labelled(config.data))
@@ -92,7 +93,13 @@ def prepare_training(
     if weights is not None and config.is_control and not weights.all():
         # Rows of weight 0 would still affect what a control reads, and which of its fits is best.
         rows = np.flatnonzero(weights)
-        dataset = replace(dataset, splits={**dataset.splits, "train": dataset.splits["train"].select(rows)})
+        train = dataset.splits["train"].select(rows)
+        if len(classes := np.unique(train.labels)) < 2:
+            raise DataError(
+                f"training rows with a weight above 0 are of one class only: '{dataset.label_names[classes[0]]}'; give "
+                "rows of another a weight too"
+            )
+        dataset = replace(dataset, splits={**dataset.splits, "train": train})
         weights = weights[rows]
     if not config.teachers:
         return dataset, weights, None
