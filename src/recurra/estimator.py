@@ -194,7 +194,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
             )
         config = self._run(dataset, weights, seed)
         estimator = self._file(classes) if self.folder is not None else None
-        with tempfile.TemporaryDirectory() as temporary, self._threads(), own_randomness(), quiet_loading():
+        with tempfile.TemporaryDirectory() as temporary, own_randomness(), self._threads(), quiet_loading():
             run = Path(temporary, "run") if self.folder is None else Path(self.folder)
             data = StudyData(Machine(cache_dir=Path(temporary, "cache")))
             data.hold(labelled(config.data), dataset)

@@ -7,6 +7,7 @@ import pickle
 import pickletools
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +355,15 @@ def test_seeds_decide_and_nothing_else_does(tiny: str) -> None:
 
     assert (said(0) == said(0)).all() and (said(0) != said(1)).any()
     assert (said(np.random.RandomState(5)) == said(np.random.RandomState(5))).all()
+
+
+def test_two_threads_fit_as_one_does(tiny: str) -> None:
+    def said(_: int) -> Any:
+        return RecurraClassifier(tiny, **QUICK).fit(TEXTS, LABELS).predict_proba(TEXTS)
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(said, range(2))
+    assert (first == said(0)).all() and (second == first).all()
 
 
 def test_it_is_searched_in_a_pipeline(tiny: str) -> None:

@@ -8,6 +8,7 @@ import functools
 import json
 import random
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,6 +49,7 @@ from recurra.training.trainer import (
 from recurra.training.vocabulary import MaskTokens, drop_tokens, known_vocabulary
 
 ONE_CYCLE = "onecycle"
+_one_training = threading.Lock()
 Record = TypeVar("Record", TrainingRecord, LanguageTrainingRecord)
 
 
@@ -349,11 +351,15 @@ def training_record(
 
 @contextlib.contextmanager
 def own_randomness() -> Iterator[None]:
-    """Restores the process's random generators afterwards, because a training seeds all of them."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
+    """Restores the process's random generators afterwards, because a training seeds all of them.
+
+    One training at a time has them, and the state that accelerate keeps for the process; other threads wait.
+    """
+    with _one_training:
+        python_state, numpy_state = random.getstate(), np.random.get_state()
+        with torch.random.fork_rng():
+            try:
+                yield
+            finally:
+                random.setstate(python_state)
+                np.random.set_state(numpy_state)
