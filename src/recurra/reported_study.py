@@ -387,8 +387,8 @@ def run_and_report(
                 exported = [item.key for item in plan_exports(spec, output, outcomes) if item.state == "done"]
                 folders = [outcome.folder for outcome in models]
                 timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=exported)
-    ship = partial(_ship, final=final, data=data, reporter=reporter)
-    return _report(spec, output, outcomes, ship, command=command, data=data, timing_error=timing_error)
+        ship = partial(_ship, final=final, data=data, reporter=reporter, workers=pool)
+        return _report(spec, output, outcomes, ship, command=command, data=data, timing_error=timing_error)
 
 
 def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome) -> str:
@@ -397,7 +397,9 @@ def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: O
     return "; ".join(filter(None, [_headline(spec, outcome), left]))
 
 
-def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter: Reporter) -> str:
+def _ship(
+    result: StudyResult, *, final: bool | None, data: StudyData, reporter: Reporter, workers: Workers | None = None
+) -> str:
     """Trains the recommended model once more if wanted; returns a text on the training rows of the model to use."""
     try:
         label, _, judged = result.judged
@@ -419,8 +421,9 @@ def _ship(result: StudyResult, *, final: bool | None, data: StudyData, reporter:
             estimate = duration(took_s * (rows - selection) / max(1, train))
             more = "" if final is False else f" --final trains it once more on test rows too, in about {estimate}."
             return f"{sentence}.{more}"
+        assert workers is not None
         note = _how_judged(result, label, train)
-        final_record, reason = train_again(judged.config, note, result.output, data.machine, reporter)
+        final_record, reason = train_again(judged.config, note, result.output, data.machine, reporter, workers)
         if final_record is None:
             return f"{sentence}: it could not be trained once more ({reason})."
     earlier = "the one judged here" if folds == 1 else f"those judged here, one of each of {folds} folds,"

@@ -21,7 +21,7 @@ from recurra.study.executor import threads_of
 from recurra.study.plan import CONFIG_NAME, load_run_config
 from recurra.study.run import execute_run
 from recurra.study.workers import Workers
-from recurra.tasks.base import RunConfig, task_of_data
+from recurra.tasks.base import RunConfig
 from recurra.tasks.study_data import Machine, StudyData
 
 
@@ -45,7 +45,7 @@ def final_run(judged: RunConfig, output: Path) -> Path | None:
 
 
 def train_again(
-    judged: RunConfig, note: str, output: Path, machine: Machine, reporter: Reporter
+    judged: RunConfig, note: str, output: Path, machine: Machine, reporter: Reporter, workers: Workers
 ) -> tuple[AnyRecord | None, str]:
     """Trains a judged run once more, in a worker, or resumes that. The note goes into its record."""
     folder = output / FINAL_NAME
@@ -54,11 +54,11 @@ def train_again(
         with FolderLock(folder):
             shutil.rmtree(folder)
     reporter.say(f"training {judged.model} once more, on test rows too")
-    threads = threads_of(machine, available_cores(), 1).threads
+    # A model without torch gains nothing from threads, and a worker that has run one has imported what it needs.
+    threads = threads_of(machine, available_cores(), 1).threads if judged.needs_torch else workers.threads
     untimed = replace(machine, latency=False, threads=threads)
-    with Workers(0, threads, list(task_of_data(judged.data).training_modules(judged))) as workers:
-        arguments = judged.plain(), str(folder), note
-        ended = workers.call("recurra.study.final:train", *arguments, machine=untimed)
+    arguments = judged.plain(), str(folder), note
+    ended = workers.call("recurra.study.final:train", *arguments, machine=untimed, threads=threads)
     if ended.code:
         return None, ended.last.removeprefix("error: ")[:300] or ended.cause
     return read_any_record(folder), ""

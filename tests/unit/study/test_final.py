@@ -15,6 +15,7 @@ from recurra.data.corpora import recorded_split
 from recurra.reported_study import QUICK_S, StudyResult, _own_texts
 from recurra.study.final import FINAL_NAME, final_config, final_run, gains_rows, train_again
 from recurra.study.plan import load_run_config
+from recurra.study.workers import Workers
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import PROTOCOLS
@@ -98,7 +99,8 @@ def test_data_that_changed_train_no_final_model(tmp_path: Path) -> None:
     path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
     judged = _compared(path, output, final=False).judged[2].config
     write_reviews(path, 100, seed=1)
-    record, reason = train_again(judged, "a note", output, Machine(threads=1), Reporter(quiet=True))
+    with Workers(0, 1) as workers:
+        record, reason = train_again(judged, "a note", output, Machine(threads=1), Reporter(quiet=True), workers)
     assert record is None and "reviews.csv' was changed after the run was planned" in reason
     assert final_run(judged, output) is None
 
