@@ -21,6 +21,7 @@ from recurra.core.record import (
     LengthSummary,
     MistakeRecord,
     ModelRecord,
+    OneLabelRecord,
     RunRecord,
     SplitRecord,
     TrainingRecord,
@@ -106,8 +107,8 @@ class RunFactory:
             if only_says is not None:
                 silent = ~np.isin(logits.argmax(axis=1), only_says)
                 logits[silent] = np.eye(len(self.label_names), dtype=np.float32)[only_says[0]]
-            said = None if self.temperature is None else softmax(logits / self.temperature)
-            metrics[split] = evaluate_logits(logits, labels, said).model_copy(update={"exit_accuracy": exit_accuracy})
+            measured = evaluate_logits(logits, labels, self.temperature)
+            metrics[split] = measured.model_copy(update={"exit_accuracy": exit_accuracy})
             if predictions is None or split in predictions:
                 write_predictions(folder, split, ids, labels, logits)
             names, sure = self.label_names, softmax(logits).max(axis=1)
@@ -140,6 +141,7 @@ class RunFactory:
             model=self._model(model),
             training=self._training(accuracy, seed, 0 if kind == "linear" else epochs),
             metrics=metrics,
+            decision=None if self.temperature is None else OneLabelRecord(temperature=self.temperature),
             latency=latency_of(model, self.precision) if latency else {},
             audits=list(audits),
             telling_words=None if telling is None else {label: [telling] for label in self.label_names},

@@ -305,7 +305,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
             data=dataset.record(trained.tokenizer),
             model=trained.model,
             training=trained.training,
-            metrics={VALIDATION: evaluate_logits(logits, selection.labels, decision.probabilities(logits))},
+            metrics={VALIDATION: evaluate_logits(logits, selection.labels, decision.temperature)},
             decision=decision.record(),
             shape=shape_of(engine.model.config) if isinstance(engine, TransformerEngine) else {},
         )

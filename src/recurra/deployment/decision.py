@@ -34,6 +34,8 @@ class LabelDecision(ABC):
 
     # Whether a text has exactly one label.
     exclusive: bool
+    # What logits are divided by before they become probabilities.
+    temperature: float
 
     def __init__(self, label_names: Sequence[str]) -> None:
         self.label_names = list(label_names)

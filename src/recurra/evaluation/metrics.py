@@ -176,13 +176,17 @@ def least_rows(wanted: float) -> int:
 
 
 def evaluate_logits(
-    logits: npt.ArrayLike, labels: npt.ArrayLike, probabilities: npt.ArrayLike | None = None
+    logits: npt.ArrayLike, labels: npt.ArrayLike, temperature: npt.ArrayLike | None = None
 ) -> MetricsRecord:
     """Computes accuracy, precision, recall, F1, loss, the confusion matrix, and average precision by label.
 
     With two classes precision, recall and F1 are those of label 1; with more they are macro means over the classes that
     occur among labels or predictions, as in scikit-learn. A ratio without a denominator is 0. The loss is computed in
     float64; among equal logits the lowest label is the prediction.
+
+    Args:
+        temperature: Divisor of the logits, one for all rows or one for each, ``(rows,)``. Calibration errors and
+            average precision are of the probabilities that it gives; without it there are no calibration errors.
     """
     scores = np.asarray(logits, dtype=np.float64)
     truth = np.asarray(labels)
@@ -200,13 +204,13 @@ def evaluate_logits(
     confusion = np.bincount(truth * classes + predictions, minlength=classes * classes).reshape(classes, classes)
     precision, recall, f1 = _precision_recall_f1(confusion)
     right = int(np.trace(confusion))
-    log_probabilities = log_softmax(scores)
+    log_probabilities = calibrated = log_softmax(scores)
     calibration = {}
-    if probabilities is not None:
-        plain = np.exp(log_probabilities)
+    if temperature is not None:
+        calibrated = log_softmax(scores / np.reshape(temperature, (-1, 1)))
         calibration = {
-            "calibration_error": expected_calibration_error(probabilities, truth),
-            "uncalibrated_error": expected_calibration_error(plain, truth),
+            "calibration_error": expected_calibration_error(np.exp(calibrated), truth),
+            "uncalibrated_error": expected_calibration_error(np.exp(log_probabilities), truth),
         }
     return MetricsRecord(
         rows=rows,
@@ -218,8 +222,7 @@ def evaluate_logits(
         accuracy_interval=wilson_interval(right, rows),
         confusion_matrix=[[int(count) for count in row] for row in confusion],
         average_precision=[
-            None if ranked is None else float(ranked.average_precision())
-            for ranked in rank_labels(truth, log_probabilities)
+            None if ranked is None else float(ranked.average_precision()) for ranked in rank_labels(truth, calibrated)
         ],
         **calibration,
     )

@@ -43,7 +43,7 @@ class Predictions:
 
     ids: list[str]
     labels: npt.NDArray[np.int64]
-    logits: npt.NDArray[np.float32]
+    logits: npt.NDArray[np.floating[Any]]
 
     @property
     def predicted(self) -> npt.NDArray[np.int64]:

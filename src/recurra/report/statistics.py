@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,14 +67,14 @@ class Rows:
         key: Hash of the identifiers and true labels, in order.
         truth: True labels, ``(rows,)``.
         predicted: ``(runs, rows)``.
-        logits: ``(runs, rows, labels)``, where the measure ranks by them.
+        logits: Calibrated, ``(runs, rows, labels)``, where the measure ranks by them.
         runs: Positions of the runs whose predictions could be read.
     """
 
     key: bytes
     truth: Labels
     predicted: Labels
-    logits: NDArray[np.float32] | None = None
+    logits: NDArray[np.floating[Any]] | None = None
     runs: tuple[int, ...] = (0,)
 
     def of_runs(self, runs: Sequence[int]) -> Rows:
@@ -208,7 +209,9 @@ def bootstrap_gap(first: Rows, second: Rows, measure: Measure) -> BootstrapDiffe
     return paired_bootstrap(*means)
 
 
-def _bootstrap_of_logits(truth: Labels, sides: Sequence[NDArray[np.float32]], score: LogitScore) -> BootstrapDifference:
+def _bootstrap_of_logits(
+    truth: Labels, sides: Sequence[NDArray[np.floating[Any]]], score: LogitScore
+) -> BootstrapDifference:
     scores = [[score(truth, logits) for logits in side] for side in sides]
     samples = min(_MOST_SAMPLES, max(_FEWEST_SAMPLES, _WEIGHTED_CELLS // sum(side.size for side in sides)))
 

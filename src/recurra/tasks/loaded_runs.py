@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -80,22 +80,24 @@ class LoadedRun:
     def predictions(self, split: str) -> Predictions:
         """Its predictions for the rows of a split; with folds those of all folds, in the order of the rows' identities.
 
-        The logits of a fold are divided by its own temperature, so that they are calibrated together.
+        Logits are calibrated: divided by the temperature of their run or fold, in float64, so that none become equal.
 
         Raises:
             CheckpointError: If a file is missing or damaged.
         """
+        stored = [read_predictions(run.folder, split) for run in self.parts]
+        parts = [
+            replace(part, logits=part.logits.astype(np.float64) / run.temperature)
+            for part, run in zip(stored, self.parts, strict=True)
+        ]
         if not self.folds:
-            return read_predictions(self.folder, split)
-        parts = [read_predictions(fold.folder, split) for fold in self.folds]
+            return parts[0]
         ids = [row_id for part in parts for row_id in part.ids]
         order = in_order(ids)
-        logits = [
-            (part.logits / np.float32(fold.temperature)).astype(np.float32)
-            for part, fold in zip(parts, self.folds, strict=True)
-        ]
-        labels = np.concatenate([part.labels for part in parts])
-        return Predictions([ids[row] for row in order], labels[order], np.concatenate(logits)[order])
+        labels, logits = (
+            np.concatenate([getattr(part, name) for part in parts])[order] for name in ("labels", "logits")
+        )
+        return Predictions([ids[row] for row in order], labels, logits)
 
     @property
     def temperature(self) -> float:

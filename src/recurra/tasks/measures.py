@@ -98,8 +98,8 @@ Interval = tuple[float, float]
 RowScore = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
 # Computes a figure ``(...)`` from how often each row counts, ``(..., rows)``; None counts each row once.
 WeightedScore = Callable[[NDArray[np.float64] | None], NDArray[np.float64]]
-# The same from true labels ``(rows,)`` and logits ``(rows, labels)``.
-LogitScore = Callable[[NDArray[np.int64], NDArray[np.float32]], WeightedScore]
+# The same from true labels ``(rows,)`` and calibrated logits ``(rows, labels)``.
+LogitScore = Callable[[NDArray[np.int64], NDArray[np.floating[Any]]], WeightedScore]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Measure:
             rows; otherwise runs of equal seeds are compared.
         of_classes: Value from the counts of each class, where it is no mean over rows: rows are then resampled with
             their labels.
-        of_logits: Value from the logits, likewise, where it depends on more than the predicted labels.
+        of_logits: Value from calibrated logits, likewise, where it depends on more than the predicted labels.
         of_rows: Value of each row, ``(rows,)``, from true and predicted labels, likewise, where it is a mean over rows.
         limits: Lower and upper limit of all values; None where there is no limit.
         scale: What a difference is multiplied by to be in ``unit``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,7 +229,7 @@ def _average_precision(key: str, heading: str, chosen: int | None) -> Measure:
             None if chosen is None or value is None else _logit_interval(value, sum(metrics.confusion_matrix[chosen]))
         )
 
-    def of_logits(truth: NDArray[np.int64], logits: NDArray[np.float32]) -> WeightedScore:
+    def of_logits(truth: NDArray[np.int64], logits: NDArray[np.floating[Any]]) -> WeightedScore:
         ranks = rank_labels(truth, log_softmax(logits))
         ranked = [label for label in (ranks if chosen is None else ranks[chosen : chosen + 1]) if label is not None]
         if not ranked:

@@ -391,13 +391,11 @@ class ClassificationReporting(LabellingReporting):
     def measure_folds(
         self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions], split: str
     ) -> MetricsRecord:
-        probabilities = [
-            read_decision(record.data.label_names, record.decision).probabilities(part.logits)
-            for record, part in zip(records, parts, strict=True)
-        ]
+        temperatures = [read_decision(record.data.label_names, record.decision).temperature for record in records]
         logits, labels = (np.concatenate([getattr(part, name) for part in parts]) for name in ("logits", "labels"))
         by_fold = [record.metrics[split] for record in records]
-        metrics = evaluate_logits(logits, labels, np.concatenate(probabilities)).model_copy(update=_by_depth(by_fold))
+        of_rows = np.repeat(temperatures, [len(part) for part in parts])
+        metrics = evaluate_logits(logits, labels, of_rows).model_copy(update=_by_depth(by_fold))
         return metrics.of_labels() if by_fold[0].loss is None else metrics
 
     def measure_of(self, table: TableRuns, questions: Questions) -> Measure:

@@ -51,7 +51,7 @@ class ClassificationTask(LabellingTask):
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> MetricsRecord:
         from recurra.evaluation.metrics import evaluate_logits
 
-        return evaluate_logits(logits, labels, decision.probabilities(logits))
+        return evaluate_logits(logits, labels, decision.temperature)
 
     def of_depth(self, metrics: MetricsRecord, split: TextSplit, engine: Any, batch_size: int) -> MetricsRecord:
         if engine.depth is not None and engine.depth.exits:

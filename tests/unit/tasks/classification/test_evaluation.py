@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from scipy.special import softmax
+from sklearn.metrics import average_precision_score
 
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, DataError, StorageError
 from recurra.core.record import read_record
-from recurra.data.configuration import MultiLabelData
+from recurra.data.configuration import DataConfig, MultiLabelData
+from recurra.data.corpora import load_dataset
+from recurra.deployment.decision import OneLabel
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.prediction.files import SUFFIXES
@@ -47,6 +51,25 @@ def test_a_small_loss_is_not_shown_as_nothing(run: Path) -> None:
     metrics = read_record(run).metrics["test"].model_copy(update={"loss": 0.0003, "calibration_error": 0.00041})
     shown = TASK.figures(metrics)
     assert (shown["Loss"], shown["Calibration error"]) == ("0.0003", "0.0004")
+
+
+def test_average_precision_is_that_of_the_probabilities_that_predict_gives(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    topics, shape = rng.integers(0, 4, 1_000), (1_000, 12)
+    words = np.where(rng.random(shape) < 0.4, topics[:, None], rng.integers(0, 4, shape)) * 200
+    texts = [" ".join(f"word{word}" for word in row) for row in words + rng.integers(0, 200, shape)]
+    rows = [(text, f"topic {topic}") for text, topic in zip(texts, topics, strict=True)]
+    path, run = write_csv(tmp_path / "topics.csv", rows), tmp_path / "run"
+    assert main(["train", "--model", "linear", "--data", str(path), "--output", str(run), "--quiet"]) == 0
+    classifier, split = Classifier.from_run(run), load_dataset(DataConfig(name=str(path))).splits["test"]
+    assert isinstance(classifier.decision, OneLabel) and classifier.decision.temperature != 1
+    said, raw = classifier.predict_proba(split.texts), softmax(classifier.logits(split.texts), axis=1)
+    wanted, other = (
+        [average_precision_score(split.labels == label, scores[:, label]) for label in range(4)]
+        for scores in (said, raw)
+    )
+    assert read_record(run).metrics["test"].average_precision == pytest.approx(wanted)
+    assert wanted != pytest.approx(other)
 
 
 def test_predictions_of_a_split_are_those_of_the_run(run: Path, tmp_path: Path) -> None:

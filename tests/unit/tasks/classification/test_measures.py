@@ -18,11 +18,12 @@ from factories import RunFactory
 from recurra.core.errors import ConfigurationError, RunError
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
+from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.evaluation.significance import paired_bootstrap_by_class
 from recurra.report.render import terminal_tables
-from recurra.report.statistics import Rows, bootstrap_gap
+from recurra.report.statistics import Rows, bootstrap_gap, scored_model
 from recurra.study.spec import StudySpec
 from recurra.study.status import check_measure, plan_with_cost
 from recurra.tasks import questions
@@ -34,6 +35,8 @@ from recurra.tasks.classification.measures import (
     named_measure,
     usual_f1,
 )
+from recurra.tasks.classification.reporting import REPORTING
+from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import Questions, check_costs, read_costs
 from recurra.tasks.study_data import StudyData
 from recurra.tasks.summary import TableSummary
@@ -133,6 +136,31 @@ def test_intervals_of_average_precision_are_those_of_resampled_rows() -> None:
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=0.02)
     alone = measure.over_rows(evaluate_logits(sides[0], truth))
     assert alone == pytest.approx(tuple(np.quantile(np.array(drawn)[:, 0], [0.025, 0.975])), abs=0.03)
+
+
+@pytest.mark.parametrize("temperatures", [(2.5,), (0.3, 1.0, 4.0)])
+def test_average_precision_of_a_run_and_of_folds_is_that_of_calibrated_probabilities(
+    temperatures: tuple[float, ...], tmp_path: Path
+) -> None:
+    folds = [
+        RunFactory(
+            tmp_path / str(fold), rows={"train": 90, "test": 60}, seed=fold, label_names=NAMES, temperature=temperature,
+            data_config={"folds": len(temperatures), "fold": fold},
+        ).run("linear", 0.7)
+        for fold, temperature in enumerate(temperatures)
+    ]  # fmt: skip
+    predictions = [read_predictions(folder, "test") for folder in folds]
+    decisions = [read_decision(NAMES, read_record(folder).decision) for folder in folds]
+    said = [decision.probabilities(part.logits) for decision, part in zip(decisions, predictions, strict=True)]
+    raw = [softmax(part.logits.astype(np.float64), axis=1) for part in predictions]
+    spam = np.concatenate([part.labels for part in predictions]) == 1
+    wanted, other = (average_precision_score(spam, np.concatenate(scores)[:, 1]) for scores in (said, raw))
+    assert wanted != pytest.approx(other, abs=0.001)
+    (run,) = REPORTING.pooled([LoadedRun(folder, read_record(folder)) for folder in folds])
+    measure = named_measure("average_precision:spam", NAMES)
+    scored = scored_model("linear", [run], "test", REPORTING, measure=measure)
+    assert scored.rows is not None
+    assert scored.values == scored.rows.values(measure) == (pytest.approx(wanted),)
 
 
 def one_table(folders: list[Path], **asked: Any) -> TableSummary:
