@@ -1,12 +1,12 @@
 """Rows of a labelled file whose label is probably wrong, found by a model that did not see the label.
 
-Rows are ranked by the out-of-fold probability of their label. How many of the doubtful labels are wrong depends on the
+Rows are judged by the out-of-fold probability of their label. How many of the doubtful labels are wrong depends on the
 judging model: a poor judge disagrees with every third right label. So labels are modelled as drawn from the judge's
 probabilities, and a share of them as replaced by another label at random (Natarajan et al. 2013, "Learning with Noisy
 Labels"). The share is estimated together with the judge's temperature: wrong labels are on rows where the judge is sure
 of another label, while a poor judge errs on rows where it is unsure. Bayes' rule then gives each row a probability that
-its label is wrong; suspects are rows where it is above one half. Confident learning (Northcutt, Jiang and Chuang 2021),
-used here before, suspected 713 of 1,500 labels where the judge was right on 42 %.
+its label is wrong, by which rows are ranked; suspects are rows where it is above one half. Confident learning
+(Northcutt, Jiang and Chuang 2021), used here before, suspected 713 of 1,500 labels where the judge was right on 42 %.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def find_label_errors(
     wrong[seen] = seen_wrong
     original_texts = texts_as_written(config.name, config)
     texts = [original_texts.get(row, text) for row, text in zip(table.ids, table.texts, strict=True)]
-    order = np.lexsort((label_probabilities, ~seen))
+    order = np.lexsort((label_probabilities, -wrong, ~seen))
     return LabelErrors(table, texts, names, labels, probabilities, order, wrong, share, model, notes)
 
 

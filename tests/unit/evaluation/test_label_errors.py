@@ -63,8 +63,8 @@ def test_planted_errors_lead_the_list_with_the_right_label(tmp_path: Path) -> No
     for row in rows[: len(bad)]:
         assert row.suspect and row.suggested == names[(row.place - 2) % 3] != row.label
         assert row.probability > 0.5 > row.label_probability
-    doubt = [row.label_probability for row in rows]
-    assert doubt == sorted(doubt)
+    doubt = [row.wrong_probability for row in rows]
+    assert doubt == sorted(doubt, reverse=True)
     assert found.agreement == pytest.approx(1 - len(bad) / 240)
 
 

@@ -160,7 +160,8 @@ def test_a_run_from_a_file_to_exports_that_say_the_same(several: bool, tmp_path:
         target = tmp_path / f"{kind}-{precision}"
         arguments = ["export", str(run), "--output", str(target), "--format", kind, "--precision", precision]
         assert main(arguments) == 0
-        assert "bag of n-grams" in (target / "README.md").read_text(encoding="utf-8")
+        card = (target / "README.md").read_text(encoding="utf-8")
+        assert "bag of n-grams" in card and "at once, without epochs" in card and "0 epochs" not in card
         exported = Classifier.from_export(target)
         np.testing.assert_allclose(exported.logits(texts), expected, atol=tolerance * max(1, np.abs(expected).max()))
     if not several:
