@@ -33,6 +33,7 @@ from recurra.data.lengths import (
     added_tokens,
     broken_share,
     choose_max_length,
+    cut_texts,
     sample_of,
     say_cut,
 )
@@ -49,6 +50,7 @@ from recurra.evaluation.audits.grading import control_right, grade, needs_predic
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.evaluation.metrics import never_given
 from recurra.models.adaptation.source import MULTILINGUAL
+from recurra.models.controls import STATES_TOKENS
 from recurra.models.names import PRESETS
 from recurra.tasks.base import (
     ENCODER,
@@ -237,6 +239,8 @@ class LabellingTask(Task):
         rows, overrides = labelled(config.data), config.model_overrides
         label_names = self.label_names(rows, data)
         notes = _say_unread(rows, overrides, data)
+        if config.control == WORDS_AND_ENCODER:
+            notes += _say_first_tokens(config.model, rows, overrides, data)
         if config.is_control:
             return notes
         class_weighted = config.protocol.class_weights == "balanced" and not config.teachers and METHOD not in overrides
@@ -484,6 +488,20 @@ def _say_unread(config: DataConfig, overrides: Mapping[str, Any], data: StudyDat
     return [
         f"{Path(config.name).name}: encoder '{name}' was not made for this language: {share:.0%} of the pieces that it "
         f"reads are unknown, single letters or parts of words{remedy}"
+    ]
+
+
+def _say_first_tokens(model: str, config: DataConfig, overrides: Mapping[str, Any], data: StudyData) -> list[str]:
+    """What the encoder beside words reads of texts, if windows are asked for or texts are longer."""
+    if config.fold:
+        return []
+    lengths, _ = data.token_lengths(config, _tokenizer_of(config, overrides), ["train"])
+    cut = cut_texts(lengths["train"], STATES_TOKENS)
+    if config.windows == 1 and not cut.rows:
+        return []
+    return [
+        f"{Path(config.name).name}: {model} reads words whole and the first {STATES_TOKENS} tokens with its encoder, "
+        f"whatever max_length and windows; this cuts {cut} of train"
     ]
 
 

@@ -27,12 +27,13 @@ from recurra.models.controls.fitting import fit_tuned
 from recurra.models.controls.joined import fit_joined
 from recurra.models.controls.linear import features_of
 from recurra.models.exits.rules import FixedExit
+from recurra.tasks.classification.task import TASK
 from recurra.tasks.labelling.controls import time_control
 from recurra.tasks.run_folder import run_facts
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine, StudyData
 from recurra.training.protocols import load_protocol
-from reviews import review_rows
+from reviews import review_rows, write_csv
 from tiny_encoder import write_tiny_encoder
 
 TEXTS, NAMES = (list(part) for part in zip(*review_rows(90), strict=True))
@@ -177,6 +178,19 @@ def test_it_is_computed_on_an_accelerator_and_said_to_be(monkeypatch: pytest.Mon
     for model, accelerator in (("linear", None), ("recurra-small-and-words", "a GPU")):
         config = make_run(model, DataConfig(name="demo"), load_protocol("tuned"), **how)
         assert run_facts(config, 0.0, 1)["environment"].accelerator == accelerator
+
+
+@pytest.mark.parametrize(("words", "windows", "told"), [(3, 1, False), (3, 2, True), (400, 1, True)])
+def test_windows_and_texts_that_the_encoder_does_not_read_are_told(
+    words: int, windows: int, told: bool, tmp_path: Path
+) -> None:
+    texts = [f"good film {number}" + " film" * words * (number % 2) for number in range(80)]
+    file = write_csv(tmp_path / "rows.csv", [(text, "ab"[number // 40]) for number, text in enumerate(texts)])
+    keys = {"preset": "words-and-encoder", "encoder": str(write_tiny_encoder(tmp_path / "tiny", TEXTS))}
+    data = DataConfig(name=str(file), windows=windows)
+    run = make_run({"name": "frozen", **keys}, data, load_protocol("paper"), seed=0, precision="fp32")  # type: ignore[arg-type]
+    said = [line for line in TASK.preflight(run, StudyData()) if "first 256 tokens" in line]
+    assert len(said) == told and all(("cuts 0.0%" in line) == (words == 3) for line in said)
 
 
 def test_its_time_is_estimated_and_nobody_teaches_it(tmp_path: Path) -> None:
