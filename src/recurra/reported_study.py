@@ -423,7 +423,9 @@ def _ship(
             return f"{sentence}.{more}"
         assert workers is not None
         note = _how_judged(result, label, train)
-        final_record, reason = train_again(judged.config, note, result.output, data.machine, reporter, workers)
+        final_record, reason = train_again(
+            judged.config, note, result.output, data.machine, reporter=reporter, workers=workers
+        )
         if final_record is None:
             return f"{sentence}: it could not be trained once more ({reason})."
     earlier = "the one judged here" if folds == 1 else f"those judged here, one of each of {folds} folds,"

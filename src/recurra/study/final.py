@@ -45,7 +45,7 @@ def final_run(judged: RunConfig, output: Path) -> Path | None:
 
 
 def train_again(
-    judged: RunConfig, note: str, output: Path, machine: Machine, reporter: Reporter, workers: Workers
+    judged: RunConfig, note: str, output: Path, machine: Machine, *, reporter: Reporter, workers: Workers
 ) -> tuple[AnyRecord | None, str]:
     """Trains a judged run once more, in a worker, or resumes that. The note goes into its record."""
     folder = output / FINAL_NAME

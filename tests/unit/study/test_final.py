@@ -100,7 +100,8 @@ def test_data_that_changed_train_no_final_model(tmp_path: Path) -> None:
     judged = _compared(path, output, final=False).judged[2].config
     write_reviews(path, 100, seed=1)
     with Workers(0, 1) as workers:
-        record, reason = train_again(judged, "a note", output, Machine(threads=1), Reporter(quiet=True), workers)
+        reporter = Reporter(quiet=True)
+        record, reason = train_again(judged, "a note", output, Machine(threads=1), reporter=reporter, workers=workers)
     assert record is None and "reviews.csv' was changed after the run was planned" in reason
     assert final_run(judged, output) is None
 
