@@ -392,8 +392,8 @@ def configured(run: RunConfig) -> RecurraConfig:
 
 def test_every_study_of_language_models_is_looked_at() -> None:
     found = {path.stem for start in ("lm", "crt") for path in STUDIES.glob(f"{start}-*.yaml")}
-    # lm-depth has one model under two protocols.
-    assert found == {*VARIES, *AGAINST_STACKS, "crt-deep", "lm-depth"}
+    # These two have one model under two protocols.
+    assert found == {*VARIES, *AGAINST_STACKS, "crt-deep", "lm-depth", "lm-depth-time"}
 
 
 @pytest.mark.parametrize("name", VARIES)
