@@ -35,9 +35,16 @@ hypothesis.settings.load_profile("recurra")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests that need no accelerator expect that there is none."""
+    """Tests that need no accelerator expect that there is none; of several processes each has a core of its own.
+
+    A comparison on two cores starts two workers, which both import for seconds what one of them would need.
+    """
     if not config.option.markexpr.startswith("gpu"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    process = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if process and config.option.markexpr == "not slow" and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(process) % len(cores)]})
 
 
 def pytest_collection_finish() -> None:
