@@ -330,7 +330,7 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
         taught = _teach(model, source, plan, lessons, options, searched=searched, work=work, reporter=reporter)
     texts = 0 if scores is None else scores.texts
     result = Adaptation(Path(output), source, plan, costs.parameters(plan), changes, points, texts, taught)
-    with atomic_folder(output, replace=options.overwrite) as folder:
+    with atomic_folder(output, replace=options.overwrite, mark=ADAPTATION_NAME) as folder:
         if options.int8:
             save_int8(model, folder)
         else:

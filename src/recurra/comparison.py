@@ -162,9 +162,10 @@ def _answers_file(name: str, value: Any, config: RunData, data: StudyData, outpu
     if isinstance(value, Mapping) or isinstance(first, Mapping) or hasattr(value, "columns"):
         columns, column = opened_rows(value, arg, [])
         cells = {
-            heading if isinstance(heading, str) else as_word(plain_value(heading), arg, "column", number, "name"): cells
+            heading
+            if isinstance(heading, str)
+            else as_word(plain_value(heading), arg, "column", number, "name"): column(heading)
             for number, heading in enumerate(columns, start=1)
-            for cells in [column(heading)]
         }
         if set(names) <= set(cells) and not label_columns & set(cells):
             cells = {f"probability_{key}" if key in names else key: column for key, column in cells.items()}
@@ -178,7 +179,13 @@ def _answers_file(name: str, value: Any, config: RunData, data: StudyData, outpu
             f"{arg} has the columns {', '.join(cells) or 'none'}; give a column 'label', or one of probabilities for "
             f"each of {', '.join(names[:20])}"
         )
-    if answers == set(cells):
+    rows_named = {id_column(config), config.text_column, *split_names(config.text_column, ())}
+    if not rows_named & set(cells):
+        if answers != set(cells):
+            raise DataError(
+                f"{arg} has the columns {', '.join(cells)}, which do not say to which rows they belong; add "
+                f"'{id_column(config)}' or '{config.text_column}', or give the answers alone, one a row in their order"
+            )
         source = Path(config.test or config.name)
         if not source.is_file():
             raise DataError(f"{arg} are of the corpus '{config.name}'; give a table with its ids or texts")
@@ -189,7 +196,7 @@ def _answers_file(name: str, value: Any, config: RunData, data: StudyData, outpu
                 "order, or a table with ids or texts"
             )
         cells[id_column(config)] = ids
-    wanted = {*answers, id_column(config), config.text_column, *split_names(config.text_column, ())}
+    wanted = answers | rows_named
     cells = {
         key: [None if is_missing(cell) else cell for cell in _as_named(column, names if key in label_columns else [])]
         for key, column in cells.items()
@@ -223,12 +230,9 @@ def _by_label(rows: Any, names: list[str], arg: str) -> list[dict[str, float]]:
 
 
 def _as_named(cells: list[Any], names: list[str]) -> list[Any]:
-    """Cells of which 0 and 1 are truth values where the labels are, and the other way round, as they are equal."""
-    if names == ["false", "true"] and all(cell in (0, 1) for cell in cells):
-        return [*map(bool, cells)]
-    if names == ["0", "1"] and all(isinstance(cell, bool) for cell in cells):
-        return [*map(int, cells)]
-    return cells
+    """Cells as the labels are spelt where they are truth values: False, 0 and 0.0 are one, as in Python."""
+    two_values = [name.lower() for name in names] == ["false", "true"] or names == ["0", "1"]
+    return [names[int(cell)] for cell in cells] if two_values and all(cell in (0, 1) for cell in cells) else cells
 
 
 def named_values(assignments: Iterable[str], option: str, example: str) -> dict[str, str]:

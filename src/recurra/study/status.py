@@ -240,9 +240,8 @@ def within_minutes(
 ) -> tuple[StudySpec, str]:
     """Takes one split instead of folds, then leaves out expensive models, until training fits a budget.
 
-    Finished runs count as if they were to do, so that the same call, or one after a kill, chooses the same. Models
-    of which a run was begun are not left out, nor are controls; a model that learns from a left-out model is left
-    out too.
+    Finished runs count with the time in their records. Models of which a run was begun are not left out, nor are
+    controls; a model that learns from a left-out model is left out too.
 
     Seconds come from records, or are measured here: a few training steps of each model. The time of evaluation is
     not counted.

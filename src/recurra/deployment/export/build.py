@@ -401,7 +401,7 @@ def export_run(
     if options.vocabulary is not None and isinstance(engine, TransformerEngine):
         engine, model_logits, vocabulary = _trimmed(engine, record, rows, reference, options)
         reporter.say(vocabulary.describe())
-    with atomic_folder(output, replace=options.overwrite) as folder:
+    with atomic_folder(output, replace=options.overwrite, mark=MANIFEST_NAME) as folder:
         reporter.say(f"writing {options.format} in {options.precision}")
         if isinstance(engine, TransformerEngine):
             save_tokenizer(engine.tokenizer, engine.max_length, folder)

@@ -153,8 +153,8 @@ def _refuse_truth(
 
 
 def judged_split(dataset: TextDataset) -> Any:
-    """The split for which answers are needed: the last reported one."""
-    return dataset.splits[dataset.reported_splits[-1]]
+    """The split for which answers are needed: the one that models are judged on."""
+    return dataset.splits[dataset.record().headline_split]
 
 
 def id_column(config: DataConfig) -> str:

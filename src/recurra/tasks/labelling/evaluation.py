@@ -80,7 +80,7 @@ def evaluate_labels(
         lines.append(f"{first.in_text} in the record: {first.value(first.of_run(recorded))}")
     if by_exit := getattr(metrics, "exit_accuracy", None):
         figures_of_exits = ", ".join(f"{accuracy:.4f} after {number}" for number, accuracy in by_exit.items())
-        lines.append(f"accuracy if every text stops early: {figures_of_exits} (predict --recurrences N)")
+        lines.append(f"accuracy if every text stops early: {figures_of_exits}")
     abstained = decision.abstained(probabilities)
     if abstained is not None:
         lines.append(_withheld(abstained, decision.same(logits, rows.labels)))

@@ -492,12 +492,12 @@ def _say_unread(config: DataConfig, overrides: Mapping[str, Any], data: StudyDat
 
 
 def _say_first_tokens(model: str, config: DataConfig, overrides: Mapping[str, Any], data: StudyData) -> list[str]:
-    """What the encoder beside words reads of texts, if windows are asked for or texts are longer."""
+    """How much of the texts the encoder beside words does not read, if it cuts any."""
     if config.fold:
         return []
     lengths, _ = data.token_lengths(config, _tokenizer_of(config, overrides), ["train"])
     cut = cut_texts(lengths["train"], STATES_TOKENS)
-    if config.windows == 1 and not cut.rows:
+    if not cut.rows:
         return []
     return [
         f"{Path(config.name).name}: {model} reads words whole and the first {STATES_TOKENS} tokens with its encoder, "

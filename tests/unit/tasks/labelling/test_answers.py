@@ -313,6 +313,7 @@ IN_MEMORY: dict[str, tuple[tuple[Any, ...], Any]] = {
     "frame of labels alone": (WORDS, Frame({"label": np.array(WORDS)[KINDS]})),
     "0 and 1 for truth values": ((False, True, True), (KINDS > 0).astype(int)),
     "truth values for 0 and 1": ((0, 1, 1), KINDS > 0),
+    "truth values for words": (("False", "True", "True"), KINDS > 0),
 }
 
 
@@ -329,6 +330,7 @@ UNCERTAIN = {
     "decimals": ((1.5, 2.5, 10.5), SURE, "which may be 1.5, 10.5, 2.5 or 1.5, 2.5, 10.5; give pandas.DataFrame"),
     "the good one last": (("unhappy", "happy", "happy"), SURE[:, :2], "which may be unhappy, happy or happy, unhappy"),
     "no answers": (WORDS, Frame(SURE, columns=list("abc")), "the columns a, b, c; give a column 'label', or one of"),
+    "another column": (WORDS, Frame({"label": WORDS[0], "sure": SURE[:, 0]}), "label, sure, which do not say to which"),
     "too few": (WORDS, Frame(SURE, columns=list(WORDS))[:5], "5 answers, and .* 240 rows; give one a row"),
 }
 
