@@ -118,7 +118,7 @@ class PlanScores:
         all_texts = itertools.chain.from_iterable(rows)
         cleaned = list(dict.fromkeys(filter(None, map(clean_text, itertools.islice(all_texts, 40 * MOST_TEXTS)))))
         if len(cleaned) < 2:
-            raise ConfigurationError(f"plans are scored on at least 2 different texts, and there are {len(cleaned)}")
+            raise ConfigurationError(f"plans are scored on different texts, at least 2, but there are {len(cleaned)}")
         # Evenly spread, because files are often sorted.
         indices = np.linspace(0, len(cleaned) - 1, min(MOST_TEXTS, len(cleaned))).astype(int)
         tokenizer, scored = read_tokenizer(source.folder), [cleaned[index] for index in indices]
@@ -362,7 +362,7 @@ def _choose_plan(
         plan_changes = costs.changes(plan)
         if earlier_points:
             # Times are never measured twice alike, so another search might choose another plan.
-            reporter.say(f"the plan is {plan}, with which teaching began")
+            reporter.say(f"the plan stays {plan}, because teaching began with it")
         elif plan_changes != changes:
             reporter.say(f"the best plan, {plan}, is a stack: it shares nothing, so there is nothing to relax")
         return plan, points, plan_changes
@@ -436,11 +436,11 @@ def _check_budgets(options: AdaptationOptions) -> None:
         raise ConfigurationError("--teach needs a budget: --minutes N of training over all restarts, or --tokens N")
     for name, value in {"--minutes": options.minutes, "--tokens": options.tokens}.items():
         if value is not None and not (options.teach and 0 < value < math.inf):
-            no_texts = "it is how long to teach: name texts with --teach FILE"
+            no_texts = "it limits teaching: name texts to teach with, --teach FILE"
             reason = "a budget is a finite number above 0" if options.teach else no_texts
             raise ConfigurationError(f"{name} is {value:g}; {reason}")
     if options.apart and not options.teach:
-        raise ConfigurationError("--apart says which texts must not teach; name those that do with --teach FILE")
+        raise ConfigurationError("--apart excludes texts from teaching; name the texts to teach with, --teach FILE")
     budgets = {
         "--stored": options.stored,
         "--applied": options.applied,
@@ -449,7 +449,7 @@ def _check_budgets(options: AdaptationOptions) -> None:
     }
     for name, value in budgets.items():
         if value is not None and options.plan.strip() != AUTO:
-            raise ConfigurationError(f"{name} is {value:,} beside the plan '{options.plan}'; it is for --plan auto")
+            raise ConfigurationError(f"{name} is {value:,}, but the plan is '{options.plan}'; use it with --plan auto")
 
 
 def _search(
@@ -482,7 +482,7 @@ def _search(
         smallest = SharingPlan((), (0,), (), 1)
         timing = "" if estimate_ms is None else f" and takes about {estimate_ms(smallest):.1f} ms"
         raise ConfigurationError(
-            f"no plan keeps the budget; one layer applied once has {costs.parameters(smallest):,} parameters{timing}: "
+            f"no plan fits the limits; one layer applied once has {costs.parameters(smallest):,} parameters{timing}: "
             "raise --max-parameters or --max-ms, or store and apply fewer layers"
         )
     return [

@@ -156,7 +156,7 @@ def _answers_file(name: str, value: Any, config: RunData, data: StudyData, outpu
         return str(value)
     arg, first = f"predictions['{name}']", value[0] if isinstance(value, list) and value else None
     if not isinstance(config, DataConfig):
-        raise ConfigurationError(f"{arg} came with running text, which has no labels; leave it out")
+        raise ConfigurationError(f"{arg} was given with running text, which has no labels; leave it out")
     names = data.rows(config.every_fold[0]).label_names
     label_columns = {"label", f"label{PREDICTED}", config.label_column}
     if isinstance(value, Mapping) or isinstance(first, Mapping) or hasattr(value, "columns"):
@@ -192,8 +192,8 @@ def _answers_file(name: str, value: Any, config: RunData, data: StudyData, outpu
         ids = [row for row, _ in file_rows(source, config)]
         if wrong := [len(column) for column in cells.values() if len(column) != len(ids)]:
             raise DataError(
-                f"{arg} has {wrong[0]:,} answers, and '{source.name}' {len(ids):,} rows; give one a row, in their "
-                "order, or a table with ids or texts"
+                f"{arg} has {wrong[0]:,} answers, and '{source.name}' {len(ids):,} rows; give one answer a row, in "
+                "the same order, or a table with ids or texts"
             )
         cells[id_column(config)] = ids
     wanted = answers | rows_named
@@ -223,9 +223,9 @@ def _by_label(rows: Any, names: list[str], arg: str) -> list[dict[str, float]]:
     try:
         listed = [list(map(float, row)) for row in rows]
     except (TypeError, ValueError) as error:
-        raise DataError(f"{arg} has rows that are no probabilities; give one of each of {names}") from error
+        raise DataError(f"{arg} has rows that are not probabilities; give one for each of {names}") from error
     if wrong := [len(row) for row in listed if len(row) != len(names)]:
-        raise DataError(f"{arg} has rows of {wrong[0]} probabilities; give one of each of {names}")
+        raise DataError(f"{arg} has rows of {wrong[0]} probabilities; give one for each of {names}")
     return [dict(zip(names, row, strict=True)) for row in listed]
 
 
@@ -245,7 +245,7 @@ def named_values(assignments: Iterable[str], option: str, example: str) -> dict[
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not (name and equals and value):
-            raise ConfigurationError(f"{option} '{assignment}' is no NAME=VALUE; write it as {option} {example}")
+            raise ConfigurationError(f"{option} '{assignment}' is not NAME=VALUE; write it as {option} {example}")
         if name in values:
             raise ConfigurationError(f"{option} names '{name}' twice; name it once")
         values[name] = value
@@ -291,7 +291,7 @@ def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -
     most_tokens = config.max_length * config.windows
     if trained and used_rows * most_tokens > MOST_FOLDED_TOKENS:
         reason = f"{used_rows:,} rows of up to {most_tokens} tokens would take long in {FOLDS} folds"
-        return config, f"one split, because {reason} (every row tested once: --folds {FOLDS})"
+        return config, f"one split, because {reason} (to test every row once: --folds {FOLDS})"
     folded = config.model_copy(update={"folds": FOLDS})
     if unfit := _unfit_for_folds(folded, data, rows):
         return config, f"one split, because {unfit}"
@@ -302,11 +302,11 @@ def _unfit_for_folds(folded: DataConfig, data: StudyData, rows: int) -> str:
     try:
         trained_on = [len(data.rows(fold).splits["train"]) for fold in folded.every_fold]
     except DataError:
-        return f"these {rows:,} rows do not make {FOLDS} folds"
+        return f"these {rows:,} rows cannot be split into {FOLDS} folds"
     if min(trained_on) >= rows / 2:
         return ""
     few = f"a large group would leave a fold {min(trained_on):,} of {rows:,} rows to train on"
-    return f"{few} (every row tested once: --folds {FOLDS})"
+    return f"{few} (to test every row once: --folds {FOLDS})"
 
 
 def study_name(data: str) -> str:
@@ -400,7 +400,7 @@ def compare(
     answered: Any = predictions
     if not isinstance(answered, Mapping | None):
         kind = with_article(kind_of(answered))
-        raise ConfigurationError(f"predictions is {kind}; give answers by a name for them, as {{'gpt': answers}}")
+        raise ConfigurationError(f"predictions is {kind}; give a dict from a name to answers, as {{'gpt': answers}}")
     output, root = Path(output), Path(data_root) if data_root else None
     rows = rows_in_memory(data, keys)
     values = {"name": str(data), **keys, **(rows.options(output / ROWS_NAME) if rows else {})}

@@ -221,8 +221,8 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
             remainder = f" and {len(unused) - _MOST_NAMED:,} more" if len(unused) > _MOST_NAMED else ""
             names = f"{', '.join(map(repr, unused[:_MOST_NAMED]))}{remainder}"
             message = (
-                f"none of {len(labels):,} texts that it was fitted on, some of each label, gets {names}: the model has "
-                "not learned that; give it more texts or epochs, or take encoder='minilm'"
+                f"the model gives {names} to none of {len(labels):,} training texts, some of each label: it has not "
+                "learned that; give it more texts or epochs, or use encoder='minilm'"
             )
             # The warning points to the caller of fit, which errors_for_python wraps.
             warnings.warn(message, UnusedLabelWarning, stacklevel=4)
@@ -390,8 +390,8 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         run = Path(folder)
         if not (run / ESTIMATOR_NAME).is_file():
             raise CheckpointError(
-                f"'{run}' has no {ESTIMATOR_NAME}: it is not what RecurraClassifier.save wrote; any other run is read "
-                "by recurra.Classifier.from_run"
+                f"'{run}' has no {ESTIMATOR_NAME}: it was not written by RecurraClassifier.save; read any other run "
+                "with recurra.Classifier.from_run"
             )
         stored = EstimatorFile.read(run / ESTIMATOR_NAME, what="a saved estimator", cure="save it again")
         unknown = sorted(set(stored.parameters) - set(cls().get_params()))
@@ -421,8 +421,8 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
             return EstimatorFile(classes=classes.tolist(), dtype=classes.dtype.str, parameters=plain)
         except (TypeError, ValueError, AttributeError) as error:
             raise ConfigurationError(
-                f"labels ({type(classes.tolist()[0]).__name__}) or parameters of this estimator are none that a file "
-                "can hold; give labels as words or numbers, and plain parameters"
+                f"labels ({type(classes.tolist()[0]).__name__}) or parameters of this estimator cannot be stored in a "
+                "file; give labels as words or numbers, and plain parameters"
             ) from error
 
 

@@ -67,13 +67,13 @@ class Ladder:
         if self.peer is not None and rows <= MOST_FEW_ROWS:
             model, overrides = resolve_model(self.peer)
             if config.cross_validated and rows > MOST_FEW_ROWS_OF_FOLDS:
-                notes.append(f"without {model}, often ahead with so few rows but minutes a fold: for it add --folds 1")
+                notes.append(f"without {model}, often best with so few rows but minutes a fold: add it by --folds 1")
                 return models, name, "; ".join(notes)
             try:
                 check_method(overrides)
                 models.append(self.peer)
             except UnavailableError as error:
-                notes.append(f"without {model}, the better way with at most {MOST_FEW_ROWS} rows: {error}")
+                notes.append(f"without {model}, often best with at most {MOST_FEW_ROWS} rows: {error}")
         return models, name, "; ".join(notes)
 
 
@@ -106,21 +106,21 @@ def choose_models(
         RecurraError: If the requested encoder cannot be used.
     """
     if from_scratch and (encoder or plan):
-        raise ConfigurationError(f"--from-scratch came with an encoder or a plan ('{encoder or plan}'); leave one out")
+        raise ConfigurationError(f"--from-scratch excludes an encoder or a plan ('{encoder or plan}'); leave one out")
     if models is not None and not models:
         raise ConfigurationError("the list of models is empty; name one, or leave it out for those of the ladder")
     pretrained = next((name for name, keys in map(resolve_model, models or ()) if ENCODER in keys), None)
     if from_scratch and pretrained is not None:
-        raise ConfigurationError(f"--from-scratch came with '{pretrained}', which is pretrained; leave one out")
+        raise ConfigurationError(f"--from-scratch was given with '{pretrained}', which is pretrained; leave one out")
     named = models is not None and encoder is None
     if plan is not None and named:
-        raise ConfigurationError(f"plan '{plan}' came without an encoder whose layers it chooses; add --from")
+        raise ConfigurationError(f"plan '{plan}' was given without an encoder whose layers it chooses; add --from")
     scratch = Ladder(models or FROM_SCRATCH, protocol or DEFAULT_PROTOCOL, SEEDS_FROM_SCRATCH)
     without_encoder = named or from_scratch or (encoder is None and not task.starts_from_encoders)
     if teacher is not None and without_encoder:
         raise ConfigurationError(
-            f"teacher '{teacher}' came without a student of the ladder; add --from, or teach every model that is "
-            f"trained with teacher={teacher}"
+            f"teacher '{teacher}' was given, but no default model learns from a teacher; add --from, or let every "
+            f"trained model learn from it with teacher={teacher}"
         )
     if without_encoder:
         return scratch if models is None or from_scratch else _as_named(models, scratch, protocol)
@@ -130,7 +130,7 @@ def choose_models(
     except UnavailableError as error:
         if encoder is not None or plan is not None:
             raise
-        note = f"without MiniLM, which makes the better models: {error}"
+        note = f"without MiniLM, which usually gives better models: {error}"
         encoder_name = SMALL_ENCODER
         rungs = _rungs(encoder_name, None, teacher)
     others = [name for name in models or () if name not in rungs]
@@ -163,8 +163,8 @@ def _as_named(models: Sequence[Entry], scratch: Ladder, protocol: str | None) ->
         return Ladder(models, None, SEEDS_PRETRAINED)
     encoders = ", ".join(name for name, starts in trained.items() if starts)
     note = (
-        f"{encoders} is trained under '{scratch.protocol}', which suits the models from scratch beside it; "
-        "compare it by itself, or choose with --protocol"
+        f"{encoders} is trained under '{scratch.protocol}', which suits the models from scratch beside it; compare it "
+        "alone, or choose another with --protocol"
     )
     return Ladder(models, scratch.protocol, scratch.seeds, note)
 
@@ -183,7 +183,7 @@ def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
     if encoder not in (DEFAULT_ENCODER, SMALL_ENCODER):
         if teacher is not None:
             raise ConfigurationError(
-                f"teacher '{teacher}' came without a student; give --plan, the layers of '{encoder}' that it keeps"
+                f"teacher '{teacher}' was given without a student; add --plan, its layers of '{encoder}'"
             )
         return [*rungs, encoder]
     small: Entry = SMALL_ENCODER

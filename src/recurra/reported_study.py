@@ -100,7 +100,7 @@ def time_side_by_side(
     packed = {run.name for run in runs}.difference(with_model)
     names = {"runs": with_model, "exports": [name for name in exports if (output / EXPORTS_NAME / name).is_dir()]}
     if untimed := len(packed.difference(earlier.runs)):
-        reporter.say(f"not timed: {untimed} packed {'run' if untimed == 1 else 'runs'}, of which there is no model")
+        reporter.say(f"not timed: {untimed} packed {'run' if untimed == 1 else 'runs'}, whose models were not kept")
     if not with_model and not names["exports"]:
         return None
     timed = (name.removesuffix(WITH_EXITS) for name in (*earlier.runs, *earlier.exports))
@@ -211,7 +211,7 @@ class StudyResult:
         """
         folder = self.best.folder
         if not _has_model(folder):
-            raise RunError(f"there is no model in '{folder}': its record is packed, without it")
+            raise RunError(f"there is no model in '{folder}': its record was packed without one")
         return self.output if len(self.shown.tables) == 1 and folder.is_relative_to(self.output) else folder
 
     @property
@@ -238,8 +238,8 @@ class StudyResult:
         advice = None if table is None else table.recommended
         if table is None or advice is None:
             raise RunError(
-                f"no run of '{self.output}' can be recommended: none is finished, passed its own audits and learned "
-                "what it was to"
+                f"no run of '{self.output}' can be recommended: none is finished, passed its audits and learned its "
+                "task"
             )
         if advice.choice is None:
             raise RunError(f"no run of '{self.output}' can be recommended: {advice.why.rstrip('.')}")
@@ -411,7 +411,7 @@ def _ship(
     counts = {name: split.rows for name, split in record.data.splits.items()}
     train, selection, rows = counts.get("train", 0), counts.get(record.data.selection_split, 0), sum(counts.values())
     folds = record.config["data"].get("folds") or 1
-    sentence = "The model judged" if folds == 1 else f"The model of one of {folds} folds (the figures are of all)"
+    sentence = "The model judged" if folds == 1 else f"The model of one of {folds} folds (the figures are of all folds)"
     sentence += f", trained on {train:,} of {rows:,} rows"
     if not gains_rows(judged.config):
         return "" if folds == 1 else f"{sentence}."
@@ -419,7 +419,7 @@ def _ship(
     if final_run(judged.config, result.output) is None:
         if not (took_s < QUICK_S if final is None else final):
             estimate = duration(took_s * (rows - selection) / max(1, train))
-            more = "" if final is False else f" --final trains it once more on test rows too, in about {estimate}."
+            more = "" if final is False else f" With --final it trains on test rows too, in about {estimate}."
             return f"{sentence}.{more}"
         assert workers is not None
         note = _how_judged(result, label, train)
@@ -430,8 +430,8 @@ def _ship(
             return f"{sentence}: it could not be trained once more ({reason})."
     earlier = "the one judged here" if folds == 1 else f"those judged here, one of each of {folds} folds,"
     return (
-        f"The same, trained once more on {rows - selection:,} rows, test rows among them; {earlier} had {train:,}. "
-        f"The other {selection:,} rows make its probabilities and thresholds."
+        f"The same model, trained once more on {rows - selection:,} rows, including test rows; {earlier} had "
+        f"{train:,}. The other {selection:,} rows set its probabilities and thresholds."
     )
 
 
@@ -555,8 +555,8 @@ def _summarise(
     summary = summarise(runs, latency, failed, base=folder, questions=questions, exports=exports)
     if latency is None and (folder / LATENCY_NAME).exists():
         summary.warnings.append(
-            f"'{LATENCY_NAME}' is damaged: none of its milliseconds are shown. Delete it and start the study again; "
-            "nothing is trained again."
+            f"'{LATENCY_NAME}' is damaged: its times are not shown. Delete it and start the study again; nothing is "
+            "trained again."
         )
     return runs, summary
 

@@ -202,8 +202,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(
         assert process.wait() == 130
         assert process.stdout.read() == ""
     assert (
-        rest.splitlines()[-1]
-        == "interrupted; start the same command again to go on: what is finished is not done twice"
+        rest.splitlines()[-1] == "interrupted; start the same command again to continue: finished work is not repeated"
     )
     assert "Traceback" not in rest
     assert not (tmp_path / "run" / "record.json").exists()

@@ -240,7 +240,7 @@ def test_by_itself_it_learns_from_few_texts_without_a_word(recwarn: pytest.Warni
 
 
 def test_a_label_that_is_never_given_is_told(tiny: str) -> None:
-    with pytest.warns(UnusedLabelWarning, match=r"^none of \d+ texts .* gets 'negative'.*: the model has not") as told:
+    with pytest.warns(UnusedLabelWarning, match=r"^the model gives 'negative' to none of \d+ .* not learned") as told:
         heard = [float(label == "positive") for label in LABELS]
         made = RecurraClassifier(tiny, **QUICK).fit(TEXTS, LABELS, heard)
     assert set(made.predict(TEXTS)) == {"positive"} and Path(told[0].filename).name == Path(__file__).name
@@ -297,14 +297,14 @@ def test_what_was_changed_or_is_something_else_is_not_read(fitted: RecurraClassi
             RecurraClassifier.load(tmp_path / "kept")
         path.write_bytes(content)
     (tmp_path / "kept" / "estimator.json").unlink()
-    with pytest.raises(CheckpointError, match=r"has no estimator\.json: it is not what RecurraClassifier\.save wrote"):
+    with pytest.raises(CheckpointError, match=r"has no estimator\.json: it was not written by RecurraClassifier\.save"):
         RecurraClassifier.load(tmp_path / "kept")
 
 
 def test_labels_that_no_file_holds_are_refused_when_it_is_saved(tiny: str, tmp_path: Path) -> None:
     labels = [(1, label) for label in LABELS]
     found = RecurraClassifier(tiny, **QUICK).fit(TEXTS, labels)
-    with pytest.raises(ConfigurationError, match=r"labels \(tuple\) or parameters .* are none that a file can hold"):
+    with pytest.raises(ConfigurationError, match=r"labels \(tuple\) or parameters .* cannot be stored in a file"):
         found.save(tmp_path / "kept")
     assert snapshot(tmp_path) == {}
 

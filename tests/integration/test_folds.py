@@ -95,8 +95,8 @@ def test_models_are_held_against_each_other_on_all_rows(found: StudyResult, runs
     other = [right[test.b][row] and not right[test.a][row] for row in right[test.a]]
     assert test.odds_ratio == pytest.approx((sum(only) + 0.5) / (sum(other) + 0.5))
     assert found.ships.startswith(
-        "The same, trained once more on 216 rows, test rows among them; those judged here, one of each of 5 folds, "
-        "had 168."
+        "The same model, trained once more on 216 rows, including test rows; those judged here, one of each of 5 "
+        "folds, had 168."
     )
     assert "5-fold cross-validation" in table.title and any("Cross-validation: 5 of 5" in note for note in table.notes)
     assert all(len(model.runs) == FOLDS and model.seeds == [0] for model in table.models)
@@ -122,7 +122,7 @@ def test_a_second_seed_deals_the_rows_anew_and_judges_the_same_rows(file: Path) 
     output = file.parent / "repeated"
     found = recurra.compare(file, models=models, seeds=2, folds=2, protocol={"base": "tuned", "max_epochs": 1},
                             tokenizer="trained", output=output, quiet=True, final=False)  # fmt: skip
-    assert found.ships.startswith("The model of one of 2 folds (the figures are of all), trained on ")
+    assert found.ships.startswith("The model of one of 2 folds (the figures are of all folds), trained on ")
     (table,) = found.shown.tables
     assert [(model.label, model.seeds, len(model.runs)) for model in table.models] == [
         ("linear", [0], 2),
@@ -223,7 +223,7 @@ def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path)
     group = [(text, label, "one" if row < 40 else f"g{row}") for row, (text, label) in enumerate(review_rows(60))]
     grouped = str(write_csv(tmp_path / "grouped.csv", group, header=("text", "label", "author")))
     for keys, why in (
-        ({"name": tiny}, "one split, because these 6 rows do not make 5 folds"),
+        ({"name": tiny}, "one split, because these 6 rows cannot be split into 5 folds"),
         ({"name": grouped, "group_column": "author"}, "one split, because a large group would leave a fold"),
     ):
         config = DataConfig.parse(keys)

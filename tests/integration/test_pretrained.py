@@ -312,8 +312,8 @@ def test_a_comparison_from_an_encoder_is_one_table(
 
 def test_a_comparison_names_what_it_lacks(root: Path, command: Command) -> None:
     for arguments, why in (
-        (["--models", "linear", "--plan", "0 1"], "came without an encoder whose layers it chooses; add --from"),
-        (["--from", str(root / "encoder"), "--teacher", "runs/x"], "came without a student; give --plan"),
+        (["--models", "linear", "--plan", "0 1"], "was given without an encoder whose layers it chooses; add --from"),
+        (["--from", str(root / "encoder"), "--teacher", "runs/x"], "was given without a student; add --plan"),
         (["--from", "minimal"], "unknown encoder 'minimal'"),
     ):
         assert why in " ".join(command("compare", root / "reviews.csv", *arguments, code=2).err.split())

@@ -46,7 +46,7 @@ def test_a_student_may_learn_from_somebody_else(tmp_path: Path) -> None:
     *_, student = choose_models(TASK, plan="0 (3 4)x2 5", teacher="runs/large").models
     assert student == {"name": "minilm-small", "encoder": "minilm", "plan": "0 (3 4)x2 5", "teacher": "runs/large"}
     folder = str(write_tiny_encoder(tmp_path / "tiny"))
-    with pytest.raises(ConfigurationError, match="teacher 'runs/large' came without a student; give --plan"):
+    with pytest.raises(ConfigurationError, match="teacher 'runs/large' was given without a student; add --plan"):
         choose_models(TASK, encoder=folder, teacher="runs/large")
 
 
@@ -116,14 +116,14 @@ def test_without_minilm_the_small_encoder_takes_its_place(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"models": ["linear"], "plan": "0 5"}, "plan '0 5' came without an encoder"),
-        ({"from_scratch": True, "encoder": "minilm"}, "--from-scratch came with an encoder or a plan"),
-        ({"from_scratch": True, "models": ["linear", "minilm"]}, "--from-scratch came with 'minilm', which is pretr"),
+        ({"models": ["linear"], "plan": "0 5"}, "plan '0 5' was given without an encoder"),
+        ({"from_scratch": True, "encoder": "minilm"}, "--from-scratch excludes an encoder or a plan"),
+        ({"from_scratch": True, "models": ["linear", "minilm"]}, "--from-scratch was given with 'minilm', which"),
         ({"models": []}, "the list of models is empty"),
         ({"plan": "0 9"}, "9"),
         (
             {"models": ["minilm"], "teacher": "runs/x"},
-            "teacher 'runs/x' came without a student of the ladder; add --from",
+            "teacher 'runs/x' was given, but no default model learns from a teacher; add",
         ),
         ({"from_scratch": True, "teacher": "runs/x"}, "teach every model that is trained with teacher=runs/x"),
     ],
@@ -191,7 +191,7 @@ def test_setfit_joins_where_labels_are_few(tmp_path: Path, packages: set[str]) -
     packages.add("setfit")
     models, _, why = whole.for_rows(few, StudyData())
     assert models == whole.models
-    assert "without setfit, the better way with at most 400 rows" in why and "pip install 'recurra[peers]'" in why
+    assert "without setfit, often best with at most 400 rows" in why and "pip install 'recurra[peers]'" in why
 
 
 @pytest.mark.parametrize("instructions", [True, False])

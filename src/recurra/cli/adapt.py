@@ -26,30 +26,27 @@ def adapt(
         ),
     ] = None,
     plan: Annotated[
-        str, typer.Option("--plan", help="Layers in order, one group applied again: '0 (3 4)x2 5'; or auto.")
+        str, typer.Option("--plan", help="Layers in order, a group to repeat in brackets: '0 (3 4)x2 5'; or auto.")
     ] = "auto",
-    texts: Annotated[
-        Path | None, typer.Option("--texts", help="File with your texts, on which plans are compared.")
-    ] = None,
+    texts: Annotated[Path | None, typer.Option("--texts", help="File with your texts, to compare plans on.")] = None,
     text_column: options.InputTextColumn = "text",
     encoding: options.Encoding = None,
     stored: Annotated[
-        int | None, typer.Option("--stored", min=1, help="For auto: layers that are kept. Default: two thirds.")
+        int | None, typer.Option("--stored", min=1, help="For auto: number of layers to keep. Default: two thirds.")
     ] = None,
     applied: Annotated[
         int | None,
         typer.Option(
-            "--applied", min=1, help="For auto: layer applications at most. Default: as many as it has layers."
+            "--applied", min=1, help="For auto: most layer applications. Default: the encoder's number of layers."
         ),
     ] = None,
     max_parameters: Annotated[
-        int | None,
-        typer.Option("--max-parameters", min=1, help="For auto: parameters without a head, at most."),
+        int | None, typer.Option("--max-parameters", min=1, help="For auto: most parameters, without a head.")
     ] = None,
     max_ms: Annotated[
         float | None,
         typer.Option(
-            "--max-ms", min=0.001, help="For auto: time of a text by itself, at most, as it is estimated here."
+            "--max-ms", min=0.001, help="For auto: most milliseconds for a single text, estimated on this machine."
         ),
     ] = None,
     teach: Annotated[
@@ -67,17 +64,17 @@ def adapt(
         typer.Option(
             "--apart",
             metavar="NAME|FILE",
-            help="For --teach: texts that models are reported on; what repeats one is left out. May be given several "
-            "times.",
+            help="For --teach: texts that models will be evaluated on; texts that repeat them are not used to teach. "
+            "May be given several times.",
             show_default=False,
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option("--minutes", help="For --teach: time of training, over all restarts.")
+        float | None, typer.Option("--minutes", help="For --teach: minutes of training, all restarts together.")
     ] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="For --teach, in place of --minutes.")] = None,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Store matrices as whole numbers, in a quarter of the size.")
+        bool, typer.Option("--int8", help="Store matrices as 8-bit integers, a quarter of the size.")
     ] = False,
     threads: options.Threads = 0,
     data_root: options.DataRoot = None,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from recurra.core.record import AuditResult
 
 app = typer.Typer(
-    no_args_is_help=True, help="Audits of data, models and studies: passed, note or failed; exit code 3 if one failed."
+    no_args_is_help=True, help="Audit data, models and studies: passed, note or failed; exit code 3 if one failed."
 )
 
 
@@ -52,9 +52,9 @@ def audit_model(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the texts, and of a preset's weights.")] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Check that padding and batch neighbours change no logit, and that a language model does not read the future.
+    """Check that padding and batch neighbours change no logit, and that a language model does not see later tokens.
 
-    Code that a checkpoint brings along is never run, and pickled weights are refused.
+    Code inside a checkpoint is never run, and pickled weights are refused.
 
     Example: recurra audit model crt-tiny causal_convolution=false
     """

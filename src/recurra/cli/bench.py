@@ -19,18 +19,18 @@ def bench(
     ],
     against: Annotated[
         list[str] | None,
-        typer.Option("--against", help="bert (of equal width and depth), a preset or a run; may be repeated."),
+        typer.Option("--against", help="bert (with the same width and depth), a preset or a run; may be repeated."),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", help="Corpus or file whose real lengths are taken; else 8 to 128 tokens."),
+        typer.Option("--data", "-d", help="Corpus or file whose text lengths are used. Default: 8 to 128 tokens."),
     ] = None,
     precision: options.Precision = "fp32",
     threads: options.Threads = 0,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Time classifiers side by side, batch by batch in turns; language models: recurra exits, recurra generate.
+    """Time classifiers side by side, in turns after each batch. For language models use recurra exits or generate.
 
     Example: recurra bench recurrent --against bert --against baseline
     """
@@ -53,7 +53,7 @@ def bench(
             "Median ms": f"{entry.latency.median_ms:.3f}",
             "p90 ms": f"{entry.latency.p90_ms:.3f}",
             "Mean ms": f"{entry.latency.mean_ms:.3f}",
-            "Times the first": f"{entry.ratio:.2f}",
+            "Ratio to the first": f"{entry.ratio:.2f}",
         }
         for entry in result.entries
     ]

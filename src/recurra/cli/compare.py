@@ -23,8 +23,8 @@ def compare(
             "--models",
             "-m",
             help="Presets, controls, encoders or model files, separated by commas. Default: linear-tuned, "
-            "words-and-encoder, recurra-small, minilm, and setfit (recurra[peers]) up to 400 training rows, 100 with "
-            "folds. With --from they are added to its models.",
+            "words-and-encoder, recurra-small, minilm, and setfit (recurra[peers]) up to 400 training rows, 100 "
+            "with folds. With --from, these are added to the default models.",
             show_default=False,
         ),
     ] = None,
@@ -36,43 +36,44 @@ def compare(
         str | None,
         typer.Option(
             "--plan",
-            help="A student of these layers of the encoder, e.g. '0 3 4 5', in place of recurra-small.",
+            help="Train a student made of these layers of the encoder, e.g. '0 3 4 5', in place of recurra-small.",
         ),
     ] = None,
     teacher: Annotated[
         str | None,
         typer.Option(
             "--teacher",
-            help="The teacher of that student, or of recurra-small: a run, an export or a Hugging Face folder, several "
-            "separated by commas. Default: the tuned encoder, or none.",
+            help="The teacher of that student, or of recurra-small: a run, an export or a Hugging Face folder; "
+            "separate several by commas. Default: the fine-tuned encoder for the student, none for recurra-small.",
             show_default=False,
         ),
     ] = None,
     from_scratch: Annotated[
-        bool, typer.Option("--from-scratch", help="Use no pretrained weights: linear models, baseline and recurrent.")
+        bool, typer.Option("--from-scratch", help="Without pretrained weights: linear models, baseline and recurrent.")
     ] = False,
     seeds: Annotated[
         int | None,
         typer.Option(
             "--seeds",
             min=1,
-            help="Trainings of each model, with the seeds 0, 1, ... Default: 1; 3 for models from scratch.",
+            help="How often to train each model, with the seeds 0, 1, ... Default: 1; 3 for models from scratch.",
             show_default=False,
         ),
     ] = None,
     max_mib: Annotated[
-        float | None, typer.Option("--max-mib", min=0.001, help="Files of the recommended model, at most, in MiB.")
+        float | None, typer.Option("--max-mib", min=0.001, help="Most MiB for the files of the recommended model.")
     ] = None,
     max_ms: Annotated[
-        float | None, typer.Option("--max-ms", min=0.001, help="Its time a text at batch 1, at most, in milliseconds.")
+        float | None,
+        typer.Option("--max-ms", min=0.001, help="Most milliseconds it takes for one text (batch 1)."),
     ] = None,
     measure: Annotated[
         str | None,
         typer.Option(
             "--measure",
-            help="What models are judged by: accuracy, macro_f1, balanced_accuracy, average_precision, f1:LABEL, "
-            "average_precision:LABEL, or cost:FILE (CSV or JSON, true by predicted label). "
-            "Default: accuracy, or macro_f1 where classes are unequal.",
+            help="Measure to compare models by: accuracy, macro_f1, balanced_accuracy, average_precision, f1:LABEL, "
+            "average_precision:LABEL, or cost:FILE (CSV or JSON, true by predicted label). Default: accuracy, or "
+            "macro_f1 if classes are unequal in size.",
             show_default=False,
         ),
     ] = None,
@@ -81,8 +82,8 @@ def compare(
         typer.Option(
             "--predictions",
             metavar="NAME=FILE",
-            help="Answers that came from elsewhere, such as a large language model's, judged beside the models: a "
-            "label or probabilities a row, by id or text. May be repeated.",
+            help="File of answers from elsewhere, such as a large language model, to compare with the models: a label "
+            "or probabilities for each row, found by id or text. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -91,7 +92,7 @@ def compare(
         typer.Option(
             "--price",
             metavar="NAME=PRICE",
-            help="What a text costs with a model, shown beside its figures. May be repeated.",
+            help="Price of a text with a model, shown beside its figures. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -99,15 +100,15 @@ def compare(
         float | None,
         typer.Option(
             "--minutes",
-            help="Minutes of training: the most expensive models are left out until it fits. Linear models and "
-            "words-and-encoder always run.",
+            help="Limit of the training time, in minutes: the most expensive models are left out until the others "
+            "fit. Linear models and words-and-encoder always run.",
         ),
     ] = None,
     final: Annotated[
         bool | None,
         typer.Option(
             "--final/--no-final",
-            help="Train the recommended model once more on test rows too; that is what predict and export take. "
+            help="Train the recommended model once more, on test rows too; predict and export use this model. "
             "Default: if it takes less than a minute.",
             show_default=False,
         ),
@@ -121,7 +122,7 @@ def compare(
         typer.Option(
             "--protocol",
             "-p",
-            help="Training protocol by name or file. Default: by the number of rows; from scratch: tuned.",
+            help="Training protocol by name or file. Default: chosen by the number of rows; from scratch: tuned.",
             show_default=False,
         ),
     ] = None,
@@ -129,8 +130,8 @@ def compare(
         str | None,
         typer.Option(
             "--precision",
-            help="Precision of matrix products: fp32 or bf16. Default: fp32; bf16 where all models that are trained "
-            "start from a pretrained encoder and this machine has instructions for it.",
+            help="Precision of matrix products: fp32 or bf16. Default: fp32; bf16 if all trained models start from a "
+            "pretrained encoder and this machine has instructions for it.",
             show_default=False,
         ),
     ] = None,
@@ -139,8 +140,8 @@ def compare(
         typer.Option(
             "--folds",
             min=1,
-            help="Parts of a cross-validation: each model is trained so often, and every row is a test row once. "
-            "Default: 5 for a file of fewer than 2,000 short rows, else 1, which is one split.",
+            help="Folds of the cross-validation: each model is trained once a fold, and every row is tested once. "
+            "Default: 5 for a file of fewer than 2,000 short rows, else 1, a single split.",
             show_default=False,
         ),
     ] = None,
@@ -185,7 +186,7 @@ def compare(
 
 def demo(
     output: options.Output = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each model that depends on a seed.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each model that uses a seed.")] = 1,
     cache_dir: options.CacheDir = None,
     workers: options.Workers = 1,
     as_json: options.Json = False,
@@ -193,7 +194,7 @@ def demo(
 ) -> None:
     """Compare three models on sentences that come with the package, in a few minutes.
 
-    From which period is a sentence of an American president? 'recurra compare' asks such questions of your own file.
+    The models learn from which period a sentence of an American president is. For your own file use 'recurra compare'.
 
     Example: recurra demo --output runs/demo
     """

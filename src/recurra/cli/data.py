@@ -16,9 +16,9 @@ app.command("audit", help="The same as 'recurra audit data'. Example: recurra da
 
 @app.command("list")
 def list_corpora(as_json: options.Json = False) -> None:
-    """List the corpora that have a name, their protocols, and where they come from.
+    """List the corpora that have a name, with their protocols and sources.
 
-    DIR is the data root (--data-root or RECURRA_DATA_ROOT). What has a public name is fetched if it is not there.
+    DIR is the data root (--data-root or RECURRA_DATA_ROOT). Corpora with a public name are downloaded if missing.
 
     Example: recurra data list
     """
@@ -65,7 +65,7 @@ def list_corpora(as_json: options.Json = False) -> None:
         *(f"{corpus['name']}: {corpus['description']}" for corpus in corpora),
         *(f"data root, {corpus['name']}: {corpus['layout']}" for corpus in corpora if corpus["layout"]),
         *(f"text, mode={name}: {description}" for name, description in MODES.items()),
-        f"A file of yours can stand in place of a name: {', '.join(TABLE_FORMATS)} with labels; .txt for text.",
+        f"You can give your own file in place of a name: {', '.join(TABLE_FORMATS)} with labels; .txt for text.",
     ]
     present(CommandResult({"corpora": corpora}, [Table("corpora", "", rows), lines]), as_json=as_json)
 
@@ -79,7 +79,7 @@ def describe(
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show splits, labels, lengths, fingerprints and left-out rows; of running text its words and bytes.
+    """Show splits, labels, lengths, fingerprints and left-out rows; for running text its words and bytes.
 
     Example: recurra data describe reviews.csv
     """
@@ -94,16 +94,15 @@ def prepare(
     name: options.AnyData,
     assignments: options.DataOverrides = None,
     model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Model to be trained: texts are read for it."),
+        str | None, typer.Option("--model", "-m", help="Model that will be trained; texts are tokenised for it.")
     ] = None,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Tokenise all splits into the cache, ahead of the first training.
+    """Tokenise all splits into the cache, before the first training.
 
-    Running text, and text for an encoder, is tokenised as 'recurra train' does it for a model: --model says for which.
+    The tokens of running text, and of text for an encoder, depend on the model: name it with --model.
 
     Example: recurra data prepare sst2
     """

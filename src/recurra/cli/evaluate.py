@@ -17,29 +17,32 @@ def evaluate(
         str | None, typer.Option("--split", help="A split of the run's data; default: test, or the last.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", "-d", help="A labelled file instead; of a language model a .txt.")
+        Path | None, typer.Option("--data", "-d", help="Your labelled file instead; a .txt for a language model.")
     ] = None,
     stride: Annotated[
-        int | None, typer.Option("--stride", help="Language model: tokens from window to window; default: blocks.")
+        int | None,
+        typer.Option("--stride", help="Language model: tokens from one window to the next; default: blocks."),
     ] = None,
     by_position: Annotated[
         bool | None,
-        typer.Option("--by-position", help="Language model: also the loss by position in a block or window."),
+        typer.Option("--by-position", help="Language model: also show the loss by position in a block or window."),
     ] = None,
     text_column: Annotated[str | None, typer.Option("--text-column", help="Default: the run's.")] = None,
     label_column: Annotated[str | None, typer.Option("--label-column", help="Default: the run's.")] = None,
-    encoding: Annotated[str | None, typer.Option("--encoding", help="Of the file. Default: the run's.")] = None,
+    encoding: Annotated[
+        str | None, typer.Option("--encoding", help="Encoding of the file. Default: the run's.")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File of predictions: .csv, .tsv, .jsonl or .parquet.")
+        Path | None, typer.Option("--output", "-o", help="File for predictions: .csv, .tsv, .jsonl or .parquet.")
     ] = None,
     precision: options.RunPrecision = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Classifier: texts of 32 tokens a batch; default: 64.")
+        int | None, typer.Option("--batch-size", min=1, help="Classifier: batch, in texts of 32 tokens. Default: 64.")
     ] = None,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Evaluate a run or an export on a split of its data, or on a file of yours; a language model by perplexities.
+    """Evaluate a run or an export on a split of its data or on your own file; language models by perplexity.
 
     Example: recurra evaluate runs/reviews --data more.csv --output predictions.csv
     """

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 def exits(
     run: options.Run,
     bound: Annotated[
-        float | None,
-        typer.Option("--bound", help="Language model: share by which the loss may grow. Default: 0.01."),
+        float | None, typer.Option("--bound", help="Language model: share by which the loss may grow. Default: 0.01.")
     ] = None,
     agreement: Annotated[
         float | None,
@@ -30,14 +29,14 @@ def exits(
         bool,
         typer.Option(
             "--keep",
-            help="Also every exit by itself; write all to RUN/exits.json, for its study's report.",
+            help="Measure every exit by itself too, and write all to RUN/exits.json for the study's report.",
         ),
     ] = False,
     threads: options.Threads = 0,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Choose an exit rule's threshold on a run's validation rows; judge it on its reported rows, and time it.
+    """Choose the threshold of an exit rule on a run's validation rows; test and time it on the reported rows.
 
     Example: recurra exits runs/wikitext --bound 0.01
     """
@@ -67,7 +66,7 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
 
     subject = choice.subject
     if choice.measured is None:
-        no_threshold = f"{subject.run_id}: no threshold keeps {choice.asked} on {subject.chosen_on}: stop nowhere early"
+        no_threshold = f"{subject.run_id}: no threshold keeps {choice.asked} on {subject.chosen_on}: do not stop early"
         return [[no_threshold], _fixed_exits(choice)]
     judged = choice.measured
     rule = f"{subject.run_id}: {judged.label}, chosen on {subject.chosen_on} for {choice.asked}"
@@ -81,7 +80,7 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
     taken = [number for number, count in judged.taken.items() if count]
     if len(taken) == 1:
-        lines.append(f"all leave after recurrence {taken[0]}: --recurrences {taken[0]} does the same without asking")
+        lines.append(f"all stop after recurrence {taken[0]}: --recurrences {taken[0]} does the same without a rule")
     rows = [
         {
             "Batch": str(timed.batch_size),

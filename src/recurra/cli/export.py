@@ -17,26 +17,27 @@ def export(
     output: options.Output,
     format: Annotated[str, typer.Option("--format", "-f", help=f"One of: {', '.join(FORMATS)}.")] = "safetensors",
     precision: Annotated[
-        str,
-        typer.Option("--precision", "-p", help=f"Precision of the stored weights ({list_precisions()})."),
+        str, typer.Option("--precision", "-p", help=f"Precision of the stored weights ({list_precisions()}).")
     ] = "fp32",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
     rows_file: Annotated[
         Path | None,
-        typer.Option("--rows", help="File of texts to check on; default: the run's validation split, else the demo's."),
+        typer.Option(
+            "--rows", help="File of texts to check it on. Default: the run's validation split, else the demo's."
+        ),
     ] = None,
     text_column: options.InputTextColumn = "text",
     encoding: options.Encoding = None,
     agreement: Annotated[
         float | None,
-        typer.Option("--agreement", help="Of a model with exits: share of labels to keep. Default: 0.99."),
+        typer.Option("--agreement", help="For a model with exits: share of labels to keep. Default: 0.99."),
     ] = None,
     confidence: Annotated[
         float | None,
         typer.Option(
             "--confidence",
-            help="Choose the exits so that with this probability the agreement holds for texts like the validation "
-            "rows too, e.g. 0.95.",
+            help="Choose the exit rule so that, with this confidence, the agreement also holds for new texts like the "
+            "validation rows, e.g. 0.95.",
             show_default=False,
         ),
     ] = None,
@@ -47,7 +48,7 @@ def export(
         typer.Option(
             "--vocabulary",
             min=0,
-            help="Keep so many pieces of the vocabulary, the most frequent of the training rows; 0: all that they use.",
+            help="Keep this many pieces of the vocabulary, the commonest in the training rows; 0: all that they use.",
         ),
     ] = None,
     data_root: options.DataRoot = None,

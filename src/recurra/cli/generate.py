@@ -19,45 +19,47 @@ if TYPE_CHECKING:
 def generate(
     run: Annotated[
         Path,
-        typer.Argument(metavar="RUN|PATH", help="A run of a language model, or a folder with any one of transformers."),
+        typer.Argument(metavar="RUN|PATH", help="Folder of a language model: a run, or one of transformers."),
     ],
     prompts: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to go on from.", show_default=False)
+        list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue.", show_default=False)
     ] = None,
     source: Annotated[
         str | None,
         typer.Option(
             "--input",
             "-i",
-            help="A .txt file (a prompt a line) or a table (.csv, .jsonl, .xlsx ...); - reads standard input.",
+            help="A .txt file (one prompt a line) or a table (.csv, .jsonl, .xlsx ...); - reads standard input.",
         ),
     ] = None,
     text_column: options.InputTextColumn = "text",
     encoding: options.Encoding = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens to add at most.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens to add.")] = 64,
     temperature: Annotated[
         float | None,
-        typer.Option("--temperature", help="Draw tokens; below 1 is less random. Default: take the most probable one."),
+        typer.Option("--temperature", help="Draw tokens; below 1 is less random. Default: the most probable token."),
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Draw from the tokens that make up this share together.")
+        float | None, typer.Option("--top-p", help="Draw from the most probable tokens of this total probability.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", min=1, help="Draw from so many most probable tokens.")] = None,
-    num_beams: Annotated[int, typer.Option("--num-beams", min=1, help="Beams to search with.")] = 1,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", min=1, help="Draw from this many most probable tokens.")
+    ] = None,
+    num_beams: Annotated[int, typer.Option("--num-beams", min=1, help="Beams of the search.")] = 1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the draws.")] = 0,
     exit_rule: options.ExitRuleName = None,
     threshold: options.ExitThreshold = None,
     exit_after: options.ExitAfter = None,
     draft: Annotated[
         int | None,
-        typer.Option("--draft", help="Draft tokens after this exit and check them together: the same text, faster."),
+        typer.Option("--draft", help="Draft tokens with this exit, then check them together: the same text, faster."),
     ] = None,
     precision: options.Precision = "fp32",
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts computed together.")] = 8,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Go on with one or several prompts.
+    """Continue one or several prompts.
 
     A single prompt streams to the terminal. With several, each text ends with an empty line.
 

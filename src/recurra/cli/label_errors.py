@@ -35,12 +35,12 @@ _OF_SEVERAL_LABELS = ("label_columns", "label_separator")
 def label_errors(
     context: typer.Context,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Labelled: .csv, .tsv, .jsonl, .json, .parquet or .xlsx.")
+        str, typer.Argument(metavar="FILE", help="Labelled file: .csv, .tsv, .jsonl, .json, .parquet or .xlsx.")
     ],
     assignments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="More keys of how rows are read, e.g. join_labels=true.", show_default=False
+            metavar="KEY=VALUE", help="More keys for reading rows, e.g. join_labels=true.", show_default=False
         ),
     ] = None,
     encoder: Annotated[
@@ -60,7 +60,7 @@ def label_errors(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show the rows whose label is most doubtful to models that did not see it, and which are probably wrong.
+    """Show the most doubtful labels, judged by models that were not trained on them, and which are probably wrong.
 
     Example: recurra label-errors reviews.csv --output doubts.csv
     """
@@ -132,8 +132,8 @@ def _parts(errors: LabelErrors, shown: Sequence[DoubtedLabel], output: Path | No
     title = f"{name}: the {len(rows)} most doubtful labels of {len(errors):,} rows"
     lines = [
         _conclusion(errors),
-        f"the judge agrees with {errors.agreement:.1%} of the labels, macro F1 {errors.macro_f1:.3f}, on "
-        f"rows that it did not see; the commonest label alone with {errors.chance:.1%}",
+        f"the judge agrees with {errors.agreement:.1%} of the labels, macro F1 {errors.macro_f1:.3f}, on rows that it "
+        f"did not see; if it always gave the commonest label, it would agree with {errors.chance:.1%}",
         f"judged by {errors.model}",
         *errors.notes,
         *([f"all rows, the most doubtful first: {output}"] if output is not None else []),
@@ -146,10 +146,10 @@ def _conclusion(errors: LabelErrors) -> str:
     wrong = f"{errors.wrong.sum():,.0f}"
     if not suspects:
         return (
-            f"No single label is probably wrong: where this judge disagrees, it is more likely mistaken itself (some "
-            f"{wrong} of {len(errors):,} labels may be wrong). The list only says where to look first."
+            "No single label is probably wrong: where this judge disagrees with a label, the judge is more likely "
+            f"wrong (about {wrong} of {len(errors):,} labels may be wrong). The list only shows where to look first."
         )
     return (
-        f"{suspects:,} of {len(errors):,} labels are probably wrong (suspect), of some {wrong} that are wrong in all; "
-        "look at each before you change it."
+        f"{suspects:,} of {len(errors):,} labels are probably wrong (suspect); about {wrong} may be wrong in all. "
+        "Look at each before you change it."
     )

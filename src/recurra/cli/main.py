@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:  # noqa: BLE001 - what is not known is raised again
             code = EXIT_INTERRUPTED if _was_interrupted(error, interrupts) else _report(error, words)
     if code == EXIT_INTERRUPTED:
-        sys.stderr.write("interrupted; start the same command again to go on: what is finished is not done twice\n")
+        sys.stderr.write("interrupted; start the same command again to continue: finished work is not repeated\n")
     return code if isinstance(code, int) else 0
 
 

@@ -13,11 +13,11 @@ from recurra.core.errors import ConfigurationError, unknown
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="Show this one part by part.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="Show the parts of this preset.")] = None,
     wide: options.Wide = False,
     as_json: options.Json = False,
 ) -> None:
-    """List the presets with their parameters, FLOPs a token and sizes, or one of them part by part.
+    """List the presets with their parameters, FLOPs a token and sizes, or the parts of one preset.
 
     Example: recurra models crt-deep
     """
@@ -44,7 +44,7 @@ def models(
         shown = [item for item in presets if item["task"] == task]
         first, rows = shown[0], [(_wide_row if wide else _row)(item) for item in shown]
         kind = f"{first['num_labels']} labels, vocabulary {first['vocab_size']:,}" if task == "classification" else task
-        title = f"{kind}; FLOPs a token, of {first['tokens']}{'' if wide else '; parameters in millions'}"
+        title = f"{kind}; FLOPs a token, in texts of {first['tokens']}{'' if wide else '; parameters in millions'}"
         tables.append(Table(task, title, rows))
     present(CommandResult({"presets": presets}, tables), as_json=as_json)
 

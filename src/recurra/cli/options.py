@@ -34,15 +34,15 @@ DataRoot = Annotated[
 CacheDir = Annotated[
     Path | None, typer.Option("--cache-dir", help="Folder of tokenised rows; default ~/.cache/recurra.")
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for everything that is written.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for all output files.")]
 Precision = Annotated[str, typer.Option("--precision", help="Precision of matrix products: fp32 or bf16.")]
 PrecisionOf = Annotated[
     list[str] | None,
     typer.Option(
         "--precision-of",
         metavar="LABEL=P",
-        help="Texts get LABEL only from the least probability that the run's validation rows show to be right P of "
-        "the time, e.g. positive=0.95. Of an export: wherever it predicts. Repeatable.",
+        help="Give LABEL only above a probability at which a share P of these answers is right on the run's "
+        "validation rows, e.g. positive=0.95. An export keeps this rule. Repeatable.",
         show_default=False,
     ),
 ]
@@ -51,8 +51,8 @@ AnswersRight = Annotated[
     typer.Option(
         "--answers-right",
         metavar="P",
-        help="Texts get a label only from the least probability that the run's validation rows show to be right P "
-        "of the time, whatever the label, e.g. 0.95.",
+        help="Give a label only above a probability, the same for all labels, at which a share P of the answers is "
+        "right on the run's validation rows, e.g. 0.95.",
         show_default=False,
     ),
 ]
@@ -60,43 +60,40 @@ RunPrecision = Annotated[
     str | None,
     typer.Option(
         "--precision",
-        help="Precision to compute in: fp32, bf16, fp16 (accelerator). Default: the run's, or that of an export.",
+        help="Precision to compute in: fp32, bf16, fp16 (accelerator). Default: that of the run or export.",
     ),
 ]
 _STOP_EARLY = f"Stop early: {summarise_rules()}"
 ExitRuleName = Annotated[str | None, typer.Option("--exit-rule", help=f"{_STOP_EARLY}.")]
 ExportExitRuleName = Annotated[
-    str | None, typer.Option("--exit-rule", help=f"{_STOP_EARLY}; calibrated takes the rule that an export carries.")
+    str | None, typer.Option("--exit-rule", help=f"{_STOP_EARLY}; calibrated uses the rule stored in an export.")
 ]
 ExitThreshold = Annotated[
-    float | None, typer.Option("--threshold", help="Of the exit rule: a probability, or an entropy in nats.")
+    float | None, typer.Option("--threshold", help="Threshold of the exit rule: a probability, or an entropy in nats.")
 ]
 ExitAfter = Annotated[
-    int | None,
-    typer.Option("--recurrences", "--exit", help="Always stop after so many recurrences: an exit of the model."),
+    int | None, typer.Option("--recurrences", "--exit", help="Always stop after this recurrence, an exit of the model.")
 ]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Texts of 32 tokens a batch.")]
-Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of one run; 0 shares the cores out.")]
-Workers = Annotated[int, typer.Option("--workers", min=0, help="Runs at once; 0 takes as many as the cores allow.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Size of a batch, in texts of 32 tokens.")]
+Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of a run; 0 shares the cores among runs.")]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Runs at once; 0: as many as the cores allow.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Training keys; data.KEY and model.KEY for the rest.", show_default=False),
+    typer.Argument(metavar="KEY=VALUE", help="Training keys, or data.KEY and model.KEY.", show_default=False),
 ]
 
 Run = Annotated[
     Path,
-    typer.Argument(
-        metavar="RUN", help="Folder of 'recurra train' or of a study's run; of 'compare': the recommended run."
-    ),
+    typer.Argument(metavar="RUN", help="Folder of a run, or of 'recurra compare' for its recommended run."),
 ]
 RunOrExport = Annotated[
     Path,
     typer.Argument(
         metavar="RUN|EXPORT",
-        help="Folder of 'recurra train', of a study's run, or of 'export'; of 'compare': the recommended run.",
+        help="Folder of a run or an export, or of 'recurra compare' for its recommended run.",
     ),
 ]
-Data = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, demo) or a labelled file of yours.")]
+Data = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, demo) or your own labelled file.")]
 AnyData = Annotated[
     str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, wikitext-2-v1), a labelled file, or a .txt.")
 ]
@@ -107,21 +104,20 @@ _READING = {
     "data_protocol": "How rows become splits, e.g. official or pooled for sst2.",
     "text_column": "Column with the text, or several to join: title,body. Default: text.",
     "label_column": "Column with the label, numbers or words; default: label.",
-    "label_columns": "Any number of labels a text: names of columns of 0 and 1, with commas.",
-    "label_separator": "Any number of labels a text: what stands between them, or json for lists.",
-    "id_column": "Column with unique ids; default: id if it has them, else the line.",
-    "encoding": "Encoding of a text file without a mark, e.g. cp1252. Default: utf-8.",
-    "group_column": "Column whose equal values stay in one split (author, thread).",
-    "validation": "File with validation rows; else we split them off.",
-    "test": "File with test rows; else we split them off.",
-    "max_length": "Tokens after which a text is cut, at most 512. Default: 128; for a file of yours the smallest of "
+    "label_columns": "For texts with any number of labels: columns of 0 and 1, separated by commas.",
+    "label_separator": "For texts with any number of labels: the separator between them, or json for lists.",
+    "id_column": "Column with unique ids. Default: the column id if its values are unique, else the line number.",
+    "encoding": "Encoding of a text file without a byte order mark, e.g. cp1252. Default: utf-8.",
+    "group_column": "Rows with the same value in this column, e.g. an author, stay in one split.",
+    "validation": "File with validation rows. Default: split off from the data.",
+    "test": "File with test rows. Default: split off from the data.",
+    "max_length": "Tokens after which a text is cut, at most 512. Default: 128; for your own file the smallest of "
     "64, 128, 256, 512 that holds 95 % of the training rows.",
-    "windows": "Most windows of so many tokens that a longer text is read in, whose scores are averaged, at most 64. "
-    "Default: 1, which cuts it.",
-    "form_must_not_predict": "The form of a text (length, punctuation, case) must not tell its label: where it does, "
-    "the audit fails.",
-    "skip_unlabelled": "Leave rows of a file without a label out, and say which; else an error.",
-    "unlabelled": "File of texts without labels (or .txt, one a line): students learn a teacher's answers.",
+    "windows": "Read a longer text in up to this many windows of that length and average their scores; at most 64. "
+    "Default: 1, which cuts the text.",
+    "form_must_not_predict": "Fail the audit if the form of a text (length, punctuation, case) predicts its label.",
+    "skip_unlabelled": "Leave out rows without a label and list them. Default: such rows are an error.",
+    "unlabelled": "File of texts without labels (.txt: one a line) on which students learn a teacher's answers.",
 }
 
 
@@ -135,10 +131,7 @@ def _known_encoding(name: str | None) -> str | None:
         raise ConfigurationError(f"--encoding is '{name}': {error}") from error
 
 
-Encoding = Annotated[
-    str | None,
-    typer.Option("--encoding", help=_READING["encoding"], callback=_known_encoding),
-]
+Encoding = Annotated[str | None, typer.Option("--encoding", help=_READING["encoding"], callback=_known_encoding)]
 InputTextColumn = Annotated[
     str, typer.Option("--text-column", help="Column with the text, or several to join: title,body.")
 ]
@@ -147,8 +140,8 @@ Protocol = Annotated[
     typer.Option(
         "--protocol",
         "-p",
-        help="Training protocol: paper, tuned, tuned-treebank; for encoders finetune-few, finetune-small, "
-        "finetune or finetune-large; or a file (YAML). Default: tuned; with an encoder by the number of rows.",
+        help="Training protocol: paper, tuned, tuned-treebank; for encoders finetune-few, finetune-small, finetune or "
+        "finetune-large; or a file (YAML). Default: tuned; with an encoder, one chosen by the number of rows.",
         show_default=False,
     ),
 ]
@@ -158,7 +151,7 @@ DataOverrides = Annotated[
 ]
 StudyOverrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Training keys, and data.KEY for the data's.", show_default=False),
+    typer.Argument(metavar="KEY=VALUE", help="Training keys, or data.KEY.", show_default=False),
 ]
 
 

@@ -153,5 +153,5 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
     if result.report is not None:
         print_lines([f"report: {result.report}"])
     if result.ships:
-        print_lines([f"what is shipped: {result.ships}"])
+        print_lines([f"model to use: {result.ships}"])
     print_lines([f"next: {command}" for command in result.commands[:1]])

@@ -56,22 +56,23 @@ def predict(
         options.Executor, typer.Option(help="For a folder: this process, or a Ray cluster (extra: batch).")
     ] = options.Executor.LOCAL,
     part_format: Annotated[
-        str, typer.Option("--part-format", help="For a folder: parquet, jsonl, csv or tsv.")
+        str, typer.Option("--part-format", help="For a folder: format of its output, parquet, jsonl, csv or tsv.")
     ] = "parquet",
     address: Annotated[str, typer.Option(help="Ray: HOST:PORT of the cluster's head, or auto.")] = "auto",
     workers: Annotated[int, typer.Option(min=0, help="Ray: most workers at a time; 0 takes all cores.")] = 0,
     worker_cpus: Annotated[float, typer.Option("--worker-cpus", min=0.1, help="Ray: cores of a worker.")] = 1.0,
-    retries: Annotated[int, typer.Option(min=0, help="Ray: how often a file is begun again after a worker died.")] = 3,
+    retries: Annotated[int, typer.Option(min=0, help="Ray: how often to start a file again after a worker died.")] = 3,
     escape_formulas: Annotated[
-        bool,
-        typer.Option("--escape-formulas", help="In .csv and .tsv: an apostrophe before what a spreadsheet would run."),
+        bool, typer.Option("--escape-formulas", help="In .csv and .tsv: write an apostrophe before formulas.")
     ] = False,
     no_keep_columns: Annotated[
-        bool, typer.Option("--no-keep-columns", help="With --output: the text and ours alone, no other columns.")
+        bool, typer.Option("--no-keep-columns", help="With --output: write only the text and the predictions.")
     ] = False,
     abstain_below: Annotated[
         float | None,
-        typer.Option("--abstain-below", min=0.0, max=1.0, help="Rows whose highest probability is lower get no label."),
+        typer.Option(
+            "--abstain-below", min=0.0, max=1.0, help="Rows whose highest probability is below this get no label."
+        ),
     ] = None,
     precision_of: options.PrecisionOf = None,
     answers_right: options.AnswersRight = None,
@@ -82,8 +83,8 @@ def predict(
             min=1,
             max=64,
             metavar="N",
-            help="Say the N words of each text that decide its label (or each of its labels) most: without one, its "
-            "probability falls.",
+            help="Show the N words of each text that its label (or each of its labels) depends on most: without such "
+            "a word its probability falls.",
             show_default=False,
         ),
     ] = None,
@@ -93,7 +94,7 @@ def predict(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Predict the labels of texts, in their order, in constant memory. A folder's files go on where they were killed.
+    """Predict the labels of texts, in order and in constant memory. For a folder, the same command resumes.
 
     Example: recurra predict runs/reviews --input reviews.csv --output predictions.csv
     """
@@ -171,7 +172,7 @@ def _bounds(
         return abstain_below, []
     if early:
         option = "--precision-of" if precisions else "--answers-right"
-        raise ConfigurationError(f"{option} is shown for texts that take all recurrences; leave the exit rule out")
+        raise ConfigurationError(f"{option} needs all recurrences; leave the exit rule out")
     from recurra.tasks.labelling.precision import choose_precision_thresholds, parse_precisions
 
     thresholds, promises = choose_precision_thresholds(run, parse_precisions(precisions or []), least_right)
@@ -223,7 +224,7 @@ def _remarks(
 ) -> Iterator[str]:
     """Remarks that a reader of the predictions must know."""
     if counts.empty:
-        yield f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them"
+        yield f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels mean nothing"
     if counts.abstained is not None:
         share = f" ({counts.abstained / counts.rows:.1%})" if counts.rows else ""
         reason = "below the threshold of their label that the export carries"
@@ -251,8 +252,8 @@ def _job(values: Mapping[str, Any]) -> FolderJob:
     if values["texts"] or source is None or output is None or not Path(source).is_dir():
         files = f"--input {source}" if source is not None else "no --input"
         raise ConfigurationError(
-            f"many files are predicted from a folder into a folder; {files} with {output or 'no --output'} is given: "
-            "give --input FOLDER --output FOLDER"
+            f"this predicts the files of a folder into another folder, but {files} with {output or 'no --output'} is "
+            "given: give --input FOLDER --output FOLDER"
         )
     return options.chosen(FolderJob, values, model=values["run"], source=Path(source))
 
@@ -291,4 +292,4 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
     if result.failures:
         first, more = result.failures[0], len(result.failures) - 1
         others = f" (and {more:,} more files)" if more else ""
-        raise RunError(f"failed: {first}{others}; start the same command again for what failed")
+        raise RunError(f"failed: {first}{others}; start the same command again to retry")

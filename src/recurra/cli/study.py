@@ -54,9 +54,9 @@ def present_view(view: StudyView, *, as_json: bool) -> None:
             *(f"time of {line}" for line in view.cost.basis),
         ]
     elif not planned and view.remaining_s is None:
-        lines.append("nothing runs, or nothing has run for long enough to say when all will be done")
+        lines.append("time left: not known, because no run is active or none has run for long enough")
     elif not planned and view.remaining_s:
-        lines.append(f"all done in about {remaining}, as things go")
+        lines.append(f"about {remaining} left at the present speed")
     counts = ", ".join(f"{number} {state}" for state, number in view.counts.items())
     table = Table("runs", f"{view.name}: {counts}", rows)
     present(CommandResult(view.plain(), [table, [*lines, *_exports(view.exports)]]), as_json=as_json)
@@ -112,8 +112,8 @@ def plan(
     file: File,
     assignments: FileOverrides = None,
     output: StudyOutput = None,
-    cost: Annotated[bool, typer.Option(help="Count operations and estimate time; looks at the data.")] = True,
-    calibrate: Annotated[bool, typer.Option("--calibrate", help="Time training steps where no record tells.")] = False,
+    cost: Annotated[bool, typer.Option(help="Count operations and estimate time; this reads the data.")] = True,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Time training steps if no record has it.")] = False,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     workers: options.Workers = 0,
@@ -144,7 +144,7 @@ def status(
     output: StudyOutput = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show how far a study is, also while it runs elsewhere. Example: recurra study status runs/sst2."""
+    """Show the progress of a study, also while it runs. Example: recurra study status runs/sst2."""
     from recurra.study.status import find_study, look_at_study
 
     present_view(look_at_study(*find_study(path, output)), as_json=as_json)
@@ -165,11 +165,11 @@ def run(
     address: Annotated[str, typer.Option(help="Ray: HOST:PORT of the cluster's head, or auto.")] = "auto",
     run_cpus: Annotated[float, typer.Option(min=0.01, help="Ray: cores of one run.")] = 1.0,
     run_gpus: Annotated[float, typer.Option(min=0, help="Ray: accelerators of one run.")] = 0.0,
-    retries: Annotated[int, typer.Option(min=0, help="Ray: times a run is started again after its node died.")] = 3,
+    retries: Annotated[int, typer.Option(min=0, help="Ray: how often to start a run again after its node died.")] = 3,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run what a study lacks, then write its report; killed and started again, it goes on where it stopped.
+    """Run what a study lacks, then write its report. After an interruption, the same command continues.
 
     Example: recurra study run configs/studies/sst2.yaml
     """
@@ -199,12 +199,12 @@ def report(
     output: StudyOutput = None,
     assignments: FileOverrides = None,
     by_length: Annotated[
-        bool, typer.Option("--by-length", help="Classifiers: read the data again; also accuracy by length of text.")
+        bool, typer.Option("--by-length", help="Classifiers: also accuracy by length of text; reads the data.")
     ] = False,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write the report of what is done and run nothing; of a folder, of the records and the study file that it has.
+    """Write the report of finished runs and run nothing. A folder is reported from its records and its study file.
 
     Example: recurra study report results/sst2 --output /tmp/sst2
     """
@@ -216,7 +216,7 @@ def report(
     if file.is_dir():
         if assignments:
             raise ConfigurationError(
-                f"'{assignments[0]}' changes a study file, and '{file}' is a folder; give the file"
+                f"'{assignments[0]}' changes a study file, but '{file}' is a folder; give the file"
             )
         result = report_records(file, output, command=command, by_length=by_length, data_root=data_root)
     else:
@@ -229,7 +229,7 @@ def report(
 @app.command("pack")
 def pack(
     folder: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help="A study's output folder.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The packed study; one that is there gains the runs.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Packed study; an existing one gains the runs.")],
     as_json: options.Json = False,
 ) -> None:
     """Store the records of a study's finished runs in two files; weights are left out, the folder is not touched.
@@ -240,7 +240,7 @@ def pack(
     from recurra.tasks.tables import CommandResult
 
     packed = pack_study(folder, output)
-    unfinished = f"; left out {packed.unfinished} without a record" if packed.unfinished else ""
+    unfinished = f"; left out {packed.unfinished} unfinished" if packed.unfinished else ""
     size = f"{packed.size_bytes / 2**20:.1f} MiB"
     line = f"{output}: {packed.runs} runs, {packed.added} new, {packed.replaced} replaced, {size}{unfinished}"
     present(CommandResult({**vars(packed), "output": str(packed.output)}, [[line]]), as_json=as_json)

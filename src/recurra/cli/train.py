@@ -23,7 +23,7 @@ def train(
             "model file (YAML).",
         ),
     ],
-    data: Annotated[str, typer.Option("--data", "-d", help="A corpus, a labelled file of yours, or a .txt.")],
+    data: Annotated[str, typer.Option("--data", "-d", help="A corpus, your own labelled file, or a .txt.")],
     output: options.Output,
     assignments: options.Overrides = None,
     protocol: options.Protocol = None,
@@ -38,7 +38,7 @@ def train(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train one model; the same command again resumes it, or does nothing if it is done.
+    """Train one model. The same command again resumes the training, or does nothing if it is finished.
 
     Labelled data train a classifier, running text (wikitext-2, english_novels, a .txt file) a language model.
 

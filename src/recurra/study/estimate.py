@@ -184,7 +184,7 @@ def cost_plan(runs: Sequence[PlannedRun], data: StudyData, measure: Measure | No
             timed_work = "fits of some rows" if config.is_control else "a few training steps"
             basis.append(f"{config.model}: calibrated with {timed_work}{speed}")
         elif config.is_control:
-            basis.append(f"{config.model}: no record here yet; its seconds are left out")
+            basis.append(f"{config.model}: no record here yet; its time is not included")
         elif known:
             rate = statistics.median(known)
             basis.append(f"{config.model}: at the rate of the other models' records here ({rate / 1e9:.3g} GFLOP/s)")
@@ -266,7 +266,7 @@ class Expectation:
             lines.append(f"  {name}: {f'{len(costs)} runs of ' if len(costs) > 1 else ''}{time_of_one}{memory_needed}")
         at_once = "one run at a time" if self.workers == 1 else f"{self.workers} runs at once"
         known = all(cost.seconds is not None for cost in self.costs.values())
-        total = f"about {duration(self.left_s())}{'' if known else ', beside what is not known'}"
+        total = f"about {duration(self.left_s())}{'' if known else ', plus what is unknown'}"
         return [*lines, f"  together: {total}, {at_once} (estimated in {duration(self.took_s)})"]
 
     def note(self, outcome: Outcome) -> str:
@@ -313,7 +313,7 @@ def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers, re
 
         ended = workers.call(*call_arguments, machine=machine, say=follow)
     if ended.code:
-        return f"the time is not known: {ended.last.removeprefix('error: ')[:300] or ended.cause}"
+        return f"the time could not be estimated: {ended.last.removeprefix('error: ')[:300] or ended.cause}"
     runs = [run.config for run in plan_study(spec, output) if run.state != "done"]
     costs = {name: RunCost(**cost) for name, cost in ended.result.items()}
     return Expectation(runs, costs, max(1, workers.count), time.monotonic() - started)

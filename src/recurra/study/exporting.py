@@ -64,7 +64,7 @@ class Reference:
         if dataset.fingerprint != record.data.fingerprint:
             raise DataError(
                 f"the data of '{record.run_id}' have changed (fingerprint {dataset.fingerprint}, recorded "
-                f"{record.data.fingerprint}): an export cannot be evaluated on what the run was; restore them"
+                f"{record.data.fingerprint}): an export cannot be evaluated on the rows of the run; restore the data"
             )
         splits = {name: dataset.splits[name] for name in record.data.reported_splits}
         classifier = Classifier.from_run(run, precision="fp32")

@@ -85,9 +85,9 @@ class RecurraLM(HFLM):
         self.label = str(pretrained) if record is None else record.label
         self.leaks = bool(record and record.leaks) or (self.language.ours and self.language.model.config.leaks)
         if self.leaks:
-            warning = f"'{pretrained}' leaks: its predictions read what they are to predict, so its scores mean nothing"
+            warning = f"'{pretrained}' leaks: it reads the tokens that it must predict, so its scores mean nothing"
             if not allow_leaks:
-                raise ConfigurationError(f"{warning}; give allow_leaks=True to look at them all the same")
+                raise ConfigurationError(f"{warning}; give allow_leaks=True to compute them anyway")
             _logger.warning(warning)
         if exit is not None and not self.language.ours:
             kind = type(self.language.model).__name__
@@ -157,7 +157,7 @@ def _device(name: str | None) -> torch.device:
     try:
         device = default_device() if name is None else torch.device(name)
     except RuntimeError as error:
-        raise ConfigurationError(f"device is '{name}'; allowed: what torch knows, for example cpu or cuda:0") from error
+        raise ConfigurationError(f"device is '{name}'; allowed: devices of torch, such as cpu or cuda:0") from error
     return torch.device("cpu") if device.type == "cuda" and not torch.cuda.is_available() else device
 
 

@@ -39,7 +39,7 @@ def audit_model(name: str, assignments: Sequence[str] = (), *, seed: int = 0) ->
         return _audit_preset(name, assignments, seed)
     if Path(name).is_dir():
         if assignments:
-            raise ConfigurationError(f"'{name}' is a folder: its model is audited as it is, without '{assignments[0]}'")
+            raise ConfigurationError(f"'{name}' is a folder, which is audited unchanged; leave '{assignments[0]}' out")
         folder = Path(name)
         return _audit_run(folder, seed) if (folder / RECORD_NAME).exists() else _audit_folder(folder, seed)
     raise ConfigurationError(
@@ -65,7 +65,7 @@ def _audit_preset(name: str, assignments: Sequence[str], seed: int) -> list[Audi
 def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
     record = read_any_record(folder)
     if record.model.kind == ANSWERS:
-        raise CheckpointError(f"'{folder}' is a run of answers that came from elsewhere: there is no model to audit")
+        raise CheckpointError(f"'{folder}' is a run of answers from elsewhere: there is no model to audit")
     recorded = record.model.parameters
     joined = holds_joined_model(folder / "model")
     if record.model.kind == "linear":

@@ -112,7 +112,7 @@ class Cluster:
             return
         resources = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
         raise ConfigurationError(
-            f"a run or worker needs {self.cpus:g} CPUs and {self.gpus:g} GPUs, and no node of the cluster has both "
+            f"a run or worker needs {self.cpus:g} CPUs and {self.gpus:g} GPUs, but no node of the cluster has both "
             f"({resources}); ask for less, or add a node"
         )
 
@@ -120,8 +120,8 @@ class Cluster:
         host, separator, port = self.address.rpartition(":")
         if not separator or not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
             raise ConfigurationError(
-                f"'{self.address}' is no address of a Ray cluster; give HOST:PORT (6379 is usual), "
-                "or auto on a machine of the cluster"
+                f"'{self.address}' is not the address of a Ray cluster; give HOST:PORT (6379 is usual), or auto on a "
+                "machine of the cluster"
             )
         return host.strip("[]"), int(port)
 
@@ -232,7 +232,7 @@ def collect(files: dict[str, bytes], folder: Path) -> None:
     for name in sorted(files, key=lambda name: name == RECORD_NAME):
         target = folder / name
         if not target.resolve().is_relative_to(folder.resolve()):
-            raise RunError(f"a node sent a file '{name}' that does not belong into '{folder}'; it was not written")
+            raise RunError(f"a node sent a file '{name}' that does not belong in '{folder}'; it was not written")
         with atomic_path(target) as temporary:
             temporary.write_bytes(files[name])
 

@@ -20,8 +20,8 @@ from recurra.tasks.run_folder import speaks_for_all
 from recurra.tasks.study_data import StudyData
 
 _IMITATED = (
-    "precision 'bf16': this processor has no instructions for it and imitates them, several times slower than FP32; "
-    "take fp32 unless the runs belong beside others in bf16"
+    "precision 'bf16': this processor has no instructions for it and emulates them, several times slower than FP32; "
+    "use fp32 unless you compare with other runs in bf16"
 )
 
 
@@ -58,8 +58,8 @@ def refuse_unheard_texts(configs: Iterable[RunConfig]) -> None:
     for name, runs in runs_by_file.items():
         if not any(run.teachers for run in runs):
             raise ConfigurationError(
-                f"--unlabelled '{name}' came without a model that has a teacher; name one with teacher=RUN, or leave "
-                "the file out"
+                f"--unlabelled '{name}' is only for models with a teacher; name one with teacher=RUN, or leave the "
+                "file out"
             )
 
 

@@ -206,7 +206,7 @@ def expand(spec: StudySpec) -> list[RunConfig]:
     ]
     runs = [_of_seed(run, data, seed, teachers) for seed in spec.seeds for run, teachers, data in taught_runs]
     if not runs:
-        raise ConfigurationError("no model learns: each is the teacher of its protocols; add a protocol or a model")
+        raise ConfigurationError("no model can be trained: each teaches in its protocols; add a protocol or a model")
     return list({run.config_hash: run for run in runs}.values())
 
 
@@ -233,8 +233,8 @@ def _taught_run(
             continue
         if teacher_protocol is None:
             raise ConfigurationError(
-                f"protocol '{protocol.name}': its teacher '{teacher}' is a model of the study, which has no protocol "
-                "without a teacher to train it under; add one, for example finetune"
+                f"protocol '{protocol.name}': its teacher '{teacher}' is a model of the study, but no protocol trains "
+                "it without a teacher; add one, for example finetune"
             )
         teachers.append(make_run(known[teacher], data, teacher_protocol, teachers=[], **settings))
         if teachers[-1].model_overrides.get(TEACHER):

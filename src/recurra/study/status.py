@@ -139,8 +139,8 @@ def look_at_study(spec: StudySpec, output: Path) -> StudyView:
     missing = [name for name in files if not Path(name).exists()]
     if missing:
         raise ConfigurationError(
-            f"the study's file '{missing[0]}' is not in '{Path.cwd()}'; "
-            "call this in the folder that the study was started in"
+            f"the study's file '{missing[0]}' is not in '{Path.cwd()}'; run this command in the folder where the "
+            "study was started"
         )
     folder = output.resolve()
     runs = plan_study(spec, folder)

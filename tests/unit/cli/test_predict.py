@@ -296,7 +296,7 @@ def test_answers_are_right_as_often_as_was_asked(
         (["0.999"], "no threshold shows a precision of 0.999 for any label"),
         (["1"], "--answers-right is 1; allowed: above 0 and below 1"),
         (["0.5", "--precision-of", "positive=0.5"], "give one of them"),
-        (["0.5", "--exit-rule", "entropy"], "--answers-right is shown for texts that take all recurrences"),
+        (["0.5", "--exit-rule", "entropy"], "--answers-right needs all recurrences"),
     ):
         assert message in refused(*arguments, "--answers-right", *wrong)
 

@@ -84,7 +84,7 @@ def test_the_file_is_part_of_what_a_run_is_and_somebody_must_read_it(reviews: Pa
             config = make_run("linear", data, PROTOCOLS["tuned"], seed=0, precision="fp32")
             hashes.append(config.config_hash)
             assert "more-texts" in config.run_id
-            with pytest.raises(ConfigurationError, match="came without a model that has a teacher"):
+            with pytest.raises(ConfigurationError, match="is only for models with a teacher"):
                 refuse_unheard_texts([config])
     assert len(set(hashes)) == 4
     plain = make_run("linear", DataConfig(name="demo"), PROTOCOLS["tuned"], seed=0, precision="fp32")

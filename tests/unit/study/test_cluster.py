@@ -41,7 +41,7 @@ def closed_port() -> int:
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "host:port", "host:70000", "ray://host:10001"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no address of a Ray cluster; give HOST:PORT"):
+    with pytest.raises(ConfigurationError, match="is not the address of a Ray cluster; give HOST:PORT"):
         Cluster(address).check()
 
 
@@ -163,7 +163,7 @@ def test_the_record_is_collected_last(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_file_that_would_leave_the_folder_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="does not belong into"):
+    with pytest.raises(RunError, match="does not belong in"):
         collect({"../outside.txt": b"x"}, tmp_path / "run")
     assert not (tmp_path / "outside.txt").exists()
 

@@ -268,7 +268,7 @@ def test_time_that_is_left_is_what_the_same_model_took_or_the_expected_at_the_pa
         "  linear: not known, 988 MiB of memory or more",
         "  recurrent-tiny: 2 runs of about 20 s, 988 MiB of memory or more",
         "  baseline-tiny: 2 runs of about 40 s, 988 MiB of memory or more",
-        "  together: about 2 min, beside what is not known, one run at a time (estimated in 4.0 s)",
+        "  together: about 2 min, plus what is unknown, one run at a time (estimated in 4.0 s)",
     ]
     assert expectation(2).left_s() == 60 and expectation(8).left_s() == 40
 
@@ -297,7 +297,7 @@ def test_what_cannot_be_known_is_said_and_stops_nothing(tmp_path: Path) -> None:
             workers,
             Reporter(quiet=True),
         )
-    assert isinstance(said, str) and said.startswith("the time is not known: ") and "minilm-of-nobody.yaml" in said
+    assert isinstance(said, str) and said.startswith("the time could not be ") and "minilm-of-nobody.yaml" in said
 
 
 def test_a_run_says_the_figure_that_the_study_is_judged_by(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_the_commands_pack_and_report(study: Path, tmp_path: Path) -> None:
     made = run(make_app(), ["study", "pack", str(study), "--output", str(output), "--json"])
     assert made.exit_code == 0 and json.loads(made.stdout)["runs"] == 4
     again = run(make_app(), ["study", "pack", str(study), "--output", str(output)])
-    assert "4 runs, 0 new, 4 replaced" in again.stdout and "left out 1 without a record" in again.stdout
+    assert "4 runs, 0 new, 4 replaced" in again.stdout and "left out 1 unfinished" in again.stdout
     reported = run(make_app(), ["study", "report", str(RESULTS / "demo"), "--output", str(page)])
     assert reported.exit_code == 0, reported.output
     assert "recurra-small" in (page / "report.html").read_text(encoding="utf-8") and "next:" not in reported.stdout

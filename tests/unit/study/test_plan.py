@@ -215,7 +215,7 @@ def test_status_takes_a_folder_or_a_file_and_changes_nothing(tmp_path: Path, com
     before = snapshot(tmp_path)
     table = command("study", "status", output).out
     assert re.search(r"epoch 2 of 4, step 50 of 100, for 1\d\d s", table) and "the loss is not finite" in table
-    assert re.search(r"all done in about [89] min", table)
+    assert re.search(r"about [89] min left", table)
     by_folder = command("study", "status", output, "--json").json
     by_file = command("study", "status", file, "--output", output, "--json").json
     assert by_folder["counts"] == by_file["counts"] and len(by_folder["runs"]) == 5
@@ -237,7 +237,7 @@ def test_status_leaves_the_locks_alone(tmp_path: Path, monkeypatch: pytest.Monke
 def test_status_says_where_to_be_called_if_a_file_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     study = StudySpec.parse({"name": "s", "data": [{"name": "reviews.csv"}], "models": ["linear"]})
-    with pytest.raises(ConfigurationError, match=r"'reviews.csv' is not in .*; call this in the folder"):
+    with pytest.raises(ConfigurationError, match=r"'reviews.csv' is not in .*; run this command in the folder"):
         look_at_study(study, tmp_path / "out")
     (tmp_path / "reviews.csv").touch()
     tested = study.plain() | {"data": [{"name": "reviews.csv", "test": "later.csv"}]}

@@ -273,7 +273,7 @@ def test_a_model_that_failed_an_audit_is_not_the_best(tmp_path: Path) -> None:
     assert compare(tmp_path / "two").best.model == "linear"
     MadeUp.spoiled = {"baseline", "recurrent", "linear"}
     result = compare(tmp_path / "three")
-    with pytest.raises(RunError, match="can be recommended: none is finished, passed its own audits and learned"):
+    with pytest.raises(RunError, match="can be recommended: none is finished, passed its audits and learned"):
         result.best
     assert (tmp_path / "two" / "best.json").exists() and not (tmp_path / "three" / "best.json").exists()
     assert "best:" not in repr(result) and "audit failed: demo (official): invariance.padding" in repr(result)

@@ -82,7 +82,7 @@ def test_what_is_packed_keeps_its_times_and_what_has_a_model_is_timed(
         assert time_side_by_side(packed, runs, Machine(), Reporter(), timer, exports=exports) is None
 
     time_again()
-    assert timer.asked == [] and "not timed: 1 packed run, of which there is no model" in capsys.readouterr().err
+    assert timer.asked == [] and "not timed: 1 packed run, whose models were not kept" in capsys.readouterr().err
     finish(packed, new)
     time_again()
     before = known.model_dump(mode="json", include={"runs", "exports", "memory_mib", "waited"})

@@ -230,7 +230,7 @@ def test_mistakes_are_one_line(run: Path, inputs: Path, tmp_path: Path, refused:
     assert "a file stands where a folder is needed" in wrong(target=tmp_path / "full" / "mine.txt")
     (tmp_path / "none").mkdir()
     assert "holds no file to predict; allowed: .csv" in wrong(source=tmp_path / "none", target=tmp_path / "o")
-    assert "a folder into a folder; --input" in wrong("--engine", "ray", source=inputs / "a.csv")
+    assert "a folder into another folder, but --input" in wrong("--engine", "ray", source=inputs / "a.csv")
     for damaged in ("", "[1]", "{}"):
         (output / "predictions.json").write_text(damaged, encoding="utf-8")
         assert "choose another --output" in wrong(*options)

@@ -199,7 +199,7 @@ def test_answers_in_memory_are_found_by_texts_of_two_columns_and_labels_are_no_p
             folds=1, output=tmp_path / "o", quiet=True,
         )  # fmt: skip
 
-    with pytest.raises(DataError, match="has rows that are no probabilities; give one of each of"):
+    with pytest.raises(DataError, match="has rows that are not probabilities; give one for each of"):
         compared([["late", "rude"]] * ROWS)
     found = compared(rows[["title", "body", "label"]])
     score = next(model for model in found.shown.tables[0].models if model.label == "gpt").scores["test"]
