@@ -170,7 +170,7 @@ def test_what_was_thought_after_each_recurrence_is_shown(deep_server: Running, v
         assert marked == [f"{stops} would stop"]
         assert thoughts(page, 1) == in_table(deep_server, text, "stars", "")
     table = page.locator("#results table").first
-    assert table.locator("caption").inner_text() == "What it thought on the way"
+    assert table.locator("caption").inner_text() == "Its answer after each recurrence"
     assert table.locator("thead th[scope=col]").count() == 3 and table.locator("tbody th[scope=row]").count() == 3
     # Bars repeat the numbers beside them: a screen reader hears these once.
     assert table.locator("progress:not([aria-hidden=true])").count() == 0
@@ -201,7 +201,7 @@ def test_texts_stop_early_if_the_box_is_ticked(deep_server: Running, visit: Any)
     page.locator("#classify").click()
     playwright.expect(page.locator("#results .card")).to_have_count(1)
     assert not any("stop" in row[0] for row in thoughts(page))
-    assert "carries no rule" in page.locator("#results table + p").inner_text()
+    assert "has no rule" in page.locator("#results table + p").inner_text()
 
 
 def test_the_slider_says_after_which_recurrence_texts_of_one_model_stop(deep_server: Running, visit: Any) -> None:
@@ -340,7 +340,7 @@ def test_a_text_that_is_longer_than_the_model_reads_is_told_and_explained_as_far
             page.locator("#text").fill(text)
             page.click("#classify")
             playwright.expect(page.locator("#history .text").first).to_have_text(text)
-            assert page.locator("#results").get_by_text("behind about its first 3 tokens").count() == told
+            assert page.locator("#results").get_by_text("only about its first 3 tokens").count() == told
         engine.batches.clear()
         page.click("#results .why")
         page.wait_for_selector("#results .words")

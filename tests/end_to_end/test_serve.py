@@ -126,11 +126,11 @@ def test_mistakes_are_one_line(exported: Path, tmp_path: Path, refused: Callable
     assert "two models are called 'fp32'" in refused("serve", exported, exported, "--port", 0)
     real = tmp_path / "real name"
     real.mkdir()
-    assert "'real name' is no name for a model" in refused("serve", real, "--port", 0)
+    assert "'real name' cannot name a model" in refused("serve", real, "--port", 0)
     assert "cannot listen on '203.0.113.1'" in refused("serve", exported, "--host", "203.0.113.1", "--port", 0)
     assert "cannot read the API key" in refused("serve", exported, "--api-key-file", tmp_path / "none")
     assert "has no examples" in refused("serve", exported, "--examples", tmp_path / "none")
-    assert "'100' is no rate; give 1 to 999999 requests" in refused("serve", exported, "--rate-limit", "100")
+    assert "'100' is not a rate; give 1 to 999999 requests" in refused("serve", exported, "--rate-limit", "100")
 
 
 def test_a_missing_extra_names_what_installs_it(

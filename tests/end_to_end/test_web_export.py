@@ -239,6 +239,6 @@ def test_what_a_web_export_cannot_be(run: Path, linear_run: Path, tmp_path: Path
     # At once, before anything is computed or the precision is looked at.
     said = refused("export", runs / "linear", "--format", "web", "--precision", "int8", "--output", tmp_path / "web")
     assert said == (
-        "error: 'linear' is not written as web; take --format onnx, or export a Transformer, for example "
+        "error: 'linear' cannot be exported as web; take --format onnx, or export a Transformer, for example "
         f"{runs / 'tiny'}\n"
     )

@@ -128,7 +128,7 @@ def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(
     assert manifest.exits is not None and manifest.exits.rule is None and manifest.exits.rows == 0
     assert "not calibrated" in manifest.exits.describe()
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "Not calibrated" in card and "labels are not known" in card
+    assert "Not calibrated" in card and "labels are unknown" in card
     assert "not checked on the run's own rows: " in capsys.readouterr().err
     with pytest.raises(ConfigurationError, match="was not calibrated"):
         Classifier.from_export(tmp_path / "out").stop_early()

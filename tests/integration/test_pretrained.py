@@ -329,7 +329,7 @@ def test_what_cannot_teach_or_be_started_from_says_why(root: Path, taught_by: Pa
         ConfigurationError, "teacher '.*nowhere' is neither a run, nor an export", teacher=str(tmp_path / "nowhere")
     )
     bare = write_tiny_encoder(tmp_path / "bare")
-    refused(CheckpointError, "an encoder without a trained classifier teaches nothing", teacher=str(bare))
+    refused(CheckpointError, "an encoder without a trained classifier cannot teach", teacher=str(bare))
     others = write_tiny_encoder(tmp_path / "others", labels=["x", "y", "z"])
     refused(ConfigurationError, "has the labels x, y, z, the data have", teacher=str(others))
     refused(ConfigurationError, "'vocab_size' is the encoder's", overrides={"vocab_size": 90})

@@ -97,7 +97,7 @@ def test_a_killed_driver_and_a_killed_node_cost_only_what_was_under_way(
     assert second.returncode == 0, said
     summary = json.loads(answer)
     assert (summary["made"], summary["skipped"], summary["failures"]) == (FILES - len(done), len(done), [])
-    assert summary["rows"] == summary["made"] * ROWS and "was lost with a worker that died; it is begun again" in said
+    assert summary["rows"] == summary["made"] * ROWS and "was lost because its worker died; it is started again" in said
     now = finished(output)
     assert {name: now[name] for name in done} == done
 

@@ -56,7 +56,7 @@ def test_exports_read_as_the_run_does(run: Path, tmp_path: Path, command: Comman
         assert manifest.windows == 3 and manifest.exits is None and manifest.check.label_agreement == 1
         np.testing.assert_allclose(Classifier.open(tmp_path / name).logits(texts), wanted, rtol=1e-4, atol=1e-4)
         card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
-        assert "are read in up to 3 windows of so many, and the logits are averaged" in card
+        assert "are read in up to 3 windows of that length, and the logits are averaged" in card
         assert "Longer texts were read in up to 3 windows of 7 tokens." in card and "Texts are cut at" not in card
     threads = torch.get_num_threads()
     try:

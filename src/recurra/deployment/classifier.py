@@ -272,7 +272,7 @@ class Classifier:
         if logits.shape[1] != len(self.classes_):
             raise CheckpointError(
                 f"the model gives {logits.shape[1]} scores a text, and its record names {len(self.classes_)} labels: "
-                "they are not of one run; copy or train it again"
+                "they do not belong together; copy or train it again"
             )
         return checked_scores(logits)
 
@@ -320,8 +320,8 @@ class Classifier:
             self.engine.depth.check_one_window()
             if self.engine.depth.counted:
                 raise ConfigurationError(
-                    "an exit rule is not for a model with tokens_without_recurrence, which gives each text recurrences "
-                    "of its own; leave the rule out"
+                    "an exit rule is not for a model with tokens_without_recurrence, which sets the recurrences of "
+                    "each text itself; leave the rule out"
                 )
 
     def _calibrated(self) -> ExitRule:
@@ -340,7 +340,7 @@ class Classifier:
                 f"no threshold kept {self.calibration.asked:.4g} of the labels when this export was calibrated; ask "
                 "for less (recurra export RUN --agreement 0.98)"
             )
-        raise ConfigurationError(f"no exit rule is given and this model carries none: {reason}, or name a rule")
+        raise ConfigurationError(f"no exit rule is given and this model has none: {reason}, or name a rule")
 
     @staticmethod
     def _checked(texts: Any) -> Sequence[str]:

@@ -213,8 +213,7 @@ class AnyLabels(LabelDecision):
         """Refuses, because the thresholds already withhold improbable labels."""
         del bounds
         raise ConfigurationError(
-            "a multi-label model has a threshold for each label and gives none where none is reached; "
-            "leave --abstain-below out"
+            "a multi-label model already has a threshold for each label; leave --abstain-below out"
         )
 
     def record(self) -> DecisionRecord:
@@ -230,8 +229,8 @@ def read_decision(label_names: Sequence[str], record: AnyDecisionRecord | None) 
     bounds = record.abstain_below if isinstance(record, OneLabelRecord) else record.thresholds
     if bounds is not None and len(bounds) != len(label_names):
         raise CheckpointError(
-            f"the model has {len(label_names)} labels and {len(bounds)} thresholds: they are not of one model; "
-            "copy or train it again"
+            f"the model has {len(label_names)} labels and {len(bounds)} thresholds: they do not belong together; copy "
+            "or train it again"
         )
     if isinstance(record, OneLabelRecord):
         return OneLabel(label_names, record.temperature, record.abstain_below)

@@ -104,7 +104,7 @@ class LanguageModel:
         linear = holds_linear_model(folder)
         if linear or "SequenceClassification" in str(read_model_configuration(folder).get("architectures")):
             raise CheckpointError(
-                f"'{path}' is a classifier, which generates no text; 'recurra predict' labels texts with it"
+                f"'{path}' is a classifier, which generates no text; use 'recurra predict' to label texts with it"
             )
         if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
             raise ConfigurationError(f"'{folder}' holds no tokenizer; save it beside the model with save_pretrained")
@@ -132,7 +132,7 @@ class LanguageModel:
             ids = self.tokenizer(prompt)["input_ids"] if prompt else []
             name = "the prompt" if len(prompts) == 1 else f"prompt {position}"
             if not ids:
-                raise ConfigurationError(f"{name} is empty; give at least one word to go on from")
+                raise ConfigurationError(f"{name} is empty; give at least one word to continue")
             if limit and len(ids) >= limit:
                 raise ConfigurationError(
                     f"{name} has {len(ids):,} tokens; allowed for this model: 1 to {limit - 1:,}, so that one more "
@@ -165,8 +165,8 @@ def _check_fit(tokenizer: PreTrainedTokenizerFast, model: Any, folder: Path) -> 
             # Some models have -1 for "no padding token".
             if type(token) is not int or not (0 <= token < rows or (key, token) == ("pad_token_id", -1)):
                 raise ConfigurationError(
-                    f"'{folder}': '{key}' of the configuration of generation is {one_line(repr(token), 60)}; "
-                    f"the number of a token is needed, below {rows:,}: correct it, or copy the folder again"
+                    f"'{folder}': '{key}' of the generation configuration is {one_line(repr(token), 60)}; it must be "
+                    f"a token number below {rows:,}: correct it, or copy the folder again"
                 )
 
 
@@ -204,8 +204,7 @@ class GenerationSettings:
     def __post_init__(self) -> None:
         if self.draft is not None and (self.draws or self.num_beams > 1 or self.rule):
             raise ConfigurationError(
-                "drafts are for the most probable tokens, one after the other; leave temperature, top_p, top_k, beams "
-                "and exit rules out"
+                "drafts always take the most probable token; leave temperature, top_p, top_k, beams and exit rules out"
             )
         if self.temperature is not None and not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ConfigurationError(f"temperature is {self.temperature:g}; allowed: 0 (most probable token) or above")

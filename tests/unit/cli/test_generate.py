@@ -160,7 +160,7 @@ def test_a_mistake_is_one_line(folders: Path, refused: Any, mistake: str) -> Non
 
 def test_a_folder_that_is_no_language_model_is_one_line(folders: Path, refused: Any, tmp_path: Path) -> None:
     tiny_model().save_pretrained(tmp_path / "classifier" / "model")
-    assert "is a classifier, which generates no text; 'recurra predict' labels" in refused(
+    assert "is a classifier, which generates no text; use 'recurra predict' to label" in refused(
         "generate", tmp_path / "classifier", "a"
     )
     (tmp_path / "linear").mkdir()
@@ -177,8 +177,8 @@ def test_a_folder_that_is_no_language_model_is_one_line(folders: Path, refused: 
 @pytest.mark.parametrize(
     ("name", "key", "value", "said"),
     [
-        ("generation_config.json", "bos_token_id", "a", "'bos_token_id' of the configuration of generation is 'a'"),
-        ("generation_config.json", "eos_token_id", ["a"], "'eos_token_id' of the configuration of generation is 'a'"),
+        ("generation_config.json", "bos_token_id", "a", "'bos_token_id' of the generation configuration is 'a'"),
+        ("generation_config.json", "eos_token_id", ["a"], "'eos_token_id' of the generation configuration is 'a'"),
         ("generation_config.json", "bos_token_id", 10**20, f"is {10**20}; the number of a token is needed, below 300"),
         ("generation_config.json", "eos_token_id", 300, "is 300; the number of a token is needed, below 300"),
         ("generation_config.json", "eos_token_id", -1, "is -1; the number of a token is needed, below 300"),

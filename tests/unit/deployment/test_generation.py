@@ -85,7 +85,7 @@ def test_a_cache_that_took_tokens_back_goes_on_as_if_they_had_never_been(shape: 
 
 @pytest.mark.parametrize("how", [{"temperature": 0.5}, {"num_beams": 2}, {"top_k": 3}])
 def test_drafts_are_for_the_most_probable_tokens_alone(how: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="drafts are for the most probable tokens"):
+    with pytest.raises(ConfigurationError, match="drafts always take the most probable token"):
         GenerationSettings(draft=1, **how)
 
 

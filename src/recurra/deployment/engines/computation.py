@@ -123,8 +123,8 @@ class Depth:
         """Refuses early exits of texts read in windows: a rule sees one window, but the label depends on all."""
         if self.windows > 1:
             raise ConfigurationError(
-                f"an exit rule stops single windows, and this model reads a text in up to {self.windows}, whose scores "
-                "are pooled; leave the rule out: texts take all recurrences"
+                f"an exit rule works on one window, and this model reads a text in up to {self.windows} and pools "
+                "their scores; leave the rule out: texts take all recurrences"
             )
 
 

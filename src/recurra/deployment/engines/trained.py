@@ -151,7 +151,7 @@ class ForeignClassifier:
         )
         if missing := sorted(details["missing_keys"]):
             raise CheckpointError(
-                f"'{folder}' lacks weight '{missing[0]}': an encoder without a trained classifier teaches nothing; "
+                f"'{folder}' lacks weight '{missing[0]}': an encoder without a trained classifier cannot teach; "
                 "fine-tune it first"
             )
         return cls(model.to(default_device()).eval(), tokenizer_from_folder(folder), precision)
@@ -334,8 +334,8 @@ def check_fits(folder: Path, tokenizer: PreTrainedTokenizerFast, vocab_size: int
     highest = max(tokenizer.get_vocab().values(), default=0)
     if highest >= vocab_size:
         raise CheckpointError(
-            f"'{folder}': its tokenizer writes tokens up to {highest:,}, and its model knows {vocab_size:,}: "
-            "they are of two models; copy or train it again"
+            f"'{folder}': its tokenizer writes token numbers up to {highest:,}, but its model has {vocab_size:,} "
+            "tokens: they do not belong together; copy or train it again"
         )
 
 

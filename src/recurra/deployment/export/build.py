@@ -166,7 +166,7 @@ def choose_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
         split = recorded_split(record, check_split(record), root)
     except RecurraError as error:
         demo = load_dataset(DataConfig(name="demo")).splits["test"]
-        source = "the demo's sentences, for the run's own data are not at hand"
+        source = "the demo's sentences, because the run's own data are not available"
         return CheckRows(source, demo.texts[:MOST_ROWS], note=str(error))
     return rows_of(split, record)
 
@@ -270,7 +270,7 @@ def judge_check(check: CheckRecord, precision: StoredPrecision, decisions: int =
         # Rounding to int8 changes labels of rows between two labels, so only there chance is considered.
         if most is None or bdtrc(differing - 1, decided, 1 - precision.least_agreement) <= _CHANCE:
             raise AuditError(f"{complaint}; {requirement}; nothing was written; export in a wider precision")
-        note = f"{complaint}; {requirement}, but chance among so few rows may do that; check on more rows"
+        note = f"{complaint}; {requirement}, but with so few rows this may be chance; check on more rows"
     if tolerance is not None and check.largest_logit_difference > tolerance * max(1.0, check.largest_logit):
         raise AuditError(
             f"the {name} export does not compute what the run's model computes: {measured}; nothing was written"
@@ -281,7 +281,7 @@ def judge_check(check: CheckRecord, precision: StoredPrecision, decisions: int =
     measured = f"the {name} export {check.describe_loss()} on {check.source}"
     if interval[0] > 0:
         raise AuditError(f"{measured}; at most {most} points are allowed; nothing was written; export in fp32")
-    return f"{measured}: more than {most} points, but chance among so few rows may do that; check on more labelled rows"
+    return f"{measured}: more than {most} points, but with so few rows this may be chance; check on more labelled rows"
 
 
 # Most thresholds to try. When rows leave a batch, int8 scales of the remaining rows change; if that changes more labels
@@ -346,7 +346,7 @@ def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> T
         ConfigurationError: If the tokenizer's pieces depend on each other, or ``most`` leaves no room for words.
     """
     if not getattr(engine.model, "narrows_vocabulary", True):
-        raise ConfigurationError("the layers are transformers' own, which count on every piece: leave the vocabulary")
+        raise ConfigurationError("its layers are transformers' own, which need every piece: leave the vocabulary")
     ids, _, _ = encode_windows(texts, engine.tokenizer, engine.max_length, engine.windows)
     tokenizer, rows = with_fewer_pieces(engine.tokenizer, ids, most)
     model = copy.deepcopy(engine.model)
@@ -482,8 +482,8 @@ def _check_kind(run: Path, record: LabelRunRecord, export_format: ExportFormat) 
                 example = f", for example {file.parent}"
                 break
     raise ConfigurationError(
-        f"'{record.model.preset}' is not written as {export_format.name}; take --format onnx, "
-        f"or export a Transformer{example}"
+        f"'{record.model.preset}' cannot be exported as {export_format.name}; take --format onnx, or export a "
+        f"Transformer{example}"
     )
 
 

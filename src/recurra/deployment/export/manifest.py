@@ -74,8 +74,8 @@ class VocabularyRecord(HashedSettings):
         if self.accuracy is not None and self.reference_accuracy is not None:
             lost = f", accuracy {self.accuracy:.4f} instead of {self.reference_accuracy:.4f}"
         return (
-            f"vocabulary: {self.pieces:,} of {self.of:,} pieces; {self.rows_changed:.1%} of the rows are cut anew, "
-            f"{self.label_agreement:.2%} keep their label{lost}"
+            f"vocabulary: {self.pieces:,} of {self.of:,} pieces; {self.rows_changed:.1%} of the rows are tokenised "
+            f"differently, {self.label_agreement:.2%} keep their label{lost}"
         )
 
 
@@ -173,7 +173,7 @@ class CalibrationRecord(HashedSettings):
         """Says it in one line."""
         rule = self.exit_rule
         if not self.rows:
-            return "exits: not calibrated, for the run's own rows are not at hand; texts take all recurrences"
+            return "exits: not calibrated, because the run's own rows are not available; texts take all recurrences"
         if rule is None or self.agreement is None:
             promised = "" if self.confidence is None else f" with a confidence of {self.confidence:g}"
             return (
@@ -315,7 +315,7 @@ def read_manifest(folder: Path | str) -> ExportManifest:
     manifest = ExportManifest.read(path, what="an export of ours", cure="export the run again")
     if manifest.cleaning not in CLEANINGS:
         raise CheckpointError(
-            f"'{folder}' wants texts cleaned by '{manifest.cleaning}', this version has {', '.join(CLEANINGS)}; "
+            f"'{folder}' needs texts cleaned by '{manifest.cleaning}', this version has {', '.join(CLEANINGS)}; "
             "export again"
         )
     return manifest

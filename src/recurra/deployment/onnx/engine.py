@@ -155,7 +155,8 @@ def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.fl
         if bound is None or bound.measure not in (CONFIDENCE, ENTROPY):
             raise ConfigurationError(
                 f"an ONNX export cannot stop texts by rule '{rule.name}': its graph compares the {CONFIDENCE} or the "
-                f"{ENTROPY} of a head with a bound and can do no more; take another rule, or an export in safetensors"
+                f"{ENTROPY} of a head with a threshold and nothing else; take another rule, or an export in "
+                "safetensors"
             )
         confidences.append(bound.value if bound.measure == CONFIDENCE else _ABOVE_ALL_PROBABILITIES)
         entropies.append(bound.value if bound.measure == ENTROPY else -1.0)
@@ -171,7 +172,7 @@ def _read_depth(folder: Path) -> tuple[tuple[int, ...], int]:
         exits, most = config.get("exits") or [], config.get("num_recurrences", 1)
         are_valid = [type(number) is int and number > 0 for number in (*exits, most)]
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"'{path}' is no configuration of ours; {_CURE}") from error
+        raise CheckpointError(f"'{path}' is not a configuration of an export; {_CURE}") from error
     if not all(are_valid) or max(exits, default=0) > most:
         raise CheckpointError(
             f"'{path}': 'exits' is {exits!r} and 'num_recurrences' {most!r}; whole numbers from 1 are needed; {_CURE}"
@@ -203,8 +204,8 @@ class OnnxLinearEngine(Engine):
         self._inputs = names = [item.name for item in self._session.get_inputs()]
         if not names or not {*names} <= {PIECES, WORDS, CHARACTERS}:
             raise CheckpointError(
-                f"'{folder / MODEL_NAME}' takes {', '.join(sorted(names)) or 'nothing'}, which is no linear model of "
-                f"ours; {_CURE}"
+                f"'{folder / MODEL_NAME}' takes {', '.join(sorted(names)) or 'nothing'} and is not an exported linear "
+                f"model; {_CURE}"
             )
         self._tokenizer = read_tokenizer_file(folder / TOKENIZER_NAME, _CURE) if PIECES in names else None
         self._labels = self._session.get_outputs()[0].shape[-1]

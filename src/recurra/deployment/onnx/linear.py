@@ -35,8 +35,8 @@ def build_linear(model: LinearModel) -> onnx.ModelProto:
     """
     if any(vectorizer.is_hashed for vectorizer in model.vectorizers):
         raise ConfigurationError(
-            "the n-grams of this linear model are hashed, because of its many training texts, and no ONNX graph does "
-            "that; export it as safetensors"
+            "the n-grams of this linear model are hashed, because of its many training texts, which an ONNX graph "
+            "cannot do; export it as safetensors"
         )
     graph = Graph()
     if model.vectorizers[0].tokenizer is None:

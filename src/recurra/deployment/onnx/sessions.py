@@ -183,9 +183,9 @@ def require_onnxruntime() -> Any:
         raise UnavailableError("ONNX Runtime is not installed; pip install 'recurra[onnx]'") from error
     if tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) < OLDEST_RUNTIME:
         raise UnavailableError(
-            f"ONNX Runtime {onnxruntime.__version__} lacks operators of an export and gets int8 products wrong on some "
-            f"processors; at least {'.'.join(map(str, OLDEST_RUNTIME))} is needed: "
-            "pip install --upgrade 'recurra[onnx]'"
+            f"ONNX Runtime {onnxruntime.__version__} lacks operators of an export and computes int8 products wrongly "
+            f"on some processors; at least {'.'.join(map(str, OLDEST_RUNTIME))} is needed: pip install --upgrade "
+            "'recurra[onnx]'"
         )
     return onnxruntime
 

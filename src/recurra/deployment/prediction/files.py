@@ -364,7 +364,7 @@ def source_chunks(
         raise ConfigurationError(f"{len(texts)} texts and the file '{source}' are given; give one of the two")
     if source is None:
         if not texts:
-            raise ConfigurationError("no texts are given; write them behind the run, or --input FILE, or --input -")
+            raise ConfigurationError("no texts are given; write them after the run, or give --input FILE, or --input -")
         return iter([TextRows(list(texts), [])])
     return stream_rows(source, text_column, [] if columns is None else columns.names, encoding=encoding)
 

@@ -184,7 +184,7 @@ def predict_folder(
     result = FolderResult(skipped=sorted(set(names) - set(pending)))
     if result.skipped:
         shown_names = ", ".join(map(one_line, result.skipped[:5])) + (", ..." if len(result.skipped) > 5 else "")
-        reporter.say(f"skipped {len(result.skipped):,} files whose predictions are there: {shown_names}")
+        reporter.say(f"skipped {len(result.skipped):,} files that are predicted already: {shown_names}")
     with reporter.task("files", len(pending)) as task:
         for name, outcome in (compute or _here)(job, pending) if pending else ():
             result.add(outcome)
@@ -248,15 +248,15 @@ def predict_on_ray(
             outcome = ray.get(reference)
         except (ray.exceptions.RayTaskError, ray.exceptions.RaySystemError) as error:
             raise RunError(
-                f"the Ray cluster failed ({type(error).__name__}); what is done stays: start the same command "
+                f"the Ray cluster failed ({type(error).__name__}); finished files are kept: start the same command "
                 "again when the cluster works; see Ray's logs"
             ) from error
         except ray.exceptions.RayError:
             losses[name] += 1
             if losses[name] > retries:
-                outcome = {"failure": f"{one_line(name)}: the worker that was at it died each time; see Ray's logs"}
+                outcome = {"failure": f"{one_line(name)}: its worker died each time; see Ray's logs"}
             else:
-                reporter.say(f"{one_line(name)} was lost with a worker that died; it is begun again")
+                reporter.say(f"{one_line(name)} was lost because its worker died; it is started again")
                 waiting.append(name)
                 continue
         if "unable" in outcome:

@@ -78,8 +78,8 @@ _REASONS = {
     408: "The body came too slowly.",
     413: "The body is too large.",
     415: "The body is not declared to be JSON in UTF-8, or is compressed.",
-    422: "The body is not what is asked for, or beyond a limit.",
-    429: "Too many texts are waiting, or this client asks more often than it may; Retry-After says when to try again.",
+    422: "The body is not valid, or it is beyond a limit.",
+    429: "Too many texts are waiting, or this client sends too many requests; Retry-After says when to try again.",
     500: "The server failed; its log says why under the number in X-Request-ID.",
     503: "The texts were not computed in time, or the server is being stopped.",
 }
@@ -315,7 +315,7 @@ def _refusal_of(error: Exception, scope: Scope) -> Refusal | None:
         headers = dict(error.headers or {})
         message = f"the method {scope['method'][:20]} is not allowed here; use {headers['Allow']}"
         return Refusal(405, "wrong_method", message, headers)
-    return Refusal(404, "not_found", "there is nothing under this address; /openapi.json lists what there is")
+    return Refusal(404, "not_found", "there is nothing under this address; /openapi.json lists the addresses")
 
 
 def _occluded_spans(texts: Sequence[str], models: Sequence[ServedModel], limits: ServerLimits) -> list[list[Span]]:

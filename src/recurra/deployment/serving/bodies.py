@@ -311,7 +311,7 @@ class BodyReader:
     def _hold(self, size: int) -> None:
         # A single body of the allowed size is always accepted.
         if self._held_bytes + size > max(self._limits.max_held_bytes, self._limits.max_body_bytes):
-            refusal = try_again("overloaded", "too many bytes of requests are held", 1)
+            refusal = try_again("overloaded", "the requests in progress hold too many bytes", 1)
             refusal.headers["Connection"] = "close"
             raise refusal
         self._held_bytes += size

@@ -55,7 +55,7 @@ class Rate:
         match = _RATE.fullmatch(text)
         if match is None:
             raise ConfigurationError(
-                f"'{text}' is no rate; give 1 to 999999 requests a second, a minute or an hour: 100/s, 600/m or 5000/h"
+                f"'{text}' is not a rate; give 1 to 999999 requests a second, minute or hour: 100/s, 600/m or 5000/h"
             )
         return cls(int(match[1]), _SECONDS[match[2]])
 

@@ -105,7 +105,7 @@ def name_folders(arguments: Sequence[str]) -> dict[str, Path]:
         name = given_name if named else folder.resolve().name
         if not _NAME.match(name):
             raise ConfigurationError(
-                f"'{name}' is no name for a model: letters, digits, '.', '_' and '-' are allowed; give NAME={folder}"
+                f"'{name}' cannot name a model: letters, digits, '.', '_' and '-' are allowed; give NAME={folder}"
             )
         if name in folders:
             raise ConfigurationError(

@@ -52,9 +52,9 @@ class Metrics:
             "recurra_batch_texts", "Texts of a batch.", ["model"], buckets=_TEXTS, registry=self.registry
         )
         self.batch_seconds = seconds("recurra_batch_seconds", "Time to compute a batch.", ["model"])
-        exits_help = "Texts that were asked to leave early, by the recurrences that they took."
+        exits_help = "Texts of requests with early exits, by the recurrences that they took."
         self.exits = counter("recurra_exits", exits_help, ["model", "recurrences"])
-        drift = f"Share of the last {RECENT_EXITS:,} such texts that leaves elsewhere than the calibration rows did."
+        drift = f"Share of the last {RECENT_EXITS:,} such texts that stop elsewhere than the calibration rows did."
         self.exit_drift = gauge("recurra_exit_drift", drift, ["model"])
         self.reloads = counter("recurra_reloads", "Reloads, by outcome.", ["model", "outcome"])
         self._waiting = gauge("recurra_waiting_texts", "Texts in the queue.", ["model"])

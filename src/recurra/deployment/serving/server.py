@@ -207,9 +207,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._linger_timer is not None:
             self.transport.close()
         else:
-            self._end(
-                _response(b"400 Bad Request", "malformed", "this is no HTTP request that can be read"), "malformed"
-            )
+            self._end(_response(b"400 Bad Request", "malformed", "this is not a valid HTTP request"), "malformed")
 
     def _unsupported_upgrade_warning(self) -> None:
         # Upgrades may be ignored, so there is no warning; but the parser cannot read on after one.

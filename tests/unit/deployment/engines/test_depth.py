@@ -161,7 +161,7 @@ def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path], tmp_path: Pa
     none = CalibrationRecord(exits=[1], asked=0.999, source="rows", rows=9)
     for made in (on_onnx, on_torch):
         cases: list[tuple[Classifier, Any, str]] = [
-            (made(folders["exits"]), None, "no exit rule is given and this model carries none"),
+            (made(folders["exits"]), None, "no exit rule is given and this model has none"),
             (made(folders["exits"], calibration=none), None, "no threshold kept 0.999 of the labels"),
             (
                 made(folders["exits"]),
@@ -171,7 +171,7 @@ def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path], tmp_path: Pa
             (made(folders["exits"]), EntropyRule(0.7), "threshold is 0.7; allowed for rule 'entropy' of this model"),
             (made(folders["plain"]), ConfidenceRule(), "this model was trained without; train one with exits"),
             (Classifier(Flat(), LABELS), ConfidenceRule(), "an exit rule needs a Transformer"),
-            (on_torch(tmp_path), FixedExit(4), "gives each text recurrences of its own"),
+            (on_torch(tmp_path), FixedExit(4), "sets the recurrences of each text itself"),
         ]
         for classifier, rule, line in cases:
             with pytest.raises(ConfigurationError, match=line) as caught:

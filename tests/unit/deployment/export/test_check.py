@@ -88,13 +88,13 @@ def test_what_few_rows_lose_by_chance_is_said_and_not_refused() -> None:
     said = "loses 0.60 points of accuracy (95 % interval -0.18 to 1.38: 3 rows lost and 0 won of 500)"
     assert check.describe_loss() == said
     assert judge_check(check, INT8) == (
-        f"the int8 export {said} on somewhere: more than 0.5 points, but chance among so few rows may do that; "
+        f"the int8 export {said} on somewhere: more than 0.5 points, but with so few rows this may be chance; "
         "check on more labelled rows"
     )
     assert judge_check(flipped(1000, 5), INT8) == ""
     said = judge_check(flipped(30, 2).model_copy(update={"accuracy": None}), INT8)
     assert "93.33% of 30 labels agree" in said and said.endswith(
-        "chance among so few rows may do that; check on more rows"
+        "with so few rows this may be chance; check on more rows"
     )
     # Where each label is decided for itself, 20 decisions a row are many.
     with pytest.raises(AuditError, match=r"93.33% of 600 labels agree"):
@@ -129,7 +129,7 @@ def test_the_rows_are_the_runs_own_validation_split_if_it_is_what_it_was(tmp_pat
     changed = choose_rows(record, ExportOptions())
     (tmp_path / "reviews.csv").unlink()
     for rows in (changed, choose_rows(record, ExportOptions())):
-        assert rows.source == "the demo's sentences, for the run's own data are not at hand"
+        assert rows.source == "the demo's sentences, because the run's own data are not available"
         assert rows.labels is None and len(rows.texts) >= 200 and "reviews.csv" in rows.note
 
 

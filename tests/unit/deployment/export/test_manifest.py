@@ -146,7 +146,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a file outside": (_outside, "is not an export of ours: 'files"),
     "another cleaning": (
         _other_cleaning,
-        "wants texts cleaned by 'recurra-9', this version has recurra-1",
+        "needs texts cleaned by 'recurra-9', this version has recurra-1",
     ),
     "a pickle": (lambda f: (f / "model.pkl").touch(), "holds 'model.pkl', a pickle, which can run code when it is"),
 }

@@ -119,5 +119,5 @@ def test_a_graph_of_others_is_refused(tmp_path: Path) -> None:
     write_linear(model, tmp_path)
     path = tmp_path / MODEL_NAME
     path.write_bytes(path.read_bytes().replace(b"words", b"wards"))
-    with pytest.raises(CheckpointError, match="takes wards, which is no linear model of ours"):
+    with pytest.raises(CheckpointError, match="takes wards and is not an exported linear model"):
         OnnxLinearEngine(tmp_path)

@@ -88,7 +88,7 @@ def test_a_second_start_makes_only_what_is_missing_or_was_changed(
     predict(run, inputs, output)
     before = snapshot(output)
     said = command("predict", run, "--input", inputs, "--output", output).err
-    assert "skipped 5 files whose predictions are there: a.csv, a.jsonl, b.txt, c.parquet, deep/a.jsonl\n" in said
+    assert "skipped 5 files that are predicted already: a.csv, a.jsonl, b.txt, c.parquet, deep/a.jsonl\n" in said
     assert snapshot(output) == before
     (output / "a.csv.parquet").unlink()
     (inputs / "deep" / "a.jsonl").write_text('{"text": "GREAT"}\n{"text": ""}\n', encoding="utf-8")  # of the same size
@@ -318,13 +318,13 @@ def test_what_was_lost_is_begun_again_until_it_kills_its_worker_each_time(job: F
     cluster = Cluster("b", "b", "b")
     result = on_ray(job, cluster, retries=2)
     assert cluster.begun == ["a.txt", "b.txt", "c.txt", "b.txt", "b.txt"]
-    assert result.failures == ["b.txt: the worker that was at it died each time; see Ray's logs"] and result.made == 2
+    assert result.failures == ["b.txt: its worker died each time; see Ray's logs"] and result.made == 2
     again = on_ray(job, Cluster("b"))
     assert (again.rows, again.failures, again.skipped) == (1, [], ["a.txt", "c.txt"])
 
 
 def test_when_ray_itself_fails_what_is_done_stays(job: FolderJob) -> None:
-    with pytest.raises(RunError, match=r"the Ray cluster failed \(BrokenError\); what is done stays: start the same"):
+    with pytest.raises(RunError, match=r"the Ray cluster failed \(BrokenError\); finished files are kept:"):
         on_ray(job, Cluster("b", "cluster"))
     again = on_ray(job, Cluster())
     assert (again.made, again.skipped) == (2, ["a.txt"])
