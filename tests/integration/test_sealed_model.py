@@ -39,7 +39,7 @@ def change_the_seal(run: Path) -> None:
 
 DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (flip_a_bit, "was changed after the run was made"),
-    (change_the_seal, "its content does not fit its hash"),
+    (change_the_seal, "its content does not match its hash"),
 ]
 
 

@@ -59,7 +59,7 @@ def find_run(path: Path | str) -> FoundRun:
         if not _finished(comparison):
             return FoundRun(path)
         raise CheckpointError(
-            f"'{comparison}' holds {_runs(comparison)}, and '{file}' recommends none; {_list(comparison)}"
+            f"'{comparison}' holds {_runs(comparison)}, but '{file}' recommends none; {_list(comparison)}"
         )
     best = BestRunRecord.read(file, what="a recommendation of ours", cure=_list(comparison))
     run = comparison / best.folder
@@ -73,9 +73,9 @@ def find_run(path: Path | str) -> FoundRun:
 
 def no_run(folder: Path) -> CheckpointError:
     """The error for a folder without a finished run; it says what the folder is and what to do."""
-    advice = "start its command again, which goes on where it stopped"
+    advice = "start its command again to continue it"
     if (folder / RUNS_NAME).is_dir() and (folder / SPEC_NAME).is_file():
-        return CheckpointError(f"'{folder}' is a comparison of which no run is finished; {advice}")
+        return CheckpointError(f"'{folder}' is a comparison without a finished run; {advice}")
     if (folder / _CONFIGURATION).is_file():
         return CheckpointError(f"'{folder}' is a run that is not finished; {advice}")
     if (folder / RECORDS_NAME).is_file():

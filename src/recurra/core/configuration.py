@@ -36,7 +36,7 @@ class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Builds a node and what lies inside it."""
         if self._depth >= MAX_DEPTH:
-            raise yaml.YAMLError(f"more than {MAX_DEPTH} levels lie inside each other; write fewer")
+            raise yaml.YAMLError(f"more than {MAX_DEPTH} levels are nested in each other; write fewer")
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -45,7 +45,7 @@ class _PlainLoader(yaml.SafeLoader):
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Refuses merged mappings, which multiply values as aliases do."""
         if any(key.tag.endswith(":merge") for key, _ in node.value):
-            raise yaml.MarkedYAMLError(problem="'<<' is not read; write the keys out", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(problem="'<<' is not allowed; write keys out", problem_mark=node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Builds a mapping."""
@@ -72,7 +72,7 @@ def parse_yaml(text: str) -> Any:
                     f"its values have more than {MAX_VALUES_BYTES:,} bytes, each alias counted as what it names"
                 )
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise yaml.YAMLError(f"it holds what is no plain value ({error}); write words, numbers or lists") from error
+        raise yaml.YAMLError(f"it holds values that are not plain ({error}); write words, numbers or lists") from error
     return values
 
 

@@ -81,10 +81,10 @@ def near_name(path: Path) -> str:
 
 
 def no_numbers(of: str = "") -> RunError:
-    """Returns the error for scores that are no numbers; ``of`` may name a text, such as `` for text 3 of 8``."""
+    """Returns the error for scores that are not numbers; ``of`` may name a text, such as `` for text 3 of 8``."""
     return RunError(
-        f"the model gives scores that are no numbers{of}: its weights are damaged, or they are beyond the precision "
-        "that it computes in; copy or train it again, or take --precision fp32"
+        f"the model gives scores that are not numbers{of}: its weights are damaged, or too large for the precision "
+        "that it computes in; copy or train it again, or use --precision fp32"
     )
 
 

@@ -67,7 +67,7 @@ class DataRecord(Part):
     def _check_splits(self) -> DataRecord:
         named = ["train", self.selection_split, *self.reported_splits]
         if missing := [name for name in named if name not in self.splits]:
-            raise ValueError(f"names the split '{missing[0]}' and says nothing of it")
+            raise ValueError(f"names the split '{missing[0]}' but does not describe it")
         return self
 
     @property
@@ -439,11 +439,11 @@ def read_record(folder: Path | str) -> LabelRunRecord:
     record = read_any_record(folder)
     if isinstance(record, LanguageRunRecord):
         raise CheckpointError(
-            f"'{folder}' is a run of a language model, and a classifier is needed; "
-            "'recurra evaluate' and 'recurra audit model' take it"
+            f"'{folder}' is a run of a language model, but a classifier is needed; use 'recurra evaluate' or 'recurra "
+            "audit model'"
         )
     if record.model.kind == ANSWERS:
-        raise CheckpointError(f"'{folder}' is a run of answers that came from elsewhere: there is no model to use")
+        raise CheckpointError(f"'{folder}' is a run of answers from elsewhere: there is no model to use")
     return record
 
 
@@ -451,7 +451,7 @@ def read_language_record(folder: Path | str) -> LanguageRunRecord:
     """Reads the record of a language model's run folder (or a record file)."""
     record = read_any_record(folder)
     if isinstance(record, LabelRunRecord):
-        raise CheckpointError(f"'{folder}' is a run of a classifier, and a language model is needed")
+        raise CheckpointError(f"'{folder}' is a run of a classifier, but a language model is needed")
     return record
 
 

@@ -105,7 +105,7 @@ def read_sealed(
         location = ".".join(str(part) for part in problem["loc"])
         raise CheckpointError(f"'{path}' is not {what}: '{location}': {problem['msg']}; {cure}") from error
     if not cls.fits(text, values):
-        raise CheckpointError(f"'{path}' was changed after it was written: its content does not fit its hash; {cure}")
+        raise CheckpointError(f"'{path}' was changed after it was written: its content does not match its hash; {cure}")
     return sealed
 
 
@@ -139,14 +139,14 @@ def describe_file(path: Path) -> FileEntry:
 def verify_file(path: Path, wanted: FileEntry | None, *, of: str, cure: str) -> None:
     """Compares a file with its recorded size and hash; raises a `CheckpointError` if it is missing or differs."""
     if wanted is None or not path.is_file():
-        raise CheckpointError(f"'{path}' is missing: the {of} is not whole; {cure}")
+        raise CheckpointError(f"'{path}' is missing: the {of} is incomplete; {cure}")
     actual_bytes = path.stat().st_size
     if actual_bytes != wanted.size_bytes:
         raise CheckpointError(
             f"'{path}' has {actual_bytes:,} bytes instead of {wanted.size_bytes:,}: truncated or changed; {cure}"
         )
     if describe_file(path).sha256 != wanted.sha256:
-        raise CheckpointError(f"'{path}' was changed after the {of} was made: its hash does not fit; {cure}")
+        raise CheckpointError(f"'{path}' was changed after the {of} was made: its hash does not match; {cure}")
 
 
 def seal_model(run: Path) -> None:

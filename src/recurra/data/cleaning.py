@@ -120,7 +120,7 @@ def recorded_cleaning(config: Mapping[str, Any]) -> str:
     name = data.get("clean", FIRST) if isinstance(data, Mapping) else FIRST
     if name not in CLEANINGS:
         raise CheckpointError(
-            f"the record asks for the cleaning '{name}', which this version does not have; upgrade recurra"
+            f"the record needs the cleaning '{name}', which this version does not have; upgrade recurra"
         )
     return str(name)
 
@@ -137,6 +137,6 @@ def check_texts(texts: Sequence[str]) -> None:
         except UnicodeEncodeError as error:
             character, where = f"U+{ord(text[error.start]):04X}", f"at character {error.start + 1:,}"
             raise DataError(
-                f"text {number:,} of {len(texts):,} holds the lone surrogate {character} {where}, which is no "
-                "character: it was not UTF-8 where it came from; save it as UTF-8"
+                f"text {number:,} of {len(texts):,} holds the lone surrogate {character} {where}, which is not a "
+                "character: its source was not UTF-8; save it as UTF-8"
             ) from None

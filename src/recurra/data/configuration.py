@@ -242,11 +242,11 @@ class MultiLabelData(DataConfig):
     def _one_way(self) -> Self:
         if self.label_columns is not None:
             if self.label_separator is not None:
-                raise ValueError("label_columns stand beside label_separator; leave one of the two out")
+                raise ValueError("label_columns and label_separator are both given; leave one of the two out")
             if len(set(self.label_columns)) < max(2, len(self.label_columns)):
                 raise ValueError("label_columns must be at least two different columns, one for each label")
             if self.join_labels and spellings(Counter(self.label_columns)):
-                raise ValueError("join_labels would make one of label_columns that differ in spelling; leave it out")
+                raise ValueError("join_labels would merge label_columns that differ in spelling; leave it out")
         elif not (self.label_separator or "").strip(" \n"):
             raise ValueError("label_separator must not be empty; give ';' or what your file has, or json")
         return self

@@ -250,7 +250,7 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
         if splits["train"].labels.ndim == 2:
             raise DataError(
                 f"rows_per_label is {config.rows_per_label} and a row of '{dataset.name}' may have several labels; "
-                "take fraction instead"
+                "use fraction instead"
             )
         for name in ("train", dataset.selection_split):
             splits[name] = rows_of_each_label(splits[name], config.rows_per_label, config.split_seed)
@@ -319,7 +319,7 @@ def _with_unlabelled(dataset: TextDataset, config: DataConfig, data_root: Path |
     new_texts = [text for row, text in enumerate(texts) if row not in leaking]
     names = ", ".join(Path(name).name for name in config.unlabelled_sources)
     if not new_texts:
-        raise DataError(f"'{names}' has {count:,} texts, none of them new; give texts that are no training rows")
+        raise DataError(f"'{names}' has {count:,} texts, none of them new; give texts that are not training rows")
     split = TextSplit(
         name="unlabelled",
         texts=new_texts,

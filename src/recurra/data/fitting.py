@@ -76,7 +76,7 @@ def fitting_rows(
         return dataset, None, classes
     chosen = weights[[int(row) for row in train.ids]]
     if not chosen.sum() > 0:
-        raise InputError("the weights of the rows that are trained on sum to zero; give a positive one")
+        raise InputError("the weights of the training rows sum to zero; give a positive one")
     return dataset, (chosen * (len(chosen) / chosen.sum())).astype(np.float32), classes
 
 
@@ -183,5 +183,5 @@ def _label_words(classes: npt.NDArray[Any]) -> list[str]:
     ]
     repeated = sorted({word for word in words if words.count(word) > 1})
     if repeated:
-        raise InputError(f"y has several labels that read '{repeated[0]}' when they are written; name them apart")
+        raise InputError(f"y has several labels that are written as '{repeated[0]}'; give them different names")
     return words

@@ -62,17 +62,15 @@ def _encoding_of(head: bytes, requested: str | None, source: str) -> tuple[str, 
     marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
     name = marked or codecs.lookup(requested or "utf-8").name
     if head.startswith(b"\x1f\x8b"):
-        raise DataError(f"{source} is compressed by gzip; decompress it, or let its name end in .gz")
+        raise DataError(f"{source} is compressed by gzip; decompress it, or rename it to end in .gz")
     null_bytes = {"le": head[1::2].count(0), "be": head[::2].count(0)}
     if name == "utf-8" and marked is None and max(null_bytes.values()) > len(head) // 3:
         raise DataError(
-            f"{source} looks like UTF-16 without its mark; save it as UTF-8, or name its encoding, for example "
-            f"--encoding utf-16-{max(null_bytes, key=null_bytes.__getitem__)}"
+            f"{source} looks like UTF-16 without a byte order mark; save it as UTF-8, or name its encoding, for "
+            f"example --encoding utf-16-{max(null_bytes, key=null_bytes.__getitem__)}"
         )
     if name in ("utf-16", "utf-32") and marked is None and head:
-        raise DataError(
-            f"{source} has no mark that says its order of bytes; name it with --encoding {name}-le or {name}-be"
-        )
+        raise DataError(f"{source} has no byte order mark; name the byte order with --encoding {name}-le or {name}-be")
     return name, marked is not None
 
 
@@ -89,7 +87,7 @@ def decoded_whole(stream: BinaryIO, source: str, given: str | None) -> tuple[str
     raw = stream.read(MAX_DOCUMENT_BYTES + 1)
     if len(raw) > MAX_DOCUMENT_BYTES:
         raise DataError(
-            f"{source} has more than {MAX_DOCUMENT_BYTES:,} bytes, and is no file with one row a line; write one JSON "
+            f"{source} has more than {MAX_DOCUMENT_BYTES:,} bytes and does not have one row a line; write one JSON "
             "object a line (.jsonl)"
         )
     name, has_mark = _encoding_of(raw[:_HEAD_BYTES], given, source)
@@ -115,8 +113,8 @@ def _text_lines(stream: BinaryIO, source: str, encoding: str) -> Iterator[str]:
 
 def _not_encoded(source: str, encoding: str, error: UnicodeDecodeError) -> DataError:
     return DataError(
-        f"{source} is not {encoding}: byte 0x{error.object[error.start]:02x} is none of its characters "
-        f"({error.reason}); save the file as UTF-8, or name its encoding, for example --encoding cp1252"
+        f"{source} is not {encoding}: byte 0x{error.object[error.start]:02x} is not valid in it ({error.reason}); "
+        "save the file as UTF-8, or name its encoding, for example --encoding cp1252"
     )
 
 
@@ -154,7 +152,7 @@ def check_encoding(name: str) -> str:
         "a".encode(name)
     except (LookupError, ValueError, UnicodeError) as error:
         hint = did_you_mean(name, ["utf-8", "utf-16", "cp1252", "latin-1", "cp1251", "shift_jis", "gb18030", "big5"])
-        raise ValueError(f"no encoding is called so{hint}; give one of Python's, such as cp1252 or utf-16") from error
+        raise ValueError(f"there is no such encoding{hint}; give one of Python's, such as cp1252 or utf-16") from error
     return codec.name
 
 

@@ -73,7 +73,7 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
     for split, value in inputs.items():
         for part, rows in _splits(value, split).items():
             if part in frames or (part != split and options.get(part) is not None):
-                raise DataError(f"{part} came both in the DatasetDict and as {part}=; give one of the two")
+                raise DataError(f"{part} was given both in the DatasetDict and as {part}=; give one of the two")
             frames[part] = rows
     unlabelled = options.get(UNLABELLED)
     texts = None if isinstance(unlabelled, str | Path | None) else one_dimension(unlabelled, UNLABELLED)
@@ -186,7 +186,7 @@ def _pair(rows: tuple[Any, ...], source: str, names: list[str]) -> dict[str, lis
     if len(rows) != 2:
         raise DataError(f"{shown} is a tuple of {len(rows)}; give {KINDS}")
     if len(names) > 2:
-        raise DataError(f"the column '{names[2]}' was asked for, and (texts, labels) have no columns; give a DataFrame")
+        raise DataError(f"the column '{names[2]}' was named, but (texts, labels) have no columns; give a DataFrame")
     texts, labels = one_dimension(rows[0], "texts"), one_dimension(rows[1], "labels")
     if len(texts) != len(labels):
         raise DataError(f"{shown} has {len(texts):,} texts and {len(labels):,} labels; give one label a text")
@@ -220,7 +220,7 @@ def _as_lists(cells: list[Any], source: str) -> list[Any]:
     for row, cell in enumerate(cells, start=1):
         if isinstance(cell, str):
             raise DataError(
-                f"row {row} of {source} has the one label '{cell[:60]}' where others have lists; give each row a list"
+                f"row {row} of {source} has one label, '{cell[:60]}', where others have lists; give each row a list"
             )
     return [json.dumps(cell or [], ensure_ascii=False) for cell in cells]
 

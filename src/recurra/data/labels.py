@@ -196,9 +196,9 @@ class SeveralLabels(LabelColumn):
         listed = self.separator == AS_JSON or any(len(labels) > 1 for labels in table.labels)
         if counts and listed and set(counts) <= {"0", "1", "true", "false"}:
             raise DataError(
-                f"{table.source} has lists of {' and '.join(sorted(counts))} in column '{label_column}', which say of "
-                "each label whether it is there but not what it is called; write the names of the labels, or give a "
-                "column of 0 and 1 for each and name them with --label-columns"
+                f"{table.source} has lists of {' and '.join(sorted(counts))} in column '{label_column}', which say "
+                "whether a text has each label but not what the labels are called; write the names of the labels, or "
+                "give a column of 0 and 1 for each and name them with --label-columns"
             )
         if len(counts) < 2:
             raise DataError(

@@ -119,7 +119,7 @@ def _batches(path: Path, columns: Sequence[str], batch_rows: int, *, whole: bool
             if bytes_read > MAX_WHOLE_BYTES:
                 raise DataError(
                     f"'{path}' unfolds to more than {MAX_WHOLE_BYTES:,} bytes of text in the first {rows_read:,} of "
-                    f"its {total:,} rows, which is not read whole; give fewer rows or shorter texts"
+                    f"its {total:,} rows, which is too much to read; give fewer rows or shorter texts"
                 )
             yield batch
 

@@ -173,7 +173,7 @@ def read_passages(
         )
         sources.append(source)
     if sum(map(len, sources)) < 2:
-        raise DataError(f"'{names[0]}' has one passage, and one must be held out; give more running text")
+        raise DataError(f"'{names[0]}' has one passage, but one must be held out; give more running text")
     return sources
 
 
@@ -189,8 +189,8 @@ def _check_training_text(name: str) -> None:
     check_path(path, STREAM_FORMATS)
     if _TEST_NAME.search(path.name):
         raise DataError(
-            f"'{name}' is a test or validation part by its name, and an encoder that has seen it cannot be reported on "
-            "it; give training texts, or rename the file if it is none"
+            f"'{name}' is named like a test or validation part, and an encoder that has seen one cannot be evaluated "
+            "on it; give training texts, or rename the file if it is not one"
         )
 
 
@@ -246,8 +246,8 @@ def _cut(
             passages.update(dict.fromkeys(cut_passages(text, sizes)))
     if equal > _MOST_REPORTED * read:
         raise DataError(
-            f"{equal:,} of the {read:,} texts of '{name}' are ones that models are reported on: it is a test part, or "
-            "was cut into one; give training texts"
+            f"{equal:,} of the {read:,} texts of '{name}' are texts that models are evaluated on: it is a test part, "
+            "or contains one; give training texts"
         )
     leaking = rows_that_give_away(judged, list(passages)) if judged else set()
     unreported = [passage for row, passage in enumerate(passages) if row not in leaking]

@@ -227,8 +227,8 @@ def _checked(table: pa.Table, part: str, reviews: Reviews) -> pa.Table:
     is_label = pa.types.is_integer(labels.type) and set(labels.unique().to_pylist()) <= {0, 1}
     if not (is_text and is_label and table.num_rows):
         raise DataError(
-            f"{part} of {reviews.name} ({reviews.public_name or 'a local copy'}) is something else: label must be 0 or "
-            f"1 and {reviews.columns[0]} text, in one row at least; the layout is {reviews.layout}"
+            f"{part} of {reviews.name} ({reviews.public_name or 'a local copy'}) has another layout: label must be 0 "
+            f"or 1 and {reviews.columns[0]} text, in one row at least; the layout is {reviews.layout}"
         )
     return pa.table({"text": texts[0], "label": labels})
 

@@ -285,7 +285,7 @@ class TableFile:
         except Exception as error:
             raise DataError(f"{self.source} is not a sheet that can be read ({error}); save it as CSV") from error
         if others:
-            self.notes.append(f"Of {self.source} the sheet '{first}' is read, and not {', '.join(map(repr, others))}.")
+            self.notes.append(f"Only the sheet '{first}' of {self.source} is read, not {', '.join(map(repr, others))}.")
         asked = {name.strip().casefold() for name in wanted}
         for name in [name for name in sheet.columns if name.strip().casefold() in asked]:
             sheet[name] = sheet[name].map(_as_typed)

@@ -225,7 +225,7 @@ def _remaining_pieces(
     used.sort(key=lambda piece: (-counts[vocabulary[piece]], vocabulary[piece]))
     if most is not None and most <= len(kept_pieces):
         raise ConfigurationError(
-            f"{most:,} pieces are to be kept, and single characters and special tokens alone are {len(kept_pieces):,}; "
+            f"{most:,} pieces are to be kept, but single characters and special tokens alone are {len(kept_pieces):,}; "
             f"allowed: more than that; the training rows use {len(kept_pieces) + len(used):,} with them"
         )
     room = len(used) if most is None else most - len(kept_pieces)
@@ -274,8 +274,8 @@ class PublicTokenizer:
         except UnavailableError as error:
             files = self.files[0] if len(self.files) == 1 else f"{{{','.join(self.files)}}}"
             raise UnavailableError(
-                f"the tokenizer {self.name} cannot be had: {error}; give --data-root DIR (or RECURRA_DATA_ROOT) with "
-                f"DIR/tokenizers/{self.name}/{files}, or tokenizer={TRAINED}, or tokenizer=PATH"
+                f"the tokenizer {self.name} cannot be loaded: {error}; give --data-root DIR (or RECURRA_DATA_ROOT) "
+                f"with DIR/tokenizers/{self.name}/{files}, or tokenizer={TRAINED}, or tokenizer=PATH"
             ) from error
 
 

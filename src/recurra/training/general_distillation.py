@@ -139,7 +139,7 @@ class GeneralDistillation:
         ids, mask = self._batch_of(rows)
         loss, _, _ = self._compare(ids, mask)
         if not torch.isfinite(loss):
-            raise RunError(f"the loss is no number after {self.steps:,} steps; the last checkpoint is untouched")
+            raise RunError(f"the loss is not a number after {self.steps:,} steps; the last checkpoint is untouched")
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
         self._optimizer.step()
@@ -228,8 +228,8 @@ class GeneralDistillation:
                 if key == "compared_on":
                     other = "other texts to compare plans on (--texts)"
                 raise ConfigurationError(
-                    f"'{folder}' holds a training that was begun with {other}; go on with the same command, delete "
-                    "that folder, or choose another --output"
+                    f"'{folder}' holds a training that was started with {other}; continue it with the same command, "
+                    "delete that folder, or choose another --output"
                 )
 
     def _save(self, folder: Path, tokenizer: Any) -> None:

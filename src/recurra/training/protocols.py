@@ -124,8 +124,8 @@ class ProtocolConfig(HashedSettings):
         """Refuses a taught model with heads that would learn nothing, by the keys of the model."""
         if self.distillation_weight == 1 and shape.get("learned_halt"):
             raise ConfigurationError(
-                "'distillation_weight' is 1 for a model with a learned halt, which learns beside the labels; allowed: "
-                "below 1"
+                "'distillation_weight' is 1 for a model with a learned halt, which must also learn from labels; "
+                "allowed: below 1"
             )
 
     def model_post_init(self, _: object) -> None:

@@ -135,7 +135,7 @@ MISTAKES = [
     ("crt-tiny", "river.txt", ["model.eos_token_id=3"], r"'eos_token_id' is decided by the tokenizer"),
     ("crt-tiny", "river.txt", ["model.num_recurrences=0"], r"'num_recurrences'"),
     ("crt-tiny", "river.txt", ["data.context=3000"], r"context is 3000, and 'crt-tiny' reads at most \d+ tokens"),
-    ("crt-tiny", "river.txt", ["data.tokenizer=gpt2"], r"the tokenizer gpt2 cannot be had"),
+    ("crt-tiny", "river.txt", ["data.tokenizer=gpt2"], r"the tokenizer gpt2 cannot be loaded"),
     ("crt-tiny", "river.txt", ["--precision", "fp16"], r"precision 'fp16' needs an accelerator"),
     ("crt-tiny", "river.txt", ["label_smoothing=0.1"], r"'label_smoothing' is 0.1: .*allowed: 0"),
     ("crt-tiny", "river.txt", ["data.tokenizer=gtp2"], r"unknown tokenizer 'gtp2' \(did you mean 'gpt2'\?\)"),

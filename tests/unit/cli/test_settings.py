@@ -38,7 +38,7 @@ def test_every_limit_of_a_server_that_is_typed_holds(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("words", ["predict a", "predict a -i . -o b", "export a", "generate a", "adapt a"])
 @pytest.mark.parametrize("name", ["cp1251x", "hex"])
 def test_an_encoding_that_is_none_is_one_line(words: str, name: str, refused: Callable[..., str]) -> None:
-    assert f"--encoding is '{name}': no encoding is called so" in refused(*words.split(), "--encoding", name)
+    assert f"--encoding is '{name}': there is no such encoding" in refused(*words.split(), "--encoding", name)
 
 
 # What a command works out, or leaves as it is: it has no option of that name.

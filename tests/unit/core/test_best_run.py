@@ -120,7 +120,7 @@ def test_every_command_that_wants_one_run_asks(
     out, err = capsys.readouterr()
     assert (out, err) == (
         "",
-        "error: 'x' holds several runs, and 'x/best.json' recommends none; give one of them: x/runs/a, x/runs/b\n",
+        "error: 'x' holds several runs, but 'x/best.json' recommends none; give one of them: x/runs/a, x/runs/b\n",
     )
 
 
@@ -131,7 +131,7 @@ def test_what_is_no_finished_run_is_called_what_it_is(tmp_path: Path) -> None:
     run.mkdir()
     (run / "config.yaml").touch()
     assert "is a run that is not finished; start its command again" in str(no_run(run))
-    assert "is a comparison of which no run is finished; start its command again" in str(no_run(comparison))
+    assert "is a comparison without a finished run; start its command again" in str(no_run(comparison))
     said = "does not exist (did you mean 'comparison'?); give a folder made by 'recurra train'"
     assert said in str(no_run(tmp_path / "comparisons"))
     assert "does not exist; give a folder" in str(no_run(nothing / "no" / "run"))

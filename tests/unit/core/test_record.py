@@ -74,7 +74,7 @@ def test_an_unknown_key_is_refused(run: Path, tmp_path: Path) -> None:
 def test_a_split_that_is_named_is_described(name: str, run: Path, tmp_path: Path) -> None:
     values = json.loads((run / "record.json").read_text(encoding="utf-8"))
     values["data"]["splits"].pop(name)
-    with pytest.raises(CheckpointError, match=f"names the split '{name}' and says nothing of it"):
+    with pytest.raises(CheckpointError, match=f"names the split '{name}' but does not describe it"):
         read_record(damaged(run, tmp_path, json.dumps(values)))
 
 
@@ -210,12 +210,12 @@ def test_a_record_of_a_language_model_comes_back_as_written(tmp_path: Path) -> N
 
 def test_each_reader_refuses_the_other_task_in_one_line(tmp_path: Path) -> None:
     write_record(tmp_path, language_record())
-    with pytest.raises(CheckpointError, match=r"a run of a language model, and a classifier is needed; .*evaluate"):
+    with pytest.raises(CheckpointError, match=r"a run of a language model, but a classifier is needed; .*evaluate"):
         read_record(tmp_path)
     rows = {"train": 40, "validation": 20, "test": 20}
     classifier = RunFactory(tmp_path / "runs", rows=rows).run("baseline", audits=[leakage()])
     assert isinstance(read_any_record(classifier), RunRecord)
-    with pytest.raises(CheckpointError, match="a run of a classifier, and a language model is needed"):
+    with pytest.raises(CheckpointError, match="a run of a classifier, but a language model is needed"):
         read_language_record(classifier)
 
 

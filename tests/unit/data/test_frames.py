@@ -154,7 +154,7 @@ def test_a_file_is_written_once_and_again_if_it_was_damaged(tmp_path: Path) -> N
         ((TEXTS, np.eye(4)), "labels has the shape (4, 4); give one column of values"),
         (([*TEXTS[1:], 3.5], WORDS), "(texts, labels) row 4: the text is 3.5, a float; give text, in quotes"),
         ((TEXTS, [*WORDS[1:], b"pos"]), "(texts, labels) row 4: column 'label' holds b'pos', a bytes"),
-        ((TEXTS, ["pos", ["neg"], [], []]), "row 1 of (texts, labels) has the one label 'pos' where others have lists"),
+        ((TEXTS, ["pos", ["neg"], [], []]), "row 1 of (texts, labels) has one label, 'pos', where others have lists"),
         (pd.DataFrame({"txt": TEXTS, "label": WORDS}), "the DataFrame has no column 'text' (did you mean 'txt'?)"),
         (pl.DataFrame({"txt": TEXTS, "label": WORDS}), "the DataFrame has no column 'text' (did you mean 'txt'?)"),
         (pd.DataFrame([["a", "b", "c"]], columns=["text", "text", "label"]), "has 2 columns 'text'; rename all but"),
@@ -174,11 +174,11 @@ def test_what_cannot_be_read_is_told_in_one_line(data: Any, said: str) -> None:
 def test_splits_that_come_twice_and_groups_without_columns_are_refused() -> None:
     both = datasets.DatasetDict({"train": FORMS["dataset"], "test": FORMS["dataset"]})
     for test in (FORMS["dataset"], "test.csv"):
-        with pytest.raises(DataError, match="test came both in the DatasetDict and as test="):
+        with pytest.raises(DataError, match="test was given both in the DatasetDict and as test="):
             rows_in_memory(both, {"test": test})
     with pytest.raises(DataError, match="validation is a DatasetDict of train, test; give a split"):
         rows_in_memory("a.csv", {"validation": both})
-    with pytest.raises(DataError, match=r"the column 'author' was asked for, and \(texts, labels\) have no columns"):
+    with pytest.raises(DataError, match=r"the column 'author' was named, but \(texts, labels\) have no columns"):
         rows_in_memory((TEXTS, WORDS), {"group_column": "author"})
 
 

@@ -248,7 +248,7 @@ def test_a_cell_that_a_spreadsheet_took_for_a_number_is_a_text_and_other_sheets_
     book.save(tmp_path / "sheet.xlsx")
     read = read_table(tmp_path / "sheet.xlsx", "text", "label")
     assert (read.texts, read.labels, read.empty) == (["12", "true", "fine"], ["1", "0", "0"], 1)
-    assert "the sheet 'Jan' is read, and not 'Feb'" in read.notes[0]
+    assert "Only the sheet 'Jan' of " in read.notes[0] and "is read, not 'Feb'" in read.notes[0]
     assert [n for _, (n,) in TableFile(tmp_path / "sheet.xlsx", ["text"]).rows(["n"])] == [1, 2, 3, 4]
 
 
@@ -274,7 +274,7 @@ def test_a_line_of_spaces_is_blank_unless_the_file_has_one_column(separator: str
     ("arguments", "parts"),
     [
         (["windows.csv"], ["line 2", "0xe9", "--encoding cp1252"]),
-        (["windows.csv", "--encoding", "cp1251x"], ["no encoding is called so", "cp1251"]),
+        (["windows.csv", "--encoding", "cp1251x"], ["there is no such encoding", "cp1251"]),
         (["doccano.jsonl"], ["holds a list", "label_separator=json", "--label-separator json"]),
         (["python.csv"], ["holds a list", "label_separator=json"]),
         (["studio-many.json"], ["holds a list", "--label-separator json"]),
@@ -292,10 +292,10 @@ def test_a_line_of_spaces_is_blank_unless_the_file_has_one_column(separator: str
         (["cut.csv.gz"], ["incomplete or damaged compressed file"]),
         (["object.json"], ["one JSON object with 'a', 'b'", "a list of objects"]),
         (["half.json"], ["line 1, column 38 is not valid JSON"]),
-        (["unmarked.csv"], ["looks like UTF-16 without its mark", "--encoding utf-16-le"]),
-        (["unmarked-be.csv"], ["looks like UTF-16 without its mark", "--encoding utf-16-be"]),
-        (["unmarked.csv", "--encoding", "utf-16"], ["no mark that says its order of bytes", "utf-16-le or utf-16-be"]),
-        (["unmarked.json", "--encoding", "utf-16"], ["no mark that says its order of bytes"]),
+        (["unmarked.csv"], ["looks like UTF-16 without a byte order mark", "--encoding utf-16-le"]),
+        (["unmarked-be.csv"], ["looks like UTF-16 without a byte order mark", "--encoding utf-16-be"]),
+        (["unmarked.csv", "--encoding", "utf-16"], ["has no byte order mark", "utf-16-le or utf-16-be"]),
+        (["unmarked.json", "--encoding", "utf-16"], ["has no byte order mark"]),
         (["packed.csv"], ["is compressed by gzip", "end in .gz"]),
         (["keys.json"], ["one JSON object with 'text', 'label'", "a list of objects"]),
         (["topics.json"], ["no column 'label'", "'sentiment', 'topic'", "--label-column"]),
@@ -333,7 +333,7 @@ def test_what_cannot_be_read_is_one_line_with_a_way_out(
 def test_lists_of_zeros_and_ones_are_no_names_of_labels(cells: list[list[Any]], tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(json_lines([{"text": text, "label": cells[n % 2]} for n, (text, _) in enumerate(ROWS)]))
-    with pytest.raises(DataError, match=r"lists of .* but not what it is called; .* --label-columns"):
+    with pytest.raises(DataError, match=r"lists of .* but not what the labels are called; .* --label-columns"):
         load_dataset(MultiLabelData(name=str(path), label_separator="json"))
 
 

@@ -217,7 +217,7 @@ def test_a_local_copy_is_preferred_and_title_and_content_are_joined(tmp_path: Pa
 
 def test_other_data_under_the_name_is_refused(hub: dict[str, Any]) -> None:
     hub["train"]["label"] = [1 + row % 5 for row in range(2000)]
-    with pytest.raises(DataError, match=r"fancyzhx/yelp_polarity\) is something else: label must be 0 or 1"):
+    with pytest.raises(DataError, match=r"fancyzhx/yelp_polarity\) has another layout: label must be 0 or 1"):
         load_dataset(DataConfig(name="yelp_polarity"))
     hub["train"] = {"review": ["a"], "label": [0]}
     with pytest.raises(DataError, match="has no column text"):

@@ -106,7 +106,7 @@ def test_with_any_weights_a_token_costs_a_number_alone_and_among_others(
 @example(edits=[(10781, LARGEST, False)])
 def test_with_any_weights_a_text_goes_on_in_tokens_or_an_error_says_so(name: str, how: str, edits: list[Edit]) -> None:
     generator = on(with_weights(name, edits), how)
-    found = or_error(lambda: generator.extend(ROWS), "scores that are no numbers")
+    found = or_error(lambda: generator.extend(ROWS), "scores that are not numbers")
     if found is not None:
         assert all(0 <= token < VOCABULARY for row in found for token in row)
 
@@ -115,7 +115,7 @@ def test_with_any_weights_a_text_goes_on_in_tokens_or_an_error_says_so(name: str
 @pytest.mark.parametrize("name", MODELS)
 def test_no_text_is_made_of_what_is_no_number(name: str, how: str) -> None:
     model = with_weights(name, [(place, math.nan, True) for place in range(len(WEIGHTS[name]))])
-    with pytest.raises(RunError, match="scores that are no numbers"):
+    with pytest.raises(RunError, match="scores that are not numbers"):
         on(model, how).extend(ROWS)
 
 

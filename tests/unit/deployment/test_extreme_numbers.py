@@ -137,7 +137,7 @@ def test_with_any_weights_an_answer_is_a_number_or_an_error_says_so(name: str, s
     try:
         found = Classifier(engine, ["no", "yes"]).predict_proba(TEXTS)
     except RunError as error:
-        assert "scores that are no numbers" in str(error) and not np.isfinite(together).all()
+        assert "scores that are not numbers" in str(error) and not np.isfinite(together).all()
     else:
         assert np.isfinite(found).all()
         np.testing.assert_allclose(found.sum(axis=1), 1)
@@ -189,7 +189,7 @@ def test_a_text_leaves_with_a_number_that_is_its_own_or_an_error_says_so(
     try:
         found = Classifier(engine, ["no", "yes"]).classify(TEXTS, rule=RULES[rule])
     except RunError as error:
-        assert "scores that are no numbers" in str(error) and not np.isfinite(early.logits).all()
+        assert "scores that are not numbers" in str(error) and not np.isfinite(early.logits).all()
     else:
         np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
         assert found.exited_after is not None and set(found.exited_after) <= {1, engine.depth.num_recurrences}

@@ -215,8 +215,8 @@ def load_text_files(config: LanguageDataConfig, splits: Sequence[str] | None = N
     for name, part in zip(["train", *wanted], cuts, strict=True):
         if not any(line.strip() for line in part):
             raise DataError(
-                f"'{config.name}' is too short to cut off {' and '.join(wanted)}: {len(lines)} lines; "
-                "give more text, or files of your own with --validation and --test"
+                f"'{config.name}' is too short to split off {' and '.join(wanted)}: {len(lines)} lines; give more "
+                "text, or files of your own with --validation and --test"
             )
         parts[name] = part
     notes = [f"The last {HELD_OUT_SHARE * len(wanted):.0%} of the file's bytes are {' and '.join(wanted)}."]

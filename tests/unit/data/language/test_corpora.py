@@ -209,7 +209,7 @@ def test_own_validation_and_test(tmp_path: Path) -> None:
         ),
         (b"fine\nbr\0ken\n", "line 2, byte 3 is a NUL byte"),
         (b"\x89PNG\r\n\x1a\n\0\0", r"line 1, byte 1 .* is 0x89, which is not UTF-8"),
-        ("a line of text\n".encode("utf-16-le"), r"looks like UTF-16 without its mark; save it as UTF-8$"),
+        ("a line of text\n".encode("utf-16-le"), r"looks like UTF-16 without a byte order mark; save it as UTF-8$"),
     ],
 )
 def test_what_is_no_text_is_refused_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
@@ -218,7 +218,7 @@ def test_what_is_no_text_is_refused_with_its_place(tmp_path: Path, content: byte
 
 
 def test_too_short_to_cut(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="too short to cut off validation and test: 1 lines"):
+    with pytest.raises(DataError, match="too short to split off validation and test: 1 lines"):
         load_language_dataset(LanguageDataConfig(name=write(tmp_path / "a.txt", "one line\n")))
 
 

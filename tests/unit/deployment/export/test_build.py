@@ -411,7 +411,7 @@ def test_the_most_frequent_pieces_stay() -> None:
         everything,
     ]
     assert {"the", "number", "was", "and", "too"} <= set(smaller.tokenizer.get_vocab())
-    with pytest.raises(ConfigurationError, match="5 pieces are to be kept, and single characters"):
+    with pytest.raises(ConfigurationError, match="5 pieces are to be kept, but single characters"):
         trim(engine(), TRAIN, 5)
 
 

@@ -139,7 +139,7 @@ def _other_cleaning(folder: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated weights": (_cut, "has 100 bytes instead of 256: truncated or changed; copy it or export the run again"),
-    "missing file": (lambda f: (f / "README.md").unlink(), "is missing: the export is not whole"),
+    "missing file": (lambda f: (f / "README.md").unlink(), "is missing: the export is incomplete"),
     "no manifest": (lambda f: (f / "export.json").unlink(), "is not an export: no export.json; give a folder of"),
     "changed figure": (lambda f: change(f, max_length=25), "was changed after it was written"),
     "unknown key": (lambda f: change(f, extra=1), "is not an export of ours: 'extra'"),
