@@ -125,7 +125,7 @@ def test_without_minilm_the_small_encoder_takes_its_place(monkeypatch: pytest.Mo
             {"models": ["minilm"], "teacher": "runs/x"},
             "teacher 'runs/x' was given, but no default model learns from a teacher; add",
         ),
-        ({"from_scratch": True, "teacher": "runs/x"}, "teach every model that is trained with teacher=runs/x"),
+        ({"from_scratch": True, "teacher": "runs/x"}, "let every trained model learn from it with teacher=runs/x"),
     ],
 )
 def test_refuses(options: dict[str, Any], words: str) -> None:
