@@ -92,7 +92,7 @@ def test_a_need_that_no_node_meets_is_refused(monkeypatch: pytest.MonkeyPatch) -
     for needs in ({"cpus": 8}, {"cpus": 2, "gpus": 1}):
         with Cluster(**needs).connected():
             pass
-    said = r"needs 4 CPUs and 1 GPUs, and no node .* has both \(8 CPUs, 0 GPUs;"
+    said = r"needs 4 CPUs and 1 GPUs, but no node .* has both \(8 CPUs, 0 GPUs;"
     with pytest.raises(ConfigurationError, match=said), Cluster(cpus=4, gpus=1).connected():
         raise AssertionError("never")
     assert calls == ["init", "shutdown"] * 3
