@@ -356,7 +356,7 @@ def test_a_better_and_cheaper_linear_model_is_recommended(tmp_path: Path) -> Non
     recommended, needed = table["advice"]
     assert recommended["choice"] == "linear" and "the best and the smallest" in recommended["why"]
     assert needed["choice"] == "no: take linear"
-    assert "simply better" in needed["why"]
+    assert "is better than every Transformer here" in needed["why"]
 
 
 def test_what_is_recommended_stays_within_the_limits(tmp_path: Path) -> None:
@@ -371,8 +371,8 @@ def test_what_is_recommended_stays_within_the_limits(tmp_path: Path) -> None:
     assert recommended()["choice"] == "baseline"
     small = recommended(max_mib=60)
     assert small["choice"] == "recurrent"
-    assert small["why"].startswith("within 60 MiB (2 of 3 models are): the best: ")
-    assert "Beyond them, baseline: +" in small["why"]
+    assert small["why"].startswith("within 60 MiB (2 of 3 models): the best: ")
+    assert "The best model beyond them is baseline: +" in small["why"]
     assert recommended(max_ms=0.5, max_mib=60)["choice"] == "linear"
     nothing = recommended(max_mib=0.01)
     assert nothing["choice"] is None
@@ -387,7 +387,7 @@ def test_what_a_smaller_model_gives_up_is_an_amount_and_carries_no_sign(tmp_path
     points = 100 * (behind["baseline"] - behind["linear"])
     assert 0 < points < 1 and table["advice"][0]["choice"] == "linear"
     given_up = dict(table["advice"][0]["details"])["What you give up"]
-    assert given_up == f"{points:.1f} points, which baseline has more."
+    assert given_up == f"{points:.1f} points: baseline scores higher."
     (ahead,) = summarise_runs([factory.run("linear", 0.7, seed=1), folders[1]])["tables"]
     assert dict(ahead["advice"][0]["details"])["What you give up"] == "No accuracy."
     # A difference of a row or two is nothing.
@@ -409,9 +409,9 @@ def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_pa
     assert "| Accuracy | Macro F1 |" in study_page(summarise_folders(folders), "results/x")
     silent = model(table, "baseline")
     assert silent["scores"]["test"]["accuracy"]["mean"] == pytest.approx(0.9, abs=0.03)
-    assert silent["barred"] == "it says 'ham' of every text of test"
-    assert "baseline is no classifier: it says 'ham' of every text of test." in table["conclusion"]
-    assert "judged by macro F1 and not by accuracy" in table["conclusion"]
+    assert silent["barred"] == "it predicts 'ham' for every text of test"
+    assert "baseline does not work as a classifier: it predicts 'ham' for every text of test." in table["conclusion"]
+    assert "judged by macro F1, not by accuracy" in table["conclusion"]
     assert "baseline" not in {item["choice"] for item in table["advice"]}
     assert [{test["a"], test["b"]} for test in table["tests"]] == [{"linear", "recurrent"}]
     assert dict(table["advice"][0]["details"])["What you give up"] == "No macro F1."
@@ -453,10 +453,10 @@ def test_what_nobody_needs_to_read_for_stands_in_every_conclusion(tmp_path: Path
     counts = np.sum(read_record(folders[0]).metrics["test"].confusion_matrix, axis=1)
     wanted = f"always giving the most frequent label is right on {100 * max(counts) / sum(counts):.1f} %"
     both = f"{wanted}, length and punctuation alone on 61.7 %."
-    assert f"Without reading: {both}" in table["conclusion"]
+    assert f"For comparison, without reading the texts: {both}" in table["conclusion"]
     assert dict(table["advice"][0]["details"])["How good"].endswith(both)
     (alone,) = summarise_runs([factory.run("linear", 0.8, seed=5)])["tables"]
-    assert f"Without reading: {wanted}." in alone["conclusion"]
+    assert f"For comparison, without reading the texts: {wanted}." in alone["conclusion"]
 
 
 def test_a_model_that_ignores_a_class_or_gains_nothing_is_named_and_not_recommended(tmp_path: Path) -> None:
@@ -465,19 +465,19 @@ def test_a_model_that_ignores_a_class_or_gains_nothing_is_named_and_not_recommen
     folders.append(factory.run("baseline", 0.2))
     (table,) = summarise_runs(folders)["tables"]
     assert table["judged_by"] == "accuracy"
-    assert "recurrent is no classifier: it never says 'c'." in table["conclusion"]
-    assert "who always gives one answer on" in table["conclusion"]
+    assert "recurrent does not work as a classifier: it never predicts 'c'." in table["conclusion"]
+    assert "and always giving one answer on" in table["conclusion"]
     assert "linear scores highest" in table["conclusion"]
     assert [item["choice"] for item in table["advice"]] == ["linear"]
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"), [(20, "20 test rows are too few to choose by: one of them is worth 5"), (50, "")]
+    ("rows", "said"), [(20, "20 test rows are too few to choose a model: one row is worth 5"), (50, "")]
 )
 def test_a_handful_of_test_rows_is_called_that(tmp_path: Path, rows: int, said: str) -> None:
     factory = RunFactory(tmp_path, rows={"train": 400, "validation": 300, "test": rows})
     (table,) = summarise_runs([factory.run("linear", 0.7), factory.run("recurrent", 0.95)])["tables"]
-    assert ("too few to choose by" in table["conclusion"]) == bool(said) and said in table["conclusion"]
+    assert ("too few to choose a model" in table["conclusion"]) == bool(said) and said in table["conclusion"]
 
 
 def test_a_class_is_ignored_by_the_rows_of_all_folds_together(tmp_path: Path) -> None:
@@ -495,7 +495,7 @@ def test_a_class_is_ignored_by_the_rows_of_all_folds_together(tmp_path: Path) ->
     ]
     (table,) = summarise_runs(folders)["tables"]
     assert 5 <= sum(model(table, "recurrent")["scores"]["test"]["confusion_matrix"][2]) < 15
-    assert "recurrent is no classifier: it never says 'c'." in table["conclusion"]
+    assert "recurrent does not work as a classifier: it never predicts 'c'." in table["conclusion"]
 
 
 def test_one_model_that_was_not_tested_hides_no_difference(tmp_path: Path) -> None:
@@ -513,7 +513,7 @@ def test_answers_that_were_not_tested_are_called_so(tmp_path: Path) -> None:
     (table,) = summarise_folders([factory.run("linear", 0.7), factory.run("recurrent", 0.95, predictions=[])]).tables
     linear, other = table.models
     answers = replace(table, models=[linear, replace(other, kind="answers")])
-    assert "the best that was trained here, untested." in reporting_of("classification").conclude(answers)
+    assert "the best trained here, untested." in reporting_of("classification").conclude(answers)
 
 
 def test_of_many_labels_a_few_that_are_never_said_bar_nobody(tmp_path: Path) -> None:
@@ -526,10 +526,10 @@ def test_of_many_labels_a_few_that_are_never_said_bar_nobody(tmp_path: Path) -> 
     ]
     (table,) = summarise_runs(folders)["tables"]
     assert "recurrent scores highest" in table["conclusion"]
-    assert "recurrent never says 'label 38' and 'label 39'." in table["conclusion"]
+    assert "recurrent never predicts 'label 38' and 'label 39'." in table["conclusion"]
     assert (
-        "baseline is no classifier: it never says 'label 34', 'label 35' and 'label 36' and 3 more classes."
-        in (table["conclusion"])
+        "baseline does not work as a classifier: it never predicts "
+        "'label 34', 'label 35' and 'label 36' and 3 more classes." in table["conclusion"]
     )
     assert table["advice"][0]["choice"] == "recurrent"
 
@@ -541,8 +541,8 @@ def test_who_ranks_texts_is_not_held_to_answers(tmp_path: Path) -> None:
         summarise_runs(folders, questions=Questions(measure=name))["tables"][0]
         for name in ("accuracy", "average_precision")
     )
-    assert "linear is no classifier" in by_answers["conclusion"] and by_answers["tests"] == []
-    assert "no classifier" not in by_rank["conclusion"] and len(by_rank["tests"]) == 1
+    assert "linear does not work" in by_answers["conclusion"] and by_answers["tests"] == []
+    assert "does not work" not in by_rank["conclusion"] and len(by_rank["tests"]) == 1
     assert by_rank["advice"][0]["choice"]
 
 
@@ -621,7 +621,7 @@ def with_neutral(folders: list[Path]) -> list[LoadedRun]:
 
 def test_a_class_without_a_test_row_is_said_to_be_untested(tmp_path: Path) -> None:
     (table,) = summarise(with_neutral([RunFactory(tmp_path, rows=SMALL).run("linear", 0.8)])).tables
-    assert "No test row is of neutral" in table.conclusion
+    assert "Labels without a test row: neutral." in table.conclusion
 
 
 def test_rows_of_one_class_give_no_verdict_on_any_model(tmp_path: Path) -> None:
@@ -634,8 +634,8 @@ def test_rows_of_one_class_give_no_verdict_on_any_model(tmp_path: Path) -> None:
         of_one = metrics.model_copy(update={"confusion_matrix": [[0, 0], [0, right]], "rows": right, "accuracy": 1.0})
         run.record.metrics["test"] = of_one
     (table,) = summarise(runs).tables
-    assert "they cannot tell if a model knows other classes, so there is no verdict" in table.conclusion
-    assert "no classifier" not in table.conclusion and "scores highest" not in table.conclusion
+    assert "they cannot show whether a model knows the other classes, so there is no verdict" in table.conclusion
+    assert "does not work" not in table.conclusion and "scores highest" not in table.conclusion
     assert table.tests == [] and table.recommended is None
     assert all(model.fronts == [] for model in table.models)
 
@@ -644,7 +644,8 @@ def test_a_measure_of_a_label_that_no_row_has_gives_no_verdict(tmp_path: Path) -
     factory = RunFactory(tmp_path, rows=SMALL)
     runs = with_neutral([factory.run(name, accuracy) for name, accuracy in (("linear", 0.8), ("recurrent", 0.9))])
     (table,) = summarise(runs, questions=Questions(measure="f1:neutral")).tables
-    assert table.conclusion.startswith("No test row is of 'neutral': ") and "there is no verdict" in table.conclusion
+    assert table.conclusion.startswith("No test row has the label 'neutral': ")
+    assert "there is no verdict" in table.conclusion
     assert table.recommended is None and "scores highest" not in table.conclusion
 
 

@@ -43,20 +43,20 @@ def conclude(table: LabellingTable) -> str:
     rows = scored[0].scores[split].rows
     if labels := only_class(scored[0].scores[split].confusion_matrix):
         verdict = (
-            f"All {rows:,} {split} rows are '{table.label_names[labels[0]]}': they cannot tell if a model knows other "
-            "classes, so there is no verdict. Give rows of every class to test on."
+            f"All {rows:,} {split} rows are '{table.label_names[labels[0]]}': they cannot show whether a model knows "
+            "the other classes, so there is no verdict. Test on rows of every class."
         )
         return " ".join([verdict, *audit_sentences(table.audits, split)])
     if label := unseen_label(table.judged_by, table.label_names, scored[0].scores[split].confusion_matrix):
         verdict = (
-            f"No {split} row is of '{label}': {table.judged_by.in_text} measures nothing there, so there is no "
-            "verdict. Give rows of it to test on, or judge by another measure."
+            f"No {split} row has the label '{label}': {table.judged_by.in_text} cannot be measured, so there is "
+            "no verdict. Test on rows with this label, or judge by another measure."
         )
         return " ".join([verdict, *audit_sentences(table.audits, split)])
     sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored)
     if rows < FEW_ROWS:
         sentences.append(
-            f"{rows} {split} rows are too few to choose by: one of them is worth {100 / rows:.0f} points. Label more."
+            f"{rows} {split} rows are too few to choose a model: one row is worth {100 / rows:.0f} points. Label more."
         )
     untested = [
         name
@@ -64,9 +64,9 @@ def conclude(table: LabellingTable) -> str:
         if not sum(row)
     ]
     if untested:
-        names = words(untested) if len(untested) <= MOST_UNTESTED else f"{len(untested):,} labels"
-        sentences.append(f"No {split} row is of {names}: nothing here says how well they are found.")
-    sentences.append(f"Without reading: {without_reading(table, scored[0])}.")
+        names = words(untested) if len(untested) <= MOST_UNTESTED else f"{len(untested):,}"
+        sentences.append(f"Labels without a {split} row: {names}. How well models recognise them is unknown.")
+    sentences.append(f"For comparison, without reading the texts: {without_reading(table, scored[0])}.")
     if any(len(model.seeds) == 1 and model.kind == "transformer" for model in scored):
         sentences.append("With one seed, another training could turn out differently.")
     sentences.extend(_of_answers(table, scored))
@@ -76,7 +76,7 @@ def conclude(table: LabellingTable) -> str:
 
 def _one(model: ModelSummary, split: str) -> str:
     score = model.scores[split]
-    barred = f" It is no classifier: {model.barred}." if model.barred else ""
+    barred = f" It does not work as a classifier: {model.barred}." if model.barred else ""
     return (
         f"{model.label} is right on {_percent(score.figures[ACCURACY.key].mean)} of the {score.rows:,} {split} rows "
         f"({seeds(model.seeds)}).{barred} There is no other model to compare it with."
@@ -85,19 +85,20 @@ def _one(model: ModelSummary, split: str) -> str:
 
 def _several(table: LabellingTable, models: Sequence[ModelSummary]) -> list[str]:
     split, measure = table.headline_split, table.judged_by
-    faults = [f"{model.label} is no classifier: {fault}." for model in models if (fault := fault_of(table, model))]
-    usable = [model for model in models if not fault_of(table, model)]
+    found = [(model, fault_of(table, model)) for model in models]
+    faults = [f"{model.label} does not work as a classifier: {fault}." for model, fault in found if fault]
+    usable = [model for model, fault in found if not fault]
     if not usable:
         return [*faults, "No model here should be used."]
     best = best_model(usable, split, measure)
     rows = best.scores[split].rows
     sentences = _why(table, best)
     mean, lead = measure.mean(best, split), "scores highest" if measure.higher_is_better else "costs least"
-    value = f"{_percent(mean)} of" if measure.key == ACCURACY.key else f"{measure.value(mean)} on"
+    value = f"right on {_percent(mean)} of" if measure.key == ACCURACY.key else f"{measure.value(mean)} on"
     sentences.append(f"{best.label} {lead}: {value} the {rows:,} {split} rows.")
     sentences += beside_best(best, usable, table)
     misses = [
-        f"{model.label} never says {ignored}."
+        f"{model.label} never predicts {ignored}."
         for model in usable
         if not measure.ranks and (ignored := _never_said(table, model)[0])
     ]
@@ -120,11 +121,11 @@ def _of_answers(table: LabellingTable, models: Sequence[ModelSummary]) -> list[s
             f", {'beyond' if test.supported else 'not beyond'} chance" if test is not None and tested else ", untested"
         )
         gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
-        sentences.append(f"{model.label}: {gap} against {best.label}, the best that was trained here{extent}{chance}.")
+        sentences.append(f"{model.label}: {gap} compared with {best.label}, the best trained here{extent}{chance}.")
     if answers:
         sentences.append(
-            f"Nothing is known of {words([model.label for model in answers])} but answers: the training data are "
-            "unknown, so leakage cannot be excluded, and there is nothing to ship."
+            f"Only the answers of {words([model.label for model in answers])} are known, not the training data, so "
+            "leakage cannot be excluded, and there is no model to ship."
         )
     return sentences
 
@@ -134,12 +135,12 @@ def _why(table: LabellingTable, model: ModelSummary) -> list[str]:
     split, measure = table.headline_split, table.judged_by
     unequal = are_unequal(sum(row) for row in model.scores[split].confusion_matrix)
     if measure.key == (MACRO_F1 if unequal else ACCURACY).key:
-        reason = f"The classes are unequal, so models are judged by {measure.in_text} and not by accuracy"
+        reason = f"The classes differ in size, so models are judged by {measure.in_text}, not by accuracy"
     else:
-        reason = f"Models are judged by {measure.in_text}, as asked"
+        reason = f"Models are judged by {measure.in_text}, as requested"
     if table.costs is not None:
         label, cost = cheapest_answer(table.costs, model.scores[split].confusion_matrix)
-        return [f"{reason}; it is {measure.value(cost)} for who always says '{table.label_names[label]}'."]
+        return [f"{reason}; always predicting '{table.label_names[label]}' would cost {measure.value(cost)}."]
     return [] if measure.key == ACCURACY.key and not unequal else [f"{reason}."]
 
 
@@ -155,7 +156,7 @@ def said_costs(table: LabellingTable) -> str:
     """The costs of mistakes, as many as can be read."""
     names, costs = table.label_names, table.costs or []
     cells = [
-        f"'{true}' said '{predicted}' {cost:g}"
+        f"'{true}' predicted as '{predicted}': {cost:g}"
         for true, row in zip(names, costs, strict=True)
         for predicted, cost in zip(names, row, strict=True)
         if cost
@@ -177,16 +178,16 @@ def fault_of(table: LabellingTable, model: ModelSummary) -> str:
     score = model.scores[split]
     ignored, share = _never_said(table, model)
     if ignored and (len(table.label_names) <= MANY_LABELS or share >= MOST_IGNORED):
-        return f"it never says {ignored}"
+        return f"it never predicts {ignored}"
     if table.costs is not None:
         label, lowest = cheapest_answer(table.costs, score.confusion_matrix)
         mean = table.judged_by.mean(model, split)
         name = table.label_names[label]
-        return f"it costs {mean:.4f} a row, who always says '{name}' {lowest:.4f}" if mean >= lowest else ""
+        return f"it costs {mean:.4f} a row, and always predicting '{name}' {lowest:.4f}" if mean >= lowest else ""
     share = majority_share(model, split)
     if table.judged_by.key == ACCURACY.key and score.figures[ACCURACY.key].mean <= share:
         accuracy = _percent(score.figures[ACCURACY.key].mean)
-        return f"it is right on {accuracy}, who always gives one answer on {_percent(share)}"
+        return f"it is right on {accuracy}, and always giving one answer on {_percent(share)}"
     return ""
 
 
@@ -281,10 +282,10 @@ class _Choice:
             return nearest(self.models, limits)
         if len(inside) < len(self.models):
             chosen = _Choice(self.table, inside).recommended(Limits())
-            scope = f"within {limits} ({len(inside)} of {len(self.models)} models are)"
+            scope = f"within {limits} ({len(inside)} of {len(self.models)} models)"
             choice = next(model for model in inside if model.label == chosen.choice)
             ahead = self.measure.gap(self.gap(self.best, choice))
-            beyond = "" if self.best in inside else f" Beyond them, {self.best.label}: {ahead}."
+            beyond = "" if self.best in inside else f" The best model beyond them is {self.best.label}: {ahead}."
             limited = ("Your limits", f"{scope[0].upper()}{scope[1:]}.{beyond}")
             return replace(chosen, why=f"{scope}: {chosen.why}{beyond}", details=(*chosen.details, limited))
         best = self.best
@@ -297,7 +298,7 @@ class _Choice:
                 why = f"the best and the smallest: {score}."
                 return Advice(RECOMMENDED, best.label, why, self._details(best))
             second = self.best_of(others)
-            why = f"the best: {score}; of the smaller ones {second.label} comes nearest, {self._far(second)}"
+            why = f"the best: {score}; the best of the smaller ones is {second.label}, {self._far(second)}"
             return Advice(RECOMMENDED, best.label, f"{why}.", self._details(best))
         saved = f"{times(best.file_size_mib / smallest.file_size_mib)} smaller than {best.label}"
         sure = {None: "", True: ", certain at 95 %", False: ", not certain at 95 %"}[self.surely_close(smallest)]
@@ -322,13 +323,13 @@ class _Choice:
         else:
             sure = "No other model was compared."
         if len(chosen.seeds) == 1 and chosen.kind != "linear":
-            sure += " One training: another seed could differ."
-        time_alone = f", {significant(chosen.single_ms)} ms a text alone" if chosen.single_ms is not None else ""
+            sure += " It was trained with one seed: another seed could give another result."
+        time_alone = f", {significant(chosen.single_ms)} ms for a single text" if chosen.single_ms is not None else ""
         costs = f"{_size(chosen)}{time_alone}, trained in {duration(chosen.training_wall_s)}."
         loss, changes = self.measure.size(self.gap(chosen, best)), []
         given_up = f"No {self.measure.in_text}." if self.measure.higher_is_better else "Nothing."
         if loss != self.measure.size(0):
-            given_up = f"{loss}, which {best.label} {'has more' if self.measure.higher_is_better else 'costs less'}."
+            given_up = f"{loss}: {best.label} {'scores higher' if self.measure.higher_is_better else 'costs less'}."
             changes.append(f"If that matters, take {best.label} ({_size(best)}).")
         details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
         if smaller := [model for model in rivals if model.file_size_mib < chosen.file_size_mib]:
@@ -348,7 +349,7 @@ class _Choice:
         interval = None if test is None else test.ahead(model.label)
         doubt = f", but not supported: {test.doubt}" if test is not None and test.doubt else ""
         interval_text = f" (95 % {self.measure.range(*interval)}{doubt})" if interval else ""
-        return f"{self.measure.gap(self.gap(model, self.best))}{interval_text} against {self.best.label}"
+        return f"{self.measure.gap(self.gap(model, self.best))}{interval_text} compared with {self.best.label}"
 
     def need(self) -> Advice | None:
         """Says whether a Transformer is better than a linear model, or that no linear model was run."""
@@ -373,9 +374,9 @@ class _Choice:
             return Advice(NEEDED, "untested", why)
         if len(supported) == len(transformers):
             behind = self.measure.size(abs(self.gap(rival, control)))
-            why = f"{control.label} is simply better: every Transformer is at least {behind} behind it"
+            why = f"{control.label} is better than every Transformer here, by at least {behind}"
             return Advice(NEEDED, f"no: take {control.label}", f"{why}{cost}.")
-        why = f"no Transformer here is supported to be better than {control.label} ({rival.label}: {gap})"
+        why = f"no Transformer here is shown to be better than {control.label} ({rival.label}: {gap})"
         return Advice(NEEDED, f"not shown: {control.label} is simpler", f"{why}{cost}.")
 
 
@@ -383,7 +384,7 @@ def _cost_ratio(control: ModelSummary, rival: ModelSummary) -> str:
     """Costs of a Transformer relative to the linear model, as far as both were measured."""
     parts = []
     if (slower := _time_ratio(rival, control)) is not None:
-        parts.append(f"{times(slower[0])} the time a text at batch {slower[1]}")
+        parts.append(f"{times(slower[0])} the time per text at batch {slower[1]}")
     if control.training_wall_s > 0:
         parts.append(f"{times(rival.training_wall_s / control.training_wall_s)} the training time")
     return f"; {rival.label} takes {words(parts)}" if parts else ""

@@ -65,16 +65,16 @@ from recurra.tasks.tables import (
 
 _EXPORTS = (
     "The same trained weights, stored in each precision, read back from disk and evaluated. MiB are file sizes. "
-    "Exits: rows leave by the threshold that was calibrated on validation rows, after so many recurrences. "
-    "The gap is to the run's own model computed in FP32 on the same rows, mean ± half the 95 % interval over seeds; "
-    "rows right by one alone say how many rows it rests on. "
-    "Milliseconds a text: median / 90th / 99th percentile, all models and exports timed in turns; memory is the peak "
+    "Exits: rows stop at the threshold calibrated on validation rows, after the recurrences shown. "
+    "The gap is to the run's own model, computed in FP32 on the same rows: mean ± half the 95 % interval over seeds. "
+    "It comes from the rows that only one of the two gets right. "
+    "Milliseconds a text: median / 90th / 99th percentile, all models and exports timed in turns. Memory is the peak "
     "of a process that only opens the export and labels the same texts."
 )
 
 _EARLY_EXIT = (
-    "Kept by `recurra exits RUN --keep`: every head by itself, the published schedule, and the chosen rule. Wall-clock "
-    "from tokens to logits in FP32, batch by batch in turns with the full model."
+    "Recorded by `recurra exits RUN --keep`: each head alone, the published schedule, and the chosen rule. Times are "
+    "wall-clock, from tokens to logits in FP32; each batch is timed in turn with the full model."
 )
 
 
@@ -100,7 +100,7 @@ def _export(line: ExportLine, batches: Sequence[int]) -> Cells:
     return {
         "Model": line.model,
         "Stored as": line.stored_as,
-        "Computed in": f"{line.computed}{'; rows leave: ' + line.exits if line.exits else ''}",
+        "Computed in": f"{line.computed}{'; rows stop: ' + line.exits if line.exits else ''}",
         "Seeds": str(len(line.seeds)),
         "Weights, MiB": f"{line.weights_mib:.2f}",
         "Folder, MiB": f"{line.folder_mib:.2f}",
@@ -108,7 +108,7 @@ def _export(line: ExportLine, batches: Sequence[int]) -> Cells:
         "95 % interval": interval(line.accuracy),
         "Gap to FP32, points": f"{form.signed(line.gap * 100, 2)}{half}",
         "Labels changed": f"{line.labels_changed:,} of {line.rows:,}",
-        "Right alone: export : FP32": f"{line.only_export:,} : {line.only_reference:,}",
+        "Right only in export : in FP32": f"{line.only_export:,} : {line.only_reference:,}",
         **timed,
         "Memory, MiB": form.count(line.memory_mib),
         "Published: accuracy, MiB, ms": "; ".join(published),
@@ -184,10 +184,10 @@ def results_table(table: LabellingTable, figures: Sequence[Measure]) -> Table:
         f"On the {split} split ({' or '.join(map(form.count, counts))} rows). Figures are means over seeds, ± their "
         "standard deviation. Intervals are 95 %: “seeds” is Student's t over seeds and says how another training would "
         "differ; “examples” (Wilson for accuracy, bootstrap for F1) is used where there is one seed, or where the seed "
-        "changes nothing, and says how another sample of texts would differ. F1 is of label "
-        f"{labels[1] if len(labels) == 2 else 'by label, averaged'}; loss is mean cross-entropy in nats."
-        f"{f' {CALIBRATION_NOTE}' if calibrated else ''} {latency} On a Pareto front no other model is both cheaper "
-        f"and {table.judged_by.better}; fronts are of means, whether or not a gap is supported."
+        "changes nothing, and says how another sample of texts would differ. F1 is "
+        f"{f'of label {labels[1]}' if len(labels) == 2 else 'the mean over labels'}; loss is mean cross-entropy in "
+        f"nats.{f' {CALIBRATION_NOTE}' if calibrated else ''} {latency} A model is on a Pareto front if no other is "
+        f"both cheaper and {table.judged_by.better}; fronts compare means, whether or not a gap is supported."
     )
     return results(table, figures, note=note)
 
@@ -215,7 +215,7 @@ def exits_table(table: LabellingTable) -> Table:
         for model in table.models
         if len(measures) > 1
     ]  # fmt: skip
-    note = f"Accuracy on {split} of the head after so many recurrences, asked of every text." if rows else ""
+    note = f"Accuracy on {split} when every text stops after that many recurrences." if rows else ""
     return Table("exits", "By recurrence", rows, note, folded=True)
 
 
@@ -244,8 +244,8 @@ def label_table(table: LabellingTable) -> Table:
         for name, count, (precision, recall, f1) in (lines if short else sorted(lines, key=lambda line: line[2][2]))
     ]
     note = (
-        "Precision is the share of right ones among the texts given this label, recall the share of its texts that are "
-        f"given it.{'' if short else ' The worst label first.'}{_summed(model)}"
+        "Precision is the share of right answers among the texts that get this label; recall is the share of the "
+        f"label's texts that get it.{'' if short else ' The worst label first.'}{_summed(model)}"
     )
     return Table("labels", f"Label by label: {model.label} on {table.headline_split}", rows, note)
 
@@ -268,7 +268,7 @@ def confused_table(table: LabellingTable) -> Table:
         }
         for true, predicted in (divmod(int(position), len(matrix)) for position in order if wrong.flat[position] > 0)
     ]
-    note = f"The {MOST_PAIRS} pairs with the most errors, or all.{_summed(model)}"
+    note = f"The pairs with the most errors, at most {MOST_PAIRS}.{_summed(model)}"
     heading = f"Most confused: {model.label} on {table.headline_split}"
     return Table("confused", heading, rows, note if rows else "")
 
@@ -280,7 +280,7 @@ def _summed(model: ModelSummary) -> str:
 # With more labels, the matrix has no figures and is drawn for the recommended model alone.
 LABELS_WITH_FIGURES = 10
 MOST_LABELS = 100
-INTERVALS = "Upright lines are the 95 % intervals: over seeds where there are several, else over examples."
+INTERVALS = "Vertical lines are 95 % intervals: over seeds if there are several, otherwise over examples."
 MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
 
 
@@ -360,7 +360,7 @@ def confusion(model: ModelSummary, table: LabellingTable, key: str) -> Chart | N
         key,
         *parts,
         caption=f"Rows of {table.headline_split}{summed}; shades are shares of the true label."
-        + ("" if figures else " Labels stand in the order of the tables; point at a cell for its labels."),
+        + ("" if figures else " Labels are in the order of the tables; point at a cell to see its labels."),
         size=(left + side * size + 10, end + 46),
     )
 
@@ -422,7 +422,7 @@ class ClassificationReporting(LabellingReporting):
         if split in record.metrics and (
             label := unseen_label(measure, record.data.label_names, record.metrics[split].confusion_matrix)
         ):
-            return f"no row of {split} is of '{label}'"
+            return f"no row of {split} has the label '{label}'"
         if measure.ranks:
             return ""
         answers = {
@@ -434,7 +434,7 @@ class ClassificationReporting(LabellingReporting):
         if len(answers) != 1:
             return ""
         name = record.data.label_names[answers.pop()]
-        return f"it says '{name}' of every text of {split}"
+        return f"it predicts '{name}' for every text of {split}"
 
     def fault(self, table: Any, model: Any) -> str:
         return fault_of(table, model)
@@ -502,7 +502,7 @@ class ClassificationReporting(LabellingReporting):
     def facts(self, table: Any) -> list[tuple[str, str]]:
         return [
             *super().facts(table),
-            *([("Costs of a row", said_costs(table))] if table.costs is not None else []),
+            *([("Costs of mistakes", said_costs(table))] if table.costs is not None else []),
         ]
 
     def charts(self, table: LabellingTable, runs: Records, key: str) -> list[Chart]:

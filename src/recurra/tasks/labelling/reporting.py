@@ -51,8 +51,8 @@ UNCALIBRATED = Measure(
     "uncalibrated_error", "Before temperature", "", False, lambda metrics: metrics.uncalibrated_error, digits=3
 )
 CALIBRATION_NOTE = (
-    "Calibration error is how far the probability of the given label lies from the share that is right, on average "
-    "over 15 bins (Guo et al. 2017, equation 3), with and before the temperature that the selection split chose."
+    "Calibration error is the mean gap between the probability of the predicted label and the share of right answers, "
+    "over 15 bins (Guo et al. 2017, equation 3), with and without the temperature fitted on the selection split."
 )
 
 
@@ -66,14 +66,14 @@ def _label_counts(counts: dict[str, int]) -> str:
 def telling_words(table: LabellingTable) -> Table:
     """Which words speak for which label."""
     rows = [
-        {"Label": label, "Words and pairs that speak for it": ", ".join(words)}
+        {"Label": label, "Words and pairs that point to it": ", ".join(words)}
         for label, words in (table.telling_words or {}).items()
     ]
     note = (
-        "Of linear-tuned, the strongest first: what adds most to the label's score in the training texts that have it. "
-        "A word here that should not tell the label is a shortcut that every model may take."
+        "The words that add most to linear-tuned's score of the label in its training texts, the strongest first. "
+        "A word here that should not reveal the label is a shortcut that every model may take."
     )
-    return Table("telling-words", "What words tell", rows, note if rows else "", folded=True)
+    return Table("telling-words", "Words that point to a label", rows, note if rows else "", folded=True)
 
 
 @dataclass(frozen=True)
@@ -217,12 +217,12 @@ def _right_rows(runs: Sequence[LoadedRun], split: str, wanted: set[str]) -> set[
 
 _BY_RANK = "recurra label-errors FILE ranks all rows by how likely their label is wrong."
 _BY_MODEL = (
-    f"Where no model agrees with the label, look at the label first: {_BY_RANK} "
-    "Where others are right, the text is hard for this model alone."
+    f"If no model agrees with the label, check the label first: {_BY_RANK} "
+    "If other models are right, the text is hard for this model only."
 )
-_BY_LABEL = "Of each text the surest label that is given and not true; labels that are missing are not looked at."
+_BY_LABEL = "Each row shows the surest wrong label of a text; labels that the model misses are not considered."
 _SPOKE = (
-    " For the wrong label spoke the words, or runs of words of a long text, without which its probability falls most."
+    " The words for the wrong label are those (runs of words in a long text) without which its probability falls most."
 )
 
 
@@ -236,10 +236,10 @@ def mistakes_table(table: Any) -> Table:
         {
             "Text": row.text,
             "Labelled": row.label,
-            "It says": row.said,
-            "Words for the wrong label": NONE if row.words is None else ", ".join(row.words) or "no word by itself",
+            "Predicted": row.said,
+            "Words for the wrong label": NONE if row.words is None else ", ".join(row.words) or "no single word",
             "How sure": f"{row.probability * 100:.1f} %",
-            "Who is right": NONE if row.right is None else ", ".join(row.right) or "no model here",
+            "Models that are right": NONE if row.right is None else ", ".join(row.right) or "no model here",
         }
         for row in mistakes
     ]
@@ -247,7 +247,7 @@ def mistakes_table(table: Any) -> Table:
         note = _BY_LABEL
     else:
         note = _BY_RANK if mistakes[0].right is None else _BY_MODEL
-    note += f" They are those of seed {model.seeds[0]}." if len(model.seeds) > 1 else ""
+    note += f" These are the mistakes of seed {model.seeds[0]}." if len(model.seeds) > 1 else ""
     note += _SPOKE if any(row.words is not None for row in mistakes) else ""
     return Table("mistakes", f"Surest mistakes: {model.label} on {table.headline_split}", rows, note)
 
@@ -262,7 +262,7 @@ def more_rows(table: LabellingTable) -> list[tuple[str, str]]:
     measured = f"{form.points(gain)} (95 % over test rows {ends})"
     rows = f"from {form.count(before)} to {form.count(last)} training rows {table.control} gained {measured}"
     if low > 0:
-        return [("Would more labels help", f"Probably: {rows}. Twice as many may bring as much again, at most.")]
+        return [("Would more labels help", f"Probably: {rows}. Doubling them again may bring as much, at most.")]
     return [("Would more labels help", f"Not shown: {rows}.")]
 
 

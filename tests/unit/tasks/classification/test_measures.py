@@ -189,7 +189,7 @@ def test_costs_of_one_a_mistake_say_what_accuracy_says(folders: list[Path]) -> N
     assert [model.fronts for model in by_costs.models] == [model.fronts for model in by_accuracy.models]
     assert by_costs.recommended.choice == by_accuracy.recommended.choice
     assert "baseline costs least" in by_costs.conclusion
-    assert by_costs.conclusion.startswith("Models are judged by mean cost, as asked; it is 0.")
+    assert by_costs.conclusion.startswith("Models are judged by mean cost, as requested; always predicting '")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_what_was_asked_for_has_a_column_and_decides(kind: str, heading: str, fo
     linear = next(model for model in table.models if model.label == "linear")
     assert linear.scores["test"].figures[f"{kind}:ham"].mean == pytest.approx(wanted)
     named = heading if kind == "f1" else heading.lower()
-    assert table.conclusion.startswith(f"Models are judged by {named}, as asked.")
+    assert table.conclusion.startswith(f"Models are judged by {named}, as requested.")
     assert all(test.low < test.gap < test.high for test in table.tests)
     (_, first, _), *_ = terminal_tables(summary)
     assert heading in first.headings()
@@ -230,7 +230,7 @@ def test_who_costs_more_than_one_answer_for_all_is_no_classifier(tmp_path: Path)
     cost = linear.scores["test"].figures["cost"].mean
     assert cost == pytest.approx((matrix[0, 1] + 50 * matrix[1, 0]) / matrix.sum())
     assert (
-        f"{linear.scores['test'].figures['cost'].mean:.4f} a row, who always says 'spam' {share:.4f}"
+        f"{linear.scores['test'].figures['cost'].mean:.4f} a row, and always predicting 'spam' {share:.4f}"
         in table.conclusion
     )
     assert table.recommended is None

@@ -82,8 +82,8 @@ def test_probabilities_are_kept_as_they_came(found: StudyResult, frame: Frame) -
 
 def test_they_are_compared_and_never_recommended_even_if_all_are_right(found: StudyResult) -> None:
     table = found.shown.tables[0]
-    assert "gpt scores highest: 100.0 %" in table.conclusion
-    assert "points against linear, the best that was trained here" in table.conclusion
+    assert "gpt scores highest: right on 100.0 %" in table.conclusion
+    assert "points compared with linear, the best trained here" in table.conclusion
     assert "leakage cannot be excluded" in table.conclusion
     assert any(line.name == "training-data.unknown" and line.concerns == "gpt; vendor" for line in table.audits)
     assert {frozenset((test.a, test.b)) for test in table.tests if test.p_holm is not None} == {

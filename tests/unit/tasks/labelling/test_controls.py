@@ -74,5 +74,5 @@ def test_a_comparison_says_what_more_labels_bring_what_words_tell_and_how_far_pr
     assert tuned.learning_curve.rows[-1] == tuned.data.splits["train"].rows
     assert list(tuned.telling_words) == tuned.data.label_names and all(tuned.telling_words.values())
     page = write_report(tmp_path / "report", list(folders.values()), title="x").read_text(encoding="utf-8")
-    for said in ("Would more labels help", "What more labels bring", "What words tell"):
+    for said in ("Would more labels help", "What more labels bring", "Words that point to a label"):
         assert said in page

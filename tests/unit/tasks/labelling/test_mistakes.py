@@ -148,13 +148,13 @@ def test_who_is_right_is_known_where_every_other_model_was_asked(tmp_path: Path)
     def shown(folders: list[Path]) -> tuple[list[str], str]:
         (table,) = summarise_folders(folders, questions=questions).tables
         mistakes = mistakes_table(table)
-        return [row["Who is right"] for row in mistakes.rows], mistakes.note
+        return [row["Models that are right"] for row in mistakes.rows], mistakes.note
 
     cells, note = shown([*best, *others])
     assert {"linear, baseline", "no model here"} & {*cells} and NONE not in cells
-    assert "Where no model agrees with the label" in note and "They are those of seed 3." in note
+    assert "If no model agrees with the label" in note and "These are the mistakes of seed 3." in note
     alone, note = shown(best[:1])
-    assert set(alone) == {NONE} and "Where no model agrees" not in note and "of seed" not in note
+    assert set(alone) == {NONE} and "If no model agrees" not in note and "of seed" not in note
     (others[1] / "predictions" / "test.parquet").write_bytes(b"damaged")
     assert set(shown([*best, *others])[0]) == {NONE}
 
