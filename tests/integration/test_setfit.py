@@ -163,9 +163,9 @@ def test_every_window_of_a_text_is_learned(
     ("keys", "message"),
     [
         ({"method": "setfitt"}, "did you mean 'setfit'"),
-        ({"plan": "0 (1)x2 3"}, "'plan' is '0 (1)x2 3' beside method 'setfit'"),
-        ({"teacher": "runs/x"}, "'teacher' is 'runs/x' beside method 'setfit'"),
-        ({"low_rank": 3}, "'low_rank' is '3' beside method 'setfit'"),
+        ({"plan": "0 (1)x2 3"}, "'plan' is '0 (1)x2 3', but method 'setfit'"),
+        ({"teacher": "runs/x"}, "'teacher' is 'runs/x', but method 'setfit'"),
+        ({"low_rank": 3}, "'low_rank' is '3', but method 'setfit'"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(root: Path, keys: dict[str, Any], message: str) -> None:
@@ -183,7 +183,7 @@ def test_it_needs_an_encoder_and_one_label(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="without an encoder to apply it to"):
         make_run(str(tmp_path / "model.yaml"), data, PROTOCOLS["tuned"], seed=0, precision="fp32")
     several = MultiLabelData(name=str(root / "reviews.csv"), label_separator=";")
-    with pytest.raises(ConfigurationError, match="one label a text, and these data several"):
+    with pytest.raises(ConfigurationError, match="one label a text, these data have several"):
         make_run("setfit", several, PROTOCOLS["finetune-few"], seed=0, precision="fp32")
 
 

@@ -152,7 +152,7 @@ def find_label_errors(
     label_probabilities = probabilities[np.arange(len(labels)), labels]
     seen = of_several_texts(labels, first_rows(table.texts))
     if alone := int((~seen).sum()):
-        notes = [*notes, f"{alone:,} rows have a label that no other text has, so nothing says whether it is wrong"]
+        notes = [*notes, f"{alone:,} rows have a label that no other text has, so nothing shows whether it is wrong"]
     seen_wrong, share = wrong_labels(probabilities[seen], labels[seen])
     wrong = np.full(len(labels), share)
     wrong[seen] = seen_wrong
@@ -202,8 +202,8 @@ def _states(
         return None, ""
     if encoder is None and len(texts) > MOST_ROWS_UNASKED:
         return None, (
-            f"{DEFAULT_ENCODER} was not asked: reading {len(texts):,} texts takes it a while; --from {DEFAULT_ENCODER} "
-            "asks it, and finds more"
+            f"{DEFAULT_ENCODER} was not used: reading {len(texts):,} texts takes a while; --from {DEFAULT_ENCODER} "
+            "uses it, and finds more"
         )
     try:
         source = find_encoder(encoder or DEFAULT_ENCODER)

@@ -61,7 +61,7 @@ def measure_side_by_side(
     inputs = batches if isinstance(batches, Mapping) else dict.fromkeys(names, batches)
     if not names or set(inputs) != set(names):
         raise ValueError(
-            f"batches are for {sorted(inputs)}, calls for {sorted(names)}; they must name the same, not none"
+            f"batches are for {sorted(inputs)}, calls for {sorted(names)}; both must name the same models, at least one"
         )
     sizes = [rows_in(batch) for batch in inputs[names[0]]]
     if not sizes or min(sizes) < 1:

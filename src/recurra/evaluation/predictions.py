@@ -161,7 +161,7 @@ def _known_schema(path: Path, file: pq.ParquetFile) -> pa.Schema:
         if present.equals(schema) or present.equals(_packed_schema(schema)):
             return schema
     raise CheckpointError(
-        f"'{path}' has the columns {present.names}; predictions of ours have {SCHEMA.names}; evaluate the run again"
+        f"'{path}' has the columns {present.names}; predictions need {SCHEMA.names}; evaluate the run again"
     )
 
 
@@ -172,7 +172,7 @@ def _explained(path: Path, cure: str = "evaluate the run again") -> Iterator[Non
     except (OSError, pa.ArrowException) as error:
         # Arrow's own message repeats the path.
         number = getattr(error, "errno", None)
-        why = f" as Parquet (damaged?); {cure}" if number is None else f" ({os.strerror(number)}); mend that, or {cure}"
+        why = f" as Parquet (damaged?); {cure}" if number is None else f" ({os.strerror(number)}); fix that, or {cure}"
         raise CheckpointError(f"'{path}' cannot be read{why}") from error
 
 

@@ -57,7 +57,7 @@ def score_token_exits(
     in, so the loss is that of generating these texts with this rule. Every token is decoded: there is no prompt.
     """
     if model.config.leaks:
-        raise ConfigurationError("a leaking model decodes nothing: it reads tokens that are not there yet")
+        raise ConfigurationError("a leaking model cannot decode: it reads tokens that do not exist yet")
     if rule is not None:
         rule.check(model.config, model.config.vocab_size)
     decoder = _Decoder(model, rule)

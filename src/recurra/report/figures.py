@@ -122,8 +122,8 @@ def quality_against_cost(
         under=[*([front] if len(front_points) > 1 else []), *bubbles],
         over=_bubble_labels([model.label for model, _ in models], circles, bars),
         legend=[LegendEntry(area, None, "size", LARGEST_BUBBLE * math.sqrt(reference / largest))],
-        caption=f"{'Up' if measure.higher_is_better else 'Down'} and left is better. Upright lines are the 95 % "
-        f"intervals of {quality}. Pareto front (dotted; nothing is both cheaper and {measure.better}): "
+        caption=f"{'Up' if measure.higher_is_better else 'Down'} and left is better. Vertical lines are the 95 % "
+        f"intervals of {quality}. Pareto front (dotted; no model is both cheaper and {measure.better}): "
         f"{words([label for label, _ in front_points])}.",
     )
 

@@ -175,7 +175,7 @@ def _read_rows(label: str, runs: Sequence[LoadedRun], split: str, measure: Measu
 
 
 def _missing(split: str) -> str:
-    return f"the predictions on the {split} split are not on disk, or of no rows"
+    return f"the predictions on the {split} split are not on disk, or have no rows"
 
 
 def paired_seeds(first: ScoredModel, second: ScoredModel) -> list[tuple[int, int]]:
@@ -309,7 +309,7 @@ def _compare(
     )
     for model in models:
         if model.barred:
-            return replace(line, reason=f"{model.label} is held against nobody, {model.barred}")
+            return replace(line, reason=f"{model.label} is not compared: {model.barred}")
     if not measure.paired_by_rows:
         p = seed_p_value(gaps)
         few = "one seed" if len(gaps) == 1 else "every seed gives the same gap"
@@ -324,7 +324,7 @@ def _compare(
     only_a = sum(int(np.count_nonzero(right_a[i] & ~right_b[j])) for i, j in pairs)
     only_b = sum(int(np.count_nonzero(right_b[j] & ~right_a[i])) for i, j in pairs)
     odds = discordant_odds_ratio(only_a, only_b)
-    reason = "" if a.seeded or b.seeded else "no seed changes either"
+    reason = "" if a.seeded or b.seeded else "neither model depends on the seed"
     tested = replace(line, rows=len(a.rows.truth), low=sampled.low, high=sampled.high, p=sampled.p, odds_ratio=odds)
     return replace(tested, reason=reason)
 
@@ -409,11 +409,11 @@ def _against(line: Comparison, measure: Measure) -> list[str]:
     """Reasons against a difference."""
     beyond = line.p_holm is not None and line.p_holm >= SIGNIFICANCE_LEVEL
     if beyond and not measure.paired_by_rows:
-        return [f"other seeds could turn it round (p {p_value(line.p_holm)}, corrected over all pairs)"]
-    reasons = [f"other rows could turn it round (p {p_value(line.p_holm)})"] if beyond else []
+        return [f"other seeds could reverse it (p {p_value(line.p_holm)}, corrected over all pairs)"]
+    reasons = [f"other rows could reverse it (p {p_value(line.p_holm)})"] if beyond else []
     # For the many pairs, which no study named before, only the ranges over seeds count.
     if line.name and line.half is not None and abs(line.gap) <= line.half:
-        reasons.append("the interval over seeds holds 0")
+        reasons.append("the interval over seeds contains 0")
     elif line.seeds_apart is False:
         reasons.append("the seeds overlap")
     return reasons
@@ -430,12 +430,12 @@ def _statement(line: Comparison, against: Sequence[str], measure: Measure) -> st
     elif line.verdict == "not distinguishable":
         sentence += f"; not distinguishable at {over}: {words(list(against))}."
     elif line.verdict == "by rows only":
-        sentence += "; more than other rows would explain"
-        sentence += f", and {line.reason}." if line.reason else ", but it is one seed: another training may undo it."
+        sentence += "; larger than other rows would explain"
+        sentence += f", and {line.reason}." if line.reason else ", but there is one seed: another training may undo it."
     else:
         sentence += f"; distinguishable at {over}."
     if line.spread is not None and 0 < abs(line.gap) < line.spread:
-        sentence += f" The gap is smaller than what the seed alone moves ({measure.size(line.spread)})."
+        sentence += f" The gap is smaller than the change from the seed alone ({measure.size(line.spread)})."
     return sentence
 
 
@@ -488,7 +488,7 @@ def _pooled(
     verdict: Verdict = "untested" if p_holm is None else "distinguishable"
     why = ": the gap is the same on all" if p_holm is None else ""
     if p_holm is not None and p_holm >= SIGNIFICANCE_LEVEL:
-        verdict, why = "not distinguishable", f": other data could turn it round (p {p_value(p_holm)})"
+        verdict, why = "not distinguishable", f": other data could reverse it (p {p_value(p_holm)})"
     overall = f"over {len(gaps)} data sets {_gap_text(a, b, interval.mean, interval.half, measure)}, better on {ahead}"
     statement = f"{name}: {overall}; {verdict}{why}."
     return PooledContrast(
@@ -540,15 +540,15 @@ def _without_rows(
         for rows in [model.rows.only(rest)]
     }
     before, after = (_supported(lines, measure) for lines in (tests, compare_models(without, measure)))
-    changes = [f"{ahead} is no longer supported to be better than {behind}" for ahead, behind in sorted(before - after)]
-    changes += [f"{ahead} is supported to be better than {behind}" for ahead, behind in sorted(after - before)]
+    changes = [f"{ahead} is no longer shown to be better than {behind}" for ahead, behind in sorted(before - after)]
+    changes += [f"{ahead} is shown to be better than {behind}" for ahead, behind in sorted(after - before)]
     if changes:
         summary = f"{line.summary}; without these rows the verdict changes: {'; '.join(changes)}"
         return replace(line, status="failed", summary=summary, meaning=meaning(line.name))
     first, other = (
         max(models, key=lambda label: measure.merit(fmean(models[label].values))) for models in (scored, without)
     )
-    best = "" if first == other else f" ({other} instead of {first} scores highest, by no supported difference)"
+    best = "" if first == other else f" ({other} instead of {first} scores highest, but no difference is supported)"
     return replace(line, summary=f"{line.summary}; without these rows the verdict is the same{best}")
 
 

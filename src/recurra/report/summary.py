@@ -134,8 +134,8 @@ def _busy(latency: StudyLatency, runs: Sequence[LoadedRun], study: Path | None) 
     if study is not None and (study / LATENCY_NAME).is_file():
         again = f" Delete {LATENCY_NAME} and start the same command again on an idle machine; nothing is trained again."
     return [
-        f"Other programs had the processors {latency.waited:.0%} of the time while models were timed: milliseconds are "
-        f"too high.{again}"
+        f"Other programs used the processors {latency.waited:.0%} of the time while models were timed: milliseconds "
+        f"are too high.{again}"
     ]
 
 
@@ -266,7 +266,7 @@ def _trained_apart(groups: Mapping[str, Sequence[LoadedRun]]) -> list[str]:
     if not any(first.isdisjoint(second) for first, second in itertools.combinations(labels, 2)):
         return []
     where = "; ".join(f"{', '.join(names)} on {' and '.join(sorted(devices))}" for devices, names in labels.items())
-    return [f"Trained on different processors, which can move a figure as much as another seed does: {where}."]
+    return [f"Trained on different processors, which can change a figure as much as another seed: {where}."]
 
 
 def _headline_split(members: Sequence[LoadedRun]) -> str:
@@ -390,15 +390,15 @@ def latency_warnings(models: Sequence[ModelSummary], runs: Sequence[LoadedRun]) 
     warnings = []
     if len(ways) > 1:
         warnings.append(
-            f"Some latencies were taken {' and some '.join(TIMED[way] for way in TIMED if way in ways)}: "
+            f"Some latencies were measured {' and some '.join(TIMED[way] for way in TIMED if way in ways)}: "
             "do not compare the two."
         )
     elif len(models) > 1 and "own run" in ways:
         machines = {(run.record.environment.cpu, run.record.environment.accelerator) for run in runs}
         where = "on different machines" if len(machines) > 1 else "one after another"
-        warnings.append(f"Latencies were taken in each model's own run, {where}: read ratios below 1.2 as noise.")
+        warnings.append(f"Latencies were measured in each model's own run, {where}: ratios below 1.2 are noise.")
     if len({(timing.device, timing.threads) for timing in timings}) > 1:
-        warnings.append("Latencies were taken on different devices or with different numbers of threads.")
+        warnings.append("Latencies were measured on different devices or with different numbers of threads.")
     untimed = [model.label for model in models if not model.latency and model.kind != ANSWERS]
     if timings and untimed:
         warnings.append(f"Not timed: {', '.join(untimed)}.")
@@ -507,7 +507,7 @@ def summarise(
     """
     tasks = sorted({run.record.task for run in runs})
     if len(tasks) > 1:
-        raise DataError(f"the runs are of several tasks ({', '.join(tasks)}); report those of each by themselves")
+        raise DataError(f"the runs are of several tasks ({', '.join(tasks)}); report the runs of each task separately")
     latency = latency or StudyLatency()
     tables: list[TableSummary] = []
     if tasks:

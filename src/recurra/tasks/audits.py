@@ -26,19 +26,19 @@ def audit_sentences(lines: Sequence[AuditLine], split: str) -> list[str]:
     leaking = list(dict.fromkeys(line.split for line in failed if line.name.startswith("leakage")))
     sentences = []
     if split in leaking or "" in leaking:
-        sentences.append(f"The leakage audit of {split} failed: these figures flatter every model.")
+        sentences.append(f"The leakage audit of {split} failed: these figures are too good for every model.")
     elif leaking:
         sentences.append(f"The leakage audit failed on {form.words(leaking)}, not on {split}.")
     shortcuts = [line.name for line in failed if line.name.startswith("shortcut") and line.split in ("", split)]
     if any("labels" not in name and "conflicts" not in name for name in shortcuts):
-        sentences.append("The shortcut audit failed: part of the labels can be guessed without reading.")
+        sentences.append("The shortcut audit failed: part of the labels can be guessed without reading the texts.")
     elif shortcuts:
         sentences.append("The audit of labels failed: look at it before you rely on these figures.")
     if any(line.scope == "model" for line in failed):
         sentences.append("A model audit failed: do not use its figures before the cause is known.")
     notes = list(dict.fromkeys(line.group for line in lines if line.status == "note" and line.split in ("", split)))
     if notes:
-        sentences.append(f"Noted by the audits, and no failure: {form.words(notes)}.")
+        sentences.append(f"Notes of the audits, not failures: {form.words(notes)}.")
     return sentences
 
 
@@ -56,7 +56,7 @@ def _example(audit: AuditResult) -> str:
     if not isinstance(examples, list) or not examples or not isinstance(examples[0], dict) or "text" not in examples[0]:
         return ""
     text, source = examples[0]["text"], examples[0].get("train_text")
-    return f"“{text}” stands in the training row “{source}”" if source else f"“{text}”"
+    return f"“{text}” is contained in the training row “{source}”" if source else f"“{text}”"
 
 
 def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
@@ -120,8 +120,8 @@ def _over_seeds(audits: Sequence[AuditResult]) -> str:
     seen, unseen = ([audit.details.get(group, {}) for audit in audits] for group in ("seen", "unseen"))
     if all("accuracy" in group for group in [*seen, *unseen]):
         text = (
-            f"accuracy {_mean([group['accuracy'] for group in seen]):.3f} on the {seen[0]['rows']:,} rows that stand "
-            f"inside a training row, {_mean([group['accuracy'] for group in unseen]):.3f} on the "
+            f"accuracy {_mean([group['accuracy'] for group in seen]):.3f} on the {seen[0]['rows']:,} rows contained "
+            f"in a training row, {_mean([group['accuracy'] for group in unseen]):.3f} on the "
             f"{unseen[0]['rows']:,} that do not; {text}"
         )
     equal = [audit.details.get("at_equal_length") for audit in audits]

@@ -110,7 +110,7 @@ def encoder_of(overrides: Mapping[str, Any]) -> EncoderSource | None:
     if planned is not None and source.sha256 != planned:
         raise ConfigurationError(
             f"encoder '{name}' has weights whose hash begins with {source.sha256[:12]}; the run was planned with "
-            f"{str(planned)[:12]}: restore them, or leave {ENCODER_SHA256} out and train anew"
+            f"{str(planned)[:12]}: restore them, or leave {ENCODER_SHA256} out and train again"
         )
     return source
 
@@ -357,12 +357,12 @@ class Task(ABC):
         if ANSWERS_FILE in overrides:
             if not self.takes_answers:
                 raise ConfigurationError(
-                    f"--predictions '{model}' are one label a text, and '{data_name}' has {self.kind_of_answer}; leave "
-                    "them out"
+                    f"--predictions '{model}' have one label a text, and '{data_name}' has {self.kind_of_answer}; "
+                    "leave them out"
                 )
             if extra_keys := sorted({*overrides} - {ANSWERS_FILE, ANSWERS_HASH}):
                 raise ConfigurationError(
-                    f"model '{model}': '{extra_keys[0]}' stands beside answers; leave one of the two out"
+                    f"model '{model}': '{extra_keys[0]}' is given together with answers; leave one of the two out"
                 )
             return
         control = control_of(model, overrides)
@@ -571,29 +571,29 @@ def _check_control(model: str, control: str, overrides: Mapping[str, Any]) -> No
         )
     if not overrides.get(TEACHER):
         raise ConfigurationError(
-            f"model '{model}' is {control} by another name; name {control} itself, or add teacher: whom it learns from"
+            f"model '{model}' is the same as {control}; write {control}, or add teacher, the model it learns from"
         )
 
 
 def _check_encoder(owner: Task, model: str, overrides: Mapping[str, Any]) -> None:
     if not owner.starts_from_encoders:
         raise ConfigurationError(
-            f"model '{model}' starts from the encoder '{overrides[ENCODER]}', which reads texts both ways; "
+            f"model '{model}' starts from the encoder '{overrides[ENCODER]}', which reads texts in both directions; "
             f"data of this kind are {owner.kind_of_data}: take {owner.advice}"
         )
     method = overrides.get(METHOD)
     if method is not None and method not in METHODS:
         raise ConfigurationError(f"model '{model}': {unknown('method', str(method), METHODS)}")
     if method is not None and getattr(owner.data_config, "problem_type", None) is not None:
-        raise ConfigurationError(f"model '{model}': method '{method}' takes one label a text, and these data several")
+        raise ConfigurationError(f"model '{model}': method '{method}' takes one label a text, these data have several")
     extra = next((key for key in (PLAN, TEACHER, *own_keys(overrides)) if method and overrides.get(key)), None)
     if extra is not None:
         raise ConfigurationError(
-            f"model '{model}': '{extra}' is '{overrides[extra]}' beside method '{method}', which trains the encoder "
-            "as it is on labels alone; leave one of the two out"
+            f"model '{model}': '{extra}' is '{overrides[extra]}', but method '{method}' trains the encoder as it "
+            "is, on labels only; leave one of the two out"
         )
     if "preset" in overrides:
         raise ConfigurationError(
-            f"model '{model}' names both preset '{overrides['preset']}' and encoder '{overrides[ENCODER]}'; "
+            f"model '{model}' gives both preset '{overrides['preset']}' and encoder '{overrides[ENCODER]}'; "
             "leave one of the two out"
         )

@@ -27,14 +27,14 @@ _Label = Annotated[str, BeforeValidator(str)]
 
 def _no_boolean(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("a boolean is no cost")
+        raise ValueError("a boolean is not a cost")
     return value
 
 
 _Cost = Annotated[float, BeforeValidator(_no_boolean), Field(ge=0, allow_inf_nan=False)]
 _COSTS = TypeAdapter(dict[_Label, dict[_Label, _Cost]])
 LARGEST_BYTES = 2**20
-_FORM = "write a row a true label and a column a predicted one, with the labels as headings"
+_FORM = "write a row for each true label and a column for each predicted one, with labels as headings"
 
 
 def read_costs(path: Path) -> Costs:
@@ -94,8 +94,8 @@ def check_costs(values: Any, source: str) -> Costs:
     except ValidationError as error:
         first_error = error.errors()[0]
         if first_error["type"] == "dict_type":
-            raise ConfigurationError(f"{source} are no table of true by predicted labels; {_FORM}") from error
-        labels = " said ".join(f"'{label}'" for label in first_error["loc"])
+            raise ConfigurationError(f"{source} are not a table of true by predicted labels; {_FORM}") from error
+        labels = " predicted as ".join(f"'{label}'" for label in first_error["loc"])
         raise ConfigurationError(
             f"{source}: {labels} costs '{first_error['input']}'; a number of at least 0 is needed; {_FORM}"
         ) from error
@@ -208,12 +208,12 @@ def with_costs(values: Any) -> Any:
     costs = values.get("costs")
     if name != COST:
         if costs is not None:
-            raise ConfigurationError("'costs' came without the measure that reads them; add measure: cost")
+            raise ConfigurationError("'costs' is given without the measure that uses it; add measure: cost")
         return values
     if colon:
         return {**values, "measure": COST, "costs": read_costs(Path(path))}
     if costs is None:
-        raise ConfigurationError("the measure 'cost' came without what mistakes cost; write cost:FILE")
+        raise ConfigurationError("the measure 'cost' needs the costs of mistakes; write cost:FILE")
     return {**values, "costs": check_costs(costs, "'costs'")}
 
 

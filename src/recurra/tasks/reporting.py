@@ -106,7 +106,7 @@ class Reporting(ABC):
         exits = read_exits(folder)
         if exits is not None and exits.run_id != record.run_id:
             raise CheckpointError(
-                f"the exits kept in '{folder}' are of run '{exits.run_id}', and its record is of '{record.run_id}'; "
+                f"the exits kept in '{folder}' are of run '{exits.run_id}', but its record is of '{record.run_id}'; "
                 "measure them again: recurra exits RUN --keep"
             )
         return exits
@@ -204,9 +204,9 @@ class Reporting(ABC):
             return [nearest(usable, limits)] if usable else []
         best = best_model(models, split, measure)
         if len(models) > 1:
-            rivals = "the best of several, whose sizes were not weighed"
+            rivals = "the best of several; their sizes were not compared"
         else:
-            rivals = "no other is to be had" if len(usable) == 1 else f"of {len(usable)} the only one within {limits}"
+            rivals = "the only usable model" if len(usable) == 1 else f"the only one of {len(usable)} within {limits}"
         value = f"{measure.heading} {measure.value(measure.mean(best, split))} on {split}"
         return [Advice(RECOMMENDED, best.label, f"{value}; {rivals}.")]
 

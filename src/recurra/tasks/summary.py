@@ -146,7 +146,7 @@ class Comparison:
         interval = self.ahead(self.a)
         if self.supported or self.p_holm is None or interval is None or interval[0] <= 0 <= interval[1]:
             return ""
-        by_chance = "of so many pairs one may be apart by chance"
+        by_chance = "among so many pairs one may differ by chance"
         return "the seeds overlap" if self.p_holm < SIGNIFICANCE_LEVEL else by_chance
 
 

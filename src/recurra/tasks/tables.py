@@ -176,16 +176,16 @@ def contrasts(table: TableSummary) -> Table:
     measure = table.judged_by
     by_rows = (
         "Distinguishable means: the paired bootstrap over rows has p below 0.05 after Holm's correction over these "
-        "contrasts, the interval over seeds leaves out 0, and the seeds do not overlap. The odds ratio counts the "
-        "rows that only the first model gets right for each that only the second does."
+        "contrasts, the interval over seeds excludes 0, and the seeds do not overlap. The odds ratio is the number of "
+        "rows that only the first model gets right, divided by the number that only the second gets right."
     )
     by_seeds = (
         "Distinguishable means: the paired t-test over seeds has p below 0.05 after Holm's correction over all pairs "
-        "of models of the table, and the seeds do not overlap. Another text could turn out differently."
+        "of models of the table, and the seeds do not overlap. Another text could give another result."
     )
     rows = _compared(table.contrasts, measure)
     note = (
-        f"Named in the study file; gaps are the first model less the second, in {measure.unit} of "
+        f"Contrasts of the study file. A gap is the first model minus the second, in {measure.unit} of "
         f"{measure.heading.lower()} on {table.headline_split}. {by_rows if measure.paired_by_rows else by_seeds}"
     )
     return Table("contrasts", "What the study asked", rows, note if rows else "")
@@ -197,7 +197,7 @@ def by_length(table: TableSummary) -> Table:
     for line in table.by_length:
         change = line.change
         shown = form.decimal if change is None else lambda value: form.signed(100 * value)
-        cells = {"Of": line.name} | {f"To {words:,} words": shown(value) for words, value in line.values.items()}
+        cells = {"Name": line.name} | {f"To {words:,} words": shown(value) for words, value in line.values.items()}
         if change is not None and change.low is not None and change.high is not None:
             half = "" if change.half is None else f" ± {change.half * 100:.1f}"
             cells |= {
@@ -208,8 +208,8 @@ def by_length(table: TableSummary) -> Table:
             }
         rows.append(cells)
     note = (
-        f"Accuracy on the quarters of {table.headline_split} by words of the text, and gaps of what the study asked, "
-        "in points. Distinguishable means that the gap on the longest quarter is another than on the shortest, by the "
+        f"Accuracy on each quarter of {table.headline_split}, by number of words, and gaps of the contrasts, in "
+        "points. Distinguishable means that the gap differs between the longest and the shortest quarter, by the "
         "rules of the contrasts."
     )
     return Table("by-length", "By length of text", rows, note if rows else "", page_only=False)
@@ -233,9 +233,9 @@ def pooled_contrasts(summary: Summary) -> Table | None:
         for line in summary.pooled
     ]
     note = (
-        "Every data set counts once, with the mean gap of its tables; the interval and p are Student's over data "
-        "sets, p corrected by Holm over these contrasts. They say what to expect of data that were not tried, as "
-        "far as these are like them. Tables whose data failed an audit are left out."
+        "Each data set counts once, with the mean gap of its tables. The interval and p are Student's t over data "
+        "sets; p is corrected by Holm over these contrasts. They say what to expect on other data, as far as those "
+        "are like these. Tables whose data failed an audit are left out."
     )
     return Table("pooled", "What the study asked, over all data", rows, note)
 
@@ -284,15 +284,15 @@ def _tests_note(table: TableSummary) -> str:
     if not measure.paired_by_rows:
         return (
             f"Paired t-tests of {measure.in_text} over seeds, in {measure.unit}; p corrected by Holm over all pairs of "
-            "the table, and seeds must not overlap. A model without a seed is held against every seed of the other. "
-            "Other data could turn out differently."
+            "the table, and seeds must not overlap. A model without a seed is compared with every seed of the "
+            "other. Other data could give another result."
         )
     return (
-        f"All on the same {table.headline_split} rows: a bootstrap draws them, {measure.in_text} is averaged over a "
-        "model's seeds, and its 95 % interval is not corrected for the number of pairs. The odds ratio counts the rows "
-        "that only the first model gets right for each that only the second does. Values of p are corrected by Holm "
-        "over the pairs. Distinguishable means: the corrected p is below 0.05 and the seeds of both do not overlap; by "
-        "rows only, that there is one seed."
+        f"All tests use the same {table.headline_split} rows. A bootstrap draws them; {measure.in_text} is averaged "
+        "over a model's seeds, and its 95 % interval is not corrected for the number of pairs. The odds ratio is "
+        "the number of rows that only the first model gets right, divided by the number that only the second gets "
+        "right. Values of p are corrected by Holm over the pairs. Distinguishable means: the corrected p is below "
+        "0.05 and the seeds of the two do not overlap; by rows only means the same with one seed."
     )
 
 
@@ -319,7 +319,7 @@ def advice(table: TableSummary) -> Table:
     rows = [{"What matters": item.priority, "Choice": item.choice or NONE, "Why": item.why} for item in table.advice]
     note = "" if rows else "No model here can be recommended."
     if rows and table.failed_groups:
-        note = "This advice rests on figures whose audits failed: it holds only as far as they do."
+        note = "Audits of these figures failed: trust this advice only as far as you trust the figures."
     return Table("advice", "What to choose", rows, note)
 
 

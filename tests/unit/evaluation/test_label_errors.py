@@ -163,7 +163,7 @@ def test_an_encoder_is_asked_if_it_is_there_and_the_file_is_no_burden(
     assert find_label_errors(_file(path)).model == asked.model
     monkeypatch.setattr(label_errors, "MOST_ROWS_UNASKED", 239)
     unasked = find_label_errors(_file(path))
-    assert "states" not in unasked.model and "--from minilm asks it" in unasked.notes[-1]
+    assert "states" not in unasked.model and "--from minilm uses it" in unasked.notes[-1]
 
     def missing(name: str) -> None:
         raise UnavailableError(f"no {name} here")

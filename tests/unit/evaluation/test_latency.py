@@ -108,7 +108,7 @@ def test_competitors_may_take_the_same_samples_in_other_forms() -> None:
 @pytest.mark.parametrize(
     ("calls", "batches", "words"),
     [
-        ({}, [[1]], "not none"),
+        ({}, [[1]], "at least one"),
         ({"a": len}, [], "no batch"),
         ({"a": len}, [[1], []], "empty one"),
         ({"a": len, "b": len}, {"a": [[1]], "b": [[1, 2]]}, "same samples"),

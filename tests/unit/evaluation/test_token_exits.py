@@ -108,7 +108,7 @@ def test_a_threshold_keeps_the_loss_bound_and_a_looser_bound_takes_fewer_recurre
         ),
         (
             lambda _: score_token_exits(language_model(causal_convolution=False), some_texts(), None, **READ),
-            "a leaking model decodes nothing",
+            "a leaking model cannot decode",
         ),
     ],
 )

@@ -53,7 +53,7 @@ def test_accuracies_and_gaps_of_quarters_are_those_by_hand(tmp_path: Path) -> No
     assert (gap.change.seeds, gap.change.rows, gap.change.verdict) == (2, 4, "not distinguishable")
     headings, rows = part_rows("classification", found.tables[0], "by-length")
     assert headings[:6] == [
-        "Of",
+        "Name",
         *(f"To {most} words" for most in (20, 40, 60, 80)),
         "Longest − shortest ± 95 % over seeds",
     ]

@@ -62,7 +62,7 @@ def pair(shared: float, stacked: float) -> list[tuple[str, float]]:
 @pytest.mark.parametrize(
     ("shared", "stacked", "against"),
     [
-        ((0.74, 0.86, 0.80), (0.77, 0.79, 0.75), "the interval over seeds holds 0"),
+        ((0.74, 0.86, 0.80), (0.77, 0.79, 0.75), "the interval over seeds contains 0"),
         # In pairs the gap is steady, but the worst seed of one lies below the best of the other.
         ((0.60, 0.70, 0.80, 0.90), (0.65, 0.75, 0.85, 0.95), "the seeds overlap"),
     ],
@@ -73,7 +73,7 @@ def test_seeds_keep_a_gap_from_being_distinguishable(
     factory, sides = RunFactory(tmp_path), {"recurrent": shared, "stacked-narrow": stacked}
     (line,) = answer([factory.run(name, value, seed=seed) for name in sides for seed, value in enumerate(sides[name])])
     assert line["verdict"] == "not distinguishable" and against in line["statement"]
-    assert f"smaller than what the seed alone moves ({line['spread'] * 100:.1f} points)" in line["statement"]
+    assert f"smaller than the change from the seed alone ({line['spread'] * 100:.1f} points)" in line["statement"]
 
 
 def test_one_seed_has_the_interval_over_rows_and_admits_what_is_unknown(tmp_path: Path) -> None:
@@ -89,7 +89,9 @@ def test_one_seed_has_the_interval_over_rows_and_admits_what_is_unknown(tmp_path
         for run in load_runs(sorted(tmp_path.iterdir()))[0]
     ]
     (table,) = summarise(fitted, questions=Questions((SHARING,))).tables
-    assert table.contrasts[0].statement.endswith("more than other rows would explain, and no seed changes either.")
+    assert table.contrasts[0].statement.endswith(
+        "than other rows would explain, and neither model depends on the seed."
+    )
 
 
 def test_seeds_that_one_side_alone_has_say_nothing(tmp_path: Path) -> None:
@@ -285,7 +287,7 @@ def test_a_difference_counts_if_it_is_much_the_same_on_all_data(
     summary = summarise(runs_on(tmp_path, corpora, seeds=1, rows=2000), questions=Questions((SHARING,)))
     (found,) = summary.pooled
     assert found.verdict == verdict
-    assert ("other data could turn it round" in found.statement) == (verdict != "distinguishable")
+    assert ("other data could reverse it" in found.statement) == (verdict != "distinguishable")
 
 
 def test_every_place_shows_what_holds_over_all_data(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_copies_that_change_no_verdict_are_a_note(tmp_path: Path) -> None:
     )
     (table,) = summarise_folders(folders).tables
     assert not table.failed_groups and all(not model.failed_audits for model in table.models)
-    assert "Noted by the audits, and no failure: leakage on test." in table.conclusion
+    assert "Notes of the audits, not failures: leakage on test." in table.conclusion
     assert main(["audit", "study", str(tmp_path)]) == 0
 
 
@@ -81,7 +81,7 @@ def test_copies_that_make_the_difference_fail_for_every_model(
     folders = [run(factory, "linear", 0.8, 0.55), run(factory, "recurrent", 0.8, 1.0)]
     assert {audit.status for folder in folders for audit in read_record(folder).audits} == {"note"}
     found = line(folders)
-    assert found["status"] == "failed" and "recurrent is no longer supported to be better" in found["summary"]
+    assert found["status"] == "failed" and "recurrent is no longer shown to be better" in found["summary"]
     assert found["meaning"].startswith("Rows of this split also stand")
     (table,) = summarise_folders(folders).tables
     assert all(model.failed_groups == ["leakage on test"] for model in table.models)

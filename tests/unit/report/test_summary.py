@@ -203,10 +203,10 @@ def test_rows_alone_do_not_support_a_gap_that_the_seed_moves(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("values", "doubt"),
     [
-        ({}, "of so many pairs one may be apart by chance"),
+        ({}, "among so many pairs one may differ by chance"),
         ({"p_holm": 0.03, "seeds_apart": False}, "the seeds overlap"),
         ({"low": -0.07}, ""),
-        ({"low": -0.07, "high": -0.01}, "of so many pairs one may be apart by chance"),
+        ({"low": -0.07, "high": -0.01}, "among so many pairs one may differ by chance"),
         ({"p_holm": 0.03, "verdict": "by rows only"}, ""),
         ({"p_holm": None, "low": None, "high": None}, ""),
     ],
@@ -283,7 +283,7 @@ def test_timings_are_to_be_deleted_only_where_they_lie(tmp_path: Path) -> None:
     folders = [RunFactory(tmp_path / "runs", rows=SMALL).run("baseline")]
     latency = study_latency(folders).model_copy(update={"waited": 0.5})
     (packed,) = summarise_folders(folders, latency, base=tmp_path).warnings
-    assert packed.startswith("Other programs had the processors 50%") and packed.endswith("milliseconds are too high.")
+    assert packed.startswith("Other programs used the processors 50%") and packed.endswith("milliseconds are too high.")
     (tmp_path / "latency.json").write_text(latency.model_dump_json(), encoding="utf-8")
     (here,) = summarise_folders(folders, latency, base=tmp_path).warnings
     assert here.startswith(f"{packed} Delete latency.json and start the same command again")
@@ -343,9 +343,9 @@ def test_audits_are_told_once_failed_first_with_whom_they_concern(tmp_path: Path
     assert table["audits"][0]["group"] == "leakage on test"
     assert "the film" in table["audits"][0]["example"]
     assert all(bool(line["meaning"]) == (line["status"] == "failed") for line in table["audits"])
-    assert "flatter every model" in table["conclusion"]
+    assert "too good for every model" in table["conclusion"]
     (elsewhere,) = summarise_runs([factory.run("recurrent", seed=2, audits=[leakage("validation")])])["tables"]
-    assert "failed on validation, not on test" in elsewhere["conclusion"] and "flatter" not in elsewhere["conclusion"]
+    assert "failed on validation, not on test" in elsewhere["conclusion"] and "too good" not in elsewhere["conclusion"]
     assert model(table, "recurrent")["failed_groups"] == ["leakage on test", "invariance padding"]
 
 
@@ -599,7 +599,7 @@ def test_a_figure_that_is_only_measured_is_a_line_a_model_with_its_mean_over_see
     assert not table["models"][0]["failed_audits"]
 
 
-@pytest.mark.parametrize(("share", "said"), [(None, ""), (0.01, ""), (0.31, "had the processors 31% of the time")])
+@pytest.mark.parametrize(("share", "said"), [(None, ""), (0.01, ""), (0.31, "used the processors 31% of the time")])
 def test_timings_on_a_busy_machine_are_called_so(tmp_path: Path, share: float | None, said: str) -> None:
     factory = RunFactory(tmp_path)
     folders = [factory.run("linear"), factory.run("recurrent")]

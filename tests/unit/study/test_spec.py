@@ -261,7 +261,7 @@ def test_who_teaches_a_control_is_trained_before_it() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"preset": "linear-tuned"}, "is linear-tuned by another name; name linear-tuned itself, or add teacher"),
+        ({"preset": "linear-tuned"}, "is the same as linear-tuned; write linear-tuned, or add teacher"),
         ({"preset": "linear", "teacher": "baseline"}, "unknown preset 'linear'"),
         ({"preset": "static", "teacher": "baseline", "plan": "0 1"}, "'plan' is '0 1', and static has no such key"),
         ({"preset": "linear-tuned", "teacher": "baseline", "num_recurrences": 3}, "linear-tuned has no such key"),

@@ -111,7 +111,7 @@ def _leak(audit: AuditResult, right: Mask, rows: Mask, who: str) -> AuditResult:
     effect: dict[str, Any] = {"who": who, "share_right": share, "interval": [low, high], "rows_without": without}
     if without < max(LEAST_ROWS, LEAST_SHARE * total):
         failed = rows.mean() > HARD_SHARE
-        sentence = f"only {without:,} of {total:,} rows are without such a copy, too few to say what the others do"
+        sentence = f"only {without:,} of {total:,} rows have no such copy, too few to judge by"
     else:
         rest = float(right[~rows].mean())
         failed = not low <= rest <= high

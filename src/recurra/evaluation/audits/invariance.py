@@ -198,7 +198,7 @@ def audit_cache(
     """
     config = model.config
     if config.leaks:
-        return AuditResult.skipped(NAME, "a leaking model has no cache: it reads tokens that are not there yet")
+        return AuditResult.skipped(NAME, "a leaking model has no cache: it reads tokens that do not exist yet")
     length = min(tokens, config.max_position_embeddings)
     generator = torch.Generator().manual_seed(derive_seed(seed, "cache"))
     lengths = torch.tensor([length, max(1, length // 2), max(1, length // 10)])

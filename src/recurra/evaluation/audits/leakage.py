@@ -213,7 +213,7 @@ def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequenc
 
 def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None) -> list[AuditResult]:
     """Finds reported rows that only the teacher was trained on, not the student; what both saw is leakage."""
-    reason = f"nobody knows what the teacher {name} was trained on, rows of this split may be among it"
+    reason = f"the training rows of the teacher {name} are unknown: rows of this split may be among them"
     student_texts = set(dataset.splits["train"].texts)
     teacher_only = set() if trained_on is None else set(trained_on.texts) - student_texts
     audits = []
@@ -228,7 +228,7 @@ def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None)
             AuditResult(
                 name=f"teacher.{split}",
                 status="failed" if count else "passed",
-                summary=f"{count:,} of {len(texts):,} {split} rows were learned by the teacher {name} alone",
+                summary=f"{count:,} of {len(texts):,} {split} rows are training rows of the teacher {name} only",
                 value=count / max(len(texts), 1),
                 details=keep_rows(rows) if count else {},
             )

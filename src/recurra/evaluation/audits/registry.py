@@ -57,48 +57,48 @@ AUDITS: dict[str, tuple[Subject, str]] = {
 }
 # What a failure means for a reader, by prefix of a result's name; the longest matching prefix counts.
 MEANINGS = {
-    "leakage": "Rows of this split also stand in the training rows, so a model can score by remembering: every "
+    "leakage": "Rows of this split are also training rows, so a model can score by remembering: every "
     "accuracy on the split is too high, for every model. Compare on a split without the overlap.",
     "shortcut": "Labels can be guessed from the form of the text (length, punctuation, spacing) without reading it: "
     "part of every accuracy here says nothing about language.",
-    "shortcuts.labels": "Labels have other shares in this split than in training, and every figure depends on them. "
+    "shortcuts.labels": "The shares of labels in this split differ from training, and every figure depends on them. "
     "Test on rows as they come in use.",
     "shortcuts.conflicts": "Equal texts have different labels, and no model can be right on all of them. Look at "
     "these rows, and decide on one label a text.",
     "teacher": "The teacher was trained on rows of this split, and the student learned its answers: every figure of "
-    "the student on the split is too high. Take a teacher that never saw them.",
-    "invariance": "The model's answer for a text depends on more than the text: its figures are not to be trusted.",
+    "the student on the split is too high. Use a teacher that never saw them.",
+    "invariance": "The model's answer for a text depends on more than the text: do not trust its figures.",
     "invariance.padding": "The model's answer for a text changes with the padding behind it: its figures depend on "
-    "how texts were batched, and are not to be trusted.",
+    "how texts were batched: do not trust them.",
     "invariance.neighbour": "The model's answer for a text changes with the other texts in the batch: its figures "
-    "depend on how texts were batched, and are not to be trusted.",
-    "causality": "The model sees tokens that it is to predict: its loss and perplexity are not to be trusted.",
-    "causality.training": "In training the model sees tokens that it is to predict, through the means of its batch "
-    "norms: it learns from what it will not have. Its evaluated loss is honest.",
-    "padding": "What the model says of a text changes with the padding beside it, or is no number: figures of texts "
-    "in batches, and what it goes on with there, are not to be trusted.",
-    "cache": "With its cache the model says something else than without, or what is no number: text that it generates "
-    "is not that of the model whose loss was measured.",
+    "depend on how texts were batched: do not trust them.",
+    "causality": "The model sees tokens that it must predict: do not trust its loss and perplexity.",
+    "causality.training": "In training the model sees tokens that it must predict, through the means of its batch "
+    "norms: it learns from what it will not have later. Its evaluated loss is honest.",
+    "padding": "The model's output for a text changes with the padding beside it, or is not a number: do not trust "
+    "figures of texts in batches, or text generated in batches.",
+    "cache": "With its cache the model's output differs from that without, or is not a number: text that it generates "
+    "does not come from the model whose loss was measured.",
     "perplexity": "The perplexity is better than honest models of this size reach: look for a leak before it is "
     "quoted.",
 }
 # What a note means for a reader, by prefix likewise.
 NOTES = {
-    "leakage": "Rows of this split also stand in the training rows, and the figures are much the same without them. "
-    "For a split without them take them out of one side; --group-column keeps rows that belong together on one side.",
-    "shortcuts.format": "The form of a text (length, punctuation, case, spacing) tells much of its label. Where the "
-    "form is part of the signal, as exclamation marks are in spam, nothing is wrong. Where the label must not depend "
+    "leakage": "Rows of this split are also training rows, and the figures are much the same without them. "
+    "To remove the overlap, take them out of one side; --group-column keeps rows that belong together on one side.",
+    "shortcuts.format": "The form of a text (length, punctuation, case, spacing) reveals much of its label. If the "
+    "form is part of the signal, as exclamation marks are in spam, nothing is wrong. If the label must not depend "
     "on it, say so with --form-must-not-predict (form_must_not_predict: true in a study file's data): then this "
     "fails.",
     "shortcuts.words": "One word nearly gives a label away. A signature, a name or a marker that the source left is a "
-    "shortcut: take it out. A word that is part of the task, as 'who' in questions about persons, is none.",
-    "long-texts": "Models read the first max_length tokens of a text alone, or as many in each window; what stands "
-    "behind them changes nothing. Read more with --max-length N or --windows N (max_length, windows in a study file's "
-    "data), at the price of time.",
+    "shortcut: take it out. A word that is part of the task, as 'who' in questions about persons, is not.",
+    "long-texts": "Models read only the first max_length tokens of a text, or as many in each window; the rest is "
+    "ignored. Read more with --max-length N or --windows N (max_length, windows in a study file's data); this takes "
+    "more time.",
     "teacher": "The teacher was trained on rows of this split, and the student's figures are much the same without "
-    "them. A teacher that never saw them leaves no question.",
+    "them. Use a teacher that never saw them to be certain.",
     "encoder": "The encoder has read the reported texts, though not their labels, and knows them a little better than "
-    "texts of tomorrow. Teach one without them (recurra adapt ENCODER --apart FILE), or report on a file of its own "
+    "new texts. Train one without them (recurra adapt ENCODER --apart FILE), or report on a file of its own "
     "(--test).",
 }
 

@@ -199,7 +199,7 @@ def _lacking(name: str, split: TextSplit, least: int = 0) -> str:
         return ""
     has, needed = (f"{len(split)} rows, ", f"{least} rows, ") if least else ("", "")
     return (
-        f"{name} has {has}{len(present)} labels, the rarest {rarest} times; needed are {needed}2 labels, each "
+        f"{name} has {has}{len(present)} labels, the rarest {rarest} times; needed: {needed}2 labels, each "
         f"{MIN_ROWS_A_CLASS} times"
     )
 

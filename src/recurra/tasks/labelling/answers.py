@@ -92,8 +92,8 @@ def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) 
     if unmatched := [row.place for row in rows if key(row) not in left]:
         needed = "an id" if by_id else f"a text (column '{config.text_column}')"
         raise DataError(
-            f"{table.source} has {len(unmatched):,} answers of no row of '{name}' ({table.unit} "
-            f"{listed_places(unmatched, 5)}); each needs {needed} of '{name}'"
+            f"{table.source} has {len(unmatched):,} answers that match no row of '{name}' ({table.unit} "
+            f"{listed_places(unmatched, 5)}); each needs {needed} from '{name}'"
         )
     answers: dict[str, _Row] = {}
     for row in rows:
@@ -120,7 +120,7 @@ def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) 
     if withheld := [answers[answer_key].place for answer_key in answer_keys.values() if answers[answer_key].abstained]:
         raise DataError(
             f"{table.source} gives no label to {len(withheld):,} of {len(answer_keys):,} test rows ({table.unit} "
-            f"{listed_places(sorted(withheld), 5)}); have every one given a label, or leave out what says 'abstained'"
+            f"{listed_places(sorted(withheld), 5)}); give each a label, or leave out the key or column 'abstained'"
         )
     scores = {row_id: answers[answer_key].scores for row_id, answer_key in answer_keys.items()}
     if label_column and len(scores) >= LEAST_ALL_RIGHT:
@@ -146,8 +146,8 @@ def _refuse_truth(
     if not label_columns or column.strip().casefold() == f"label{PREDICTED}":
         return
     raise DataError(
-        f"{table.source} has in column '{column}' the label of the data for all {len(scores):,} test rows, so these "
-        f"may be no answers; call the column of the answers 'label{PREDICTED}' ({', '.join(label_columns[:10])} has "
+        f"{table.source} has in column '{column}' the label of the data for all {len(scores):,} test rows, so it "
+        f"may not hold answers; call the column of the answers 'label{PREDICTED}' ({', '.join(label_columns[:10])} has "
         "labels too)"
     )
 
@@ -332,7 +332,7 @@ def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, 
             AuditResult(
                 name="training-data.unknown",
                 status="note",
-                summary="what gave these answers may have been trained on the test rows: leakage cannot be excluded",
+                summary="the source of the answers may have seen the test rows in training: leakage cannot be excluded",
             ),
         ],
         decision=decision.record(),

@@ -28,7 +28,7 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
     source = encoder_of(config.model_overrides)
     names = dict(enumerate(label_names))
     if source is not None and "vocab_size" in config.model_overrides:
-        raise ConfigurationError(f"model '{config.model}': 'vocab_size' is the encoder's; leave it out")
+        raise ConfigurationError(f"model '{config.model}': 'vocab_size' is set by the encoder; leave it out")
     overrides = changed_keys(config, _DECIDED_BY_DATA, "data", vocab_size if source is None else None)
     values: dict[str, Any] = {
         **overrides,

@@ -60,7 +60,7 @@ def evaluate_labels(
         for name, value in {"text_column": text_column, "label_column": label_column, "encoding": encoding}.items():
             if value is not None:
                 option = f"--{name.replace('_', '-')}"
-                raise ConfigurationError(f"{option} is '{value}' without a file that it is of; add --data FILE")
+                raise ConfigurationError(f"{option} is '{value}' but no file is given; add --data FILE")
         rows = own_split(record, split or record.data.headline_split, data_root)
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     logits = classifier.logits(rows.texts, clean=False)
@@ -106,10 +106,10 @@ def evaluate_labels(
 def _withheld(abstained: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> str:
     """Says how many rows get no label, which the figures ignore, and how many of the other labels are right."""
     count, answered = int(abstained.sum()), right[~abstained]
-    others = f"; of the labels given {answered.mean():.1%} are right" if answered.size else ""
+    others = f"; {answered.mean():.1%} of the labels given are right" if answered.size else ""
     return (
-        f"{count:,} of {abstained.size:,} rows ({abstained.mean():.1%}) have no label: below the threshold of their "
-        f"label that the export carries; the figures are of all rows, with the label that each would have{others}"
+        f"{count:,} of {abstained.size:,} rows ({abstained.mean():.1%}) have no label: they are below the export's "
+        f"threshold for their label. The figures count all rows, each with the label that it would have{others}"
     )
 
 

@@ -371,7 +371,7 @@ class LabellingTask(Task):
     def evaluate(self, run: Path, options: Given, data_root: Path | None) -> CommandResult:
         from recurra.tasks.labelling.evaluation import evaluate_labels
 
-        values = allowed_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
+        values = allowed_options(options, _EVALUATION_OPTIONS, f"'{run}' is not a run of a language model")
         return evaluate_labels(self, run, data_root=data_root, **values)
 
     def describe_kept(self, keep: float) -> str:

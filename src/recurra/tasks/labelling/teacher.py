@@ -66,7 +66,7 @@ def find_teacher(teacher: TeacherConfig, run: Path) -> Teacher:
     """
     folder = run.resolve().parent / teacher.run_id if teacher.run_id else Path(teacher.folder)
     if teacher.run_id and not holds_any_record(folder):
-        raise RunError(f"its teacher '{teacher.run_id}' has no record in '{folder.parent}'; that run comes first")
+        raise RunError(f"its teacher '{teacher.run_id}' has no record in '{folder.parent}'; train that run first")
     located = locate_teacher(str(folder))
     if teacher.identity and located.identity != teacher.identity:
         raise RunError(f"teacher '{folder}' is not the one that the run was planned with; give it another output")

@@ -97,7 +97,7 @@ def prepare_training(
         if len(classes := np.unique(train.labels)) < 2:
             raise DataError(
                 f"training rows with a weight above 0 are of one class only: '{dataset.label_names[classes[0]]}'; give "
-                "rows of another a weight too"
+                "rows of another class a weight too"
             )
         dataset = replace(dataset, splits={**dataset.splits, "train": train})
         weights = weights[rows]
@@ -142,7 +142,7 @@ def _row_weights(
     conflict = "a teacher" if config.teachers else "several labels a text" if labels.ndim == 2 else ""
     if weights is not None and (conflict or method):
         reason = conflict or f"method '{method}'"
-        raise ConfigurationError(f"weights of rows came with {reason}, where they mean nothing; leave one of them out")
+        raise ConfigurationError(f"weights of rows have no meaning with {reason}; leave one of them out")
     return weights
 
 

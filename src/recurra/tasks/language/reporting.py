@@ -104,13 +104,13 @@ def figures_of_heads(table: TableSummary) -> list[Measure]:
 
 
 _RESULTS = (
-    "Loss in nats a token of the final head; perplexity by word counts one end of line a line and compares with "
-    "published WikiText figures, by token only with the same tokenizer. Blocks do not overlap, and every token is "
-    "predicted."
+    "Loss is that of the final head, in nats a token. Perplexity a word counts each end of line as a word and compares "
+    "with published WikiText figures; perplexity a token compares only with the same tokenizer. Blocks do not overlap, "
+    "and every token is predicted."
 )
 _EARLY_EXIT = (
-    "Kept by `recurra exits RUN --keep`. Loss of decoding with everything that is filled in, on at most 16,384 tokens; "
-    "wall-clock of decoding in FP32, batch by batch in turns with the full model."
+    "Recorded by `recurra exits RUN --keep`. Loss is that of decoding, including filled-in states, on at most 16,384 "
+    "tokens. Times are wall-clock of decoding in FP32; each batch is timed in turn with the full model."
 )
 
 
@@ -121,7 +121,7 @@ def results_table(table: TableSummary, figures: Sequence[Measure]) -> Table:
         seen = LOSS.of(model, TRAINING_SPLIT)
         unseen = LOSS.mean(model, table.headline_split)
         return {
-            "Less that on train": NONE if seen is None else f"{unseen - seen.mean:+.3f}",
+            "Loss minus loss on train": NONE if seen is None else f"{unseen - seen.mean:+.3f}",
             "Steps": form.count(model.steps),
             "Tokens/s": form.count(model.tokens_per_s),
         }
@@ -272,7 +272,7 @@ def cycle(record: LanguageRunRecord) -> str | None:
 def _best(honest: Sequence[LanguageModelSummary], split: str) -> str:
     word, of_token = (measure.of(honest[0], split) for measure in (WORD_PERPLEXITY, TOKEN_PERPLEXITY))
     by_word = "" if word is None else f", {word.mean:,.1f} a word"
-    token = "beyond numbers" if of_token is None else f"{of_token.mean:,.1f}"
+    token = "too large for a number" if of_token is None else f"{of_token.mean:,.1f}"
     lead = f"Best on {split}" if len(honest) > 1 else f"On {split}"
     return f"{lead}: {honest[0].label}, perplexity {token} a token{by_word}."
 

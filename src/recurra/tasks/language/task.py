@@ -167,8 +167,8 @@ class LanguageTask(Task):
             ConfigurationError: Always.
         """
         raise ConfigurationError(
-            f"'{config.name}' is running text, and the audits of data look for labels; 'recurra data describe' counts "
-            "its lines that stand in train as well, 'recurra audit model' looks at a trained model"
+            f"'{config.name}' is running text, and audits of data need labels; 'recurra data describe' counts its "
+            "lines that are also in train, 'recurra audit model' checks a trained model"
         )
 
     def data_cost(self, config: RunData, data: StudyData) -> DataCost:

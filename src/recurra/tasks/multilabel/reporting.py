@@ -173,9 +173,9 @@ SUBSET_ACCURACY = _measure("subset_accuracy", "All labels right")
 HAMMING_LOSS = Measure("hamming_loss", "Hamming loss", "", False, lambda metrics: metrics.hamming_loss)
 FIGURES = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY, HAMMING_LOSS, LOSS, CALIBRATION, UNCALIBRATED)
 _NOTE = (
-    "Micro F1 counts pairs of a text and a label, macro F1 is the mean over labels: mean ± standard deviation over "
-    "seeds; 95 % interval over seeds (Student's t) or, with one seed or a model that the seed does not change, over "
-    "examples (bootstrap). Each label's threshold was chosen on the split that chose the weights; so was one "
+    "Micro F1 counts pairs of a text and a label; macro F1 is the mean over labels. Figures are means ± standard "
+    "deviation over seeds. Intervals are 95 %: over seeds (Student's t), or over examples (bootstrap) with one seed or "
+    "where the seed changes nothing. The split that chose the weights also chose each label's threshold and one "
     f"temperature for all. {CALIBRATION_NOTE}"
 )
 

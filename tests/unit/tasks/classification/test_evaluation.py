@@ -115,7 +115,8 @@ def test_rows_that_get_no_label_from_predict_get_none_here_and_their_share_is_to
     said = [line for part in result.parts if isinstance(part, list) for line in part if "no label" in line]
     assert len(said) == 1 and said[0].startswith("15 of 30 rows (50.0%) have no label: ")
     assert (
-        f"the figures are of all rows, with the label that each would have; of the labels given {right:.1%}" in said[0]
+        f"The figures count all rows, each with the label that it would have; {right:.1%} of the labels given"
+        in said[0]
     )
 
 
@@ -138,7 +139,7 @@ def test_unknown_splits_and_contradictions_are_refused(run: Path, tmp_path: Path
     path = write_reviews(tmp_path / "r.csv", 10)
     with pytest.raises(ConfigurationError, match="give one of the two"):
         evaluated(run, split="test", data=path)
-    with pytest.raises(ConfigurationError, match="--encoding is 'cp1252' without a file that it is of; add --data"):
+    with pytest.raises(ConfigurationError, match="--encoding is 'cp1252' but no file is given; add --data"):
         evaluated(run, encoding="cp1252")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigurationError, match="from the columns late, rude"):
         several = MultiLabelData(name=str(path), label_columns=("late", "rude"))

@@ -264,7 +264,7 @@ def test_costs_are_read_from_csv_and_json_alike(tmp_path: Path) -> None:
         (",a,b\na,0,1\nb,2", "the row of 'b' has 1 costs for 2 labels"),
         (",a,b\na,0,1\na,1,0", "a label is given twice"),
         (",a,b\na,0,1\nc,1,0", "both must be the same"),
-        (",a,b\na,0,-1\nb,1,0", "'a' said 'b' costs '-1'; a number of at least 0"),
+        (",a,b\na,0,-1\nb,1,0", "'a' predicted as 'b' costs '-1'; a number of at least 0"),
         (",a,b\na,0,nan\nb,1,0", "costs 'nan'"),
         (",a,b\na,0,\nb,1,0", "costs ''"),
     ],
@@ -279,10 +279,10 @@ def test_costs_that_cannot_be_used_are_refused_in_one_line(text: str, message: s
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([1, 2], "'costs' are no table of true by predicted labels"),
+        ([1, 2], "'costs' are not a table of true by predicted labels"),
         (None, "no table of true by predicted labels"),
         ({"a": 1, "b": 2}, "no table of true by predicted labels"),
-        ({"a": {"a": False, "b": 1}, "b": {"a": 1, "b": 0}}, "'a' said 'a' costs 'False'"),
+        ({"a": {"a": False, "b": 1}, "b": {"a": 1, "b": 0}}, "'a' predicted as 'a' costs 'False'"),
         ({1: {1: 0, 2: 1}, "1": {1: 9, 2: 9}, 2: {1: 1, 2: 0}}, "give a label twice"),
         ({1: {1: 0, "1": 9, 2: 1}, 2: {1: 1, 2: 0}}, "give a label twice"),
     ],
@@ -318,8 +318,8 @@ def test_costs_are_read_up_to_a_limit_whatever_size_a_file_has(monkeypatch: pyte
             {"measure": "cost", "costs": ALIKE},
             "are of the labels ham, spam, the data have 1790-1835, 1870-1910, 1945-1985",
         ),
-        ({"measure": "cost"}, "the measure 'cost' came without what mistakes cost; write cost:FILE"),
-        ({"costs": ALIKE}, "'costs' came without the measure that reads them"),
+        ({"measure": "cost"}, "the measure 'cost' needs the costs of mistakes; write cost:FILE"),
+        ({"costs": ALIKE}, "'costs' is given without the measure that uses it"),
         ({"measure": "cost:no.csv"}, "cannot read the costs 'no.csv': No such file"),
     ],
 )

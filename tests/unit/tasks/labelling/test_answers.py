@@ -122,7 +122,10 @@ BAD = {
     "missing": (lambda rows: rows[:-1], "lacks the answers of 1 of 240 test rows"),
     "missing of folds": (lambda rows: rows[:-1], "with 5 folds every row is a test row"),
     "doubled": (lambda rows: [*rows, rows[0]], "line 242 answers the row of line 2 again"),
-    "unknown": (lambda rows: [*rows, ("r999", "positive")], "has 1 answers of no row of 'reviews.csv' (line 242)"),
+    "unknown": (
+        lambda rows: [*rows, ("r999", "positive")],
+        "has 1 answers that match no row of 'reviews.csv' (line 242)",
+    ),
     "label": (lambda rows: [("r0", "positiv"), *rows[1:]], "line 2 has the label 'positiv' (did you mean 'positive'?)"),
     "no label": (lambda rows: [("r0", ""), *rows[1:]], "line 2 has no label in column 'label'"),
 }
@@ -145,7 +148,7 @@ OPTIONS = {
     "no key": (["--predictions", "gpt={folder}/keyless.csv"], "neither the column 'id' nor 'text'"),
     "no answer": (["--predictions", "gpt={folder}/mute.csv"], "no column 'label', and no column probability_NAME"),
     "sum": (["--predictions", "gpt={folder}/sum.csv"], "line 2 has probabilities that sum to 1.1"),
-    "several labels": (["--predictions", "gpt={folder}/mute.csv", "--label-separator", ";"], "are one label a text"),
+    "several labels": (["--predictions", "gpt={folder}/mute.csv", "--label-separator", ";"], "have one label a text"),
 }
 
 
