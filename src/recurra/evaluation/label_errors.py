@@ -138,8 +138,8 @@ def find_label_errors(
     """
     if config.problem_type is not None:
         raise ConfigurationError(
-            f"'{config.name}' is read with several labels a row; doubtful labels are found in files "
-            "with one label a row: give such a file, one label at a time"
+            f"'{config.name}' has several labels a row, but label errors are found only with one label "
+            "a row: give one label at a time"
         )
     table, notes = read_rows(config.name, config)
     names = config.labels.names(table, config.label_column)

@@ -122,7 +122,7 @@ def _over_seeds(audits: Sequence[AuditResult]) -> str:
         text = (
             f"accuracy {_mean([group['accuracy'] for group in seen]):.3f} on the {seen[0]['rows']:,} rows contained "
             f"in a training row, {_mean([group['accuracy'] for group in unseen]):.3f} on the "
-            f"{unseen[0]['rows']:,} that do not; {text}"
+            f"{unseen[0]['rows']:,} that are not; {text}"
         )
     equal = [audit.details.get("at_equal_length") for audit in audits]
     if all(equal):

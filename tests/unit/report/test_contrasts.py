@@ -82,7 +82,7 @@ def test_one_seed_has_the_interval_over_rows_and_admits_what_is_unknown(tmp_path
     assert (line["seeds"], line["half"], line["spread"]) == (1, None, None)
     assert "95 % over rows" in line["statement"]
     assert line["p_holm"] < 0.05 and line["verdict"] == "by rows only"
-    assert line["statement"].endswith("it is one seed: another training may undo it.")
+    assert line["statement"].endswith("there is one seed: another training may undo it.")
     fitted = [
         replace(run, record=run.record.model_copy(update={"model": run.record.model.model_copy(update=linear)}))
         for linear in [{"kind": "linear"}]

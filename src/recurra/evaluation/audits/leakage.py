@@ -144,11 +144,11 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
         "exact": (_first_rows(train.texts, split.texts), "the text is a training text"),
         "normalised": (
             _first_rows(map(text_identity, train.texts), map(text_identity, split.texts)),
-            "the text is a training text but for case, punctuation and spacing",
+            "the text is a training text apart from case, punctuation and spacing",
         ),
         "contained": (
             overlap.container,
-            f"the text's {MIN_CONTAINED_WORDS} words or more stand verbatim inside a training text",
+            f"the text's {MIN_CONTAINED_WORDS} words or more are verbatim in a training text",
         ),
     }
     results = []
@@ -160,13 +160,13 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
     if (count := int(long_enough.sum())) < MIN_NGRAM_ROWS:
         results.append(skipped("ngram", f"{count} rows of {NGRAM_WORDS} words or more; {MIN_NGRAM_ROWS} are needed"))
     else:
-        criterion = f"at least {NGRAM_SHARE:.0%} of the text's {NGRAM_WORDS}-grams stand in training texts"
+        criterion = f"at least {NGRAM_SHARE:.0%} of the text's {NGRAM_WORDS}-grams are in training texts"
         hits = long_enough & (share >= NGRAM_SHARE)
         shares = [{"share_found": round(float(value), 3)} for value in share[hits][:_EXAMPLES]]
         results.append(judge("ngram", hits, criterion, shares, judged=count))
 
     if split.groups is None or train.groups is None:
-        return [*results, skipped("source", "the sources (or groups) of the rows are not known")]
+        return [*results, skipped("source", "the sources (or groups) of the rows are unknown")]
     known = {source for group in train.groups for source in group}
     shared = [[source for source in group if source in known] for group in split.groups]
     criterion = "the row shares a source sentence or group with a training row"
@@ -241,7 +241,7 @@ def audit_encoder(name: str, taught: Collection[str], reported: str, sha256: str
     if not taught:
         return []
     seen = sha256 in taught
-    relation = "has read the texts, not the labels, of" if seen else "was taught on other files than"
+    relation = "has read the texts, not the labels, of" if seen else "was trained on other files than"
     summary = f"the encoder {name} {relation} '{reported}', whose rows are reported"
     return [AuditResult(name="encoder.texts", status="note" if seen else "passed", summary=summary)]
 
@@ -260,8 +260,8 @@ def audit_seen(train: TextSplit, split: TextSplit, correct: npt.ArrayLike) -> Au
     if min(seen.sum(), unseen.sum()) < MIN_ROWS:
         return AuditResult.skipped(
             name,
-            f"{seen.sum():,} rows of {MIN_CONTAINED_WORDS} words or more stand inside a training row, "
-            f"{unseen.sum():,} do not; {MIN_ROWS} of both are needed",
+            f"{seen.sum():,} rows of {MIN_CONTAINED_WORDS} words or more are contained in a training row, "
+            f"{unseen.sum():,} are not; {MIN_ROWS} of both are needed",
         )
     groups = {"seen": _group(split, is_right, seen), "unseen": _group(split, is_right, unseen)}
     difference = groups["seen"]["accuracy"] - groups["unseen"]["accuracy"]
@@ -277,7 +277,7 @@ def audit_seen(train: TextSplit, split: TextSplit, correct: npt.ArrayLike) -> Au
         status="measured",
         summary=(
             f"accuracy {groups['seen']['accuracy']:.3f} on the {seen.sum():,} rows contained in a training row, "
-            f"{groups['unseen']['accuracy']:.3f} on the {unseen.sum():,} that do not: {_signed(difference)} "
+            f"{groups['unseen']['accuracy']:.3f} on the {unseen.sum():,} that are not: {_signed(difference)} "
             f"(95 % {_signed(low)} to {_signed(high)}){at_equal_length}"
         ),
         value=difference,

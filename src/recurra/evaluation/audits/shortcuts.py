@@ -339,8 +339,8 @@ def _audit_format(judged: _Judged, audit: str, majority: int, train_rows: int) -
         status="note" if balanced - half > threshold else "passed",
         summary=(
             f"{judged.where}the form alone reaches balanced accuracy {balanced:.3f} ± {half:.3f} (chance {chance:.3f}; "
-            f"a note if surely above {threshold:.3f}), length alone {length_alone:.3f}; it is right on {accuracy:.3f} "
-            f"of the rows, always the most frequent label on {majority_accuracy:.3f}"
+            f"noted if surely above {threshold:.3f}), length alone {length_alone:.3f}; it is right on {accuracy:.3f} "
+            f"of the rows, always giving the most frequent label on {majority_accuracy:.3f}"
         ),
         value=balanced,
         threshold=threshold,
@@ -363,7 +363,7 @@ def _audit_words(judged: _Judged, audit: str, label_names: Sequence[str], train_
         return AuditResult(
             name=audit,
             status="passed",
-            summary="no one word stands in a third of the training rows of a label that at most three quarters have",
+            summary="no word is in a third of the training rows of a label that has at most three quarters of all rows",
         )
     word, label = judged.word
     hits, rows, label_rows = (int(mask.sum()) for mask in (judged.has & judged.wanted, judged.has, judged.wanted))
@@ -376,9 +376,9 @@ def _audit_words(judged: _Judged, audit: str, label_names: Sequence[str], train_
         name=audit,
         status="note" if least_precision > threshold and recall >= WORD_RECALL else "passed",
         summary=(
-            f"{judged.where}of {rows:,} rows with the word '{word}' {precision:.1%} are '{label_names[label]}', "
-            f"surely at least {least_precision:.1%} (a note above {threshold:.1%}), of all {judged_rows:,} rows "
-            f"{share:.1%}; it stands in {recall:.1%} of the rows of that label (a note from a third)"
+            f"{judged.where}of {rows:,} rows with the word '{word}', {precision:.1%} are '{label_names[label]}', "
+            f"surely at least {least_precision:.1%} (noted above {threshold:.1%}); of all {judged_rows:,} rows, "
+            f"{share:.1%} are; the word is in {recall:.1%} of the rows of that label (noted from a third)"
         ),
         value=least_precision,
         threshold=threshold,

@@ -90,7 +90,7 @@ def choose_precision_thresholds(
                 f"no threshold shows a precision of {precision:g} for {name}: on {len(predictions):,} {split} rows, "
                 f"{tested[-1].rows if tested else 0:,} of which get the label, the best is shown to be at least "
                 f"{best:.3f}; ask for less, or train with more {split} rows (at least {least_rows(precision):,} that "
-                "get the label, were all of them right)"
+                "get the label, if all of them are right)"
             )
         for position in range(len(names)) if index is None else (index,):
             thresholds[position] = max(thresholds[position], one.threshold)

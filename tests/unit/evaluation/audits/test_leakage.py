@@ -236,7 +236,7 @@ def test_too_few_rows_of_a_group_are_said_to_be_so() -> None:
     train = split("train", ["nothing in common at all"])
     got = audit_seen(train, split("test", [f"a b c {row}" for row in range(50)]), np.ones(50, dtype=bool))
     assert got.status == "skipped"
-    assert "0 rows of 3 words or more stand inside" in got.summary and "20 of both" in got.summary
+    assert "0 rows of 3 words or more are contained" in got.summary and "20 of both" in got.summary
 
 
 def test_the_interval_is_newcombe_s() -> None:
