@@ -43,9 +43,9 @@ def test_it_is_trained_measured_and_exported_and_only_sharing_is_refused(tmp_pat
     protocol = PROTOCOLS["finetune"].model_copy(update=quick)
     for number, (overrides, why) in enumerate(
         (
-            ({"hidden_dropout": 0.3}, "'hidden_dropout' is 0.3, and the layers of a distilbert are transformers' own"),
+            ({"hidden_dropout": 0.3}, "'hidden_dropout' is 0.3, and the layers of a distilbert come from transformers"),
             ({"plan": "1"}, "whose layers cannot be shared"),
-            ({"method": "setfit"}, "'method' is 'setfit', which takes encoders of bert"),
+            ({"method": "setfit"}, "'method' is 'setfit', only for encoders of bert"),
         )
     ):
         config = make_run(encoder, data, protocol, seed=0, precision="fp32", overrides=overrides)

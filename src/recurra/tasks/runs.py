@@ -60,7 +60,7 @@ def own_name(entry: Mapping[str, Any], kind: str, taken: Collection[str]) -> str
             f"{kind} with the name {name!r}: give 'name', of up to 60 letters, digits, '.', '_' and '-'"
         )
     if name in taken:
-        raise ConfigurationError(f"{kind} '{name}': there is one of that name already; give the variant its own")
+        raise ConfigurationError(f"{kind} '{name}': this name is taken; give the variant its own name")
     return name
 
 

@@ -84,7 +84,7 @@ def test_the_linear_control_runs_once_for_all_seeds_and_protocols() -> None:
             {"models": [{**VARIANT, "num_recurences": 3}]},
             r"\(did you mean 'num_recurrences'\?\)",
         ),
-        ({"models": [{**VARIANT, "name": "recurrent"}]}, "there is one of that name already"),
+        ({"models": [{**VARIANT, "name": "recurrent"}]}, "this name is taken"),
         ({"models": [{**VARIANT, "preset": "recurent"}]}, r"\(did you mean 'recurrent'\?\)"),
         ({"models": [{"name": "x"}]}, "give either preset or encoder"),
         ({"models": [VARIANT, {**VARIANT, "num_recurrences": 4}]}, "recurrent-R3 is given twice"),

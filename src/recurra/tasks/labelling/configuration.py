@@ -43,12 +43,12 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
         if overrides:
             raise ConfigurationError(
                 f"model '{config.model}': '{min(overrides)}' is {overrides[min(overrides)]!r}, and the layers of a "
-                f"{source.values['model_type']} are transformers' own, which have no such key; leave it out"
+                f"{source.values['model_type']} come from transformers and have no such key; leave it out"
             )
         if METHOD in config.model_overrides:
             raise ConfigurationError(
-                f"model '{config.model}': '{METHOD}' is {config.model_overrides[METHOD]!r}, which takes encoders of "
-                f"{', '.join(BERT_LIKE)} alone here; leave it out"
+                f"model '{config.model}': '{METHOD}' is {config.model_overrides[METHOD]!r}, only for encoders of "
+                f"{', '.join(BERT_LIKE)}; leave it out"
             )
         source.plan(str(config.model_overrides.get(PLAN, "")))
         result = foreign_configuration(source, **values)

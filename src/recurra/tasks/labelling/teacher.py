@@ -69,7 +69,7 @@ def find_teacher(teacher: TeacherConfig, run: Path) -> Teacher:
         raise RunError(f"its teacher '{teacher.run_id}' has no record in '{folder.parent}'; train that run first")
     located = locate_teacher(str(folder))
     if teacher.identity and located.identity != teacher.identity:
-        raise RunError(f"teacher '{folder}' is not the one that the run was planned with; give it another output")
+        raise RunError(f"teacher '{folder}' is not the one that the run was planned with; give the run another output")
     has_record = is_export(folder) or holds_any_record(folder)
     return Teacher(teacher, folder, located.identity, read_source_record(folder) if has_record else None)
 
@@ -291,7 +291,7 @@ class _Asked:
 
         def ask() -> dict[str, npt.NDArray[Any]]:
             suffix = "" if name == "logits" else f" for {name}"
-            self._reporter.say(f"asking {self.teacher.config.name}{suffix}: rows {start + 1:,} to {start + rows:,}")
+            self._reporter.say(f"running {self.teacher.config.name}{suffix}: rows {start + 1:,} to {start + rows:,}")
             return {name: compute()}
 
         return cached_arrays(cache_path(f"teacher-{key}", self._cache_dir), (name,), ask)[name]
