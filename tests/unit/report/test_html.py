@@ -93,7 +93,7 @@ def test_failed_audit_stands_before_the_answer_and_in_the_rows(full: Page) -> No
     rows = [item for item in full.named("tr") if item.get("class") == "spoiled"]
     assert len(rows) == 3
     assert full.text.count("FAILED: leakage on test") == 3
-    assert "it holds only as far as they do" in full.text
+    assert "trust this advice only as far as" in full.text
 
 
 def test_nothing_is_loaded_from_outside_and_no_script_but_our_own_runs(full: Page) -> None:

@@ -82,7 +82,7 @@ def test_copies_that_make_the_difference_fail_for_every_model(
     assert {audit.status for folder in folders for audit in read_record(folder).audits} == {"note"}
     found = line(folders)
     assert found["status"] == "failed" and "recurrent is no longer shown to be better" in found["summary"]
-    assert found["meaning"].startswith("Rows of this split also stand")
+    assert found["meaning"].startswith("Rows of this split are also")
     (table,) = summarise_folders(folders).tables
     assert all(model.failed_groups == ["leakage on test"] for model in table.models)
     assert main(["audit", "study", str(tmp_path), "--json"]) == 3

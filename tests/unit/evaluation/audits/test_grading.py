@@ -86,7 +86,7 @@ def test_copies_that_move_the_figure_out_of_its_interval_fail(rest: float, leake
 def test_without_enough_other_rows_the_share_decides(copies: int, rows: int, status: str) -> None:
     found = exact(audit_leakage(dataset(copies, rows)))
     graded = grade([found], {"test": np.ones(rows, dtype=bool)}, "linear")[0]
-    assert graded.status == status and "too few to say" in graded.summary
+    assert graded.status == status and "too few to judge" in graded.summary
     assert "share_right_without" not in effect_of(graded)
 
 

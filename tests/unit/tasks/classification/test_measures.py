@@ -280,8 +280,8 @@ def test_costs_that_cannot_be_used_are_refused_in_one_line(text: str, message: s
     ("values", "message"),
     [
         ([1, 2], "'costs' are not a table of true by predicted labels"),
-        (None, "no table of true by predicted labels"),
-        ({"a": 1, "b": 2}, "no table of true by predicted labels"),
+        (None, "not a table of true by predicted labels"),
+        ({"a": 1, "b": 2}, "not a table of true by predicted labels"),
         ({"a": {"a": False, "b": 1}, "b": {"a": 1, "b": 0}}, "'a' predicted as 'a' costs 'False'"),
         ({1: {1: 0, 2: 1}, "1": {1: 9, 2: 9}, 2: {1: 1, 2: 0}}, "give a label twice"),
         ({1: {1: 0, "1": 9, 2: 1}, 2: {1: 1, 2: 0}}, "give a label twice"),
