@@ -419,7 +419,7 @@ def _ship(
     if final_run(judged.config, result.output) is None:
         if not (took_s < QUICK_S if final is None else final):
             estimate = duration(took_s * (rows - selection) / max(1, train))
-            more = "" if final is False else f" With --final it trains on test rows too, in about {estimate}."
+            more = "" if final is False else f" --final trains it on test rows too, in about {estimate}."
             return f"{sentence}.{more}"
         assert workers is not None
         note = _how_judged(result, label, train)

@@ -87,7 +87,7 @@ def test_what_takes_longer_waits_to_be_asked(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("recurra.reported_study.QUICK_S", 0.0)
     waiting = _compared(path, output)
     assert waiting.best.folder == waiting.judged[2].folder and not (output / FINAL_NAME).exists()
-    assert "With --final it trains on test rows too" in waiting.ships
+    assert "--final trains it on test rows too" in waiting.ships
     assert "--final" not in _compared(path, output, final=False).ships
     asked = _compared(path, output, final=True)
     assert asked.best.folder == output / FINAL_NAME and "trained once more on" in asked.ships
