@@ -115,7 +115,7 @@ def _figures(figures: GenerationFigures) -> list[str]:
     if figures.exits:
         total = sum(figures.exits.values())
         shares = [f"{number}: {100 * count / total:.0f} %" for number, count in sorted(figures.exits.items())]
-        lines.append(f"tokens by the recurrences they took: {', '.join(shares)}")
+        lines.append(f"tokens after the first, by the recurrences they took: {', '.join(shares)}")
     if figures.drafted:
         lines.append(f"drafted tokens that were right: {100 * figures.accepted / figures.drafted:.0f} %")
     return lines

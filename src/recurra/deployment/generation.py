@@ -247,7 +247,8 @@ class Generated:
 class GenerationFigures:
     """Cost of generation: seconds including reading the prompts, and bytes of cache per token of one row.
 
-    ``exits`` counts tokens by the recurrences that they took, including tokens of rows that ended before the others.
+    ``exits`` counts decoded tokens by the recurrences that they took, those of rows that ended early included. The
+    first token of a text comes from its prompt and is not counted, unless the prompt is one token.
     ``drafted`` counts tokens that an exit drafted, ``accepted`` those that all recurrences agreed with.
     """
 

@@ -109,7 +109,7 @@ def test_an_exit_rule_says_how_deep_tokens_went(folders: Path, said: Any) -> Non
     result = json.loads(out)
     assert result["exit_rule"] == ConfidenceRule.constant(sure).plain()
     assert sum(result["exits"].values()) == 14 * len(PROMPTS) and len(result["exits"]) > 1
-    assert "tokens by the recurrences they took: 1: " in said(*asked)[1]
+    assert "tokens after the first, by the recurrences they took: 1: " in said(*asked)[1]
 
 
 def test_any_causal_language_model_generates(folders: Path, said: Any) -> None:
