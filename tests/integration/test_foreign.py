@@ -69,7 +69,7 @@ def test_it_is_trained_measured_and_exported_and_only_sharing_is_refused(tmp_pat
         if precision == "fp32":
             found = Classifier.from_export(folder).logits(rows)
             np.testing.assert_allclose(found, classifier.logits(rows), rtol=1e-4, atol=1e-4)
-    with pytest.raises(ConfigurationError, match="count on every piece"):
+    with pytest.raises(ConfigurationError, match="need every piece"):
         export_run(tmp_path / "run", tmp_path / "small", ExportOptions("onnx", "fp32", vocabulary=0))
 
 

@@ -29,7 +29,7 @@ from recurra.study.run import execute_run
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import make_run
-from recurra.tasks.study_data import Machine, StudyData
+from recurra.tasks.study_data import Machine, StudyData, file_hash
 from recurra.training.protocols import PROTOCOLS
 from reviews import Command, review_rows
 from tiny_encoder import write_tiny_encoder
@@ -123,7 +123,8 @@ def test_texts_without_labels_are_learned_by_the_teachers_answers(root: Path, ta
     more = tmp_path / "more.txt"
     more.write_text("\n".join(text for text, _ in review_rows(60, seed=9)), encoding="utf-8")
     student = run(root, overrides={"plan": "0 (1)x2 3"}, teacher=str(taught_by), max_epochs=4)
-    config = student.model_copy(update={"data": student.data.model_copy(update={"unlabelled": str(more)})})
+    data = student.data.model_copy(update={"unlabelled": str(more)})
+    config = student.model_copy(update={"data": data, "data_hash": file_hash(data)})
     record = execute(config, tmp_path / "student", root)
     taught = record.teacher
     assert taught is not None and taught.unlabelled_rows == 60 and taught.compares_states

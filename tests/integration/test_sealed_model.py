@@ -66,7 +66,7 @@ def test_weights_that_are_no_numbers_give_no_answer(value: float, run: Path, com
     weights["classifier.weight"] = np.full_like(weights["classifier.weight"], value)
     save_file(weights, path, metadata={"format": "pt"})
     seal_model(run)
-    with pytest.raises(RunError, match="no numbers for text 1 of 2"):
+    with pytest.raises(RunError, match="not numbers for text 1 of 2"):
         Classifier.open(run).predict(["good", "bad"])
     out, err = command("predict", run, "a text", "--json", code=1)
     # The document is written text by text, so it may have begun; it holds no answer and does not end.

@@ -179,9 +179,9 @@ def test_a_folder_that_is_no_language_model_is_one_line(folders: Path, refused: 
     [
         ("generation_config.json", "bos_token_id", "a", "'bos_token_id' of the generation configuration is 'a'"),
         ("generation_config.json", "eos_token_id", ["a"], "'eos_token_id' of the generation configuration is 'a'"),
-        ("generation_config.json", "bos_token_id", 10**20, f"is {10**20}; the number of a token is needed, below 300"),
-        ("generation_config.json", "eos_token_id", 300, "is 300; the number of a token is needed, below 300"),
-        ("generation_config.json", "eos_token_id", -1, "is -1; the number of a token is needed, below 300"),
+        ("generation_config.json", "bos_token_id", 10**20, f"is {10**20}; it must be a token number below 300"),
+        ("generation_config.json", "eos_token_id", 300, "is 300; it must be a token number below 300"),
+        ("generation_config.json", "eos_token_id", -1, "is -1; it must be a token number below 300"),
         ("tokenizer_config.json", "model_max_length", "a", "holds no tokenizer that can be read"),
     ],
 )

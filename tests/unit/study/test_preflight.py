@@ -42,7 +42,7 @@ def test_it_says_once_that_bf16_is_imitated(reviews: Path, imitated: bool, monke
     runs = [run(reviews, seed=seed) for seed in range(2)]
     halved = [each.model_copy(update={"precision": "bf16"}) for each in runs]
     assert not any("bf16" in line for line in preflight(runs, StudyData()))
-    assert sum("imitates them" in line for line in preflight([*runs, *halved], StudyData())) == int(imitated)
+    assert sum("emulates them" in line for line in preflight([*runs, *halved], StudyData())) == int(imitated)
 
 
 def test_rows_of_several_labels_are_not_weighed_by_class(reviews: Path) -> None:

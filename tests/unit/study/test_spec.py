@@ -116,7 +116,10 @@ def test_a_mistake_in_a_study_is_one_clear_line(values: dict[str, Any], message:
         ({"models": ["recurent"]}, r"unknown model 'recurent' \(did you mean 'recurrent'\?\)"),
         ({"models": ["nowhere.yaml"]}, "cannot read 'nowhere.yaml'"),
         ({"protocols": ["papre"]}, r"\(did you mean 'paper'\?\)"),
-        ({"models": ["linear"], "protocols": [{"name": "p", "base": "tuned", "teacher": "linear"}]}, "no model learns"),
+        (
+            {"models": ["linear"], "protocols": [{"name": "p", "base": "tuned", "teacher": "linear"}]},
+            "no model can be trained",
+        ),
         ({"protocol_overrides": ["epochs=3"]}, r"unknown key 'epochs' \(did you mean 'max_epochs'\?\)"),
         ({"protocols": [{"name": "mine", "base": "tuned", "epochs": 3}]}, "protocol 'mine': unknown key 'epochs'"),
     ],

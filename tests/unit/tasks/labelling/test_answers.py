@@ -143,7 +143,7 @@ def test_bad_answers_are_one_line_before_anything_is_trained(
 OPTIONS = {
     "price": (["--price", "gtp=0.1"], "unknown model 'gtp'"),
     "no number": (["--price", "linear=cheap"], "'prices.linear' is \"cheap\""),
-    "no name": (["--predictions", "gpt.csv"], "--predictions 'gpt.csv' is no NAME=VALUE"),
+    "no name": (["--predictions", "gpt.csv"], "--predictions 'gpt.csv' is not NAME=VALUE"),
     "no file": (["--predictions", "gpt=none.csv"], "'none.csv' does not exist"),
     "no key": (["--predictions", "gpt={folder}/keyless.csv"], "neither the column 'id' nor 'text'"),
     "no answer": (["--predictions", "gpt={folder}/mute.csv"], "no column 'label', and no column probability_NAME"),
@@ -334,7 +334,7 @@ UNCERTAIN = {
     "the good one last": (("unhappy", "happy", "happy"), SURE[:, :2], "which may be unhappy, happy or happy, unhappy"),
     "no answers": (WORDS, Frame(SURE, columns=list("abc")), "the columns a, b, c; give a column 'label', or one of"),
     "another column": (WORDS, Frame({"label": WORDS[0], "sure": SURE[:, 0]}), "label, sure, which do not say to which"),
-    "too few": (WORDS, Frame(SURE, columns=list(WORDS))[:5], "5 answers, and .* 240 rows; give one a row"),
+    "too few": (WORDS, Frame(SURE, columns=list(WORDS))[:5], "5 answers, and .* 240 rows; give one answer a row"),
 }
 
 
