@@ -176,7 +176,7 @@ def test_what_was_thought_after_each_recurrence_is_shown(deep_server: Running, v
     assert table.locator("progress:not([aria-hidden=true])").count() == 0
     notes = page.locator("#results table + p")
     assert "confidence of at least 0.6" in notes.first.inner_text() and "99.3" in notes.first.inner_text()
-    assert "last recurrence alone" in notes.nth(1).inner_text() and "not shown: 2" in notes.nth(1).inner_text()
+    assert "only after the last recurrence" in notes.nth(1).inner_text() and "not shown: 2" in notes.nth(1).inner_text()
     assert found.complaints == [] and all(url.startswith(f"{deep_server.url}/") for url in found.requests)
 
 
