@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -49,6 +49,11 @@ class SplitRecord(Part):
     words: LengthSummary
 
 
+def headline_of(reported_splits: Sequence[str]) -> str:
+    """The split that a model is judged on: ``test``, or else the last that is reported."""
+    return "test" if "test" in reported_splits else reported_splits[-1]
+
+
 class DataRecord(Part):
     """The data of a run. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
 
@@ -72,8 +77,8 @@ class DataRecord(Part):
 
     @property
     def headline_split(self) -> str:
-        """The split that the model is judged on: ``test``, or else the last that is reported."""
-        return "test" if "test" in self.reported_splits else self.reported_splits[-1]
+        """See `headline_of`."""
+        return headline_of(self.reported_splits)
 
 
 class EpochRecord(Part):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.configuration import content_hash
-from recurra.core.record import DataRecord, LengthSummary, SplitRecord
+from recurra.core.record import DataRecord, LengthSummary, SplitRecord, headline_of
 
 Group = tuple[int | str, ...]
 
@@ -100,6 +100,11 @@ class TextDataset:
     auxiliary: TextSplit | None = None
     auxiliary_label_names: list[str] = field(default_factory=list)
     unlabelled: TextSplit | None = None
+
+    @property
+    def headline_split(self) -> str:
+        """See `recurra.core.record.headline_of`."""
+        return headline_of(self.reported_splits)
 
     @property
     def num_labels(self) -> int:

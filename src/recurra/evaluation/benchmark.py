@@ -142,7 +142,7 @@ def _real_lengths(data: str, model_name: str, longest: int, data_root: Path | No
         tokenizer = read_tokenizer(str(_model_folder(model_name)))
         # A run stores there the length that it was trained with.
         limit = min(tokenizer.model_max_length, longest)
-    name = dataset.reported_splits[-1]
+    name = dataset.headline_split
     texts = dataset.splits[name].texts
     texts = texts[:: -(-len(texts) // MOST_ROWS)]
     _, offsets = encode_texts(texts, tokenizer, limit)

@@ -161,7 +161,7 @@ def _read_rows(label: str, runs: Sequence[LoadedRun], split: str, measure: Measu
     logits = []
     for position, run in enumerate(runs):
         with contextlib.suppress(RecurraError):
-            predictions = run.predictions(split)
+            predictions = run.predictions(split, calibrated=measure.ranks)
             truths[predictions.key], predicted[position] = predictions.labels, predictions.predicted
             if measure.ranks:
                 logits.append(predictions.logits)

@@ -77,19 +77,22 @@ class LoadedRun:
         """Equal for runs that differ in the seed alone."""
         return content_hash([self.record.model.preset, self.settings])
 
-    def predictions(self, split: str) -> Predictions:
+    def predictions(self, split: str, *, calibrated: bool = False) -> Predictions:
         """Its predictions for the rows of a split; with folds those of all folds, in the order of the rows' identities.
 
-        Logits are calibrated: divided by the temperature of their run or fold, in float64, so that none become equal.
+        Args:
+            calibrated: Whether logits are divided by the temperature of their run or fold, which ranking by them needs;
+                in float64, so that none become equal.
 
         Raises:
             CheckpointError: If a file is missing or damaged.
         """
-        stored = [read_predictions(run.folder, split) for run in self.parts]
-        parts = [
-            replace(part, logits=part.logits.astype(np.float64) / run.temperature)
-            for part, run in zip(stored, self.parts, strict=True)
-        ]
+        parts = [read_predictions(run.folder, split) for run in self.parts]
+        if calibrated:
+            parts = [
+                replace(part, logits=part.logits.astype(np.float64) / run.temperature)
+                for part, run in zip(parts, self.parts, strict=True)
+            ]
         if not self.folds:
             return parts[0]
         ids = [row_id for part in parts for row_id in part.ids]

@@ -84,16 +84,18 @@ class StudyData:
         self._known[self._key("files", config)] = None
 
     def refuse_changed(self, config: RunData, planned: str | None) -> None:
-        """Refuses files that are others than when a run was planned; rows that were in memory come from none.
+        """Refuses files that changed after a run was planned; rows that were in memory come from none.
 
         Args:
             planned: Hash of the files then; None if it is not known.
 
         Raises:
-            DataError: If their texts were read, or would be, with another hash.
+            DataError: If the files that texts were read from, or will be, have another hash.
         """
+        if planned is None:
+            return
         found = self.once("files", config, partial(file_hash, config))
-        if None not in (found, planned) and found != planned:
+        if found is not None and found != planned:
             names = " or ".join(f"'{name}'" for name in config.files)
             raise DataError(f"{names} was changed after the run was planned; start the same command again")
 

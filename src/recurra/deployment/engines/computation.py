@@ -166,6 +166,10 @@ class Engine(ABC):
         """Computes texts with early exits by the rule."""
         raise ConfigurationError(NO_RECURRENCES.format("an exit rule"))
 
+    def recurrences(self, texts: Sequence[str], batch_size: int) -> Integers | None:  # noqa: ARG002
+        """Recurrences that the model itself chooses for each cleaned text, ``(texts,)``; none if it chooses none."""
+        return None
+
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, Logits]:  # noqa: ARG002
         """Returns its logits after each recurrence of `Depth.output_after`, ``(texts, labels)``."""
         raise ConfigurationError(NO_RECURRENCES.format("a trace"))

@@ -251,8 +251,10 @@ class TransformerEngine(Engine):
 
         return dict(zip(self.depth.output_after, self._compute(texts, batch_size, compute), strict=True))
 
-    def recurrences(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.int64]:
-        """Recurrences that a model with a halting head gives each cleaned text of one window, ``(texts,)``."""
+    def recurrences(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.int64] | None:
+        """Recurrences that a halting head chooses for each cleaned text, ``(texts,)``; none for texts in windows."""
+        if self.windows > 1 or not getattr(self.model.config, "learned_halt", False):
+            return None
         return self._compute(texts, batch_size, lambda **inputs: [self.model(**inputs).exited_after])[0]
 
     def _compute(

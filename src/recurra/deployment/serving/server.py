@@ -398,8 +398,7 @@ class Server(uvicorn.Server):
         """Handles signals while the server runs; a second Ctrl-C ends it at once."""
 
         def on_hangup(number: int, frame: FrameType | None) -> None:
-            # Once its terminal is closed, nobody reads the log.
-            if self._in_terminal and not sys.stderr.isatty():
+            if _lost_terminal(self._in_terminal):
                 self.handle_exit(number, frame)
             else:
                 self.reload()
@@ -428,16 +427,18 @@ class Server(uvicorn.Server):
         task.add_done_callback(self._reloads.discard)
 
 
+def _lost_terminal(in_terminal: bool) -> bool:
+    """Whether the terminal that the server was started in is closed, so that nobody reads the log."""
+    return in_terminal and not sys.stderr.isatty()
+
+
 @contextlib.contextmanager
 def _early_hangups() -> Iterator[threading.Event]:
-    """An event that SIGHUP sets before the server handles it, instead of ending the process; only in the main thread.
-
-    Once its terminal is closed, it ends.
-    """
+    """An event that SIGHUP sets while models are loaded, instead of ending the process; only in the main thread."""
     hung_up, in_terminal = threading.Event(), sys.stderr.isatty()
 
     def on_hangup(number: int, _: FrameType | None) -> None:
-        if in_terminal and not sys.stderr.isatty():
+        if _lost_terminal(in_terminal):
             sys.exit(128 + number)
         hung_up.set()
 

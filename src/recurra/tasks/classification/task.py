@@ -59,11 +59,11 @@ class ClassificationTask(LabellingTask):
             *exits, _ = sorted(logits)
             right = {number: float((logits[number].argmax(axis=1) == split.labels).mean()) for number in exits}
             return metrics.model_copy(update={"exit_accuracy": right})
-        config = getattr(getattr(engine, "model", None), "config", None)
-        if getattr(config, "learned_halt", False) and engine.windows == 1:
-            numbers, rows = np.unique(engine.recurrences(split.texts, batch_size), return_counts=True)
-            return metrics.model_copy(update={"recurrences": dict(zip(numbers.tolist(), rows.tolist(), strict=True))})
-        return metrics
+        taken = engine.recurrences(split.texts, batch_size)
+        if taken is None:
+            return metrics
+        numbers, rows = np.unique(taken, return_counts=True)
+        return metrics.model_copy(update={"recurrences": dict(zip(numbers.tolist(), rows.tolist(), strict=True))})
 
     def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
         from recurra.evaluation.predictions import write_predictions

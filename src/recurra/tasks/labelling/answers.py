@@ -154,7 +154,7 @@ def _refuse_truth(
 
 def judged_split(dataset: TextDataset) -> Any:
     """The split for which answers are needed: the one that models are judged on."""
-    return dataset.splits[dataset.record().headline_split]
+    return dataset.splits[dataset.headline_split]
 
 
 def id_column(config: DataConfig) -> str:

@@ -183,7 +183,7 @@ def shown_mistakes(
     if model is None:
         return []
     record = groups[model.label][0].record_of(LabelRunRecord)
-    if record.data.reported_splits[-1] != split:
+    if record.data.headline_split != split:
         return []
     mistakes = [mistake for mistake in record.mistakes or () if mistake.id in texts]
     mistakes = sorted(mistakes, key=lambda mistake: -mistake.probability)[:MOST_RECORDED]

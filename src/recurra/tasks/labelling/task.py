@@ -299,7 +299,7 @@ class LabellingTask(Task):
         )
         batch_size = max(config.protocol.evaluation_batch_size, 64)
         classifier = Classifier(engine, dataset.label_names, batch_size=batch_size, cleaning=rows.clean)
-        selection, last = dataset.splits[dataset.selection_split], dataset.splits[dataset.reported_splits[-1]]
+        selection, judged = dataset.splits[dataset.selection_split], dataset.splits[dataset.headline_split]
         logits = {}
         for name in dict.fromkeys((selection.name, *dataset.reported_splits)):
             logits[name] = classifier.logits(dataset.splits[name].texts, clean=False)
@@ -328,12 +328,15 @@ class LabellingTask(Task):
         if not config.is_control:
             most = min(int(engine.model.config.max_position_embeddings), MODEL_MAX_LENGTH)
             audits += run_audits(Subject.TOKENS, dataset, engine.tokenizer, rows.max_length, most, rows.windows)
-            encoded, pad = encode_split(last, engine.tokenizer, rows.max_length), engine.model.config.pad_token_id or 0
+            encoded, pad = (
+                encode_split(judged, engine.tokenizer, rows.max_length),
+                engine.model.config.pad_token_id or 0,
+            )
             audits += run_audits(Subject.CLASSIFIER, engine.model, encoded, pad_token_id=pad, seed=0)
         latency: dict[str, LatencyRecord] = {}
         if machine.latency:
             reporter.stage(config.run_id, "timing")
-            latency = self.time_alone(partial(classifier.logits, clean=False), last.texts, config, threads)
+            latency = self.time_alone(partial(classifier.logits, clean=False), judged.texts, config, threads)
         return self.record_class(
             **run_facts(config, started, threads),
             data=dataset.record(trained.tokenizer),
@@ -344,10 +347,10 @@ class LabellingTask(Task):
             audits=audits,
             decision=decision.record(),
             teacher=None if trained.lesson is None else trained.lesson.record(classifier),
-            learning_curve=trained.learning_curve(partial(self.decide, rows, dataset.label_names), right[last.name]),
+            learning_curve=trained.learning_curve(partial(self.decide, rows, dataset.label_names), right[judged.name]),
             telling_words=trained.telling_words,
             mistakes=surest_mistakes(
-                classifier.predict_proba, decision, last, decision.probabilities(logits[last.name])
+                classifier.predict_proba, decision, judged, decision.probabilities(logits[judged.name])
             ),
             shape={} if config.is_control else shape_of(engine.model.config),
         )
@@ -439,7 +442,7 @@ class LabellingTask(Task):
     def timing_inputs(self, record: AnyRecord, folder: Path, data: StudyData) -> list[str]:
         assert isinstance(record, LabelRunRecord)
         dataset = data.rows(recorded_data(record))
-        texts = list(dataset.splits[dataset.reported_splits[-1]].texts)
+        texts = list(dataset.splits[dataset.headline_split].texts)
         return texts[:: max(1, len(texts) // MOST_SAMPLES)]
 
     def timing_batches(self, inputs: Sequence[str], batch_size: int) -> list[list[str]]:

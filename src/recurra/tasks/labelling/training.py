@@ -60,7 +60,7 @@ class Trained:
     def learning_curve(
         self, decide: Callable[[Any, Any], LabelDecision], right: npt.NDArray[np.bool_]
     ) -> LearningCurveRecord | None:
-        """How a control does on the last reported split with fewer training rows; none if it was fitted on no part.
+        """How a control does on the headline split with fewer training rows; none if it was fitted on no part.
 
         Args:
             decide: Makes a decision from logits and labels of the selection rows.
@@ -68,7 +68,7 @@ class Trained:
         """
         if not self.smaller:
             return None
-        names = self.dataset.selection_split, self.dataset.reported_splits[-1]
+        names = self.dataset.selection_split, self.dataset.headline_split
         selection, split = (self.dataset.splits[name] for name in names)
         correct: dict[int, npt.NDArray[np.bool_]] = {}
         for rows, model in sorted(self.smaller.items()):
