@@ -25,7 +25,15 @@ from recurra.core.packed import (
     in_study,
 )
 from recurra.core.progress import Reporter
-from recurra.core.record import RECORD_NAME, AnyRecord, EpochRecord, LabelRunRecord, holds_any_record, read_any_record
+from recurra.core.record import (
+    RECORD_NAME,
+    TRAINED_ON_TEST_ROWS,
+    AnyRecord,
+    EpochRecord,
+    LabelRunRecord,
+    holds_any_record,
+    read_any_record,
+)
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration
 from recurra.data.configuration import DataConfig
@@ -441,8 +449,7 @@ def _how_judged(result: StudyResult, label: str, train: int) -> str:
     model = next(model for model in table.models if model.label == label)
     measure, split = table.judged_by, table.headline_split
     return (
-        "This model was trained on test rows too. "
-        f"The one that was judged had {train:,} training rows; "
+        f"{TRAINED_ON_TEST_ROWS} The one that was judged had {train:,} training rows; "
         f"on {model.scores[split].rows:,} {split} rows: {measure.in_text} {measure.text(measure.of(model, split))}."
     )
 

@@ -54,6 +54,10 @@ def headline_of(reported_splits: Sequence[str]) -> str:
     return "test" if "test" in reported_splits else reported_splits[-1]
 
 
+# First words of the note on a model that was trained once more, after another was judged.
+TRAINED_ON_TEST_ROWS = "This model was trained on test rows too."
+
+
 class DataRecord(Part):
     """The data of a run. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
 
@@ -79,6 +83,11 @@ class DataRecord(Part):
     def headline_split(self) -> str:
         """See `headline_of`."""
         return headline_of(self.reported_splits)
+
+    @property
+    def judged_before(self) -> str:
+        """How the model before this one was judged, if this one was trained on test rows too; else empty."""
+        return next((note for note in self.notes if note.startswith(TRAINED_ON_TEST_ROWS)), "")
 
 
 class EpochRecord(Part):

@@ -12,6 +12,7 @@ from recurra.core.progress import Reporter
 from recurra.core.record import SplitRecord, read_record
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import recorded_split
+from recurra.deployment.serving.models import open_models
 from recurra.reported_study import QUICK_S, StudyResult, _own_texts
 from recurra.study.final import FINAL_NAME, final_config, final_run, gains_rows, train_again
 from recurra.study.plan import load_run_config
@@ -64,6 +65,9 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path
     assert model.scores["test"].rows == 120
     card = (tmp_path / "export" / "README.md").read_text(encoding="utf-8")
     assert f"had {of_fold['train']:,} training rows; {worth}" in card
+    # A server quotes those rows, and not the ones that set the probabilities.
+    (served,) = open_models({"of-all-rows": output})
+    assert served.description.quality is None and served.description.judged_before.endswith(f"{worth}.")
     # The same call does nothing anew; other settings replace it.
     before = (final / "record.json").read_bytes()
     assert _compared(path, output, title="Named").best.folder == final

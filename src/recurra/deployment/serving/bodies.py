@@ -207,7 +207,8 @@ class ModelDescription(LoadedModel, kw_only=True):
         num_recurrences: How often the core is applied; null for a model without recurrences.
         own_heads: Whether 'recurrences' come from heads trained there, not from the final head, applied early.
         exits: Null for a model without exits.
-        quality: Of the run's record, not of this export.
+        quality: Of the run's record, not of this export; null for a model that was trained on test rows too.
+        judged_before: How the model before such a one was judged, in words.
     """
 
     labels: list[str]
@@ -221,6 +222,7 @@ class ModelDescription(LoadedModel, kw_only=True):
     own_heads: bool = False
     exits: Exits | None = None
     quality: Quality | None = None
+    judged_before: str = ""
 
 
 class ModelsResponse(Struct):

@@ -141,7 +141,7 @@ def _describe(name: str, folder: Path, classifier: Classifier, model_hash: str) 
         kind, size = manifest.format, manifest.size_bytes
     else:
         kind, size = "run", sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
-    split = record.data.headline_split
+    split, judged_before = record.data.headline_split, record.data.judged_before
     metrics = record.metrics[split]
     return describe_model(
         name,
@@ -153,7 +153,9 @@ def _describe(name: str, folder: Path, classifier: Classifier, model_hash: str) 
         # From the engine: the recorded values do not apply to linear models, or models joined with one.
         max_length_tokens=classifier.engine.max_length,
         windows=classifier.engine.windows,
-        quality=Quality(split, metrics.rows, metrics.figures()),
+        # The rows left to report of such a model chose its epoch and temperature.
+        quality=None if judged_before else Quality(split, metrics.rows, metrics.figures()),
+        judged_before=judged_before,
     )
 
 
