@@ -22,13 +22,9 @@ def test_the_environment_says_what_can_change_a_number() -> None:
     assert (record.threads, record.precision, record.accelerator) == (2, "bf16", "X")
     assert record.cpu
     assert 1 <= record.cores == available_cores() <= (os.cpu_count() or 1)
-
-
-def test_the_code_is_named_by_version_and_commit() -> None:
-    record = code_record()
-    assert record.version == __version__
-    assert (record.commit is None) == (record.dirty is None)
-    assert record.commit is None or len(record.commit) == 40
+    code = code_record()
+    assert code.version == __version__ and (code.commit is None) == (code.dirty is None)
+    assert code.commit is None or len(code.commit) == 40
 
 
 def test_waiting_for_a_processor_is_counted() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import io
 import sys
 import unicodedata
 from pathlib import Path
@@ -60,35 +59,27 @@ def test_tables_lines_progress_and_errors_show_them(capsys: pytest.CaptureFixtur
     assert err.count("\n") == 2 and "second line" in err
 
 
-def test_a_terminal_without_the_letters_of_a_label_shows_their_codes(tmp_path: Path) -> None:
+def test_a_terminal_without_the_letters_of_a_label_shows_their_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = "".join(f"text number {row},{'טוב' if row % 2 else 'رديء'}\n" for row in range(40))
     (tmp_path / "rows.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
-    command = [sys.executable, "-m", "recurra", "data", "describe", str(tmp_path / "rows.csv")]
-    shown = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert rb"\u05d8\u05d5\u05d1" in shown.stdout and b"Traceback" not in shown.stderr
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    assert main(["data", "describe", str(tmp_path / "rows.csv")]) == 0
+    sys.stdout.flush()
+    assert rb"\u05d8\u05d5\u05d1" in shown.getvalue()
 
 
-def test_messages_go_to_standard_error_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter().say("[bold] 'x' " + "y" * 300)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == "[bold] 'x' " + "y" * 300 + "\n"
-
-
-def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.0)
-    reporter = Reporter(quiet=True)
-    reporter.say("hello")
-    with reporter.task("work", 3) as task:
-        task.advance(2)
-    assert task.done == 2
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    reporter = Reporter()
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_log_gets_messages_as_they_are_and_a_line_now_and_then_unless_it_is_quiet(
+    quiet: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporter, message = Reporter(quiet=quiet), "[bold] 'x' " + "y" * 300
+    reporter.say(message)
     with reporter.task("work", 3) as task:
         task.advance()
         monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.0)
         task.advance(note="epoch 1")
-    assert capsys.readouterr().err == "work: 2/3 epoch 1\n"
+    assert task.done == 2
+    assert capsys.readouterr() == ("", "" if quiet else f"{message}\nwork: 2/3 epoch 1\n")
