@@ -18,15 +18,11 @@ from tiny import stir, tiny_model, tiny_split
 SHAPE: dict[str, Any] = {"hidden_dropout": 0.0, "pooling": "mean"}
 
 
-def taught(rows: int = 12, labels: int = 2, applications: int = 4) -> TaughtSplit:
+def taught(rows: int = 12, applications: int = 4) -> TaughtSplit:
     plain, dice = tiny_split(rows), np.random.default_rng(1)
-    return TaughtSplit(
-        plain.input_ids,
-        plain.offsets,
-        plain.labels,
-        dice.normal(size=(rows, labels)).astype(np.float32) * 2,
-        dice.normal(size=(rows, applications, 16)).astype(np.float16),
-    )
+    logits = dice.normal(size=(rows, 2)).astype(np.float32) * 2
+    states = dice.normal(size=(rows, applications, 16)).astype(np.float16)
+    return TaughtSplit(plain.input_ids, plain.offsets, plain.labels, logits, states)
 
 
 def batch(split: TaughtSplit, rows: list[int]) -> dict[str, Tensor]:

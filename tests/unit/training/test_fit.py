@@ -1,12 +1,10 @@
-"""Training: the same numbers from the same seed, also after a kill; nothing is pickled."""
+"""Training: the same numbers from the same seed, also after a kill; nothing is pickled; averages, auxiliary labels."""
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,38 +13,26 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
+from transformers import TrainerCallback
 
-from interrupted import in_a_process, train
+from interrupted import in_a_process, one_fast, train
 from recurra.core.errors import RunError, StorageError
 from recurra.core.files import read_json
 from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
 from recurra.data.batching import Collator, LengthGroupedBatchSampler
+from recurra.training import fit as fit_module
 from recurra.training.distillation import RowLoss, TaughtCollator
-from recurra.training.fit import train_transformer
+from recurra.training.fit import classifier_beside, train_auxiliary, train_transformer
 from recurra.training.protocols import ProtocolConfig
+from recurra.training.trainer import UNAVERAGED_NAME, WeightAverage
 from tiny import tiny_model, tiny_split
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_collections() -> Iterator[None]:
-    """Every training ends with collections, and this process has a million objects that are no garbage."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def protocol(**values: Any) -> ProtocolConfig:
-    return ProtocolConfig(
-        **{
-            "name": "test",
-            "learning_rate": 5e-3,
-            "batch_size": 16,
-            "max_epochs": 3,
-            "early_stopping_patience": 0,
-            **values,
-        }
-    )
+    settings = {"learning_rate": 5e-3, "batch_size": 16, "max_epochs": 3, "early_stopping_patience": 0}
+    return ProtocolConfig(**{"name": "test", **settings, **values})
 
 
 def fit(
@@ -86,21 +72,16 @@ def test_a_folder_of_checkpoints_that_cannot_be_made_is_one_clear_line(tmp_path:
 
 # With these, the first epoch of four is the best, the rate is halved twice, and early stopping never comes.
 FIRST_IS_BEST = {"schedule": "plateau", "plateau_patience": 0, "early_stopping_patience": 9, "max_epochs": 4}
-# Here the third is the best.
-THIRD_IS_BEST = {**FIRST_IS_BEST, "learning_rate": 0.05}
-COSINE = {"schedule": "cosine", "warmup_ratio": 0.1, "gradient_accumulation": 2, "label_smoothing": 0.1}
 # Nothing counts as an improvement: training ends after epoch 3 of 9.
 STOPS_EARLY = {
     "schedule": "plateau", "early_stopping_patience": 2, "early_stopping_threshold": 100.0, "max_epochs": 9,
 }  # fmt: skip
 # Everything that keeps a state of its own: averages, hidden tokens, a training before the training.
 AVERAGED = {
-    **COSINE, "weight_averaging": 0.8, "token_dropout": 0.2, "selection": "accuracy",
-    "auxiliary_epochs": 2,
+    "schedule": "cosine", "warmup_ratio": 0.1, "gradient_accumulation": 2, "label_smoothing": 0.1,
+    "weight_averaging": 0.8, "token_dropout": 0.2, "selection": "accuracy", "auxiliary_epochs": 2,
 }  # fmt: skip
-PROTOCOLS = {
-    "first": FIRST_IS_BEST, "third": THIRD_IS_BEST, "cosine": COSINE, "stops": STOPS_EARLY, "averaged": AVERAGED,
-}  # fmt: skip
+PROTOCOLS = {"first": FIRST_IS_BEST, "stops": STOPS_EARLY, "averaged": AVERAGED}
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +99,12 @@ def result_of(folder: Path) -> TrainingRecord:
 
 def test_the_protocols_of_these_tests_are_what_they_are_meant_to_be(uninterrupted: dict[str, Path]) -> None:
     results = {name: result_of(folder) for name, folder in uninterrupted.items()}
-    assert {name: result.best_epoch for name, result in results.items()} | {"stops": 0, "cosine": 0} == {
-        "first": 1, "third": 3, "cosine": 0, "stops": 0, "averaged": results["averaged"].best_epoch,
-    }  # fmt: skip
-    assert len({epoch.learning_rate for epoch in results["first"].history}) == 3
+    assert results["first"].best_epoch == 1 and len({epoch.learning_rate for epoch in results["first"].history}) == 3
     assert results["stops"].epochs == 3
     assert not any(result.resumed for result in results.values())
+    # A finished training keeps its last and its best checkpoint.
+    kept = sorted(path.name for path in (uninterrupted["first"] / "checkpoints").iterdir())
+    assert kept == ["checkpoint-12", "checkpoint-3"]
 
 
 def check_killed(
@@ -142,31 +123,43 @@ def check_killed(
     return resumed
 
 
+# Of each protocol one kill is among the fast tests, the same at other moments is not.
 @pytest.mark.parametrize(
-    "moment",
-    [
-        "first step", "middle of epoch 2", "evaluation of epoch 2", "optimiser of checkpoint 2",
-        "marker of checkpoint 3", "removal after checkpoint 3", "end of training",
-    ],
+    "killed",
+    one_fast([
+        ("first", ["optimiser of checkpoint 2"]), ("first", ["first step"]), ("first", ["middle of epoch 2"]),
+        ("first", ["evaluation of epoch 2"]), ("first", ["marker of checkpoint 3"]),
+        ("first", ["removal after checkpoint 3"]), ("first", ["end of training"]),
+    ]) + one_fast([
+        # The first two checkpoints are those of the auxiliary labels.
+        ("averaged", ["marker of checkpoint 2", "optimiser of checkpoint 2", "evaluation of epoch 2"]),
+        ("averaged", ["middle of epoch 2"]), ("averaged", ["optimiser of checkpoint 3"]),
+        ("averaged", ["marker of checkpoint 4", "end of training"]),
+    ]) + one_fast([
+        # Early stopping remembers how long it has waited.
+        ("stops", ["marker of checkpoint 2"]), ("stops", ["marker of checkpoint 3"]), ("stops", ["end of training"]),
+    ]),
 )  # fmt: skip
 def test_a_killed_training_goes_on_as_if_nothing_had_been(
-    moment: str, uninterrupted: dict[str, Path], tmp_path: Path
+    killed: tuple[str, list[str]], uninterrupted: dict[str, Path], tmp_path: Path
 ) -> None:
-    resumed = check_killed("first", [moment], uninterrupted, tmp_path)
-    assert resumed.resumed == (moment != "first step")
+    name, moments = killed
+    resumed = check_killed(name, moments, uninterrupted, tmp_path)
+    assert name != "first" or resumed.resumed == (moments != ["first step"])
 
 
 @pytest.mark.parametrize(
-    ("name", "moments"),
-    [
-        ("first", ["middle of epoch 2"]),
+    "killed",
+    one_fast([
         ("averaged", ["step 23", "middle of epoch 2"]),
         ("averaged", ["step 10", "middle of epoch 2"]),
-    ],
-)
+        ("first", ["middle of epoch 2"]),
+    ]),
+)  # fmt: skip
 def test_a_training_killed_within_an_epoch_goes_on_within_it(
-    name: str, moments: list[str], uninterrupted: dict[str, Path], tmp_path: Path
+    killed: tuple[str, list[str]], uninterrupted: dict[str, Path], tmp_path: Path
 ) -> None:
+    name, moments = killed
     chosen, options = protocol(**PROTOCOLS[name]), {"checkpoint_minutes": 0.0}
     assert in_a_process(train, tmp_path, chosen, moments[:1], options) == -9
     written = [path.parent.name for path in tmp_path.rglob("epoch.json")]
@@ -175,46 +168,21 @@ def test_a_training_killed_within_an_epoch_goes_on_within_it(
     assert check_killed(name, moments[1:], uninterrupted, tmp_path, **options).resumed
 
 
-@pytest.mark.parametrize(
-    "moments",
-    [
-        # The first two checkpoints are those of the auxiliary labels.
-        ["middle of epoch 2"],
-        ["optimiser of checkpoint 3"],
-        ["marker of checkpoint 4", "end of training"],
-        ["marker of checkpoint 2", "optimiser of checkpoint 2", "evaluation of epoch 2"],
-    ],
-    ids=", ".join,
-)
-def test_averages_hidden_tokens_and_auxiliary_labels_go_on_where_they_were(
-    moments: list[str], uninterrupted: dict[str, Path], tmp_path: Path
-) -> None:
-    check_killed("averaged", moments, uninterrupted, tmp_path)
-
-
-@pytest.mark.parametrize("moment", ["marker of checkpoint 2", "marker of checkpoint 3", "end of training"])
-def test_early_stopping_remembers_how_long_it_has_waited(
-    moment: str, uninterrupted: dict[str, Path], tmp_path: Path
-) -> None:
-    check_killed("stops", [moment], uninterrupted, tmp_path)
-
-
-def test_a_finished_training_keeps_its_last_and_its_best_checkpoint(uninterrupted: dict[str, Path]) -> None:
-    kept = {name: sorted(path.name for path in (uninterrupted[name] / "checkpoints").iterdir()) for name in PROTOCOLS}
-    assert kept["first"] == ["checkpoint-12", "checkpoint-3"]
-    assert kept["third"] == ["checkpoint-12", "checkpoint-9"]
-
-
 def test_nothing_on_disk_is_a_pickle(uninterrupted: dict[str, Path]) -> None:
     files = [path for folder in uninterrupted.values() for path in folder.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".safetensors", ".json", ".jsonl"}
     assert [path for path in files if holds_pickle(path)] == []
 
 
-def test_the_best_epoch_is_what_stays_in_the_model(tmp_path: Path) -> None:
-    model, record = fit(tmp_path, protocol(**FIRST_IS_BEST))
-    assert record.best_epoch == 1
-    best = load_file(tmp_path / "checkpoints" / "checkpoint-3" / "model.safetensors")
+DECAY = 0.6
+AVERAGES = protocol(learning_rate=1e-2, max_epochs=2, weight_averaging=DECAY)
+
+
+@pytest.mark.parametrize("chosen", [protocol(**FIRST_IS_BEST), AVERAGES], ids=["weights", "averages"])
+def test_the_best_epoch_is_what_stays_in_the_model(chosen: ProtocolConfig, tmp_path: Path) -> None:
+    model, record = fit(tmp_path, chosen)
+    assert record.best_epoch == 1 or chosen is AVERAGES
+    best = load_file(tmp_path / "checkpoints" / f"checkpoint-{3 * record.best_epoch}" / "model.safetensors")
     for name in best:
         if not name.endswith("token.weight"):
             assert torch.equal(model.state_dict()[name], best[name]), name
@@ -225,7 +193,7 @@ def test_the_best_epoch_is_what_stays_in_the_model(tmp_path: Path) -> None:
             row = split[index]
             ids, label = torch.tensor(row["input_ids"][None].astype(np.int64)), torch.tensor([row["labels"]])
             losses.append(float(model.eval()(ids, labels=label).loss))
-    assert np.mean(losses) == pytest.approx(record.history[0].validation_loss, rel=1e-5)
+    assert np.mean(losses) == pytest.approx(min(epoch.validation_loss for epoch in record.history), rel=1e-5)
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
@@ -313,3 +281,105 @@ def test_tokens_under_a_curriculum_are_those_that_are_read() -> None:
         sampler.set_epoch(epoch)
         read += sum(int(lengths[rows].sum()) for rows in sampler)
     assert read == sampler.tokens(3) == 20 * 3 + 2 * int(lengths.sum())
+
+
+def closed_form(history: list[Tensor], decay: float) -> Tensor:
+    """Sum of all weights so far, each times its share; the shares are products of decays, and add up to 1."""
+    steps = len(history) - 1
+    decays = [min(decay, (1 + step) / (10 + step)) for step in range(1, steps + 1)]
+    shares = [(1 - decays[step - 1] if step else 1.0) for step in range(steps + 1)]
+    for step in range(steps + 1):
+        for later in decays[step:]:
+            shares[step] *= later
+    assert sum(shares) == pytest.approx(1)
+    return sum(share * weight.double() for share, weight in zip(shares, history, strict=True))  # type: ignore[return-value]
+
+
+class Watch(TrainerCallback):
+    """Keeps the classifier's weight after every step."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.seen = [model.classifier.weight.detach().clone().cpu()]
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.seen.append(self.model.classifier.weight.detach().clone().cpu())
+
+
+def test_the_average_of_a_training_is_its_closed_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    watch = Watch(model)
+    monkeypatch.setattr(fit_module, "TimedCheckpoints", lambda: watch)
+    train_transformer(
+        model, tiny_split(rows=48, seed=1), tiny_split(rows=32, seed=2), AVERAGES,
+        folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(quiet=True),
+    )  # fmt: skip
+    assert len(watch.seen) == 7
+    last = tmp_path / "checkpoints" / "checkpoint-6"
+    averaged, own = load_file(last / "model.safetensors"), load_file(last / UNAVERAGED_NAME)
+    torch.testing.assert_close(
+        averaged["classifier.weight"].double(), closed_form(watch.seen, DECAY), atol=1e-6, rtol=0
+    )
+    assert torch.equal(own["classifier.weight"], watch.seen[-1])
+    assert not torch.equal(averaged["classifier.weight"], own["classifier.weight"])
+
+
+def test_the_averages_are_in_place_for_the_time_only() -> None:
+    model = tiny_model()
+    average = WeightAverage(model, DECAY)
+    before = model.classifier.weight.detach().clone()
+    with torch.no_grad():
+        model.classifier.weight.add_(1.0)
+    parameter = model.classifier.weight
+    with pytest.raises(KeyboardInterrupt), average.in_place():
+        assert torch.equal(model.classifier.weight, before)
+        raise KeyboardInterrupt
+    assert model.classifier.weight is parameter
+    assert torch.equal(parameter, before + 1)
+
+
+SPLIT = tiny_split(rows=64, seed=3)
+FIVE = replace(SPLIT, labels=np.array([SPLIT[row]["input_ids"][1] * 5 // 40 for row in range(64)], dtype=np.int64))
+
+
+def learn_first(model: Any, folder: Path) -> bool:
+    chosen = protocol(learning_rate=1e-2, max_epochs=1, auxiliary_epochs=8, schedule="constant")
+    return train_auxiliary(
+        model, FIVE, chosen, folder, seed=0, precision="fp32", change_inputs=None, reporter=Reporter(quiet=True)
+    )
+
+
+def test_a_classifier_beside_another_has_its_encoder_and_a_head_of_its_own() -> None:
+    model = tiny_model(exits=[1], heads="separate")
+    beside = classifier_beside(model, 5)
+    assert beside.model is model.model
+    ids = torch.randint(3, 40, (2, 6))
+    assert beside(ids).logits.shape == (2, 5) and model(ids).logits.shape == (2, 2)
+    assert (model.config.num_labels, model.config.vocab_size) == (2, 40)
+
+
+def test_the_encoder_learns_the_other_task_and_the_head_stays(tmp_path: Path) -> None:
+    model = tiny_model(hidden_dropout=0.0)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    assert not learn_first(model, tmp_path)
+    after = model.cpu().state_dict()
+    for name in ("classifier.weight", "classifier.bias"):
+        assert torch.equal(after[name], before[name])
+    # A linear map of the encoder's first states tells the five classes apart far better than chance, or the fresh one.
+    states = []
+    with torch.no_grad():
+        for row in (FIVE[index] for index in range(len(FIVE))):
+            ids = torch.tensor(row["input_ids"][None].astype("int64"))
+            states.append(model.eval().model(ids).last_hidden_state[0, 0])
+    features = torch.cat([torch.stack(states), torch.ones(len(FIVE), 1)], dim=1).double()
+    targets = torch.nn.functional.one_hot(torch.from_numpy(FIVE.labels), 5).double()
+    fitted = features @ torch.linalg.lstsq(features, targets).solution
+    assert float((fitted.argmax(1).numpy() == FIVE.labels).mean()) > 0.75
+
+
+def test_what_other_labels_have_taught_is_taken_up(tmp_path: Path) -> None:
+    first, second = tiny_model(), tiny_model(seed=7)
+    learn_first(first, tmp_path)
+    assert learn_first(second, tmp_path)
+    ours, theirs = first.model.state_dict(), second.model.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

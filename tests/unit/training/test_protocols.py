@@ -5,37 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from transformers import TrainingArguments
 
 from recurra.core.configuration import content_hash, write_yaml
 from recurra.core.errors import ConfigurationError
 from recurra.training.fit import training_arguments
-from recurra.training.protocols import (
-    PROTOCOLS,
-    ProtocolConfig,
-    finetuning_for,
-    load_protocol,
-)
-
-
-def test_the_papers_protocol_is_the_papers() -> None:
-    paper = PROTOCOLS["paper"]
-    assert (paper.learning_rate, paper.batch_size, paper.max_epochs, paper.max_grad_norm) == (3e-5, 16, 5, 1.0)
-    assert (paper.schedule, paper.plateau_factor, paper.plateau_patience) == ("plateau", 0.5, 2)
-    assert (paper.early_stopping_patience, paper.early_stopping_threshold) == (3, 1e-3)
+from recurra.training.protocols import PROTOCOLS, ProtocolConfig, finetuning_for, load_protocol
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_every_protocol_becomes_arguments_of_the_trainer(name: str, tmp_path: Path) -> None:
     protocol = PROTOCOLS[name]
     arguments = training_arguments(protocol, tmp_path, seed=0, precision="fp32")
-    assert isinstance(arguments, TrainingArguments)
     assert arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps == protocol.batch_size
     assert arguments.learning_rate == protocol.learning_rate
     assert arguments.max_grad_norm == protocol.max_grad_norm
-    by_accuracy = protocol.selection == "accuracy"
     assert arguments.metric_for_best_model == f"eval_{protocol.selection}"
-    assert arguments.greater_is_better == by_accuracy
+    assert arguments.greater_is_better == (protocol.selection == "accuracy")
     assert not arguments.bf16 and training_arguments(protocol, tmp_path, seed=0, precision="bf16").bf16
     assert protocol.name == name
 
@@ -52,27 +37,11 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [
-        (
-            "papre",
-            {},
-            r"unknown protocol 'papre' \(did you mean 'paper'\?\); "
-            r"allowed: paper, tuned, tuned-treebank, finetune, finetune-small, finetune-few, finetune-large, "
-            r"a .yaml file",
-        ),
-        (
-            "paper",
-            {"learning_rat": 1},
-            r"protocol 'paper': unknown key 'learning_rat' \(did you mean 'learning_rate'\?\)",
-        ),
+        ("papre", {}, r"unknown protocol 'papre' \(did you mean 'paper'\?\); allowed: paper, .*, a .yaml file"),
+        ("paper", {"learning_rat": 1}, r"protocol 'paper': unknown key 'learning_rat' \(did you mean 'learning_rate'"),
         ("paper", {"learning_rate": -1}, r"'learning_rate' is -1: input should be greater than 0"),
         ("paper", {"gradient_accumulation": 3}, r"'gradient_accumulation' is 3: must divide batch_size 16"),
-        ("paper", {"token_dropout": 1}, r"'token_dropout' is 1: input should be less than 1"),
-        ("paper", {"selection": "f1"}, r"'selection' is \"f1\": input should be 'loss' or 'accuracy'"),
-        (
-            "paper",
-            {"selection": "accuracy"},
-            r"'selection' is accuracy: the plateau schedule waits for the loss; take ",
-        ),
+        ("paper", {"selection": "accuracy"}, "'selection' is accuracy: the plateau schedule waits for the loss; take "),
         ("paper", {"curriculum_epochs": 6}, r"'curriculum_epochs' is 6; allowed: 0 to max_epochs, which is 5"),
         (
             "paper",
