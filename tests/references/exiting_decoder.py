@@ -89,12 +89,7 @@ def one_layer(state: Tensor, memory: Memory, at: int, weights: Weights, number: 
 
 
 def decode(
-    tokens: Sequence[int],
-    weights: Weights,
-    config: Any,
-    leaves: Callable[[Tensor, int], bool],
-    *,
-    prompt: int = 1,
+    tokens: Sequence[int], weights: Weights, config: Any, leaves: Callable[[Tensor, int], bool], *, prompt: int = 1
 ) -> tuple[list[Tensor], list[int]]:
     """Reads a row token by token.
 

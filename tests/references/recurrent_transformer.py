@@ -220,11 +220,6 @@ def classify_exits(
     return logits
 
 
-def classify(tokens: Sequence[int], types: Sequence[int] | None, weights: Weights, config: Any) -> Tensor:
-    """Logits ``(labels,)`` of one row, with the classifier's names of the parameters."""
-    return classify_exits(tokens, types, weights, config)[config.num_recurrences]
-
-
 def next_token_logits(tokens: Sequence[int], weights: Weights, config: Any) -> dict[int, Tensor]:
     """Logits ``(tokens, vocabulary)`` of one row at each exit and at the end, with the language model's names."""
     base = {name.removeprefix("model."): weight for name, weight in weights.items()}

@@ -1,18 +1,28 @@
-"""Generation with a cache says what generation without one says, alone and in padded batches."""
+"""Generation with a cache says what generation without one says, alone and in padded batches.
+
+Tokens that leave early do so as in decoding from its definition. The cache holds what transformers' own would.
+"""
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from recurra import RecurraForCausalLM, RecurraModel
 from recurra.core.errors import ConfigurationError
-from recurra.models.cache import RecurraCache, growth_bytes_per_token
+from recurra.models.cache import GrowingLayer, RecurraCache, growth_bytes_per_token
+from recurra.models.exits.rules import ConfidenceRule, ExitRule, confidence
+from references.exiting_decoder import decode
+from references.exits import stops
 from relaxed import RELAXED
 from tiny import cached_bytes, language_config, language_model, stir
 
@@ -52,9 +62,9 @@ def model_of(variant: str) -> RecurraForCausalLM:
     return model
 
 
-def left_padded(lengths: list[int], width: int, vocab_size: int = 11) -> tuple[Tensor, Tensor]:
+def left_padded(lengths: list[int], width: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Random ids, also under the mask, and a mask of rows that end together."""
-    ids = torch.randint(0, vocab_size, (len(lengths), width), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, 11, (len(lengths), width), generator=torch.Generator().manual_seed(seed))
     return ids, (torch.arange(width) >= width - torch.tensor(lengths)[:, None]).long()
 
 
@@ -185,7 +195,6 @@ def test_a_model_without_convolutions_takes_the_stock_cache() -> None:
 @pytest.mark.parametrize(
     ("tokens", "asked", "said"),
     [
-        (0, {}, "a prompt has 0 tokens; allowed: 1 to 31"),
         (32, {}, "a prompt has 32 tokens; allowed: 1 to 31"),
         (30, {"max_new_tokens": 5}, "an input has 33 tokens; this model takes at most 32"),
         (4, {"exit_after": 5}, "there is no head after recurrence 5; allowed for this model: 1, 2"),
@@ -208,3 +217,190 @@ def test_encoders_and_packed_rows_have_no_cache() -> None:
         RecurraModel(config)(ids, past_key_values=RecurraCache(config))
     with pytest.raises(ConfigurationError, match="packed rows have none"):
         language_model()(ids, row_lengths=torch.tensor([3]), use_cache=True)
+
+
+DEEP: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}
+EXITING: dict[str, dict[str, Any]] = {
+    "crt": DEEP,
+    "tied heads, kernel 4": {**DEEP, "heads": "tied", "kernel_size": 4},
+    "kernel 1": {**DEEP, "kernel_size": 1},
+    "rotary, pre-norm, separate heads": {
+        **DEEP, "position": "rotary", "norm_placement": "pre", "final_norm": True, "heads": "separate",
+    },
+    "two layers, injection, scale": {**DEEP, "num_core_layers": 2, "input_injection": "add", "residual_scale": 0.5},
+    "relaxed": {**DEEP, **RELAXED, "position": "rotary"},
+    "no convolution": {**DEEP, "feed_forward": "linear"},
+    "SwiGLU": {**DEEP, "feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0},
+}  # fmt: skip
+LENGTHS = [9, 4, 7]
+
+
+def exiting_model(variant: str) -> RecurraForCausalLM:
+    model = language_model(**EXITING[variant]).double().eval()
+    stir(model, spread=0.4)
+    return model
+
+
+def middle_rule(model: RecurraForCausalLM, ids: Tensor, quantile: float = 0.6) -> ConfidenceRule:
+    """A threshold that some tokens reach at the first exit, some later, and some never."""
+    with torch.no_grad():
+        output = model(ids, output_exits=True)
+    return ConfidenceRule.constant(float(confidence(output.exit_logits[0]).quantile(quantile)) * (1 - 1e-9))
+
+
+@torch.no_grad()
+def step_by_step(
+    model: RecurraForCausalLM, ids: Tensor, mask: Tensor, prompt: int, rule: ExitRule | None, cache: RecurraCache
+) -> tuple[Tensor, Tensor, list[int]]:
+    """Logits and recurrences of a prompt's last token and all later ones, and the rows computed in each recurrence."""
+    logits, depths, rows = [], [], []
+    handle = model.model.core.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    for start, end in [(0, prompt), *((place, place + 1) for place in range(prompt, ids.shape[1]))]:
+        output = model(ids[:, start:end], mask[:, :end], past_key_values=cache, exit_rule=rule, logits_to_keep=1)
+        logits.append(output.logits[:, 0])
+        depth = output.exited_after
+        depths.append(torch.full((len(ids),), 4) if depth is None else depth)
+    handle.remove()
+    return torch.stack(logits, 1), torch.stack(depths, 1), rows
+
+
+@pytest.mark.parametrize("variant", EXITING)
+def test_each_row_of_a_batch_is_decoded_as_defined(variant: str) -> None:
+    model = exiting_model(variant)
+    ids, mask = left_padded(LENGTHS, max(LENGTHS), seed=1)
+    weights = dict(model.named_parameters())
+    rule = middle_rule(model, ids)
+    # Two tokens of the shortest row are left to be decoded one by one.
+    prompt = max(LENGTHS) - 2
+    cache = RecurraCache(model.config)
+    logits, depths, rows = step_by_step(model, ids, mask, prompt, rule, cache)
+    for row, length in enumerate(LENGTHS):
+        with torch.no_grad():
+            wanted, deep = decode(
+                ids[row, max(LENGTHS) - length :].tolist(),
+                weights,
+                model.config,
+                lambda said, at: stops(rule.plain(), said, at),
+                prompt=length - 2,
+            )
+        torch.testing.assert_close(logits[row], torch.stack(wanted[-3:]), rtol=1e-4, atol=1e-5)
+        assert depths[row].tolist() == [4, *deep[-2:]]
+    assert rows == [3] * 4 + [
+        int((step >= number).sum()) for step in depths.T[1:] for number in range(1, int(step.max()) + 1)
+    ]
+
+
+def test_greedy_generation_follows_the_definition_and_counts_what_was_taken() -> None:
+    model = exiting_model("crt")
+    ids = torch.tensor([[3, 1, 4, 1]])
+    rule = middle_rule(model, torch.randint(0, 11, (4, 12), generator=torch.Generator().manual_seed(0)))
+    cache = RecurraCache(model.config)
+    said = model.generate(
+        ids, max_new_tokens=12, do_sample=False, pad_token_id=0, exit_rule=rule, past_key_values=cache
+    )
+    with torch.no_grad():
+        logits, depths = decode(
+            said[0, :-1].tolist(),
+            dict(model.named_parameters()),
+            model.config,
+            lambda said, at: stops(rule.plain(), said, at),
+            prompt=4,
+        )
+    assert said[0, 4:].tolist() == [int(each.argmax()) for each in logits[3:]]
+    assert sorted(cache.exit_counts.elements()) == sorted(depths[4:])
+    assert len(set(depths[4:])) > 1
+
+
+def test_without_a_cache_the_last_position_decides_for_the_row() -> None:
+    model = exiting_model("crt")
+    ids, mask = left_padded(LENGTHS, max(LENGTHS), seed=1)
+    rule = middle_rule(model, ids)
+    said = model.generate(
+        ids, attention_mask=mask, max_new_tokens=5, do_sample=False, pad_token_id=0, exit_rule=rule, use_cache=False
+    )
+    with torch.no_grad():
+        for place in range(9, 14):
+            seen = torch.cat((mask, torch.ones(3, place - 9, dtype=torch.long)), 1)
+            output = model(said[:, :place], seen, exit_rule=rule, logits_to_keep=1)
+            assert torch.equal(output.logits[:, -1].argmax(-1), said[:, place])
+
+
+def test_a_stock_cache_cannot_fill_in_what_is_skipped() -> None:
+    model = exiting_model("SwiGLU")
+    with pytest.raises(ConfigurationError, match="an exit rule came with a DynamicCache; give a RecurraCache"):
+        model(torch.tensor([[1]]), past_key_values=DynamicCache(), exit_rule=ConfidenceRule())
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 40)),
+        st.tuples(st.just("reorder"), st.just(0)),
+        st.tuples(st.just("repeat"), st.just(2)),
+        st.tuples(st.just("select"), st.just(0)),
+        st.tuples(st.just("crop"), st.integers(1, 5)),
+        st.tuples(st.just("copy"), st.just(0)),
+        st.tuples(st.just("reset"), st.just(0)),
+        st.tuples(st.just("inference"), st.integers(1, 3)),
+    ),
+    max_size=8,
+)
+
+
+def fresh_states(layer: Any, tokens: int) -> tuple[Tensor, Tensor]:
+    batch = len(layer.keys) if layer.get_seq_length() else 2
+    return torch.randn(batch, 3, tokens, 4), torch.randn(batch, 3, tokens, 5)
+
+
+@given(STEPS)
+def test_it_holds_what_the_stock_layer_holds(steps: list[tuple[str, int]]) -> None:
+    torch.manual_seed(0)
+    ours, stock = GrowingLayer(), DynamicLayer()
+    for step, number in [("add", 3), *steps]:
+        if step in ("add", "inference"):
+            new = fresh_states(stock, number)
+            with torch.inference_mode(step == "inference"):
+                got, wanted = ours.update(*new), stock.update(*new)
+            assert all(torch.equal(mine, theirs) for mine, theirs in zip(got, wanted, strict=True))
+        elif step == "copy":
+            ours = copy.deepcopy(ours)
+        elif step == "reset":
+            ours.reset()
+            stock.reset()
+        elif stock.get_seq_length() > number:
+            for layer in (ours, stock):
+                _change(layer, step, number)
+        assert ours.get_seq_length() == stock.get_seq_length()
+        if stock.get_seq_length():
+            assert torch.equal(ours.keys, stock.keys) and torch.equal(ours.values, stock.values)
+
+
+def _change(layer: Any, step: str, number: int) -> None:
+    if step == "reorder":
+        layer.reorder_cache(torch.arange(len(layer.keys)).flip(0))
+    elif step == "repeat":
+        layer.batch_repeat_interleave(number)
+    elif step == "select":
+        layer.batch_select_indices(torch.tensor([len(layer.keys) - 1, 0]))
+    else:
+        layer.crop(-number)
+
+
+def test_a_token_is_written_behind_the_others_without_moving_them() -> None:
+    layer = GrowingLayer()
+    layer.update(*fresh_states(layer, 3))
+    place = layer.keys.data_ptr()
+    for _ in range(29):
+        layer.update(*fresh_states(layer, 1))
+        assert layer.keys.data_ptr() == place
+    layer.update(*fresh_states(layer, 1))
+    assert layer.keys.data_ptr() != place and layer.get_seq_length() == 33
+
+
+def test_what_a_graph_remembers_is_not_written_into() -> None:
+    layer = GrowingLayer()
+    first, second = fresh_states(layer, 2)
+    keys, _ = layer.update(first.requires_grad_(), second)
+    product = (keys * keys).sum()
+    layer.update(torch.ones(2, 3, 1, 4), torch.ones(2, 3, 1, 5))
+    product.backward()
+    assert torch.equal(first.grad, 2 * first)

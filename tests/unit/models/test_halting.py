@@ -14,7 +14,6 @@ from recurra.core.errors import ConfigurationError
 from recurra.models.exits.rules import FixedExit
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.training.distillation import Distillation, RowLoss
-from tiny import tiny_config
 
 VARIANTS = [f"counted, {name}" for name in ("first", "last, no positions", "max, injection", "relaxed")]
 LAYOUTS = [(variant, layout) for variant in VARIANTS for layout in ("right", "packed")]
@@ -90,18 +89,6 @@ def test_training_follows_the_number_that_is_told_and_teaches_the_halt(variant: 
         torch.testing.assert_close(
             ours, theirs, rtol=1e-4, atol=1e-6, msg=lambda text, n=name: f"gradient of {n}: {text}"
         )
-
-
-def test_nothing_teaches_a_halt_without_counted_tokens() -> None:
-    with pytest.raises(ConfigurationError, match="'learned_halt' is True; allowed: false without tokens_without"):
-        config_of("counted, first").__class__(learned_halt=True)
-
-
-@pytest.mark.parametrize("keys", [{"learned_halt": True, "num_recurrences": 1, "tokens_without_recurrence": 2}, {
-    "recurrence_norms": True, "norm": "batch"}])  # fmt: skip
-def test_what_has_no_meaning_is_refused(keys: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=r"allowed: false with (num_recurrences 1|norm 'batch')"):
-        tiny_config(**keys)
 
 
 @pytest.mark.parametrize("halting", [False, True])

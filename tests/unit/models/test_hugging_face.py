@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer, TrainingArguments
 
-from recurra import RecurraForCausalLM
 from recurra.models.presets import HeadKind, count_parameters
 from tiny import language_model, stir, stirred, tiny_model
 
@@ -53,19 +47,43 @@ def test_the_auto_classes_know_us_after_import_recurra_alone(tmp_path: Path) -> 
     assert done.stdout.split() == wanted
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_save_and_load_is_bit_equal_in_safetensors_of_the_counted_size(shape: str, tmp_path: Path) -> None:
-    model = stirred(**SHAPES[shape])
+HEADS = ["shared", "separate", "tied"]
+CLASSIFIER, LANGUAGE = HeadKind.CLASSIFICATION, HeadKind.LANGUAGE_MODELLING
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "dtype"),
+    [
+        *((CLASSIFIER, shape, torch.float32) for shape in SHAPES.values()),
+        *((LANGUAGE, {"heads": heads, "num_recurrences": 4, "exits": [1, 3]}, dtype)
+          for heads in HEADS for dtype in (torch.float32, torch.bfloat16)),
+    ],
+)  # fmt: skip
+def test_a_model_comes_back_bit_equal_and_each_weight_is_in_the_file_once(
+    kind: HeadKind, shape: dict[str, Any], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = (stirred(**shape) if kind is CLASSIFIER else language_model(**shape).eval()).to(dtype)
+    stir(model)
     model.save_pretrained(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    written = {path.name for path in tmp_path.iterdir()} - {"generation_config.json"}
+    assert written == {"config.json", "model.safetensors"}
+    auto = AutoModelForSequenceClassification if kind is CLASSIFIER else AutoModelForCausalLM
+    loaded = auto.from_pretrained(tmp_path).eval()
+    assert type(loaded) is type(model) and loaded.dtype == dtype
     assert model.state_dict().keys() == loaded.state_dict().keys()
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, loaded.state_dict()[name]), name
-    ids = torch.randint(1, 40, (3, 7))
-    assert torch.equal(model(ids).logits, loaded(ids).logits)
-    header = int.from_bytes((tmp_path / "model.safetensors").read_bytes()[:8], "little")
-    assert (tmp_path / "model.safetensors").stat().st_size == 8 + header + 4 * count_parameters(model.config).total
+    ids, asked = torch.randint(1, 11, (3, 7)), {} if kind is CLASSIFIER else {"output_exits": True}
+    ours, theirs = (one(ids, **asked) for one in (model, loaded))
+    for first, second in zip(said_by(ours), said_by(theirs), strict=True):
+        assert torch.equal(first, second)
+    data = (tmp_path / "model.safetensors").read_bytes()
+    counted = count_parameters(model.config, kind).total
+    assert len(data) == 8 + int.from_bytes(data[:8], "little") + counted * dtype.itemsize
+
+
+def said_by(output: Any) -> list[torch.Tensor]:
+    return [*(output.exit_logits or ()), output.logits]
 
 
 def stock_arguments(folder: Path, **values: Any) -> TrainingArguments:
@@ -85,49 +103,6 @@ def stock_data(rows: int) -> Dataset:
     return Dataset.from_dict({"input_ids": ids.tolist(), "labels": (ids[:, 1] % 2).tolist()})
 
 
-def test_the_stock_trainer_scales_accumulated_gradients_right(tmp_path: Path) -> None:
-    """Two micro-batches of 8 give the update of one batch of 16, not of twice its gradient."""
-    results = []
-    for batch_size, accumulation in ((16, 1), (8, 2)):
-        model = tiny_model(hidden_dropout=0.0)
-        arguments = stock_arguments(
-            tmp_path, per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation
-        )
-        Trainer(model=model, args=arguments, train_dataset=stock_data(32)).train()
-        results.append(model.state_dict())
-    fresh = tiny_model(hidden_dropout=0.0).state_dict()
-    for name, weight in results[0].items():
-        torch.testing.assert_close(results[1][name], weight, rtol=1e-4, atol=1e-6)
-    moved = max(float((results[0][name] - fresh[name]).abs().max()) for name in fresh)
-    assert moved > 1e-4
-
-
-HEADS = ["shared", "separate", "tied"]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("heads", HEADS)
-def test_a_language_model_comes_back_bit_equal_and_each_weight_is_in_the_file_once(
-    heads: str, dtype: torch.dtype, tmp_path: Path
-) -> None:
-    model = language_model(heads=heads, num_recurrences=4, exits=[1, 3]).eval()
-    stir(model)
-    model = model.to(dtype)
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    assert isinstance(loaded, RecurraForCausalLM) and loaded.dtype == dtype
-    assert model.state_dict().keys() == loaded.state_dict().keys()
-    for name, weight in model.state_dict().items():
-        assert torch.equal(weight, loaded.state_dict()[name]), name
-    ids = torch.randint(0, 11, (3, 7))
-    ours, theirs = (one(ids, output_exits=True) for one in (model, loaded))
-    for first, second in zip((*ours.exit_logits, ours.logits), (*theirs.exit_logits, theirs.logits), strict=True):
-        assert torch.equal(first, second)
-    data = (tmp_path / "model.safetensors").read_bytes()
-    counted = count_parameters(model.config, HeadKind.LANGUAGE_MODELLING).total
-    assert len(data) == 8 + int.from_bytes(data[:8], "little") + counted * dtype.itemsize
-
-
 @pytest.mark.parametrize("heads", HEADS)
 def test_the_token_table_and_all_heads_grow_together(heads: str) -> None:
     model = language_model(heads=heads, num_recurrences=4, exits=[1, 3])
@@ -135,7 +110,7 @@ def test_the_token_table_and_all_heads_grow_together(heads: str) -> None:
     model.resize_token_embeddings(15, mean_resizing=False)
     assert model.config.vocab_size == 15
     after = model(torch.tensor([[4, 3]]), output_exits=True)
-    for first, second in zip((*before.exit_logits, before.logits), (*after.exit_logits, after.logits), strict=True):
+    for first, second in zip(said_by(before), said_by(after), strict=True):
         assert second.shape == (1, 2, 15)
         torch.testing.assert_close(first, second[..., :11])
     assert model(torch.tensor([[14, 3]]), labels=torch.tensor([[14, 3]])).loss.isfinite()
@@ -177,18 +152,26 @@ class Padding:
         }
 
 
-def test_the_stock_trainer_weighs_every_token_alike_whatever_the_micro_batch(tmp_path: Path) -> None:
-    """Four micro-batches of 4 rows of different lengths give the update of one batch of 16."""
+@pytest.mark.parametrize(
+    ("made", "rows", "collator"),
+    [
+        (lambda: tiny_model(hidden_dropout=0.0), stock_data, None),
+        (language_model, rows_of_many_lengths, Padding()),
+    ],
+)
+def test_the_stock_trainer_weighs_rows_and_tokens_alike_whatever_the_micro_batch(
+    made: Any, rows: Any, collator: Any, tmp_path: Path
+) -> None:
+    """Four micro-batches of 4 rows give the update of one batch of 16, not of four times its gradient."""
     results = []
     for batch_size, accumulation in ((16, 1), (4, 4)):
-        model = language_model()
+        model = made()
         arguments = stock_arguments(
             tmp_path, per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation
         )
-        data = rows_of_many_lengths(32)
-        Trainer(model=model, args=arguments, train_dataset=data, data_collator=Padding()).train()
+        Trainer(model=model, args=arguments, train_dataset=rows(32), data_collator=collator).train()
         results.append(model.state_dict())
-    fresh = language_model().state_dict()
+    fresh = made().state_dict()
     for name, weight in results[0].items():
         torch.testing.assert_close(results[1][name], weight, rtol=1e-4, atol=1e-6, msg=lambda text, n=name: n + text)
     assert max(float((results[0][name] - fresh[name]).abs().max()) for name in fresh) > 1e-4

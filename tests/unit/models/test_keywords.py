@@ -1,4 +1,7 @@
-"""What may be passed to a model: what transformers passes works, and a misspelt word is one clear line."""
+"""What may be passed to a model: what transformers passes works, and a misspelt word is one clear line.
+
+States on the way, if they are asked for, are those that hooks see.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast, pipeline
 
+from recurra import RecurraForCausalLM, RecurraModel
 from recurra.core.errors import ConfigurationError
+from recurra.models.cache import RecurraCache
+from recurra.models.exits.rules import ConfidenceRule, FixedExit
 from recurra.models.modeling import ABSENT, WITHOUT_EFFECT
-from tiny import language_model, stir, tiny_model
+from tiny import IDS, MASK, PACKED, language_model, stir, stirred, tiny_model
 
-IDS = torch.tensor([[1, 4, 2, 7], [3, 3, 9, 1]])
 MODELS: dict[str, Any] = {
     "body": lambda: tiny_model(exits=[1]).model,
     "classifier": lambda: tiny_model(exits=[1]),
@@ -52,7 +58,7 @@ def test_a_misspelt_keyword_is_named_with_the_one_that_is_meant(model: Any, name
 
 def test_what_transformers_passes_changes_nothing(model: Any) -> None:
     wanted = first_of(model(IDS))
-    passed = {"return_dict": True, "use_cache": False, "cache_position": torch.arange(4), "num_items_in_batch": 3}
+    passed = {"return_dict": True, "use_cache": False, "cache_position": torch.arange(5), "num_items_in_batch": 3}
     assert {*passed} - {"return_dict"} == {*WITHOUT_EFFECT}
     absent = dict.fromkeys(ABSENT)
     assert torch.equal(first_of(model(IDS, **passed, **absent, output_attentions=False)), wanted)
@@ -97,3 +103,77 @@ def test_a_tokenizers_output_goes_into_a_language_model_as_it_is(tmp_path: Path)
     assert texts[0]["generated_text"].startswith("w3 w1")
     features = pipeline("feature-extraction", model=str(tmp_path), device="cpu")("w3 w1 w4")
     assert torch.tensor(features).shape == (1, 3, 8)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "recurrent": {"num_recurrences": 3},
+    "stacked": {"num_core_layers": 4, "num_recurrences": 1, "residual_scale": 0.0},
+    "prelude, coda, final norm": {"num_prelude_layers": 1, "num_coda_layers": 2, "final_norm": True},
+    "coda, last": {"num_coda_layers": 1, "pooling": "last"},
+    "exits": {"num_recurrences": 3, "exits": [1, 2], "final_norm": True},
+    "injection, recurrence embedding": {"input_injection": "concat", "recurrence_embedding": True},
+    "post-norm cycles": {
+        "feed_forward": "conv+linear", "num_cycles": 2, "causal_convolution": False, "norm_placement": "post",
+        "position": "learned", "embedding_cycles": 1,
+    },
+}  # fmt: skip
+
+
+class Hooks:
+    """The states that pass by, in the order of a forward pass."""
+
+    def __init__(self, body: RecurraModel) -> None:
+        self.states: list[Tensor] = []
+        body.embeddings.register_forward_hook(lambda *call: self.states.append(call[2]))
+        for stack in (body.prelude, body.core.block, body.coda):
+            for layer in stack.layers:
+                layer.register_forward_hook(lambda *call: self.states.append(call[2]))
+        # What a recurrence returns takes the place of what its last layer did.
+        body.core.register_forward_hook(lambda *call: self.states.__setitem__(-1, call[2]))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_hidden_states_are_what_hooks_see(variant: str, packed: bool) -> None:
+    model = stirred(**VARIANTS[variant])
+    inputs = PACKED if packed else {"input_ids": IDS, "attention_mask": MASK}
+    hooks = Hooks(model.model)
+    output = model.model(**inputs, output_hidden_states=True)
+    *seen, _ = hooks.states
+    assert len(output.hidden_states) == model.config.num_hidden_layers + 1 == len(seen) + 1
+    for found, wanted in zip(output.hidden_states, [*seen, output.last_hidden_state], strict=True):
+        assert found.shape == (*inputs["input_ids"].shape, 16) and torch.equal(found, wanted)
+    assert torch.equal(output.last_hidden_state, model.model(**inputs).last_hidden_state)
+    assert model.model(**inputs).hidden_states is None
+
+
+def causal(**shape: Any) -> RecurraForCausalLM:
+    model = language_model(num_recurrences=3, exits=[1, 2], **shape).eval()
+    stir(model)
+    return model
+
+
+def test_a_language_model_returns_hidden_states_beside_a_loss_and_up_to_the_exit_that_speaks() -> None:
+    model = causal(num_core_layers=2)
+    output = model(IDS, MASK, labels=IDS, output_hidden_states=True)
+    assert len(output.hidden_states) == 7 and output.loss.isfinite()
+    assert torch.equal(output.loss, model(IDS, MASK, labels=IDS).loss)
+    for rule in ({"exit_after": 2}, {"exit_rule": FixedExit(2)}):
+        early = model(IDS, MASK, output_hidden_states=True, **rule).hidden_states
+        assert len(early) == 5
+        assert all(torch.equal(found, wanted) for found, wanted in zip(early, output.hidden_states[:5], strict=True))
+
+
+def test_beside_an_exit_rule_hidden_states_are_refused_in_one_line() -> None:
+    classifier, model = stirred(exits=[1]), causal()
+    calls = [
+        lambda: classifier(IDS, MASK, exit_rule=ConfidenceRule(), output_hidden_states=True),
+        lambda: model(IDS, MASK, exit_rule=ConfidenceRule(), output_hidden_states=True),
+        lambda: model(
+            IDS, past_key_values=RecurraCache(model.config), exit_rule=ConfidenceRule(), output_hidden_states=True
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigurationError, match="an exit rule came with output_hidden_states; ") as caught:
+            call()
+        assert "\n" not in str(caught.value)

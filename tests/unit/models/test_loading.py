@@ -46,26 +46,18 @@ def endless_configuration(folder: Path) -> None:
     (folder / "config.json").symlink_to("/dev/zero")
 
 
-def large_configuration(folder: Path) -> None:
-    with (folder / "config.json").open("ab") as stream:
-        stream.truncate(20 * 2**20)
-
-
 # A file that is removed or written, or keys of the configuration, or something that is done to the folder.
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 CASES: dict[str, tuple[Any, str]] = {
     "truncated": (truncate, "is an incomplete or damaged safetensors file"),
-    "empty": ((WEIGHTS, b""), "is an incomplete or damaged safetensors file"),
     "only a pickle": (only_pickle, "holds 'pytorch_model.bin', a pickle"),
     "a pickle in disguise": ((WEIGHTS, pickle.dumps({"weight": [1.0] * 100})), "or a pickle under that name"),
     "no weights": ((WEIGHTS, None), "is missing; the model folder is incomplete"),
     "no configuration": ((CONFIG, None), "is not a model folder: no config.json"),
     "broken configuration": ((CONFIG, b'{"model_type": "recurra",'), "is not valid JSON"),
     "a list": ((CONFIG, b"[1]"), "holds no mapping"),
-    "binary configuration": ((CONFIG, b"\xff\xfe\x00\x01"), "is not valid JSON"),
     "nested configuration": ((CONFIG, b"[" * 300_000), "config.json"),
     "endless configuration": (endless_configuration, "is no regular file"),
-    "large configuration": (large_configuration, "at most 16,777,216 are read"),
     "another family": ({"model_type": "bert"}, "is of model type 'bert'; a model of ours has type 'recurra'"),
     "unknown key": ({"num_recurences": 2}, "did you mean 'num_recurrences'"),
     "impossible value": ({"num_recurrences": -1}, "'num_recurrences' is -1"),
@@ -77,12 +69,10 @@ CASES: dict[str, tuple[Any, str]] = {
         {"num_labels": 10**9, "id2label": None, "label2id": None},
         "'num_labels' is 1,000,000,000; at most 100,000 is allowed",
     ),
-    "many recurrences": ({"num_recurrences": 10**9}, "'num_recurrences' is 1,000,000,000; at most 4,096 is allowed"),
     "many updates": ({"num_recurrences": 4096, "low_rank": 16}, "asks for tables of"),
     "many norms": ({"num_recurrences": 4096, "recurrence_norms": True}, "asks for tables of"),
     "many cycles": ({"num_cycles": 10**9}, "'num_cycles' is 1,000,000,000; at most 1,024 is allowed"),
     "a huge vocabulary": ({"vocab_size": 3_900_000}, "asks for tables of"),
-    "a vocabulary beyond all": ({"vocab_size": 12 * 10**6}, "'vocab_size' is 12,000,000; at most 4,000,000 is allowed"),
     "padding beyond all": ({"pad_token_id": 2**32}, "'pad_token_id' is 4294967296"),
 }
 

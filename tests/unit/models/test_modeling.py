@@ -13,7 +13,7 @@ from recurra import RecurraConfig, RecurraForSequenceClassification, RecurraMode
 from recurra.core.errors import ConfigurationError
 from references import recurrent_transformer as reference
 from relaxed import RELAXED
-from tiny import language_config, stir, stirred, tiny_config, tiny_model
+from tiny import language_config, stir, tiny_config, tiny_model
 
 # Ours turns queries and keys in FP32 whatever the states' type, hence not the 1e-12 that float64 could give.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
@@ -153,23 +153,6 @@ def test_every_head_and_every_gradient_equals_the_formulas(variant: str, layout:
         )
 
 
-def test_each_row_has_the_recurrences_that_its_tokens_ask_for() -> None:
-    model = RecurraForSequenceClassification(config_of("counted, first")).eval()
-    depths = model(**laid_out(some_rows(1, 12, 0), None, "right")).exited_after.tolist()
-    assert depths == [min(max(length - 2, 1), 3) for length in LENGTHS] and len(set(depths)) > 1
-
-
-def test_tokens_a_pass_are_of_a_counted_model_alone() -> None:
-    with pytest.raises(ConfigurationError, match="'tokens_per_recurrence' is 2; allowed: 1 without tokens_without"):
-        tiny_config(tokens_per_recurrence=2)
-
-
-@pytest.mark.parametrize("key", [{"exits": [1]}, {"num_coda_layers": 1}])
-def test_counted_recurrences_have_one_head(key: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="'tokens_without_recurrence' is 3; allowed: null with exits or coda"):
-        tiny_config(tokens_without_recurrence=3, **key)
-
-
 @pytest.mark.parametrize("variant", [*PLAIN, *CYCLES])
 @pytest.mark.parametrize("positions", [1, 2])
 def test_computing_only_leading_positions_equals_the_full_computation(variant: str, positions: int) -> None:
@@ -208,20 +191,6 @@ def test_without_gradients_packed_and_padded_and_with_gradients_agree(dtype: tor
             torch.testing.assert_close(model(**inputs).logits[: len(rows)], wanted, **near)
 
 
-def test_a_stacked_model_is_the_recurrent_one_with_one_recurrence() -> None:
-    """Two copies of the core one after the other, with scale 0, equal the core applied twice."""
-    looped = stirred(num_core_layers=2, num_recurrences=2, residual_scale=0.0)
-    stacked = tiny_model(num_core_layers=4, num_recurrences=1, residual_scale=0.0).eval()
-    state = looped.state_dict()
-    for name, weight in list(state.items()):
-        for number in (0, 1):
-            prefix = f"model.core.block.layers.{number}."
-            state[name.replace(prefix, f"model.core.block.layers.{number + 2}.")] = weight
-    stacked.load_state_dict(state)
-    ids = torch.randint(1, 40, (3, 9))
-    assert torch.equal(looped(ids).logits, stacked(ids).logits)
-
-
 @pytest.mark.parametrize(
     "shape",
     [
@@ -250,10 +219,7 @@ PACKED = {"input_ids": torch.tensor([[1, 2, 3, 1, 2, 3]]), "row_lengths": torch.
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (
-            {"input_ids": torch.ones(1, 9, dtype=torch.long)},
-            r"an input has 9 tokens; this model takes at most 8; trunc",
-        ),
+        ({"input_ids": torch.ones(1, 9, dtype=torch.long)}, "an input has 9 tokens; this model takes at most 8; trun"),
         ({"input_ids": torch.ones(1, 9, dtype=torch.long), "row_lengths": torch.tensor([9])}, "an input has 9 tokens"),
         ({**PACKED, "input_ids": torch.ones(1, 5, dtype=torch.long)}, r"rows of 6 tokens came with .* \(1, 5\)"),
         ({**PACKED, "input_ids": torch.ones(2, 3, dtype=torch.long)}, r"input_ids of shape \(2, 3\)"),
@@ -265,8 +231,3 @@ def test_inputs_that_do_not_fit_are_one_clear_line(inputs: dict[str, Tensor], me
     model(torch.ones(1, 16, dtype=torch.long), row_lengths=torch.tensor([8, 8]))
     with pytest.raises(ConfigurationError, match=message):
         model(**inputs)
-
-
-def test_a_classifier_has_no_table_to_tie_its_heads_to() -> None:
-    with pytest.raises(ConfigurationError, match="'heads' is 'tied'; allowed for a classifier: shared, separate"):
-        RecurraForSequenceClassification(language_config(heads="tied"))

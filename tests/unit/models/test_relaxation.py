@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from recurra import RecurraForSequenceClassification
-from recurra.core.errors import ConfigurationError
 from relaxed import RELAXED
-from tiny import IDS, MASK, PACKED, stir, stirred, tiny_config, tiny_model
+from tiny import IDS, MASK, PACKED, stir, stirred, tiny_model
 
 SHAPES: dict[str, dict[str, Any]] = {
     "as in BERT": {"feed_forward": "gelu", "norm": "layer", "norm_placement": "post", "pooling": "mean"},
@@ -71,21 +70,3 @@ def test_half_precision_trains_every_weight() -> None:
     for name, part in model.named_parameters():
         assert part.grad is not None and part.grad.isfinite().all(), name
         assert part.grad.any() or "token_type" in name, name
-
-
-@pytest.mark.parametrize(
-    ("keys", "why"),
-    [
-        ({"low_rank": 17}, "'low_rank' is 17; allowed: 0 to hidden_size, which is 16"),
-        ({"low_rank": 2, "num_recurrences": 1}, "'low_rank' is 2; allowed: 0 with num_recurrences 1, where nothing is"),
-        ({"recurrence_norms": True, "num_recurrences": 1}, "'recurrence_norms' is True; allowed: false with num_rec"),
-        (
-            {"relaxation_start": "replaced"},
-            "'relaxation_start' is 'replaced'; allowed: shared; other starts",
-        ),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused(keys: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigurationError, match=why):
-        tiny_config(**keys)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,14 +22,8 @@ from recurra.models.adaptation.convert import load_encoder
 from recurra.models.adaptation.source import PACKAGED, PackagedEncoder, find_encoder
 from recurra.tasks.classification.task import TASK
 
-TEXTS = [
-    "the plot is dull",
-    "the acting is wonderful",
-    "a bright film",
-    "质量 还不错",
-    "很 失望",
-    "очень хорошая книга",
-]
+TEXTS = ["the plot is dull", "the acting is wonderful", "a bright film"]
+TEXTS += ["质量 还不错", "很 失望", "очень хорошая книга"]
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +106,9 @@ def test_with_fewer_pieces_known_texts_are_written_alike_and_others_in_letters(f
     assert len(added) == 2 and all(piece.isascii() for piece in (each.strip("\u2581") for each in added))
 
 
-def released(module: str, path: Path, **changes: Any) -> PackagedEncoder:
+def released(module: str, path: Path) -> PackagedEncoder:
     hashed = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-    return PackagedEncoder(
-        **{**vars(PACKAGED["e5"]), "module": module, "place": path.name, "sha256": hashed, **changes}
-    )
+    return PackagedEncoder(**{**vars(PACKAGED["e5"]), "module": module, "place": path.name, "sha256": hashed})
 
 
 def test_a_package_becomes_a_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,14 +144,8 @@ def test_a_damaged_package_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(CheckpointError, match=r"'.*weights.bin' is missing in its package; install it again"):
         find_encoder("e5")
     assert not (tmp_path / "home").exists()
-    for content in (
-        b"",
-        b"ONNX" + whole[4:],
-        whole[:30],
-        whole[:300],
-        whole[:-7],
-        whole[:40] + b"\xff" * 8 + whole[48:],
-    ):
+    parts = b"", b"ONNX" + whole[4:], whole[:30], whole[:300], whole[:-7], whole[:40] + b"\xff" * 8 + whole[48:]
+    for content in parts:
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match="is damaged or of another format") as caught:
             unpack_encoder(path, tmp_path / "made")

@@ -60,11 +60,12 @@ def test_the_best_by_the_measure_is_chosen_and_unequal_classes_are_judged_by_mac
 
 
 def test_equal_texts_are_left_out_together() -> None:
-    """Of labels by chance nothing can be known, but from the same text in another fold."""
+    """Of labels by chance nothing can be known, but from the same text in another fold; and nothing is claimed."""
     texts = [f"word{number} word{number}x" for number in range(150)] * 2
     labels = np.random.default_rng(0).integers(0, 2, 150).tolist() * 2
     probabilities, _ = out_of_fold_probabilities(texts, labels, num_labels=2)
-    assert (probabilities.argmax(axis=1) == labels).mean() < 0.65
+    assert (probabilities.argmax(axis=1) == labels).mean() < 0.65 and abs(probabilities - 0.5).mean() < 0.1
+    assert (fit_tuned(texts, np.array(labels)).logits(texts).argmax(axis=1) == labels).mean() > 0.95
 
 
 def test_independent_labels_and_labels_that_a_fold_lacks() -> None:

@@ -43,9 +43,8 @@ def alone(by_exit: list[dict[int, Tensor]], rule: ExitRule, last: int) -> tuple[
     said, depths = [], []
     for logits in by_exit:
         # The formulas give (classes,) or (tokens, classes); both are one row.
-        depth = next(
-            number for number in sorted(logits) if number == last or stops(rule.plain(), logits[number], number)
-        )
+        stopping = (number for number in sorted(logits) if stops(rule.plain(), logits[number], number))
+        depth = next(stopping, last)
         said.append(logits[depth])
         depths.append(depth)
     return said, depths
@@ -158,9 +157,8 @@ def test_a_scored_row_of_a_batch_gets_what_it_gets_alone(variant: str, side: str
             seen |= set(depths)
             # The last position alone may decide: that of who asks for one.
             if side == "left":
-                last, depths = alone(
-                    [{number: logits[-1:] for number, logits in row.items()} for row in by_exit], rule, 4
-                )
+                ends = [{number: logits[-1:] for number, logits in row.items()} for row in by_exit]
+                last, depths = alone(ends, rule, 4)
                 output = model(**inputs, exit_rule=rule, logits_to_keep=1)
                 assert output.exited_after.tolist() == depths and work.taken() == expected_work(depths)
                 torch.testing.assert_close(output.logits, torch.stack(last), **TOLERANCE)
@@ -176,9 +174,8 @@ def test_gradients_through_rows_that_stopped_are_those_of_the_formulas(variant: 
     rows, weights = rows_of(LENGTHS, 12), dict(model.named_parameters())
     leaves = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
     by_exit = [reference.classify_exits(row, None, leaves, model.config) for row in rows]
-    rule = middle_rules(
-        [{number: logits.detach() for number, logits in row.items()} for row in by_exit], model.config.exits
-    )[0]
+    detached = [{number: logits.detach() for number, logits in row.items()} for row in by_exit]
+    rule = middle_rules(detached, model.config.exits)[0]
     said, depths = alone(by_exit, rule, model.config.num_recurrences)
     torch.stack(said).square().sum().backward()
     output = model(**laid_out(rows, packing), exit_rule=rule)
