@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,13 +13,19 @@ from sklearn.linear_model import LogisticRegression
 
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.depth_corpora import DEPTH_CORPORA, DepthCorpus, generate_depth
+from recurra.data.dataset import TextDataset
+from recurra.data.depth_corpora import DEPTH_CORPORA, generate_depth
 
 CORPORA = {corpus.name: corpus for corpus in DEPTH_CORPORA}
 
 
-def small(corpus: DepthCorpus, seed: int = 0):
-    return generate_depth(corpus, seed, train_rows=2_400, validation_rows=160, rows_per_level=100)
+@cache
+def small(name: str) -> TextDataset:
+    return made(name, 0)
+
+
+def made(name: str, seed: int) -> TextDataset:
+    return generate_depth(CORPORA[name], seed, train_rows=2_400, validation_rows=160, rows_per_level=100)
 
 
 def follow(text: str) -> tuple[str, int]:
@@ -60,7 +67,7 @@ def answer(name: str, text: str) -> tuple[str, int]:
 
 @pytest.mark.parametrize("name", CORPORA)
 def test_labels_and_difficulties_follow_from_the_texts(name: str) -> None:
-    corpus, dataset = CORPORA[name], small(CORPORA[name])
+    corpus, dataset = CORPORA[name], small(name)
     for split in dataset.splits.values():
         levels = corpus.levels[: corpus.inside]
         if split.name == "beyond":
@@ -76,14 +83,14 @@ def test_labels_and_difficulties_follow_from_the_texts(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["parity", "sum"])
 def test_training_begins_with_one_digit(name: str) -> None:
-    counts = Counter(add(text)[1] for text in small(CORPORA[name]).splits["train"].texts)
+    counts = Counter(add(text)[1] for text in small(name).splits["train"].texts)
     assert [counts[steps] for steps in range(1, 5)] == [10, 100, 120, 120] and set(counts) == set(range(1, 21))
     assert max(counts.values()) - min(counts[steps] for steps in range(5, 21)) <= 1
 
 
 @pytest.mark.parametrize("name", CORPORA)
 def test_no_text_is_in_two_splits_and_every_difficulty_is_a_part(name: str) -> None:
-    dataset = small(CORPORA[name])
+    dataset = small(name)
     parts = [split for split in dataset.splits.values() if split.name not in ("test", "beyond")]
     texts = [text for split in parts for text in split.texts]
     assert len(set(texts)) == len(texts)
@@ -95,7 +102,7 @@ def test_no_text_is_in_two_splits_and_every_difficulty_is_a_part(name: str) -> N
 
 @pytest.mark.parametrize("name", CORPORA)
 def test_a_bag_of_words_is_at_chance(name: str) -> None:
-    dataset = small(CORPORA[name])
+    dataset = small(name)
     words = CountVectorizer(token_pattern=r"[^\s\[\]]+", ngram_range=(1, 2))
     train, test = dataset.splits["train"], dataset.splits["test"]
     model = LogisticRegression(C=0.1, max_iter=200).fit(words.fit_transform(train.texts), train.labels)
@@ -106,7 +113,7 @@ def test_a_bag_of_words_is_at_chance(name: str) -> None:
 
 
 def test_seeds_change_the_rows_and_nothing_else_does() -> None:
-    prints = [small(CORPORA["hops"], seed).fingerprint for seed in (0, 0, 1)]
+    prints = [made("hops", seed).fingerprint for seed in (0, 0, 1)]
     assert prints[0] == prints[1] != prints[2]
     whole = load_dataset(DataConfig(name="hops"))
     assert whole.fingerprint == load_dataset(DataConfig(name="hops")).fingerprint
@@ -116,6 +123,6 @@ def test_seeds_change_the_rows_and_nothing_else_does() -> None:
 
 
 def test_a_model_is_judged_on_test_and_not_on_the_hardest_level() -> None:
-    record = small(CORPORA["hops"], 0).record()
+    record = small("hops").record()
     assert record.reported_splits[-1] == "hops-8" and record.headline_split == "test"
     assert record.model_copy(update={"reported_splits": ["validation"]}).headline_split == "validation"

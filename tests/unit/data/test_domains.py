@@ -37,9 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("domains")
     wholes = [f"film{number} , it 's {words(number, 8)} end{number}" for number in range(SENTENCES)]
     write_sst2(
-        root,
-        [[whole, whole.rpartition(" end")[0], whole.partition(" it 's ")[2]] for whole in wholes],
-        shared=SHARED,
+        root, [[whole, whole.rpartition(" end")[0], whole.partition(" it 's ")[2]] for whole in wholes], shared=SHARED
     )
     for folder, form in (
         ("yelp_reviews", "Place{0}, it's {1}! Don't go."),
@@ -73,10 +71,8 @@ def test_thirds_without_repeats(root: Path, protocol: str) -> None:
     assert len(texts) == len(set(texts))
     corpora = ("yelp_reviews", "sst2", "amazon_reviews")
     for split in dataset.splits.values():
-        assert all(
-            identity.startswith(f"{corpora[label]}/")
-            for identity, label in zip(split.ids, split.labels.tolist(), strict=True)
-        )
+        pairs = zip(split.ids, split.labels.tolist(), strict=True)
+        assert all(identity.startswith(f"{corpora[label]}/") for identity, label in pairs)
     assert any("not the papers' 18,192 / 2,274 / 2,274" in note for note in dataset.notes)
     assert load(root, protocol).fingerprint == dataset.fingerprint != load(root, protocol, seed=1).fingerprint
 
@@ -95,9 +91,8 @@ def test_a_sentence_lies_in_one_split_but_in_the_pooled_protocol(root: Path) -> 
 
 def test_one_convention_and_equal_lengths(root: Path) -> None:
     def marked(dataset: TextDataset) -> set[int]:
-        pairs = [
-            pair for split in dataset.splits.values() for pair in zip(split.texts, split.labels.tolist(), strict=True)
-        ]
+        splits = dataset.splits.values()
+        pairs = [pair for split in splits for pair in zip(split.texts, split.labels.tolist(), strict=True)]
         return {label for text, label in pairs if " 's " in text or " n't" in text}
 
     assert marked(load(root)) == {1, 2}
@@ -127,19 +122,16 @@ def test_the_public_releases_stand_in_for_the_local_reviews(root: Path, monkeypa
 
     def public(name: str) -> DatasetDict:
         asked.append(name)
-        rows = {
-            "text": [f"{name} {row} {words(row, 9)}" for row in range(300)],
-            "label": [row % 2 for row in range(300)],
-        }
+        texts = [f"{name} {row} {words(row, 9)}" for row in range(300)]
+        rows = {"text": texts, "label": [row % 2 for row in range(300)]}
         return DatasetDict({part: Dataset.from_dict(rows) for part in ("train", "test")})
 
     monkeypatch.setattr("datasets.load_dataset", public)
     dataset = load_dataset(DataConfig(name="domains_polarity", protocol="normalised"), root)
     assert asked == ["fancyzhx/yelp_polarity", "mteb/amazon_polarity"]
     assert thirds(dataset) and dataset.name == "domains_polarity"
-    assert any(
-        "local business: yelp_polarity; movie: sst2; online shopping: amazon_polarity" in n for n in dataset.notes
-    )
+    sources = "local business: yelp_polarity; movie: sst2; online shopping: amazon_polarity"
+    assert any(sources in note for note in dataset.notes)
 
 
 def format_alone(dataset: TextDataset) -> AuditResult:
@@ -216,7 +208,6 @@ def test_writing_twice_changes_nothing_and_cleaning_neither(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "written"),
     [
-        ("it 's a film that 's very good . . .", "it's a film that's very good"),
         ("do n't -lrb- ever -rrb- `` wow '' & go", 'don\'t ( ever ) " wow " and go'),
         ("’tis a café — “yes”", 'tis a cafe - " yes'),
         ("'s still a good yarn", "still a good yarn"),

@@ -26,9 +26,11 @@ WORDS = ["good", "bad", "film", "un", "##friend", "##ly", "!"]
 TEXTS = ["good film !", "unfriendly", "bad", "nothing known", "film " * 40, "!", f"good{' ' * 60}" * 40]
 
 
-@pytest.fixture
-def tokenizer():
+def small_tokenizer():
     return as_transformers(wordpiece({token: index for index, token in enumerate([*SPECIAL_TOKENS, *WORDS])}))
+
+
+tokenizer = pytest.fixture(small_tokenizer)
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ ANY_TEXT = st.text(max_size=30) | st.lists(
 
 @given(texts=st.lists(ANY_TEXT, max_size=6), max_length=st.integers(3, 12))
 def test_any_text_becomes_the_tokens_that_it_has_alone(texts: list[str], max_length: int) -> None:
-    tokenizer = as_transformers(wordpiece({token: index for index, token in enumerate([*SPECIAL_TOKENS, *WORDS])}))
+    tokenizer = small_tokenizer()
     ids, offsets = encode_texts(clean_texts(texts), tokenizer, max_length)
     assert offsets[0] == 0 and offsets[-1] == len(ids)
     for start, end, text in zip(offsets, offsets[1:], texts, strict=False):
@@ -54,28 +56,21 @@ def test_any_text_becomes_the_tokens_that_it_has_alone(texts: list[str], max_len
         assert set(row) <= set(range(len(tokenizer)))
 
 
-def test_equals_the_tokenizer_called_text_by_text(tokenizer, split: TextSplit, tmp_path: Path) -> None:
+def test_a_row_of_a_split_is_its_text_and_label(tokenizer, split: TextSplit, tmp_path: Path) -> None:
     encoded = encode_split(split, tokenizer, 10, tmp_path)
-    assert len(encoded) == len(split)
     for index, text in enumerate(TEXTS):
         expected = tokenizer(text, truncation=True, max_length=10)["input_ids"]
-        assert encoded[index]["input_ids"].tolist() == expected
+        assert encoded[index]["input_ids"].tolist() == expected and encoded.lengths[index] == len(expected)
         assert encoded[index]["labels"] == split.labels[index]
-        assert encoded.lengths[index] == len(expected)
-    assert encoded.lengths.max() == 10
+    assert len(encoded) == len(split)
     assert encoded[-1]["input_ids"].tolist() == encoded[len(split) - 1]["input_ids"].tolist()
     with pytest.raises(IndexError):
         encoded[len(split)]
 
 
-def test_encoding_leaves_no_truncation_behind(tokenizer) -> None:
-    encode_texts(TEXTS, tokenizer, 4)
-    assert tokenizer.backend_tokenizer.truncation is None
-    assert len(tokenizer("film " * 40)["input_ids"]) == 42
-
-
-def test_a_huge_text_gives_the_same_ids(tokenizer) -> None:
+def test_a_huge_text_gives_the_same_ids_and_leaves_no_truncation_behind(tokenizer) -> None:
     flat, offsets = encode_texts(["good film ! " * 40_000], tokenizer, 16)
+    assert tokenizer.backend_tokenizer.truncation is None and len(tokenizer("film " * 40)["input_ids"]) == 42
     assert flat.tolist() == tokenizer("good film ! " * 50, truncation=True, max_length=16)["input_ids"]
     assert offsets.tolist() == [0, 16]
 
@@ -174,9 +169,8 @@ def test_rows_are_the_windows_written_out(pattern: str, max_length: int, most: i
 
 def test_texts_that_fit_are_read_as_without_windows() -> None:
     ids, offsets, counts = encode_windows(REVIEWS, TOKENIZER, 200, 8)
-    whole_ids, whole_offsets = encode_texts(REVIEWS, TOKENIZER, 200)
-    assert counts is None
-    assert np.array_equal(ids, whole_ids) and np.array_equal(offsets, whole_offsets)
+    whole = encode_texts(REVIEWS, TOKENIZER, 200)
+    assert counts is None and np.array_equal(ids, whole[0]) and np.array_equal(offsets, whole[1])
 
 
 @settings(max_examples=30)

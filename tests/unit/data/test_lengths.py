@@ -132,10 +132,8 @@ def test_what_is_cut_is_a_note_and_never_a_failure() -> None:
     dataset = TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test"])
     tokenizer = counting_tokenizer("trained", texts, 100, None)
     found = {each.name: each for each in run_audits(Subject.TOKENS, dataset, tokenizer, 64, 512)}
-    assert {name: each.status for name, each in found.items()} == {
-        "long-texts.train": "note",
-        "long-texts.test": "passed",
-    }
+    statuses = {name: each.status for name, each in found.items()}
+    assert statuses == {"long-texts.train": "note", "long-texts.test": "passed"}
     train = found["long-texts.train"]
     assert train.value == 0.03 and train.details["tokens_cut"] == pytest.approx(3 * 38 / (3 * 102 + 97 * 12))
     assert "--max-length 128" in train.summary and "--windows 2" in train.summary
@@ -160,11 +158,9 @@ def test_nothing_is_chosen_that_was_given_or_that_nobody_reads(tmp_path: Path) -
     some: list[Any] = [("recurrent", {})]
     config, note = TASK.configure_data({"name": name, "max_length": 32}, StudyData(), models=some)
     assert config.max_length == 32 and "max_length" not in note
-    assert TASK.configure_data({"name": name}, StudyData())[0].max_length == 128
-    assert TASK.configure_data({"name": name}, StudyData(), models=[("linear", {})]) == (
-        TASK.configure_data({"name": name}, StudyData())[0],
-        "",
-    )
+    plain, _ = TASK.configure_data({"name": name}, StudyData())
+    assert plain.max_length == 128
+    assert TASK.configure_data({"name": name}, StudyData(), models=[("linear", {})]) == (plain, "")
     assert TASK.configure_data({"name": "demo"}, StudyData(), models=some)[0].max_length == 128
     with pytest.raises(ConfigurationError, match="max_length"):
         TASK.configure_data({"name": name, "max_length": 1000}, StudyData(), models=some)

@@ -71,13 +71,7 @@ def test_every_row_of_a_corpus_with_drawn_splits_stands_apart(tmp_path: Path) ->
     words.pre_tokenizer = Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
     [taught] = read_passages(
-        [str(book)],
-        ["demo"],
-        tokenizer,
-        text_column="text",
-        encoding="utf-16-le",
-        data_root=None,
-        cache_dir=tmp_path,
-        reporter=Reporter(quiet=True),
-    )
+        [str(book)], ["demo"], tokenizer, text_column="text", encoding="utf-16-le", data_root=None,
+        cache_dir=tmp_path, reporter=Reporter(quiet=True),
+    )  # fmt: skip
     assert (taught.left_out, len(taught)) == (3, 3)

@@ -22,7 +22,6 @@ from recurra.data.reviews import (
     cut_by_label,
     joined,
     text_identity,
-    unescaped,
     without_empty,
     without_repeats,
 )
@@ -41,7 +40,7 @@ def root(tmp_path: Path) -> Path:
     train = [(f"Review number {row}, it's fine.", int(row % 4 > 0)) for row in range(120)]
     test = [(f"Another <b>one</b>, number {row}!", row % 2) for row in range(40)]
     write(tmp_path, "yelp_reviews", "train", [*train, ("review number 3 it's FINE", 1), ("http://a.b", 1)])
-    write(tmp_path, "yelp_reviews", "test", [*test, train[5], ("Both ways", 0), ("both ways.", 1)])
+    write(tmp_path, "yelp_reviews", "test", [*test, train[5], test[1], ("Both ways", 0), ("both ways.", 1)])
     return tmp_path
 
 
@@ -56,14 +55,15 @@ def test_repeats_go_and_every_row_is_accounted_for(root: Path) -> None:
         "empty after cleaning": 1,
         "train: repeats another of its rows": 1,
         "test: repeats a row of train": 1,
+        "test: repeats another of its rows": 1,
         "text stands with several labels": 2,
     }
+    assert dataset.record().dropped == dataset.dropped
     assert {name: len(split) for name, split in dataset.splits.items()} == {"train": 128, "validation": 16, "test": 16}
     assert splits_share_no_text(dataset)
     assert dataset.splits["train"].texts[0] == "review number 0, it's fine."
-    assert dataset.record().dropped == dataset.dropped
     assert any("not the Yelp Polarity release" in note for note in dataset.notes)
-    assert any("2 repeated texts" in note for note in dataset.notes)
+    assert any("3 repeated texts" in note for note in dataset.notes)
 
 
 @pytest.mark.parametrize(
@@ -116,32 +116,26 @@ def test_missing_and_damaged_copies(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "sizes", "fingerprint", "repeats"),
     [
-        ("yelp_reviews", [25_512, 3_189, 3_189], "a11c63ae384d8437", {}),
-        (
-            "amazon_reviews",
-            [19_728, 2_466, 2_466],
-            "b692c338bc9fd434",
-            {
-                "train: repeats another of its rows": 1_316,
-                "test: repeats a row of train": 560,
-                "test: repeats another of its rows": 49,
-            },
-        ),
+        ("yelp_reviews", [25_512, 3_189, 3_189], "a11c63ae384d8437", []),
+        ("amazon_reviews", [19_728, 2_466, 2_466], "b692c338bc9fd434", [1_316, 560, 49]),
     ],
 )
-def test_real_reviews(data_root: Path, name: str, sizes: list[int], fingerprint: str, repeats: dict[str, int]) -> None:
+def test_real_reviews(data_root: Path, name: str, sizes: list[int], fingerprint: str, repeats: list[int]) -> None:
     if not (data_root / ("amazon_fdu_mtl" if name == "amazon_reviews" else name)).is_dir():
         pytest.skip(f"{name} is not in the data root")
     dataset = load_dataset(DataConfig(name=name), data_root)
     assert [len(split) for split in dataset.splits.values()] == sizes
     assert all(abs(np.bincount(split.labels)[0] - len(split) / 2) <= 1 for split in dataset.splits.values())
-    assert {reason: count for reason, count in dataset.dropped.items() if "repeats" in reason} == repeats
+    # Of train, in test of train, and within test.
+    assert sorted((rows for reason, rows in dataset.dropped.items() if "repeats" in reason), reverse=True) == repeats
     assert splits_share_no_text(dataset)
     assert dataset.fingerprint == fingerprint
 
 
 def public_part(name: str, rows: int) -> dict[str, list[Any]]:
-    return {"text": [f"{name} review {row}, so\\nso" for row in range(rows)], "label": [row % 2 for row in range(rows)]}
+    """Rows with the escapes of the release."""
+    texts = [rf"{name} review {row}, so\n\nso \"quoted\" back\slash" for row in range(rows)]
+    return {"text": texts, "label": [row % 2 for row in range(rows)]}
 
 
 @pytest.fixture
@@ -175,15 +169,15 @@ def test_the_paper_s_sizes_are_drawn_from_the_public_release(
         assert abs(np.bincount(split.labels)[0] - len(split) / 2) <= 1
         for identity, text, label in zip(split.ids, split.texts, split.labels.tolist(), strict=True):
             source, row = identity.split("-")
-            assert (text, label) == (f"{source} review {row}, so so", int(row) % 2)
+            assert (text, label) == (rf'{source} review {row}, so so "quoted" back\slash', int(row) % 2)
     assert not set(dataset.splits["train"].ids) & set(dataset.splits["validation"].ids)
     assert load_dataset(DataConfig(name=name)).fingerprint == dataset.fingerprint
     assert load_dataset(DataConfig(name=name, split_seed=1)).fingerprint != dataset.fingerprint
 
 
 def test_a_smaller_release_is_said_to_be_so_and_repeats_are_passed_over(hub: dict[str, Any]) -> None:
-    hub["train"]["text"][10] = "Test review 4 so so!"
-    hub["train"]["text"][12] = "train review 14, so\\nso"
+    hub["train"]["text"][10] = "Test review 4 so so quoted back slash!"
+    hub["train"]["text"][12] = hub["train"]["text"][14]
     hub["train"]["text"][16] = " "
     dataset = load_dataset(DataConfig(name="yelp_polarity"))
     sizes = {key: len(split) for key, split in dataset.splits.items()}
@@ -197,7 +191,6 @@ def test_a_smaller_release_is_said_to_be_so_and_repeats_are_passed_over(hub: dic
 def test_official_takes_every_row(hub: dict[str, Any]) -> None:
     dataset = load_dataset(DataConfig(name="yelp_polarity", protocol="official"))
     assert {key: len(split) for key, split in dataset.splits.items()} == {"train": 1900, "validation": 100, "test": 400}
-    assert hub["name"] == "fancyzhx/yelp_polarity"
 
 
 def test_a_local_copy_is_preferred_and_title_and_content_are_joined(tmp_path: Path) -> None:
@@ -222,10 +215,6 @@ def test_other_data_under_the_name_is_refused(hub: dict[str, Any]) -> None:
     hub["train"] = {"review": ["a"], "label": [0]}
     with pytest.raises(DataError, match="has no column text"):
         load_dataset(DataConfig(name="yelp_polarity"))
-
-
-def test_the_release_s_escapes() -> None:
-    assert unescaped(r"one\n\ntwo \"quoted\" back\slash") == 'one  two "quoted" back\\slash'
 
 
 ROWS = st.lists(st.tuples(st.sampled_from(["a b", "A, b!", "c", "c d", "C  D.", "...", "é", "É"]), st.integers(0, 1)))
@@ -257,18 +246,6 @@ def test_one_row_of_each_text_and_none_of_an_opposed_one(rows: list[tuple[str, i
         if text_identity(rows[row][0]) not in {text_identity(text) for text, _ in rows[:row]}
     }  # fmt: skip
     assert len(kept) + sum(counts.values()) == len(rows)
-
-
-def test_repeats_are_counted_by_where_the_first_one_stands() -> None:
-    rows = [("one", 0), ("two", 1), ("One!", 0), ("two", 0), ("three", 1), ("ONE", 0), ("three .", 1)]
-    kept, counts = without_repeats(pool(rows), ["train", "train", "train", "train", "test", "test", "test"])
-    assert kept.texts == ["one", "three"]
-    assert counts == {
-        "train: repeats another of its rows": 1,
-        "text stands with several labels": 2,
-        "test: repeats a row of train": 1,
-        "test: repeats another of its rows": 1,
-    }
 
 
 @given(st.lists(st.integers(3, 120), min_size=2, max_size=4), st.integers(0, 3))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.dataset import TextSplit
+from recurra.data.dataset import TextDataset, TextSplit, summarise_lengths
 from recurra.data.labels import order_labels
 from recurra.data.splits import fold_rows, length_tail, rows_of_each_label, split_rows, stratified_fraction
 
@@ -144,10 +144,7 @@ def test_a_text_that_joins_all_groups_is_named(tmp_path: Path) -> None:
     rows = [(text, label, f"g{index // 4}") for index, (text, label) in enumerate(many(40))]
     rows += [("thank you", "good", f"g{group}") for group in range(10)]
     path = write(tmp_path / "a.csv", rows, "text,label,author")
-    message = (
-        r"in 10 groups of 'author', 1 where equal texts join them \(the commonest, 'thank you', stands in 10; leave"
-    )
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=r"in 10 groups of 'author', 1 where .*'thank you', stands in 10; leave"):
         load_dataset(DataConfig(name=path, group_column="author"))
 
 
@@ -226,9 +223,7 @@ def test_order_of_classes(labels: set[str], ordered: list[str]) -> None:
 
 
 def test_unknown_names(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"unknown corpus 'sst-2' \(did you mean 'sst2'\?\); allowed: sst2, yelp_polarity, "
-    ):
+    with pytest.raises(ConfigurationError, match=r"unknown corpus 'sst-2' \(did you mean 'sst2'\?\); allowed: sst2, "):
         load_dataset(DataConfig(name="sst-2"))
     with pytest.raises(DataError, match="does not exist"):
         load_dataset(DataConfig(name="missing.csv"))
@@ -272,9 +267,7 @@ def test_subsets_of_a_dataset(tmp_path: Path) -> None:
         ({"name": "sst2", "whole_test": True}, "whole_test is given without length_tail"),
         ({"name": " "}, "must not be empty"),
         ({"name": "a.csv", "folds": 3, "fold": 3}, "fold is 3 of 3; allowed: 0 to 2"),
-        ({"name": "a.csv", "fold": 1}, "fold is 1 of 1; allowed: 0 to 0"),
         ({"name": "a.csv", "folds": 3, "test": "b.csv"}, "folds is 3 beside a file of test rows"),
-        ({"name": "a.csv", "folds": 3, "validation": "b.csv"}, "folds is 3 beside a file of validation rows"),
     ],
 )
 def test_impossible_configurations(values: dict, message: str) -> None:
@@ -327,6 +320,9 @@ def test_a_smaller_fraction_is_inside_a_larger_one_and_seeds_differ() -> None:
     assert set(small.ids) < set(large.ids)
     assert small.fingerprint != stratified_fraction(split, 0.1, 1).fingerprint
     assert stratified_fraction(split, 1, 0) is split
+    draws = [rows_of_each_label(split, 8, seed) for seed in range(3)]
+    assert len({draw.fingerprint for draw in draws}) == 3
+    assert set(draws[1].ids) < set(stratified_fraction(split, 0.1, 1).ids)
 
 
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=4), st.integers(1, 80), st.integers(0, 5))
@@ -339,13 +335,6 @@ def test_rows_of_each_label(counts: list[int], most: int, seed: int) -> None:
     assert set(part.ids) <= set(rows_of_each_label(split, most + 1, seed).ids)
 
 
-def test_draws_of_rows_of_each_label_differ_and_lie_in_fractions_of_their_seed() -> None:
-    split = rows([300, 300])
-    draws = [rows_of_each_label(split, 8, seed) for seed in range(3)]
-    assert len({draw.fingerprint for draw in draws}) == 3
-    assert set(draws[1].ids) < set(stratified_fraction(split, 0.1, 1).ids)
-
-
 @given(st.floats(0.01, 1), st.permutations(range(40)))
 def test_tails_by_words(fraction: float, order: list[int]) -> None:
     split = rows([20, 20]).select(order)
@@ -355,3 +344,47 @@ def test_tails_by_words(fraction: float, order: list[int]) -> None:
     assert sorted(shortest.word_counts) == sorted(split.word_counts)[:size]
     assert longest.ids == [identity for identity in split.ids if identity in set(longest.ids)]
     assert set(longest.ids) == set(length_tail(rows([20, 20]), "longest", fraction).ids)
+
+
+def numbered(texts: list[str], labels: list[int], name: str = "train") -> TextSplit:
+    rows = range(len(texts))
+    return TextSplit(name, texts, np.array(labels), [str(row) for row in rows], [(row,) for row in rows])
+
+
+def test_fingerprint_depends_on_text_label_and_order_only() -> None:
+    base = numbered(["ab", "c"], [0, 1])
+    assert base.fingerprint == numbered(["ab", "c"], [0, 1], name="other").fingerprint
+    different = [numbered(["a", "bc"], [0, 1]), numbered(["ab", "c"], [1, 0]), numbered(["c", "ab"], [1, 0])]
+    assert len({base.fingerprint, *(other.fingerprint for other in different)}) == 4
+    assert len(base.fingerprint) == 16
+
+
+def test_every_part_of_a_dataset_is_in_its_fingerprint() -> None:
+    def of(**more: object) -> str:
+        splits = {"train": numbered(["a"], [0])}
+        return TextDataset("x", "split", ["a", "b"], splits, "train", ["train"], **more).fingerprint
+
+    text = numbered(["c"], [1])
+    assert len({of(), of(auxiliary=text), of(unlabelled=text), of(auxiliary=text, unlabelled=text)}) == 4
+    # Hashes are in records: they stay what they are.
+    assert [of(auxiliary=text), of(unlabelled=text)] == ["55b900a5b32a83e9", "d0195c0cb5b07525"]
+
+
+@given(st.lists(st.integers(0, 12_000), min_size=1, max_size=50))
+def test_every_text_is_in_one_bin(words: list[int]) -> None:
+    summary = summarise_lengths(np.array(words))
+    assert sum(summary.counts) == len(words)
+    assert len(summary.edges) == len(summary.counts) + 1
+    assert summary.edges == sorted(set(summary.edges))
+    for low, high, count in zip(summary.edges, summary.edges[1:], summary.counts, strict=False):
+        assert count == sum(low <= word < high for word in words)
+
+
+def test_record_counts_rows_and_labels() -> None:
+    splits = {"train": numbered(["a b", "c"], [1, 1])}
+    dataset = TextDataset("x", "split", ["no", "yes"], splits, "train", ["train"], {"empty": 2}, ["note"])
+    record = dataset.record({"kind": "WordPiece"})
+    assert record.splits["train"].label_counts == {"no": 0, "yes": 2}
+    assert record.splits["train"].words.mean == 1.5
+    assert record.fingerprint == dataset.fingerprint
+    assert (record.dropped, record.notes, record.tokenizer) == ({"empty": 2}, ["note"], {"kind": "WordPiece"})

@@ -48,20 +48,16 @@ def test_official_holds_out_whole_sentences_with_their_phrases(small_root: Path)
     assert other.splits["test"].fingerprint == dataset.splits["test"].fingerprint
 
 
-def test_groups_are_sentences_of_the_rows_own_split(small_root: Path) -> None:
-    pooled = load_dataset(DataConfig(name="sst2", protocol="pooled"), small_root)
-    for split in pooled.splits.values():
-        for identity, group in zip(split.ids, split.groups or [], strict=True):
-            assert group
-            assert all((sentence >= 900) == identity.startswith("validation") for sentence in group)
-
-
 def test_pooled_uses_every_row_once(small_root: Path) -> None:
     pooled = load_dataset(DataConfig(name="sst2", protocol="pooled"), small_root)
     rows = 3 * SENTENCES + 1 + 6
     assert [len(split) for split in pooled.splits.values()] == [int(0.8 * rows), int(0.1 * rows), rows - 101 - 12]
     assert len({identity for split in pooled.splits.values() for identity in split.ids}) == rows
     assert "leaks" in pooled.notes[0]
+    # Groups are sentences of the row's own split.
+    for split in pooled.splits.values():
+        for identity, group in zip(split.ids, split.groups or [], strict=True):
+            assert group and all((sentence >= 900) == identity.startswith("validation") for sentence in group)
 
 
 def test_without_sources_official_is_refused_and_pooled_works(small_root: Path) -> None:
@@ -80,19 +76,16 @@ def test_without_labelled_test_sentences_there_is_no_test_split(small_root: Path
     assert len(pooled.notes) == 1 and "Protocol 'pooled'" in pooled.notes[0]
 
 
-def test_damaged_local_files(small_root: Path) -> None:
+def test_damaged_local_files_and_sources_of_another_release(small_root: Path) -> None:
+    write_part(small_root, "validation", [("a row without source", 1, 77)])
+    with pytest.raises(DataError, match=r"validation-77.*same release"):
+        load_dataset(DataConfig(name="sst2"), small_root)
     path = small_root / "sst2" / "train.parquet"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="incomplete or damaged Parquet file"):
         load_dataset(DataConfig(name="sst2"), small_root)
     write_part(small_root, "train", [("five classes", 4, 0)])
     with pytest.raises(DataError, match="is not SST-2"):
-        load_dataset(DataConfig(name="sst2"), small_root)
-
-
-def test_sources_of_another_release(small_root: Path) -> None:
-    write_part(small_root, "validation", [("a row without source", 1, 77)])
-    with pytest.raises(DataError, match=r"validation-77.*same release"):
         load_dataset(DataConfig(name="sst2"), small_root)
 
 
@@ -202,6 +195,7 @@ def root(tmp_path: Path) -> Path:
 def test_phrases_of_held_out_and_reported_sentences_are_not_among_them(root: Path) -> None:
     plain = load_dataset(DataConfig(name="sst2"), root)
     dataset = load_dataset(DataConfig(name="sst2", auxiliary="treebank"), root)
+    assert "auxiliary" not in DataConfig(name="sst2").plain()
     phrases = dataset.auxiliary
     assert phrases is not None and dataset.auxiliary_label_names == [
         "very negative", "negative", "neutral", "positive", "very positive"
@@ -223,13 +217,6 @@ def test_phrases_of_held_out_and_reported_sentences_are_not_among_them(root: Pat
     assert any(f"five-class labels of {len(phrases)} phrases" in note for note in dataset.notes)
 
 
-def test_data_without_them_keep_their_identity() -> None:
-    assert "auxiliary" not in DataConfig(name="sst2").plain()
-    with_them = DataConfig(name="sst2", auxiliary="treebank")
-    assert DataConfig.parse(with_them.plain()) == with_them
-    assert (DataConfig(name="sst2").part, with_them.part) == ("", "treebank")
-
-
 def test_missing_and_damaged_trees(root: Path) -> None:
     path = root / TREES_FILE
     whole = path.read_bytes()
@@ -249,7 +236,6 @@ def test_missing_and_damaged_trees(root: Path) -> None:
         ({"name": "demo", "auxiliary": "treebank"}, "belongs to sst2 under official, not to 'demo'; leave it out"),
         ({"name": "sst2", "protocol": "pooled", "auxiliary": "treebank"}, "not to 'sst2' under pooled"),
         ({"name": "sst2", "fraction": 0.5, "auxiliary": "treebank"}, "also of those that fraction or length_tail"),
-        ({"name": "sst2", "length_tail": "longest", "auxiliary": "treebank"}, "take one or the other"),
     ],
 )
 def test_a_mistake_is_one_clear_line(values: dict[str, object], message: str) -> None:

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from recurra.core.errors import DataError
 from recurra.data import formats, tables
-from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.labels import SeveralLabels, read_table
@@ -51,16 +50,6 @@ def refused(path: Path, *parts: str, **columns: str) -> None:
         assert part in message
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
-    path = write(tmp_path, suffix)
-    table = read_table(path, "text", "label")
-    assert table.texts == [clean_text(text) for text, _ in ROWS]
-    assert table.labels == ["pos", "neg", "pos"]
-    assert len(set(table.ids)) == 3
-    assert [text for chunk in stream_texts(path, chunk_rows=2) for text in chunk] == [text for text, _ in ROWS]
-
-
 def test_extension_in_capitals_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
     path = tmp_path / "rows.CSV"
     path.write_bytes(b"\xef\xbb\xbftext,label\r\ngood,1\r\n\r\nbad,0\r\n")
@@ -83,13 +72,8 @@ def test_an_empty_file(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_header_without_rows(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("text,label\n")
-    refused(path, "no rows")
-    pq.write_table(
-        pa.table({"text": pa.array([], pa.string()), "label": pa.array([], pa.int64())}), tmp_path / "r.parquet"
-    )
-    refused(tmp_path / "r.parquet", "no rows")
+    for suffix in (".csv", ".parquet"):
+        refused(write(tmp_path, suffix, []), "no rows")
     (tmp_path / "r.jsonl").write_text("\n\n")
     refused(tmp_path / "r.jsonl", "no rows")
 
@@ -124,11 +108,7 @@ def test_a_line_without_end_is_refused_in_bounded_memory(tmp_path: Path) -> None
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
 def test_broken_utf8_names_line_and_byte(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"rows{suffix}"
-    first = (
-        b'{"text": "a", "label": 1}\n'
-        if suffix == ".jsonl"
-        else b"text\tlabel\n".replace(b"\t", b"\t,"[suffix == ".csv" :][:1])
-    )
+    first = {".csv": b"text,label\n", ".tsv": b"text\tlabel\n", ".jsonl": b'{"text": "a", "label": 1}\n'}[suffix]
     path.write_bytes(first + b"caf\xe9\n")
     refused(path, "line 2, byte 4", f"byte {len(first) + 4} of the file", "0xe9", "UTF-8")
 
@@ -157,7 +137,6 @@ def test_characters_that_are_escaped_and_none(tmp_path: Path) -> None:
         ('text,label\n"a\nb\nc",1\nd,0\n"x"y,1\n', ("line 6",)),
         ("text,label\ngo\rod,1\n", ("carriage return",)),
         ("text,label\rgood,1\r", ("or ends every line: save those with line feeds",)),
-        ("text,label,text\ngood,1,2\n", ("2 columns 'text'",)),
         ('text,label\n"' + "good,1\n" * 100_000, ("line 2", "quotation mark that was left open")),
     ],
 )
@@ -171,7 +150,6 @@ def test_broken_csv(tmp_path: Path, content: str, parts: tuple[str, ...]) -> Non
     ("line", "parts"),
     [
         ('{"text": "b", ', ("line 2", "column", "not valid JSON")),
-        ('["b", 0]', ("line 2", "list", "one JSON object a line")),
         ('{"label": 0}', ("line 2", "no column 'text'")),
         ('{"text": 5, "label": 0}', ("line 2", "the text is 5", "int")),
         ('{"text": "b", "label": [0]}', ("line 2", "'label'", "list")),
@@ -225,9 +203,7 @@ def test_ids_and_groups(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": days, "text": ["a", "b"], "label": [1, 0]}), tmp_path / "days.parquet")
     assert read_table(tmp_path / "days.parquet", "text", "label", "id").ids == ["2026-01-02", "2026-01-03"]
     path = tmp_path / "mongo.jsonl"
-    path.write_text(
-        '{"id": {"$oid": "5f"}, "text": "a", "label": 1}\n{"id": {"$oid": "6f"}, "text": "b", "label": 0}\n'
-    )
+    path.write_text("".join(f'{{"id": {{"$oid": "{n}f"}}, "text": "a{n}", "label": {n % 2}}}\n' for n in (5, 6)))
     assert read_table(path, "text", "label").ids == ["{'$oid': '5f'}", "{'$oid': '6f'}"]
 
 
@@ -238,12 +214,6 @@ def test_paths_that_are_no_table(tmp_path: Path) -> None:
     for name in ("rows.docx", "rows", "rows.gz"):
         (tmp_path / name).write_text("x")
         refused(tmp_path / name, "unknown extension", ".csv, .tsv, .jsonl, .json, .parquet")
-
-
-def test_text_lines(tmp_path: Path) -> None:
-    path = tmp_path / "rows.txt"
-    path.write_bytes('one\r\n\n{"text": 1}\n日本'.encode())
-    assert list(stream_texts(path, chunk_rows=3)) == [["one", "", '{"text": 1}'], ["日本"]]
 
 
 @pytest.mark.parametrize(
@@ -289,24 +259,24 @@ def test_a_broken_row_of_a_table_on_standard_input_is_told(monkeypatch: pytest.M
 
 def test_what_came_before_a_defect_was_yielded(tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
-    path.write_bytes(b"one\ntwo\n\xff\n")
+    path.write_bytes(b'one\r\n\n{"text": 1}\n\xff\n')
     stream = stream_texts(path, chunk_rows=1)
-    assert [next(stream), next(stream)] == [["one"], ["two"]]
-    with pytest.raises(DataError, match="line 3, byte 1"):
+    assert [next(stream) for _ in range(3)] == [["one"], [""], ['{"text": 1}']]
+    with pytest.raises(DataError, match="line 4, byte 1"):
         next(stream)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_a_large_file_streams_in_constant_memory(tmp_path: Path, suffix: str) -> None:
-    path = write(tmp_path, suffix, [(f"row {index} " + "word " * 40, "1") for index in range(40_000)])
+    path = write(tmp_path, suffix, [(f"row {index} " + "word " * 200, "1") for index in range(8_000)])
     tracemalloc.start()
     try:
-        rows = sum(len(chunk) for chunk in stream_texts(path, chunk_rows=500))
+        rows = sum(len(chunk) for chunk in stream_texts(path, chunk_rows=100))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert rows == 40_000
-    # The texts alone are 8.6 MB; Python objects of one chunk and one Parquet batch stay far below.
+    assert rows == 8_000
+    # The texts alone are 8.1 MB; Python objects of one chunk and one Parquet batch stay far below.
     assert peak < 4_500_000
 
 
@@ -386,17 +356,12 @@ def test_a_header_with_a_line_break_of_its_own_is_one_line(header: str, tmp_path
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_headers_match_in_any_case_and_with_blanks_around(tmp_path: Path, suffix: str) -> None:
-    names = ["Text", " LABEL "]
-    path = tmp_path / f"rows{suffix}"
+    path = write(tmp_path, suffix, [("good", "1"), ("bad", "0")])
     if suffix == ".parquet":
-        pq.write_table(pa.table({names[0]: ["good", "bad"], names[1]: ["1", "0"]}), path)
-    elif suffix == ".jsonl":
-        # Each line for itself, for lines may differ.
-        lines = [dict(zip(names, ("good", "1"), strict=True)), {"text": "bad", "label": "0"}]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        pq.write_table(pq.read_table(path).rename_columns(["Text", " LABEL "]), path)
     else:
-        separator = {".csv": ",", ".tsv": "\t"}[suffix]
-        path.write_text("\n".join(map(separator.join, [names, ["good", "1"], ["bad", "0"]])) + "\n", encoding="utf-8")
+        # Of objects in the first line alone, for lines may differ.
+        path.write_text(path.read_text().replace("text", "Text", 1).replace("label", " LABEL ", 1))
     table = read_table(path, "text", "label")
     assert (table.texts, table.labels) == (["good", "bad"], ["1", "0"])
     assert [text for chunk in stream_texts(path) for text in chunk] == ["good", "bad"]

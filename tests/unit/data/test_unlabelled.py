@@ -61,6 +61,8 @@ def test_what_cannot_be_used_says_why(reviews: Path, tmp_path: Path) -> None:
         load(reviews, more)
     with pytest.raises(DataError, match="gone"):
         load(reviews, tmp_path / "gone.txt")
+    with pytest.raises(ConfigurationError, match="unlabelled_unit is 'sentences' without texts to cut"):
+        DataConfig.parse({"name": "demo", "unlabelled_unit": "sentences"})
 
 
 def test_rows_with_several_labels_have_places_for_them(tmp_path: Path) -> None:
@@ -74,9 +76,7 @@ def test_rows_with_several_labels_have_places_for_them(tmp_path: Path) -> None:
 
 
 def test_the_file_is_part_of_what_a_run_is_and_somebody_must_read_it(reviews: Path, tmp_path: Path) -> None:
-    more = tmp_path / "more.txt"
-    more.write_text("one\n", encoding="utf-8")
-    hashes = []
+    more, hashes = tmp_path / "more.txt", []
     for text in ("one\n", "two\n"):
         more.write_text(text, encoding="utf-8")
         for name in (str(reviews), "demo"):
@@ -117,11 +117,6 @@ def test_sentences_of_several_sources_are_taken_and_a_corpus_gives_its_training_
     train = " ".join(load_dataset(DataConfig(name="demo")).splits["train"].texts)
     assert dataset.unlabelled.texts[:2] == found.texts and len(dataset.unlabelled) > 900
     assert all(text in train for text in dataset.unlabelled.texts[2:50])
-
-
-def test_a_unit_without_texts_to_cut_is_a_mistake() -> None:
-    with pytest.raises(ConfigurationError, match="unlabelled_unit is 'sentences' without texts to cut"):
-        DataConfig.parse({"name": "demo", "unlabelled_unit": "sentences"})
 
 
 def test_texts_in_memory_are_kept_as_a_file(reviews: Path, tmp_path: Path) -> None:
