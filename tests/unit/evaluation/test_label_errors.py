@@ -23,7 +23,7 @@ from recurra.evaluation.encoder_states import mean_states
 from recurra.evaluation.label_errors import NO_ENCODER, find_label_errors, wrong_labels
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls import STATES_TOKENS
-from recurra.models.controls.fitting import fit_tuned, out_of_fold_probabilities
+from recurra.models.controls.fitting import out_of_fold_probabilities
 from reviews import write_csv
 from tiny_encoder import write_tiny_encoder
 
@@ -49,13 +49,9 @@ def _planted(path: Path, rows: int = 240, wrong: int = 12) -> tuple[Path, set[in
     return path, {row + 2 for row in bad}
 
 
-def _file(path: Path) -> DataConfig:
-    return DataConfig(name=str(path))
-
-
 def test_planted_errors_lead_the_list_with_the_right_label(tmp_path: Path) -> None:
     path, bad = _planted(tmp_path / "topics.csv")
-    found = find_label_errors(_file(path), encoder=NO_ENCODER)
+    found = find_label_errors(DataConfig(name=str(path)), encoder=NO_ENCODER)
     rows = list(found)
     assert len(rows) == len(found) == 240 and sorted(row.place for row in rows) == list(range(2, 242))
     assert {row.place for row in rows[: len(bad)]} == bad
@@ -105,19 +101,6 @@ def test_a_judge_that_errs_calls_no_right_label_wrong(scale: float) -> None:
     assert disagreeing > 1_000 and doubted < disagreeing / 100
 
 
-def test_no_row_is_judged_by_a_fit_that_saw_it() -> None:
-    # Labels by chance: whoever saw a row knows its label by heart, and who did not is right in half of them.
-    rng = np.random.default_rng(1)
-    texts = [" ".join(rng.choice(2_000, 12).astype(str).tolist()) for _ in range(400)]
-    labels = rng.integers(0, 2, 400)
-    probabilities, _ = out_of_fold_probabilities(texts, labels, num_labels=2)
-    assert (probabilities.argmax(axis=1) == labels).mean() == pytest.approx(0.5, abs=0.08)
-    # Calibrated: nothing is known, and nothing is claimed.
-    assert abs(probabilities - 0.5).mean() < 0.1
-    fitted = fit_tuned(texts, labels)
-    assert (fitted.logits(texts).argmax(axis=1) == labels).mean() > 0.95
-
-
 def test_states_judge_beside_the_words() -> None:
     # Words say nothing and states tell the labels but for some planted errors, which must lead.
     rng = np.random.default_rng(2)
@@ -154,15 +137,15 @@ def test_an_encoder_is_asked_if_it_is_there_and_the_file_is_no_burden(
 ) -> None:
     path, bad = _planted(tmp_path / "topics.csv")
     folder = str(write_tiny_encoder(tmp_path / "encoder", path.read_text(encoding="utf-8").splitlines()))
-    asked = find_label_errors(_file(path), encoder=folder)
+    asked = find_label_errors(DataConfig(name=str(path)), encoder=folder)
     assert "mean token states" in asked.model and asked.notes == []
     assert {row.place for row in itertools.islice(asked, len(bad))} == bad
 
     there = label_errors.find_encoder
     monkeypatch.setattr(label_errors, "find_encoder", lambda name: there(folder if name == "minilm" else name))
-    assert find_label_errors(_file(path)).model == asked.model
+    assert find_label_errors(DataConfig(name=str(path))).model == asked.model
     monkeypatch.setattr(label_errors, "MOST_ROWS_UNASKED", 239)
-    unasked = find_label_errors(_file(path))
+    unasked = find_label_errors(DataConfig(name=str(path)))
     assert "states" not in unasked.model and "--from minilm uses it" in unasked.notes[-1]
 
     def missing(name: str) -> None:
@@ -170,7 +153,7 @@ def test_an_encoder_is_asked_if_it_is_there_and_the_file_is_no_burden(
 
     monkeypatch.setattr(label_errors, "MOST_ROWS_UNASKED", 240)
     monkeypatch.setattr(label_errors, "find_encoder", missing)
-    without = find_label_errors(_file(path))
+    without = find_label_errors(DataConfig(name=str(path)))
     assert without.model == unasked.model
     assert without.notes[-1] == "without a pretrained encoder, which finds more: no minilm here"
     assert main(["label-errors", str(path), "--from", "minilm"]) == 2
@@ -181,23 +164,15 @@ def test_texts_are_as_written_whatever_cleaning_leaves_out_and_no_lone_label_is_
     path, bad = _planted(tmp_path / "topics.csv")
     lines = [line.replace(" ", "  ", 1) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     rows = [f"i{number},{line}" for number, line in enumerate(lines)]
-    path.write_text("\n".join(["id,text,label", *rows, "i0,<br/>,", "own,An odd thing,other", ""]), encoding="utf-8")
+    rows += ["i0,<br/>,", *(f"own{number},An odd thing,other" for number in range(20)), "one,Quite alone,single"]
+    path.write_text("\n".join(["id,text,label", *rows, ""]), encoding="utf-8")
     found = find_label_errors(DataConfig(name=str(path), clean=CAREFUL, id_column="id"), encoder=NO_ENCODER)
     by_place = {row.place: row for row in found}
     assert [by_place[place].text for place in (2, 243)] == [lines[0].split(",")[0], "An odd thing"]
-    assert bad <= {row.place for row in found if row.suspect} and not by_place[243].suspect
-    assert list(found)[-1].place == 243
-    assert any(note.startswith("1 rows have a label that no other text has") for note in found.notes)
-
-
-def test_a_text_that_alone_has_its_label_is_not_called_wrong_however_often_it_stands_there(tmp_path: Path) -> None:
-    path, bad = _planted(tmp_path / "topics.csv")
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write("I am out of office,auto\n" * 20)
-    found = find_label_errors(DataConfig(name=str(path)), encoder=NO_ENCODER)
     # Its judge is sure of another label, which must not make the judge of all others seem a poor one.
     assert bad == {row.place for row in found if row.suspect}
-    assert any(note.startswith("20 rows have a label that no other text has") for note in found.notes)
+    assert {row.place for row in list(found)[-21:]} == {*range(243, 264)}
+    assert any(note.startswith("21 rows have a label that no other text has") for note in found.notes)
 
 
 def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,15 +185,11 @@ def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.Captur
     with output.open(encoding="utf-8", newline="") as stream:
         written = list(csv.DictReader(stream))
     assert len(written) == 240
-    header = output.read_text(encoding="utf-8").partition("\n")[0]
-    assert header == "line,label,suggested,label_probability,probability,wrong_probability,suspect,text"
+    header = "line,label,suggested,label_probability,probability,wrong_probability,suspect,text"
+    assert [*written[0]] == header.split(",")
     assert answer["agreement"] == pytest.approx(1 - len(bad) / 240) and answer["chance"] < 0.4 < answer["macro_f1"]
     assert [int(row["line"]) for row in written[:12]] == [row["line"] for row in answer["top"]]
     assert sum(row["suspect"] == "true" for row in written) == answer["suspects"]
-    assert main(["label-errors", str(path), "--from", "none", "--top", "3"]) == 0
-    shown = capsys.readouterr().out
-    assert "the 3 most doubtful labels of 240 rows" in shown and "TF-IDF" in shown
-    assert f"{answer['suspects']} of 240 labels are probably wrong" in shown and "gave the commonest label" in shown
 
 
 @pytest.mark.parametrize(
@@ -226,13 +197,11 @@ def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.Captur
     [
         (["demo"], "'demo' is a corpus"),
         (["wikitext-2"], "'wikitext-2' is running text; give a labelled file"),
-        (["missing.txt"], "'missing.txt' does not exist"),
         (["FILE", "fraction=0.5"], "'fraction' has no meaning here"),
         (["FILE", "data.clen=0"], "did you mean 'clean'?); allowed: text_column"),
         (["FILE", "--output", "doubts.parquet"], "allowed: .csv"),
         (["FILE", "--output", "FILE"], "is the input itself"),
         (["FILE", "data.label_separator=;"], "several labels a row"),
-        (["FILE", "--label-column", "lable"], "did you mean 'label'"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(
@@ -268,6 +237,6 @@ def test_a_tenth_of_the_list_holds_most_planted_errors(
     path = write_csv(
         tmp_path / "real.csv", [(columns["text"][row], names[label]) for row, label in zip(rows, labels, strict=True)]
     )
-    found = list(find_label_errors(_file(path), encoder=encoder))
+    found = list(find_label_errors(DataConfig(name=str(path)), encoder=encoder))
     first = {row.place for row in found[: len(found) // 10]}
     assert np.mean([row + 2 in first for row in bad.tolist()]) == pytest.approx(measured, abs=0.03)

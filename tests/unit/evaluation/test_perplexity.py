@@ -47,16 +47,8 @@ class Bigrams(nn.Module):
 
 def gpt2() -> GPT2LMHeadModel:
     torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=32,
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        initializer_range=0.4,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    sizes = {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    config = GPT2Config(**sizes, initializer_range=0.4, bos_token_id=0, eos_token_id=0)
     return GPT2LMHeadModel(config).eval()
 
 
@@ -134,10 +126,8 @@ def test_exits_are_scored_if_the_model_has_them() -> None:
     ("values", "message"),
     [
         ({"context": 0}, "context 0 is impossible; allowed: from 1"),
-        ({"context": -1}, "context -1 is impossible"),
         ({"context": 33}, "context 33 is more than the model can read; allowed: 1 to 32"),
         ({"context": 8, "stride": 9}, "stride 9 is impossible; allowed: 1 to the context, 8"),
-        ({"context": 8, "stride": 0}, "stride 0 is impossible"),
     ],
 )
 def test_impossible_windows(values: dict[str, int], message: str) -> None:

@@ -30,46 +30,29 @@ def test_round_trip_is_exact(tmp_path: Path, rows: int, classes: int) -> None:
     assert [item.name for item in path.parent.iterdir()] == ["test.parquet"]
 
 
-def test_missing_split_names_those_that_are_there(tmp_path: Path) -> None:
-    write_predictions(tmp_path, "validation", ["a"], [1], [[0.0, 1.0]])
+def test_files_that_are_missing_cut_or_refused_by_the_system_say_so(tmp_path: Path) -> None:
+    path = write_predictions(tmp_path, "validation", ["a"] * 50, [1] * 50, [[0.0, 1.0]] * 50)
     with pytest.raises(CheckpointError, match=r"'test'; there: validation;"):
         read_predictions(tmp_path, "test")
-
-
-def test_truncated_file_is_refused(tmp_path: Path) -> None:
-    path = write_predictions(tmp_path, "test", ["a"] * 50, [1] * 50, [[0.0, 1.0]] * 50)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(CheckpointError, match="cannot be read"):
-        read_predictions(tmp_path, "test")
-
-
-def test_what_the_system_refuses_is_said_with_its_reason(tmp_path: Path) -> None:
+        read_predictions(tmp_path, "validation")
     # As of a folder that may not be searched, which nobody is refused who may do everything.
-    predictions_path(tmp_path, "test").parent.mkdir()
     with pytest.raises(CheckpointError, match=r"cannot be read \(File name too long\)"):
         read_predictions(tmp_path, "x" * 300)
+
+
+def table(labels: list[int | None], logits: list[list[float]]) -> dict[str, pa.Array]:
+    ids = pa.array([str(row) for row in range(len(labels))])
+    return {"id": ids, "label": pa.array(labels, pa.int64()), "logits": pa.array(logits, pa.list_(pa.float32()))}
 
 
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
         ({"text": pa.array(["a"])}, "columns"),
-        (
-            {
-                "id": pa.array(["a", "b"]),
-                "label": pa.array([0, 1]),
-                "logits": pa.array([[0.0, 1.0], [1.0]], pa.list_(pa.float32())),
-            },
-            "rows of",
-        ),
-        (
-            {
-                "id": pa.array(["a"]),
-                "label": pa.array([None], pa.int64()),
-                "logits": pa.array([[0.0, 1.0]], pa.list_(pa.float32())),
-            },
-            "empty cells",
-        ),
+        (table([0, 1], [[0.0, 1.0], [1.0]]), "rows of"),
+        (table([None], [[0.0, 1.0]]), "empty cells"),
     ],
 )
 def test_other_tables_are_refused(tmp_path: Path, columns: dict[str, pa.Array], words: str) -> None:

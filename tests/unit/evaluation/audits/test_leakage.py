@@ -24,7 +24,7 @@ from recurra.evaluation.audits.leakage import (
 )
 
 
-def _split(name: str, texts: list[str], groups: list[Group] | None = None) -> TextSplit:
+def split(name: str, texts: list[str], groups: list[Group] | None = None) -> TextSplit:
     labels = np.arange(len(texts)) % 2
     return TextSplit(name, texts, labels, [f"{name}-{row}" for row in range(len(texts))], groups)
 
@@ -33,8 +33,8 @@ def _audit(
     train: list[str], test: list[str], groups: tuple[list[Group], list[Group]] | None = None
 ) -> dict[str, AuditResult]:
     splits = {
-        "train": _split("train", train, groups[0] if groups else None),
-        "test": _split("test", test, groups[1] if groups else None),
+        "train": split("train", train, groups[0] if groups else None),
+        "test": split("test", test, groups[1] if groups else None),
     }
     dataset = TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test"])
     results = audit_leakage(dataset)
@@ -75,8 +75,8 @@ def test_copies_fail_and_are_shown() -> None:
 
 
 def test_rows_of_another_task_are_searched_too() -> None:
-    splits = {"train": _split("train", TRAIN), "test": _split("test", FRESH)}
-    auxiliary = _split("auxiliary", [*_sentences(50, 12, 2), *(f"so {text}" for text in FRESH[:9])])
+    splits = {"train": split("train", TRAIN), "test": split("test", FRESH)}
+    auxiliary = split("auxiliary", [*_sentences(50, 12, 2), *(f"so {text}" for text in FRESH[:9])])
     dataset = TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test"], auxiliary=auxiliary)
     got = {result.name: result for result in audit_leakage(dataset)}
     assert {name: result.status for name, result in got.items() if "auxiliary" in name} == {
@@ -114,11 +114,9 @@ def test_ngrams_need_long_rows() -> None:
     assert "0 rows of 8 words" in got.summary
 
 
-def test_a_few_equal_short_texts_are_natural() -> None:
-    test = FRESH + _sentences(99, 12, 2) + [TRAIN[0]]
-    got = _audit(TRAIN, test)
-    assert got["exact"].value == 1 / 200
-    assert got["exact"].status == "passed"
+def test_a_few_equal_texts_are_natural() -> None:
+    got = _audit(TRAIN, [*FRESH, *_sentences(99, 12, 2), TRAIN[0]])["exact"]
+    assert (got.value, got.status) == (1 / 200, "passed")
 
 
 def test_one_shared_source_fails() -> None:
@@ -138,14 +136,14 @@ def test_empty_split_is_skipped() -> None:
 
 
 def test_rows_that_only_the_teacher_learned_are_counted() -> None:
-    splits = {"train": _split("train", TRAIN), "test": _split("test", FRESH[:4]), "held_out": _split("held_out", ["a"])}
+    splits = {"train": split("train", TRAIN), "test": split("test", FRESH[:4]), "held_out": split("held_out", ["a"])}
     dataset = TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test", "held_out"])
-    seen, unseen = audit_teacher(dataset, "t", _split("train", [*TRAIN, FRESH[1], FRESH[3]]))
+    seen, unseen = audit_teacher(dataset, "t", split("train", [*TRAIN, FRESH[1], FRESH[3]]))
     assert (seen.name, seen.status, seen.value) == ("teacher.test", "failed", 0.5)
     assert kept_rows(seen, 4).tolist() == [False, True, False, True] and "2 of 4 test rows" in seen.summary
     assert (unseen.name, unseen.status, unseen.value, unseen.details) == ("teacher.held_out", "passed", 0.0, {})
     # What the student was trained on too is a matter of the leakage audit.
-    assert [audit.status for audit in audit_teacher(dataset, "t", _split("train", TRAIN))] == ["passed"] * 2
+    assert [audit.status for audit in audit_teacher(dataset, "t", split("train", TRAIN))] == ["passed"] * 2
     assert [audit.status for audit in audit_teacher(dataset, "t", None)] == ["skipped"] * 2
 
 
@@ -190,15 +188,6 @@ def test_agrees_with_a_plain_search(train: list[str], texts: list[str], ngram: i
     got = find_overlap(train, texts, ngram=ngram, min_words=min_words)
     expected = _naive(train, texts, ngram, min_words)
     assert (got.container.tolist(), got.ngrams.tolist(), got.ngrams_found.tolist()) == expected
-
-
-def test_a_match_does_not_run_over_the_end_of_a_row() -> None:
-    got = find_overlap(["one two three", "four five six"], ["two three four", "three four five"], ngram=3)
-    assert got.container.tolist() == [-1, -1]
-
-
-def split(name: str, texts: list[str]) -> TextSplit:
-    return TextSplit(name, texts, np.zeros(len(texts), dtype=np.int64), [str(row) for row in range(len(texts))])
 
 
 def test_rows_inside_training_rows_are_told_from_the_others() -> None:
@@ -287,15 +276,18 @@ def test_an_honest_perplexity_forces_nothing(perplexity: float) -> None:
     assert alarm.status == "passed" and calls == []
 
 
-def test_a_perplexity_below_15_forces_the_causality_audit_and_falls_with_it() -> None:
+@pytest.mark.parametrize(
+    ("perplexity", "found", "status", "said"),
+    [
+        (1.08, "failed", "failed", "ALARM: word perplexity 1.08 is below 15; the model leaks (causality.final)"),
+        (14.9, "passed", "measured", "look for test text in training"),
+    ],
+)
+def test_a_perplexity_below_15_forces_the_causality_audit(
+    perplexity: float, found: str, status: str, said: str
+) -> None:
     calls: list[str] = []
-    alarm, audit = audit_too_good(1.08, lambda: causality("failed", calls))
-    assert calls == ["failed"] and audit.name == "causality.final"
-    assert alarm.status == "failed" and "ALARM: word perplexity 1.08 is below 15" in alarm.summary
-    assert "the model leaks (causality.final)" in alarm.summary
-
-
-def test_a_causal_model_keeps_the_alarm_as_a_figure() -> None:
-    alarm, audit = audit_too_good(14.9, lambda: causality("passed", []))
-    assert (alarm.status, alarm.value, audit.status) == ("measured", 14.9, "passed")
-    assert "look for test text in training" in alarm.summary
+    alarm, audit = audit_too_good(perplexity, lambda: causality(found, calls))
+    assert calls == [found] and (audit.name, audit.status) == ("causality.final", found)
+    assert (alarm.status, alarm.value) == (status, perplexity)
+    assert all(part in alarm.summary for part in said.split("; "))
