@@ -248,12 +248,10 @@ def test_an_encoder_that_is_shipped_is_found_by_name_and_checked(
         (["--teach", "{root}/reviews.csv"], "--minutes N"),
         (["--teach", "{root}/reviews.csv", "--minutes", "0"], "--minutes is 0; a budget is a finite number above 0"),
         (["--minutes", "3"], "--teach FILE"),
-        (["--apart", "{root}/reviews.csv"], "--teach FILE"),
         (["--teach", "{root}/my_test.csv", "--tokens", "9"], "is named like a test or validation part"),
         (["--teach", "{root}/empty.csv", "--tokens", "9"], "is empty"),
         (["--teach", "{root}/blank.txt", "--tokens", "9"], "no passage to learn from"),
         (["--teach", "{root}/short.txt", "--tokens", "9"], "has one passage"),
-        (["--teach", "{root}/nowhere.csv", "--tokens", "9"], "does not exist"),
         (
             ["--teach", "{root}/reviews.csv", "--apart", "{root}/reviews.csv", "--tokens", "9"],
             "are texts that models are evaluated on",

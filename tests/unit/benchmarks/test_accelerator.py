@@ -14,7 +14,7 @@ COUNT = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.open('a').write('
 # Counts seconds into a file, as a study counts checkpoints, and ends after three of them.
 SLOW = (
     "import pathlib, sys, time\np = pathlib.Path(sys.argv[1])\n"
-    "while not p.exists() or len(p.read_text()) < 3:\n    time.sleep(0.7)\n    p.open('a').write('x')\n"
+    "while not p.exists() or len(p.read_text()) < 3:\n    time.sleep(0.3)\n    p.open('a').write('x')\n"
 )
 
 
@@ -27,13 +27,13 @@ def test_a_step_that_outlives_its_slice_goes_on_in_the_next(tmp_path: Path) -> N
     slices = 0
     missing = ["slow"]
     while missing:
-        missing = run_slice(steps, tmp_path, 1.2)
+        missing = run_slice(steps, tmp_path, 0.8)
         slices += 1
         assert slices < 60
     assert slices > 1
     assert (tmp_path / "once/once.txt").read_text() == (tmp_path / "last/last.txt").read_text() == "x"
     assert (tmp_path / "slow/slow.txt").read_text() == "xxx"
-    assert run_slice(steps, tmp_path, 1.2) == []
+    assert run_slice(steps, tmp_path, 0.8) == []
     assert (tmp_path / "once/once.txt").read_text() == "x"
 
 
@@ -58,12 +58,8 @@ def test_without_an_accelerator_it_is_one_line(tmp_path: Path, capsys: pytest.Ca
     assert main(["--output", str(tmp_path / "runs")]) == 2
     assert capsys.readouterr().err == f"error: {accelerator.NO_DEVICE}\n"
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("arguments", [["--slice-s", "0"], ["--slice-s", "601"], ["--only", "crt-huge"]])
-def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["--any-device", *arguments])
+        main(["--any-device", "--slice-s", "601"])
 
 
 def test_every_path_is_timed_on_the_device_at_hand() -> None:

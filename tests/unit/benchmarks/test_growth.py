@@ -1,4 +1,4 @@
-"""The bench of growth: rows of which none shares a word with another, and tables that say what grew by how much."""
+"""The bench of growth: rows of which none shares a word with another, and studies of a size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.growth import LENGTHS, read_novels, study_size, tables, write_rows, write_study
+from benchmarks.growth import read_novels, study_size, write_rows, write_study
 
 
 @pytest.fixture
@@ -33,28 +33,8 @@ def test_rows_have_their_words_and_share_none(root: Path) -> None:
         write_rows(root / "rows.csv", novels, 100, 7)
 
 
-def test_tables_hold_each_figure_against_the_one_before() -> None:
-    def measure(command: str, by: str, size: int, seconds: float) -> dict[str, object]:
-        return {"command": command, "by": by, "size": size, "rows": 2_000, "seconds": seconds, "mib": 812.4}
-
-    found = tables(
-        [
-            measure("predict, linear", "rows", 1_000, 2.0),
-            measure("predict, linear", "rows", 10_000, 5.0),
-            measure("compare", "rows", 1_000, 30.0),
-            measure("predict, linear", "tokens", min(LENGTHS), 1.5),
-        ]
-    )
-    assert "| predict, linear | 10,000 | 5 s | 2.5 x the time for 10 x | 812 MiB |" in found
-    assert "| compare | 1,000 | 30 s |  | 812 MiB |" in found
-    assert "| predict, linear, 2,000 rows | 8 | 1.5 s |  | 812 MiB |" in found
-
-
-@pytest.mark.parametrize(("asked", "runs"), [(10, 10), (25, 20), (100, 100), (250, 200), (10_000, 10_000)])
-def test_a_study_has_at_most_as_many_runs_as_asked(asked: int, runs: int) -> None:
-    assert 10 * math.prod(study_size(asked)) == runs
-
-
-def test_a_study_is_written_in_its_size(tmp_path: Path) -> None:
+def test_a_study_has_at_most_as_many_runs_as_asked_and_is_written_in_its_size(tmp_path: Path) -> None:
+    for asked, runs in ((10, 10), (25, 20), (100, 100), (250, 200), (10_000, 10_000)):
+        assert 10 * math.prod(study_size(asked)) == runs
     write_study(tmp_path, *study_size(25))
     assert len(list(tmp_path.glob("runs/*/record.json"))) == 20

@@ -1,4 +1,4 @@
-"""The readable twin computes what the library computes: outputs, losses, gradients, exits."""
+"""The scripts run and stay short; the readable twin computes what the library computes: outputs, gradients, exits."""
 
 from __future__ import annotations
 
@@ -12,23 +12,35 @@ import torch
 from recurra import RecurraForCausalLM, RecurraForSequenceClassification, preset
 from recurra.models.exits.rules import ConfidenceRule
 
-FILE = Path(__file__).parents[3] / "examples" / "minimal.py"
+FOLDER = Path(__file__).parents[3] / "examples"
 CLASSIFIERS = {"baseline": 1, "recurrent": 2}
 
 
-@pytest.fixture(scope="module")
-def minimal() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("minimal", FILE)
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_it_imports_nothing_of_ours_and_stays_short() -> None:
-    text = FILE.read_text(encoding="utf-8")
-    assert "import recurra" not in text and "from recurra" not in text
-    assert len(text.splitlines()) <= 300
+@pytest.fixture(scope="module")
+def minimal() -> ModuleType:
+    return load("minimal")
+
+
+def test_they_stay_short_and_the_twin_imports_nothing_of_ours() -> None:
+    twin, hops = ((FOLDER / name).read_text(encoding="utf-8") for name in ("minimal.py", "hops.py"))
+    assert "import recurra" not in twin and "from recurra" not in twin
+    assert len(twin.splitlines()) <= 300 and len(hops.splitlines()) <= 60
+
+
+def test_the_script_on_hops_prints_accuracy_of_both_models(capsys: pytest.CaptureFixture[str]) -> None:
+    hops = load("hops")
+    found = hops.main(steps=3, rows=400)
+    assert list(found) == list(hops.MODELS)
+    assert all(len(values) == 8 and all(0 <= value <= 1 for value in values) for values in found.values())
+    assert [line[:24].strip() for line in capsys.readouterr().out.splitlines()] == list(hops.MODELS)
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
