@@ -56,6 +56,10 @@ def options(root: Path) -> AdaptationOptions:
     return AdaptationOptions(plan="0 2 3", teach=texts, tokens=TOKENS, cache_dir=root / "cache", overwrite=True)
 
 
+def stop(self: GeneralDistillation, rows: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def weights_of(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     found: dict[str, np.ndarray[Any, Any]] = load_file(folder / "model.safetensors")
     return found
@@ -130,9 +134,6 @@ def test_a_stop_in_the_last_step_leaves_out_no_measurement(
 def test_another_plan_or_budget_does_not_go_on(
     root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(self: GeneralDistillation, rows: Any) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(GeneralDistillation, "_step", stop)
     encoder = str(root / "encoder")
     with pytest.raises(KeyboardInterrupt):
@@ -145,9 +146,6 @@ def test_another_plan_or_budget_does_not_go_on(
 def test_a_plan_that_was_searched_is_not_searched_again(
     root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(self: GeneralDistillation, rows: Any) -> None:
-        raise KeyboardInterrupt
-
     texts = tmp_path / "windows.csv"
     texts.write_bytes((root / "reviews.csv").read_text(encoding="utf-8").encode("utf-16-le"))
     asked = replace(options, plan="auto", stored=1, texts=texts, teach=(str(texts),), encoding="utf-16-le")

@@ -116,7 +116,6 @@ def test_seeds_change_the_rows_and_nothing_else_does() -> None:
     prints = [made("hops", seed).fingerprint for seed in (0, 0, 1)]
     assert prints[0] == prints[1] != prints[2]
     whole = load_dataset(DataConfig(name="hops"))
-    assert whole.fingerprint == load_dataset(DataConfig(name="hops")).fingerprint
     assert {name: len(split) for name, split in whole.splits.items() if "-" not in name} == {
         "train": 32_000, "validation": 1_000, "test": 2_000, "beyond": 2_000
     }  # fmt: skip

@@ -41,14 +41,10 @@ def texts_of(lengths: list[int], seed: int = 0) -> list[str]:
     return [" ".join(rng.choice(WORDS, length)) for length in lengths]
 
 
-def write_long(path: Path, words: int, rows: int = 200) -> Path:
+def write_long(path: Path, words: int) -> Path:
     """Labelled rows of which each has so many words, and a few more."""
-    dice = np.random.default_rng(0)
-    found = []
-    for text, label in review_rows(rows):
-        more = " ".join(f"w{word}" for word in dice.integers(0, 50, words))
-        found.append((f"{text} {more}", label))
-    return write_csv(path, found)
+    more = " ".join(f"w{word}" for word in np.random.default_rng(0).integers(0, 50, words))
+    return write_csv(path, [(f"{text} {more}", label) for text, label in review_rows(80)])
 
 
 def test_lengths_are_those_of_the_rows_that_a_model_reads() -> None:

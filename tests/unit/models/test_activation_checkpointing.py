@@ -14,21 +14,19 @@ from relaxed import RELAXED
 from tiny import language_model, tiny_model
 
 DROPOUT = {"hidden_dropout": 0.2}
-LANGUAGE: dict[str, dict[str, Any]] = {
-    "crt": {"num_recurrences": 3, "exits": [1, 2]},
-    "pre-norm, rotary, attention dropout": {
+MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "crt": (language_model, {"num_recurrences": 3, "exits": [1, 2]}),
+    "pre-norm, rotary, attention dropout": (language_model, {
         "norm_placement": "pre", "position": "rotary", "attention_dropout": 0.1, "num_core_layers": 2,
-    },
-    "prelude, coda, injection": {
+    }),
+    "prelude, coda, injection": (language_model, {
         "exits": [], "num_prelude_layers": 1, "num_coda_layers": 1, "input_injection": "concat",
         "learned_residual_scale": True,
-    },
+    }),
+    "classifier": (tiny_model, {"exits": [1]}),
+    "relaxed classifier": (tiny_model, RELAXED),
+    "conv classifier": (tiny_model, {"feed_forward": "conv+linear", "num_cycles": 2, "causal_convolution": False}),
 }  # fmt: skip
-CLASSIFIERS: dict[str, dict[str, Any]] = {
-    "recurrent": {"exits": [1]},
-    "relaxed": RELAXED,
-    "conv": {"feed_forward": "conv+linear", "num_cycles": 2, "causal_convolution": False},
-}
 
 
 def gradients(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -39,8 +37,15 @@ def gradients(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, 
     return loss.detach(), {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
 
 
-def compare(model: Any, inputs: dict[str, Tensor]) -> None:
-    model.train()
+@pytest.mark.parametrize("variant", MODELS)
+def test_gradients_are_the_same_bit_for_bit(variant: str) -> None:
+    made, shape = MODELS[variant]
+    model = made(**{**DROPOUT, **shape}).train()
+    ids = torch.randint(1, 11, (3, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    labels = ids if made is language_model else torch.tensor([0, 1, 1])
+    inputs = {"input_ids": ids, "attention_mask": mask, "labels": labels}
     calls: list[int] = []
     core = model.model.core
     for stack in (model.model.prelude, *(core.recurrences or [core.block]), model.model.coda):
@@ -68,22 +73,6 @@ def compare(model: Any, inputs: dict[str, Tensor]) -> None:
     model.activation_checkpointing_disable()
     gradients(model, inputs)
     assert len(calls) == once
-
-
-@pytest.mark.parametrize("variant", LANGUAGE)
-def test_a_language_models_gradients_are_the_same_bit_for_bit(variant: str) -> None:
-    model = language_model(**{**DROPOUT, **LANGUAGE[variant]})
-    ids = torch.randint(0, 11, (3, 9), generator=torch.Generator().manual_seed(0))
-    mask = torch.ones_like(ids)
-    mask[1, 6:] = 0
-    compare(model, {"input_ids": ids, "attention_mask": mask, "labels": ids})
-
-
-@pytest.mark.parametrize("variant", CLASSIFIERS)
-def test_a_classifiers_gradients_are_the_same_bit_for_bit(variant: str) -> None:
-    model = tiny_model(**{**DROPOUT, **CLASSIFIERS[variant]})
-    ids = torch.randint(1, 40, (3, 9), generator=torch.Generator().manual_seed(0))
-    compare(model, {"input_ids": ids, "labels": torch.tensor([0, 1, 1])})
 
 
 def kept_bytes(model: RecurraForCausalLM, ids: Tensor) -> int:

@@ -35,6 +35,11 @@ def test_rows_of_wikitext_become_lines_counted_as_published(tmp_path: Path) -> N
     assert split.words == len(eos)
     assert split.num_bytes == len("".join(f"{row.strip()}\n" for row in ROWS).encode())
     assert split.long_lines(50).texts == [ROWS[3].strip()]
+    # Lines that were seen in training are counted.
+    put(tmp_path, "wikitext-2-v1", "train", ROWS)
+    record = load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path).record()
+    assert (record["splits"]["train"]["seen_lines"], record["splits"]["test"]["seen_lines"]) == (None, 1)
+    assert "validation" in record["notes"][0]
 
 
 def test_a_novel_is_one_text_of_many_lines(tmp_path: Path) -> None:
@@ -58,14 +63,6 @@ def test_long_lines_take_the_first_ones() -> None:
     split = RunningText("train", ["x" * 51, "y" * 50, f"{'z' * 49}  ", "a\n" + "b" * 60, "c" * 70])
     assert split.long_lines(50).texts == ["x" * 51, "b" * 60, "c" * 70]
     assert split.long_lines(50, 2).texts == ["x" * 51, "b" * 60]
-
-
-def test_seen_lines_are_counted(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        put(tmp_path, "wikitext-2-v1", split, ROWS)
-    record = load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path).record()
-    assert (record["splits"]["train"]["seen_lines"], record["splits"]["test"]["seen_lines"]) == (None, 1)
-    assert "validation" in record["notes"][0]
 
 
 def test_a_split_that_is_not_there_names_what_is(tmp_path: Path) -> None:
