@@ -92,13 +92,13 @@ def test_as_many_labels_are_wrong_as_is_said(classes: int, share: float) -> None
 def test_a_judge_that_errs_calls_no_right_label_wrong(scale: float) -> None:
     rng = np.random.default_rng(3)
     disagreeing, doubted = 0, 0
-    for _ in range(20):
+    for _ in range(8):
         probabilities, labels = _judged(rng, 1_000, 3, scale)
         wrong, _ = wrong_labels(probabilities, labels)
         disagreeing += int((probabilities.argmax(axis=1) != labels).sum())
         doubted += int((wrong > 0.5).sum())
     # Confident learning doubts tens of rows in each.
-    assert disagreeing > 1_000 and doubted < disagreeing / 100
+    assert disagreeing > 400 and doubted < disagreeing / 100
 
 
 def test_states_judge_beside_the_words() -> None:

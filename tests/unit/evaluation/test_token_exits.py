@@ -81,14 +81,14 @@ def test_without_a_rule_and_at_a_fixed_exit_the_loss_is_that_of_the_head() -> No
 
 @pytest.mark.parametrize("kind", ["confidence", "entropy"])
 def test_a_threshold_keeps_the_loss_bound_and_a_looser_bound_takes_fewer_recurrences(kind: str) -> None:
-    model = model_of()
+    model, texts = model_of(), some_texts()[1:]
     depths = []
     for bound in (0.0, 0.05, 100.0):
-        chosen = calibrate_language(model, some_texts(), bound, kind=kind, **READ)
+        chosen = calibrate_language(model, texts, bound, kind=kind, **READ)
         if chosen.rule is None:
             assert chosen.quality == chosen.full and chosen.mean_recurrences == 4
         else:
-            found = score_token_exits(model, some_texts(), chosen.rule, **READ)
+            found = score_token_exits(model, texts, chosen.rule, **READ)
             assert found.loss == pytest.approx(chosen.quality) and dict(found.exit_counts) == dict(chosen.exit_counts)
         assert chosen.quality <= chosen.full * (1 + bound)
         depths.append(chosen.mean_recurrences)

@@ -183,7 +183,7 @@ def _naive(train: list[str], texts: list[str], ngram: int, min_words: int) -> tu
 
 
 @given(TEXTS, TEXTS, st.integers(2, 5), st.integers(1, 4))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200)
 def test_agrees_with_a_plain_search(train: list[str], texts: list[str], ngram: int, min_words: int) -> None:
     got = find_overlap(train, texts, ngram=ngram, min_words=min_words)
     expected = _naive(train, texts, ngram, min_words)

@@ -139,13 +139,13 @@ def test_balanced_accuracy_is_the_mean_of_recalls() -> None:
     ("rows", "positive", "status"), [(500, 0.5, "passed"), (500, 0.9, "failed"), (100, 0.0, "failed")]
 )
 def test_label_proportions(rows: int, positive: float, status: str) -> None:
-    got = _audit(_split("train", 2000, "none", 0), _split("test", rows, "none", 1, positive=positive))
+    got = _audit(_split("train", 2500, "none", 0), _split("test", rows, "none", 1, positive=positive))
     found = got["shortcuts.labels.test"]
     assert found.status == status
     # Total variation of two classes is the difference of one share.
     assert found.value == pytest.approx(abs(found.details["train"]["yes"] - found.details["test"]["yes"]), abs=1e-3)
     # Of one class alone form tells nothing.
-    assert (got["shortcuts.format.test"].status == "skipped") == (positive == 0)
+    assert positive or got["shortcuts.format.test"].status == "skipped"
 
 
 def test_a_far_share_in_a_tiny_split_may_be_chance() -> None:
