@@ -79,7 +79,7 @@ def test_without_a_rule_and_at_a_fixed_exit_the_loss_is_that_of_the_head() -> No
     assert dict(+fixed.exit_counts) == {3: 66}
 
 
-@pytest.mark.parametrize("kind", ["confidence", "entropy"])
+@pytest.mark.parametrize("kind", ["confidence", pytest.param("entropy", marks=pytest.mark.slow)])
 def test_a_threshold_keeps_the_loss_bound_and_a_looser_bound_takes_fewer_recurrences(kind: str) -> None:
     model, texts = model_of(), some_texts()[1:]
     depths = []
