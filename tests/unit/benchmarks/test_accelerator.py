@@ -62,6 +62,7 @@ def test_without_an_accelerator_it_is_one_line(tmp_path: Path, capsys: pytest.Ca
         main(["--any-device", "--slice-s", "601"])
 
 
+@pytest.mark.slow
 def test_every_path_is_timed_on_the_device_at_hand() -> None:
     torch = pytest.importorskip("torch")
     report = accelerator_speed.measure(torch.device("cpu"), quick=True, budget_s=0.01)

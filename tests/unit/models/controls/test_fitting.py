@@ -129,6 +129,7 @@ def test_the_c_of_the_lowest_loss_on_the_selection_split_is_chosen_and_the_seed_
     assert np.array_equal(first, again) and not np.array_equal(first, second)
 
 
+@pytest.mark.slow
 def test_hundreds_of_labels_of_three_rows_are_fitted_in_seconds() -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(300), 3)

@@ -68,7 +68,7 @@ def agreement(rule: ExitRule | None, by_exit: dict[int, np.ndarray]) -> float:
     return float((np.where(depths_under(rule, by_exit) == 1, early, last) == last).mean())
 
 
-@pytest.mark.parametrize("kind", ["confidence", "entropy"])
+@pytest.mark.parametrize("kind", ["confidence", pytest.param("entropy", marks=pytest.mark.slow)])
 def test_a_promise_is_broken_no_more_often_than_it_says(kind: str) -> None:
     generator = np.random.default_rng(0)
     fresh = draw(20_000, generator)
