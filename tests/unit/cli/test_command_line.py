@@ -85,17 +85,6 @@ def test_every_command_has_an_example_that_it_accepts_and_can_answer_in_json(nam
     command.make_context(name, words[len(path) :], resilient_parsing=False)
 
 
-def test_help_of_eighty_columns_leaves_most_of_them_to_the_text(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert command_line.main(["compare", "--help"]) == 0
-    lines = capsys.readouterr().out.partition("Options:")[2].splitlines()
-    texts = [line for line in lines if line.startswith(" " * 20)]
-    assert max(map(len, lines)) <= 80 and len(texts) > 50
-    assert max(len(line) - len(line.lstrip()) for line in texts) <= 32
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

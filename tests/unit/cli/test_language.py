@@ -54,14 +54,6 @@ def test_list_names_the_text_corpora(capsys: pytest.CaptureFixture[str]) -> None
     assert {item["kind"] for item in corpora.values()} == {"labelled", "text"}
 
 
-def test_describe(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    splits = answer(capsys, "data", "describe", text)["splits"]
-    assert sum(split["lines"] for split in splits.values()) == 120
-    assert sum(split["long_lines"] for split in splits.values()) == 40
-    assert main(["data", "describe", text]) == 0
-    assert "river.txt" in capsys.readouterr().out
-
-
 def test_prepare_in_both_modes(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["data", "prepare", text, "--cache-dir", str(tmp_path / "cache"), "trained_vocab_size=320"]
     packed = answer(capsys, *arguments, "context=16")

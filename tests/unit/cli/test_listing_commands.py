@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from recurra.cli.main import main
 from recurra.models.adaptation.source import find_encoder
@@ -50,40 +49,6 @@ def test_models_shows_one_preset_part_by_part(capsys: pytest.CaptureFixture[str]
     assert "did you mean 'crt-deep'" in capsys.readouterr().err
 
 
-def test_models_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, total in ((["models"], "25.9"), (["models", "--wide"], "25,912,706")):
-        assert main(arguments) == 0
-        out = capsys.readouterr().out
-        assert total in out and all(name in out for name in (*PRESETS, *LANGUAGE_PRESETS))
-
-
-def test_the_presets_fit_a_terminal_of_80_characters(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recurra.cli.output.console", lambda: Console(width=80))
-    assert main(["models"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    # No name and no number is broken: each preset begins one line, with its three figures.
-    for name in (*PRESETS, *LANGUAGE_PRESETS):
-        (line,) = (line for line in lines if line.startswith(f"│ {name} "))
-        assert len([cell for cell in line.split("│")[2:5] if float(cell)]) == 3
-
-
-def test_data_describe_says_what_each_limit_of_tokens_cuts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "long.csv"
-    rows = [f"{'word ' * (90 if number % 4 == 0 else 3)}{number},{number % 2}" for number in range(400)]
-    path.write_text("text,label\n" + "\n".join(rows), encoding="utf-8")
-    cut = answer(capsys, "data", "describe", str(path))["cut"]
-    assert cut["64"] == pytest.approx(0.25, abs=0.05) and (cut["128"], cut["256"], cut["512"]) == (0, 0, 0)
-    assert main(["data", "describe", str(path)]) == 0
-    said = f"{cut['64']:.1%} at 64, 0.0% at 128, 0.0% at 256, 0.0% at 512"
-    assert f"training rows that a limit of tokens cuts (trained tokenizer): {said}" in capsys.readouterr().out
-    # A vocabulary that cannot be had is no reason to say nothing of the data.
-    without = answer(capsys, "data", "describe", str(path), "tokenizer=bert-base-uncased")
-    assert without["cut"] == {} and without["splits"]
-
-
 def test_data_describe_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [*review_rows(100), ("   ", "positive")]
     path = write_csv(tmp_path / "r.csv", [(label, text) for text, label in rows], ("mood", "body"))
@@ -101,31 +66,6 @@ def test_data_describe_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert " 40 " in out and "empty after cleaning" in out
 
 
-@pytest.mark.parametrize("labels", [2, 20, 21, 77])
-def test_data_describe_fits_a_terminal_of_80_characters_whatever_the_number_of_labels(
-    labels: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recurra.cli.output.console", lambda: Console(width=80))
-    # Label 0 has twice the rows of the others.
-    counts = {f"intent-{number:02}": 80 if number == 0 else 40 for number in range(labels)}
-    rows = [(f"words of {label} in row {row}", label) for label, count in counts.items() for row in range(count)]
-    path = write_csv(tmp_path / "intents.csv", rows)
-    assert main(["data", "describe", str(path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(len(line) for line in lines if line[:1] in "┏┃┡│└") <= 80
-    table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
-    of_labels = [cells for cells in table if len(cells) == 5]
-    # Every row of the data is counted once, the commonest label first.
-    assert of_labels[0][0] == "intent-00"
-    for column, split in enumerate(("train", "validation", "test"), start=1):
-        (of_split,) = (cells for cells in table if cells[0] == split)
-        counted = sum(int(cells[column].replace(",", "")) for cells in of_labels)
-        assert counted == int(of_split[1].replace(",", ""))
-    hidden = [cells[0] for cells in of_labels if "others" in cells[0]]
-    assert hidden == (["… 57 others (--json has all)"] if labels == 77 else [])
-    assert len(of_labels) == (21 if labels == 77 else labels)
-
-
 def test_data_prepare_fills_the_cache_and_reads_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, cache = write_reviews(tmp_path / "r.csv"), tmp_path / "cache"
     arguments = ["data", "prepare", str(path), "--cache-dir", str(cache), *TINY_DATA]
@@ -141,58 +81,6 @@ def test_data_prepare_fills_the_cache_and_reads_it_again(tmp_path: Path, capsys:
     assert read["tokenizer"]["vocab_size"] == encoder.values["vocab_size"]
     assert main(["data", "prepare", str(path), "--model", "linear"]) == 2
     assert "'linear' reads texts by itself" in capsys.readouterr().err
-
-
-def test_audit_data_is_loud_about_a_leak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, test = write_reviews(tmp_path / "r.csv"), write_csv(tmp_path / "t.csv", review_rows()[:40])
-    for command in (["audit", "data"], ["data", "audit"]):
-        assert main([*command, str(path), "--test", str(test)]) == 3
-        out, err = capsys.readouterr()
-        assert "FAILED" in out
-        assert err.startswith("AUDIT FAILED: ") and "leakage.exact.test" in err
-
-
-def test_a_form_that_tells_the_label_is_a_note_unless_it_must_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [(f"{text}{'!!!' if label == 'positive' else '.'}", label) for text, label in review_rows(600)]
-    path = write_csv(tmp_path / "spam.csv", rows)
-    assert main(["audit", "data", str(path)]) == 0
-    out, err = capsys.readouterr()
-    assert "note" in out and "--form-must-not-predict" in out and "the linear control is right on" in out and not err
-    assert main(["audit", "data", str(path), "--form-must-not-predict"]) == 3
-    assert "AUDIT FAILED: shortcuts.format" in capsys.readouterr().err
-
-
-def test_study_plan_says_what_is_failed_interrupted_and_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_reviews(tmp_path / "r.csv")
-    study, output = tmp_path / "s.yaml", tmp_path / "out"
-    text = f"name: s\ndata: [{{name: '{path}', tokenizer: trained}}]\nmodels: [linear, recurrent]\nseeds: [0, 1]\n"
-    study.write_text(text)
-    arguments = ["study", "plan", str(study), "--output", str(output)]
-    runs = answer(capsys, *arguments)["runs"]
-    assert [run["state"] for run in runs] == ["to do"] * 3
-    failed, started = Path(runs[1]["folder"]), Path(runs[2]["folder"])
-    failed.mkdir(parents=True)
-    started.mkdir()
-    (failed / "error.json").write_text('{"error": "the loss is not finite"}')
-    (started / "config.yaml").touch()
-    runs = answer(capsys, *arguments)["runs"]
-    assert [(run["state"], run["reason"]) for run in runs] == [
-        ("to do", None),
-        ("failed", "the loss is not finite"),
-        ("interrupted", None),
-    ]
-    assert main(["study", "status", str(study), "--output", str(output)]) == 0
-    assert "the loss is not finite" in capsys.readouterr().out
-
-
-def test_audit_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
-    audits = {audit["name"]: audit for audit in answer(capsys, "audit", "model", "recurrent-tiny")["audits"]}
-    assert set(audits) == {"invariance.padding", "invariance.neighbours", "parameters.count"}
-    assert {audit["status"] for audit in audits.values()} == {"passed"}
 
 
 @pytest.mark.parametrize(

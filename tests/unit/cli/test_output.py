@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import typer
 
-from recurra.cli.output import present, present_study, print_json
+from recurra.cli.output import present_study, print_json
 from recurra.deployment.export_record import ExportRequest
 from recurra.study.export_plan import PlannedExport
-from recurra.tasks.tables import CommandResult, Table
 
 
 def outcome(run_id: str, *, record: Any = None, error: str | None = None, exit_code: int = 0) -> Any:
@@ -83,13 +82,6 @@ def test_a_study_is_one_json_document_and_has_the_code_it_deserves(
     assert answer["timing_error"] == result.timing_error
     assert (answer["ships"], answer["commands"]) == (result.ships, result.commands)
     assert [export["reason"] for export in answer["exports"]] == [export.reason for export in result.exports]
-
-
-def test_tables_are_not_cut_and_markup_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    long = "x" * 90
-    present(CommandResult({}, [Table("t", "", [{"Name": "[bold]a[/bold]", "Value": long}])]), as_json=False)
-    out = capsys.readouterr().out
-    assert "[bold]a[/bold]" in out and long in out
 
 
 def test_json_has_no_numbers_that_json_lacks() -> None:
