@@ -83,11 +83,6 @@ def test_the_page_is_what_the_records_say_and_short() -> None:
         assert (PAGE.parent / address).exists(), address
 
 
-def test_every_draft_that_contradicts_another_says_what_fits() -> None:
-    for line in STATED.contradictions:
-        assert re.search(r"\d", line.drafts) and line.fits and line.what
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

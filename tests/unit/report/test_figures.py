@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -92,16 +91,6 @@ def test_bubble_area_is_the_size_on_disk_and_places_are_ordered(tmp_path: Path) 
     assert float(baseline.get("cy")) < float(recurrent.get("cy"))
 
 
-def test_a_long_name_leaves_the_size_in_the_legend(tmp_path: Path) -> None:
-    runs, _ = load_runs([RunFactory(tmp_path, rows=SMALL).run("baseline")])
-    (table,) = summarise(runs).tables
-    table = replace(table, models=[replace(table.models[0], label="n" * 70)])
-    by_id = {run.record.run_id: run for run in runs}
-    (chart, *_) = charts_of(table, by_id, "t0", reporting_of("classification"))
-    legend = [str(item.text) for item in parse(chart).iter("text") if "MiB" in str(item.text)]
-    assert re.fullmatch(r"n+…: [\d.]+ MiB", legend[0]) and len(legend[0]) == drawing.LONGEST_LABEL
-
-
 def test_what_costs_nothing_is_drawn_too(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     asked = Questions(prices={"linear": 0.0, "recurrent": 0.1})
@@ -147,20 +136,6 @@ def test_areas_of_the_histogram_are_shares(tmp_path: Path) -> None:
     largest = max(range(len(drawn)), key=drawn.__getitem__)
     for index, height in enumerate(drawn):
         assert height / drawn[largest] == pytest.approx(counts[index] / counts[largest], abs=0.01)
-
-
-def test_parts_of_a_corpus_are_called_as_in_titles(tmp_path: Path) -> None:
-    folders = [
-        RunFactory(tmp_path / str(rows), rows={**SMALL, "train": 2 * rows}, data_config={"rows_per_label": rows}).run(
-            "linear"
-        )
-        for rows in (8, 32)
-    ]
-    runs, _ = load_runs(folders)
-    tables = summarise(runs).tables
-    charts = reporting_of("classification").charts_across(tables, {run.record.run_id: run for run in runs})
-    lengths = next(chart for chart in charts if chart.kind == "lengths")
-    assert {item.text for item in parse(lengths).iter("text")} >= {"8 rows a label", "32 rows a label"}
 
 
 def test_little_data_still_draws(tmp_path: Path) -> None:

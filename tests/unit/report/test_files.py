@@ -16,7 +16,6 @@ from hypothesis import strategies as some
 
 from factories import RunFactory, study_latency
 from recurra.core.terminal import slug
-from recurra.report.render import csv_text
 from recurra.tasks.questions import Contrast, Questions
 from rendered import write_report
 
@@ -46,21 +45,8 @@ def figures(study: Path) -> dict[str, ElementTree.Element]:
     return {path.name: ElementTree.parse(path).getroot() for path in (study / "figures").glob("*.svg")}
 
 
-def texts(root: ElementTree.Element) -> str:
-    return " ".join(item.text or "" for item in root.iter(f"{SVG}text"))
-
-
 def rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
-
-
-def test_every_figure_of_the_papers_is_a_file(study: Path) -> None:
-    names = set(figures(study))
-    assert "accuracy-against-data-size-sst2-official-paper-fp32.svg" in names
-    for table in ("", "0.1-of-train-", "0.5-of-train-"):
-        start = f"sst2-official-protocol-{table}paper-training-fp32-"
-        for kind in ("accuracy-against-latency-batch-1", "validation-accuracy-by-epoch", "what-each-change-does"):
-            assert f"{start}{kind}.svg" in names
 
 
 def test_a_figure_stands_alone(study: Path) -> None:
@@ -86,22 +72,6 @@ def test_what_read_texts_to_another_length_is_another_chart(tmp_path: Path) -> N
     write_report(tmp_path, folders, title="A study", latency=study_latency(folders))
     drawn = {name for name in figures(tmp_path) if name.startswith("accuracy-against-data-size")}
     assert drawn == {f"accuracy-against-data-size-sst2-official-paper-fp32-{n}-tokens.svg" for n in (64, 128)}
-
-
-def test_legends_are_inside_the_figure(study: Path) -> None:
-    drawn = figures(study)
-    sizes = texts(drawn["accuracy-against-data-size-sst2-official-paper-fp32.svg"])
-    assert "baseline" in sizes and "recurrent" in sizes and "450" in sizes
-    forest = texts(drawn["sst2-official-protocol-paper-training-fp32-what-each-change-does.svg"])
-    assert "sharing & width_5: recurrent − baseline" in forest
-
-
-def test_csv_quotes_what_has_to_be_quoted() -> None:
-    made = csv_text([{"a": 'x,"y"\nz', "b": None}, {"a": "1", "c": 0.1 + 0.2}])
-    assert list(csv.DictReader(io.StringIO(made))) == [
-        {"a": 'x,"y"\nz', "b": "", "c": ""},
-        {"a": "1", "b": "", "c": "0.30000000000000004"},
-    ]
 
 
 @given(some.text(max_size=30))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -73,21 +72,6 @@ def full(tmp_path: Path) -> Page:
     return Page(pages[0].read_text(encoding="utf-8"))
 
 
-def test_page_says_what_a_reader_needs(full: Page) -> None:
-    assert full.named("html")[0]["lang"] == "en"
-    assert any(item.get("name") == "viewport" for item in full.named("meta"))
-    headings = (
-        "The answer", "What was compared", "Results on the test split", "Accuracy on every reported split",
-        "Beside the published figures", "Tests between the models", "Audits", "What to choose", "Charts",
-        "Machine and versions", "How to reproduce",
-    )  # fmt: skip
-    assert [heading for heading in headings if heading not in full.text] == []
-    for fact in ("A processor @ 2.10GHz", "a0de978c1d5e", "recurra compare sst2 --seeds 3", "25,912,706", "7 / 9.45"):
-        assert fact in full.text
-    assert "published, table 6" in full.text
-    assert "the two are not comparable" in full.text
-
-
 def test_failed_audit_stands_before_the_answer_and_in_the_rows(full: Page) -> None:
     assert full.text.index("Audits failed") < full.text.index("The answer")
     rows = [item for item in full.named("tr") if item.get("class") == "spoiled"]
@@ -113,18 +97,6 @@ def test_every_identifier_is_unique_and_every_reference_is_met(full: Page) -> No
         if str(attributes.get("href", "")).startswith("#"):
             references.append(str(attributes["href"])[1:])
         assert set(references) <= set(ids)
-
-
-def test_style_sheet_knows_light_dark_paper_and_phones(tmp_path: Path) -> None:
-    path = write_report(tmp_path, [RunFactory(tmp_path, rows=SMALL).run("recurrent")], title="x")
-    style = re.search(r"<style>(.*)</style>", path.read_text(encoding="utf-8"), re.DOTALL)
-    assert style is not None
-    assert "prefers-color-scheme: dark" in style[1]
-    assert "@media print" in style[1]
-    assert "url(" not in style[1]
-    assert "@import" not in style[1]
-    used = set(re.findall(r"var\((--[\w-]+)\)", style[1]))
-    assert used <= {*re.findall(r"(--[\w-]+):", style[1]), "--natural"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from docs.site.results import escaped as text
 
 from exported import export_record
 from factories import RunFactory, leakage, study_latency
-from recurra.core import terminal as form
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.record import read_record, write_record
 from recurra.report.summary import read_latency_file, read_study
@@ -161,35 +160,6 @@ def test_wrong_markers_are_refused_and_nothing_is_written(project: Path, content
 def test_a_folder_that_is_no_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no runs"):
         read_study(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("made", "expected"),
-    [
-        (form.points(0.0123), "+1.2 points"),
-        (form.points(-0.004), "−0.4 points"),
-        (form.p_value(0.0004), "< 0.001"),
-        (form.p_value(0.05), "0.050"),
-        (form.p_value(None), "–"),
-        (form.amount(28_400_000), "28.40 M"),
-        (form.amount(12), "12"),
-        (form.significant(0.04052), "0.0405"),
-        (form.significant(98.853), "98.9"),
-        (form.significant(1_234_567), "1,234,567"),
-        (form.significant(0.0000021), "0.0000021"),
-        (form.duration(6.44), "6.4 s"),
-        (form.duration(1648), "27 min"),
-        (form.duration(9000), "2 h 30 min"),
-        (form.times(17.14), "17 ×"),
-        (form.interval(0.79149, 0.8289), "0.791–0.829"),
-        (form.interval(None, None), ""),
-        (form.words(["a", "b", "c"]), "a, b and c"),
-        (form.moment("2026-11-20T12:05:59+00:00"), "2026-11-20 12:05 UTC"),
-        (form.moment("yesterday"), "yesterday"),
-    ],
-)
-def test_figures_read_as_a_person_would_write_them(made: str, expected: str) -> None:
-    assert made == expected
 
 
 # Pages of their own.

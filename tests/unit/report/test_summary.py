@@ -427,24 +427,6 @@ def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_pa
     assert test["low"] < test["gap"] < test["high"]
 
 
-@pytest.mark.parametrize("labels", [("ham", "spam"), ("ham", "spam", "odd")])
-def test_accuracy_stands_beside_macro_f1_and_no_figure_twice(labels: tuple[str, ...], tmp_path: Path) -> None:
-    shares = (0.8, 0.1, 0.1)[: len(labels) - 1]
-    factory = RunFactory(
-        tmp_path, rows={**SMALL, "test": 800}, label_names=labels, shares=(*shares, 1 - float(np.sum(shares)))
-    )
-    summary = summarise_folders([factory.run("linear", 0.8), factory.run("recurrent", 0.95)])
-    (table,) = summary.tables
-    good = dict(table.recommended.details)["How good"]  # type: ignore[union-attr]
-    right = next(each for each in table.models if each.label == table.recommended.choice)  # type: ignore[union-attr]
-    accuracy = right.scores["test"].figures["accuracy"].mean
-    assert good.startswith("Macro F1 0.") and f", accuracy {accuracy:.4f} on 800 test rows" in good
-    headings = reporting_of(summary.task).tables(table)[0].headings()
-    assert {"Accuracy", "Macro F1"} < {*headings} and len({*headings}) == len(headings)
-    # Of two labels F1 is that of the second, of more the same as macro F1.
-    assert ("F1" in headings) == (len(labels) == 2)
-
-
 def test_what_nobody_needs_to_read_for_stands_in_every_conclusion(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL, label_names=("a", "b"), shares=(0.6, 0.4))
     form = AuditResult(name="shortcuts.format.test", status="passed", summary="", details={"accuracy": 0.6171})
@@ -506,14 +488,6 @@ def test_one_model_that_was_not_tested_hides_no_difference(tmp_path: Path) -> No
     folders[1] = factory.run("recurrent", 0.7, seed=1)
     needed = summarise_runs(folders)["tables"][0]["advice"][1]
     assert needed["choice"] == "untested" and needed["why"].endswith("; not tested: baseline.")
-
-
-def test_answers_that_were_not_tested_are_called_so(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path, rows=SMALL)
-    (table,) = summarise_folders([factory.run("linear", 0.7), factory.run("recurrent", 0.95, predictions=[])]).tables
-    linear, other = table.models
-    answers = replace(table, models=[linear, replace(other, kind="answers")])
-    assert "the best trained here, untested." in reporting_of("classification").conclude(answers)
 
 
 def test_of_many_labels_a_few_that_are_never_said_bar_nobody(tmp_path: Path) -> None:
@@ -599,15 +573,6 @@ def test_a_figure_that_is_only_measured_is_a_line_a_model_with_its_mean_over_see
     assert not table["models"][0]["failed_audits"]
 
 
-@pytest.mark.parametrize(("share", "said"), [(None, ""), (0.01, ""), (0.31, "used the processors 31% of the time")])
-def test_timings_on_a_busy_machine_are_called_so(tmp_path: Path, share: float | None, said: str) -> None:
-    factory = RunFactory(tmp_path)
-    folders = [factory.run("linear"), factory.run("recurrent")]
-    latency = study_latency(folders).model_copy(update={"waited": share})
-    found = " ".join(summarise(load_runs(folders)[0], latency).warnings)
-    assert said in found if said else not found
-
-
 def with_neutral(folders: list[Path]) -> list[LoadedRun]:
     """Runs with a third label, which no test row has."""
     runs, _ = load_runs(folders)
@@ -669,19 +634,3 @@ def test_the_front_holds_exactly_what_nothing_dominates(values: list[tuple[int, 
     front = pareto_front(accuracy, cost)
     assert sorted(front) == sorted(name for name in accuracy if not dominated(name))
     assert [cost[name] for name in front] == sorted(cost[name] for name in front)
-
-
-def test_models_of_a_table_know_their_fronts(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path, rows={"train": 900, "validation": 300, "test": 400})
-    folders = [
-        factory.run("linear", 0.7),
-        factory.run("baseline", 0.95),
-        factory.run("recurrent", 0.85),
-        factory.run("stacked-narrow", 0.75),
-    ]
-    (table,) = summarise_runs(folders)["tables"]
-    fronts = {model["label"]: model["fronts"] for model in table["models"]}
-    every = ["latency 1", "latency 32", "size"]
-    assert fronts == {"linear": every, "baseline": every, "recurrent": every, "stacked-narrow": []}
-    untimed = factory.run("recurrent", 0.85, latency=False, run_id="x")
-    assert summarise_runs([untimed])["tables"][0]["models"][0]["fronts"] == ["size"]
