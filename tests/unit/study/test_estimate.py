@@ -21,7 +21,6 @@ from recurra.data.language.preparation import encode_for, make_samples
 from recurra.data.language.tokenization import load_language_tokenizer
 from recurra.data.tokenization import load_tokenizer
 from recurra.models.presets import forward_flops, language_flops, preset
-from recurra.reported_study import _headline
 from recurra.study import estimate
 from recurra.study.estimate import (
     Expectation,
@@ -151,28 +150,6 @@ def test_a_plan_shows_its_cost_and_starts_nothing(tmp_path: Path, command: Comma
     assert [path.name for path in (output / "runs").iterdir()] == [run_folder(output, expand(spec)[1]).name]
 
 
-def test_a_plan_of_controls_without_records_knows_no_time_and_says_so_once(tmp_path: Path, command: Command) -> None:
-    file, names = tmp_path / "s.yaml", [str(write_reviews(tmp_path / f"{name}.csv", 200 + len(name))) for name in "ab"]
-    data = [{"name": name, "tokenizer": "trained"} for name in names]
-    spec = study(tmp_path, models=["linear"], data=data)
-    file.write_text(write_yaml(spec.plain()), encoding="utf-8")
-    words = ["study", "plan", file, "--output", tmp_path / "out", "--cache-dir", tmp_path / "cache", "--workers", 1]
-    plan = command(*words, "--json").json
-    assert (plan["remaining_s"], [run["seconds"] for run in plan["runs"]]) == (None, [None, None])
-    table = command(*words).out
-    assert "time with 1 at once: not known" in table and table.count("time of linear: no record here yet") == 1
-    finish(tmp_path / "out", expand(spec)[0], values={"wall_s": 7.0})
-    finish(tmp_path / "out", expand(spec)[1], values={"wall_s": 9.0})
-    assert command(*words, "--json").json["remaining_s"] == 0
-
-
-def test_a_plan_of_many_runs_is_shown_by_groups(tmp_path: Path, command: Command) -> None:
-    file = tmp_path / "s.yaml"
-    file.write_text(write_yaml(study(tmp_path, seeds=list(range(200))).plain()), encoding="utf-8")
-    table = command("study", "plan", file, "--output", tmp_path / "out", "--no-cost").out
-    assert "200 seeds" in table and "200 to do" in table and table.count("│ reviews") == 2
-
-
 def test_a_plan_without_its_data_is_shown_without_costs(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,15 +161,6 @@ def test_a_plan_without_its_data_is_shown_without_costs(
     file.write_text(write_yaml(study(tmp_path).plain()), encoding="utf-8")
     said = command("study", "plan", file, "--output", tmp_path / "out", "--cache-dir", tmp_path / "cache").out
     assert "the cost is not known: the data are elsewhere" in said
-
-
-def test_a_plan_with_an_impossible_model_is_refused(tmp_path: Path, command: Command) -> None:
-    file = tmp_path / "s.yaml"
-    plain = study(tmp_path).plain()
-    odd = {"name": "odd", "preset": "recurrent", "num_recurrences": 0}
-    file.write_text(write_yaml({**plain, "models": ["linear", odd]}), encoding="utf-8")
-    out, err = command("study", "plan", file, "--output", tmp_path / "out", "--cache-dir", tmp_path / "cache", code=2)
-    assert "'num_recurrences' is 0; allowed: a whole number from 1" in err and out == ""
 
 
 @pytest.mark.parametrize("mode", ["packed", "lines"])
@@ -298,15 +266,3 @@ def test_what_cannot_be_known_is_said_and_stops_nothing(tmp_path: Path) -> None:
             Reporter(quiet=True),
         )
     assert isinstance(said, str) and said.startswith("the time could not be ") and "minilm-of-nobody.yaml" in said
-
-
-def test_a_run_says_the_figure_that_the_study_is_judged_by(tmp_path: Path) -> None:
-    folder = RunFactory(tmp_path, rows={"train": 90, "validation": 60, "test": 80}).run("recurrent", 0.8)
-    record = read_record(folder)
-    outcome = Outcome(expand(small_comparison(tmp_path))[1], folder, record)
-    assert _headline(small_comparison(tmp_path), outcome).startswith(
-        f"accuracy {record.metrics['test'].accuracy:.4f} on test, "
-    )
-    asked = small_comparison(tmp_path, measure="balanced_accuracy")
-    assert _headline(asked, outcome).startswith("balanced accuracy 0.")
-    assert _headline(asked, Outcome(outcome.config, folder, None, "out of memory")) == "failed: out of memory"

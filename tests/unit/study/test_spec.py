@@ -171,28 +171,6 @@ def test_a_run_id_is_a_readable_folder_name(tmp_path: Path) -> None:
     assert run.run_id.endswith(run.config_hash[:8])
 
 
-def test_parts_of_one_corpus_have_run_ids_that_tell_them_apart() -> None:
-    entries: list[dict[str, Any]] = [
-        {},
-        {"fraction": 0.1},
-        {"fraction": 0.5},
-        {"length_tail": "longest"},
-        {"length_tail": "longest", "tail_fraction": 0.1},
-        {"length_tail": "shortest", "tail_fraction": 0.1, "fraction": 0.25},
-        {"split_seed": 2},
-    ]
-    runs = expand(spec(data=[{"name": "sst2", "protocol": "official", **entry} for entry in entries], seeds=[0]))
-    assert [run.run_id.removesuffix(f"-baseline-paper-s0-{run.config_hash[:8]}") for run in runs] == [
-        "sst2-official",
-        "sst2-official-train-10pct",
-        "sst2-official-train-50pct",
-        "sst2-official-longest-30pct",
-        "sst2-official-longest-10pct",
-        "sst2-official-shortest-10pct-train-25pct",
-        "sst2-official-split-2",
-    ]
-
-
 def test_the_keys_of_a_variant_are_those_of_the_model_configuration() -> None:
     from recurra.models.configuration import RecurraConfig
     from recurra.models.names import MODEL_KEYS

@@ -129,14 +129,6 @@ def test_a_failed_run_is_isolated_named_and_tried_again(tmp_path: Path) -> None:
     assert len(MadeUp.started) == 1
 
 
-def test_another_study_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    run(spec(), tmp_path)
-    before = snapshot(tmp_path)
-    with pytest.raises(StorageError, match=r"holds the study 's', not 'other'; choose another --output"):
-        run(spec(name="other"), tmp_path)
-    assert snapshot(tmp_path) == before
-
-
 @pytest.mark.parametrize("change", ["edited", "newer"])
 def test_a_record_that_cannot_be_trusted_stops_the_study_before_it_starts(
     change: str, tmp_path: Path, command: Command
