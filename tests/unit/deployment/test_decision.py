@@ -47,15 +47,6 @@ def test_a_threshold_too_few_is_one_clear_line(record: OneLabelRecord | Decision
         read_decision(["a", "b", "c"], record)
 
 
-def test_no_temperature_and_no_score_is_too_extreme() -> None:
-    logits = np.array([[3e38, -3e38], [1e3, 999.0], [0.0, 0.0]], dtype=np.float32)
-    for temperature in (1e-300, 1.0, 1e300):
-        found = OneLabel(["a", "b"], temperature).probabilities(logits)
-        assert np.isfinite(found).all() and found[2].tolist() == [0.5, 0.5]
-        np.testing.assert_allclose(found.sum(axis=1), 1)
-    assert OneLabel(["a", "b"], 1e-300).probabilities(logits)[:2].tolist() == [[1.0, 0.0]] * 2
-
-
 def test_thresholds_of_several_labels_are_those_of_the_record() -> None:
     decision = read_decision(["a", "b"], DecisionRecord(thresholds=[0.2, 0.9], separator="|"))
     assert decision.labels(np.array([[0.3, 0.8], [0.1, 0.95]])) == [["a"], ["b"]]

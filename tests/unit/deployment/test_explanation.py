@@ -19,12 +19,8 @@ from recurra.deployment.decision import MOST_EXPLAINED_LABELS, AnyLabels
 from recurra.deployment.engines.computation import LinearEngine
 from recurra.deployment.explanation import (
     MOST_PARTS,
-    ExplainedLabel,
-    Explanation,
-    WordEffect,
     explain,
     spans_of,
-    strongest,
     without,
 )
 from recurra.models.controls.fitting import fit_tuned
@@ -94,34 +90,6 @@ def test_an_effect_is_the_probability_that_the_label_loses(classifier: Classifie
             assert word.effect == pytest.approx(probabilities[label] - rest[label], abs=1e-5)
 
 
-def test_without_its_strongest_words_a_text_loses_more_than_without_others(
-    classifier: Classifier, texts: list[str]
-) -> None:
-    rng = np.random.default_rng(0)
-    said = classifier.predict_proba(texts)
-    labels = said.argmax(axis=1)
-
-    def falls(chosen: list[list[WordEffect]]) -> float:
-        rest = []
-        for text, words in zip(texts, chosen, strict=True):
-            left = text
-            for word in sorted(words, key=lambda word: -word.start):
-                left = without(left, (word.start, word.end))
-            rest.append(left)
-        at = np.arange(len(texts))
-        return float((said[at, labels] - classifier.predict_proba(rest)[at, labels]).mean())
-
-    explained = explain(classifier.predict_proba, texts, said, classifier.decision)
-    every = [one.labels[0].words for one in explained]
-    assert len(every) == len(texts)
-    top = [strongest(words, 2) for words in every]
-    other = [
-        [words[place] for place in rng.permutation(len(words))[: len(best)]]
-        for words, best in zip(every, top, strict=True)
-    ]
-    assert falls(top) > 0.1 and falls(top) > 5 * falls(other)
-
-
 NAMES = ["a", "b", "c"]
 # What each word adds to the score of each label; together they add more.
 ADDS = {"late": (2.0, -1.0, 0.25), "torn": (-1.0, 3.0, 0.0), "thanks": (-3.0, -3.0, 1.0), "box": (0.0, 0.5, -0.5)}
@@ -161,19 +129,3 @@ def test_of_very_many_labels_those_farthest_above_their_thresholds_are_told() ->
     assert decision.explained(said) == [list(range(many - MOST_EXPLAINED_LABELS, many))]
     assert decision.explained(said - 0.6) == [[many - 1]]
     assert decision.explained(said[:0]) == []
-
-
-def test_labels_and_their_words_are_written_plainly() -> None:
-    words = [WordEffect("late", 0, 4, 0.25), WordEffect("box", 5, 8, -0.5), WordEffect("torn", 9, 13, 0.5)]
-    assert str(Explanation([ExplainedLabel("yes", True, words)], exclusive=True)) == (
-        "late (+0.250), box (-0.500), torn (+0.500)"
-    )
-    labels = [ExplainedLabel("a", True, words), ExplainedLabel("b", False, words), ExplainedLabel("c", True, [])]
-    shown = Explanation(labels, exclusive=False).strongest(1)
-    assert str(shown) == "a: torn (+0.500); b (not given): torn (+0.500)"
-    assert shown.plain()[1] == {
-        "label": "b",
-        "given": False,
-        "words": [{"text": "torn", "start": 9, "end": 13, "effect": 0.5}],
-    }
-    assert shown.plain()[2] == {"label": "c", "given": True, "words": []}

@@ -137,13 +137,6 @@ def test_the_stock_tools_read_the_model_and_give_its_labels_and_scores(
     assert AutoTokenizer.from_pretrained(folder).model_max_length == 24
 
 
-def test_a_smaller_vocabulary_is_stored_with_its_table(run: Path, tmp_path: Path) -> None:
-    manifest = export_run(run, tmp_path / "out", ExportOptions(vocabulary=0))
-    rows = load_file(tmp_path / "out" / "model.safetensors")["model.embeddings.token.weight"].shape[0]
-    assert manifest.vocabulary is not None and rows == manifest.vocabulary.pieces < manifest.vocabulary.of
-    assert Classifier.open(tmp_path / "out").predict(TEXTS).shape == (60,)
-
-
 def test_what_a_smaller_vocabulary_costs_is_held_against_the_run(run: Path, tmp_path: Path, command: Command) -> None:
     said = command("export", run, "--vocabulary", 70, "--output", tmp_path / "out")
     check = read_export(tmp_path / "out").check

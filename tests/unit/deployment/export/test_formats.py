@@ -11,7 +11,6 @@ from recurra.core.errors import ConfigurationError
 from recurra.deployment.export.formats import (
     find_format,
     find_precision,
-    storage_order,
 )
 
 
@@ -32,14 +31,3 @@ def test_what_is_not_there_is_refused_and_said_where_it_is() -> None:
     ):
         with pytest.raises(ConfigurationError, match=said):
             find_precision(name, precision)
-
-
-def test_tables_have_the_wider_precision_first_and_what_is_unknown_last() -> None:
-    kinds = [
-        ("future", "fp32"), ("onnx", "int8"), ("safetensors", "fp16"), ("onnx", "fp32"), ("safetensors", "int2"),
-        ("safetensors", "bf16"), ("another", "int8"), ("safetensors", "fp32"),
-    ]  # fmt: skip
-    assert sorted(kinds, key=lambda kind: storage_order(*kind)) == [
-        ("safetensors", "fp32"), ("safetensors", "bf16"), ("safetensors", "fp16"), ("safetensors", "int2"),
-        ("onnx", "fp32"), ("onnx", "int8"), ("another", "int8"), ("future", "fp32"),
-    ]  # fmt: skip

@@ -128,18 +128,6 @@ def stored(graph: Any) -> dict[str, np.ndarray]:
     return {item.name: onnx.numpy_helper.to_array(item) for item in graph.graph.initializer}
 
 
-@pytest.mark.parametrize("shape", [{}, {"num_recurrences": 1}, {"num_recurrences": 7}, {"num_coda_layers": 2}])
-def test_every_weight_stands_once(shape: dict[str, Any]) -> None:
-    model = stirred(**shape)
-    values = [value for array in stored(build(model)).values() for value in np.sort(np.abs(array.ravel())).tolist()]
-    counts = Counter(values)
-    for name, weight in weights_of(model).items():
-        if "qkv_proj" in name or "token_type" in name:
-            continue
-        for value in np.abs(weight.ravel())[:40].tolist():
-            assert counts[value] == 1, name
-
-
 def test_the_file_is_hardly_larger_than_the_weights_and_no_larger_with_more_recurrences(tmp_path: Path) -> None:
     sizes = {}
     for recurrences in (2, 8):
