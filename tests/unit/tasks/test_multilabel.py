@@ -230,12 +230,6 @@ def test_no_other_threshold_has_a_higher_f1(seed: int) -> None:
         assert abs(threshold - 0.5) <= nearest + widest / 2 + 0.01
 
 
-def test_thresholds_of_clear_cases() -> None:
-    probabilities = np.array([[0.9, 0.1, 0.5, 0.2], [0.8, 0.05, 0.6, 0.3], [0.2, 0.02, 0.7, 0.4]])
-    labels = np.array([[1, 1, 0, 1], [1, 0, 0, 1], [0, 0, 0, 1]])
-    assert choose_thresholds(probabilities, labels) == pytest.approx([0.5, 0.075, 0.5, 0.1])
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_figures_are_those_of_scikit_learn(seed: int) -> None:
     dice = np.random.default_rng(seed)
@@ -427,14 +421,6 @@ def test_predictions_of_a_file(ending: str, trained: Trained, tmp_path: Path) ->
         assert close or row["label_predicted"] == ";".join(given)
 
 
-def test_predictions_for_a_person(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(trained.linear), "the choir sang a lovely song", PLAIN, "--quiet"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    labels, probabilities, text = first.split("\t")
-    assert (labels, text) == ("good;music", "the choir sang a lovely song") and len(probabilities.split(";")) == 2
-    assert second == f"\t\t{PLAIN}"
-
-
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_each_label_is_told_by_its_own_words(ending: str, trained: Trained, tmp_path: Path) -> None:
     classifier = Classifier.open(trained.linear)
@@ -466,23 +452,6 @@ def test_each_label_is_told_by_its_own_words(ending: str, trained: Trained, tmp_
             assert words[int(falls[1:].argmin())] == word
             own.append(word in WORDS[label])
     assert len(own) > 30 and np.mean(own) > 0.95
-
-
-def test_a_text_without_labels_is_explained_for_the_nearest(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
-) -> None:
-    classifier = Classifier.open(trained.linear)
-    known = [row["text"] for row in csv.DictReader(trained.data.read_text().splitlines())]
-    said = classifier.predict_proba(known)
-    text, row = next(pair for pair in zip(known, said, strict=True) if not classifier.decision.labels(pair[1][None])[0])
-    decision = classifier.decision
-    assert isinstance(decision, AnyLabels)
-    nearest = NAMES[int((row - decision.thresholds).argmax())]
-    assert main(["predict", str(trained.linear), text, "--explain", "4", "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["predictions"][0]["words_by_label"]
-    assert (told["label"], told["given"]) == (nearest, False) and told["words"]
-    assert main(["predict", str(trained.linear), text, "--explain", "4", "-q"]) == 0
-    assert f"\t{nearest} (not given): {told['words'][0]['text']} (+" in capsys.readouterr().out
 
 
 def test_predict_gives_a_matrix(trained: Trained) -> None:

@@ -23,7 +23,7 @@ from recurra.models.recurrence import LayerStack
 from recurra.tasks.language.training import train_language_model
 from recurra.training.checkpoint import SCALER_NAME, load_optimizer
 from recurra.training.fit import CHECKPOINTS_NAME
-from recurra.training.protocols import LANGUAGE_PROTOCOLS, ProtocolConfig, load_protocol
+from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import RecurraTrainer
 from tiny import language_model
 
@@ -178,11 +178,3 @@ def test_a_language_model_trains_at_drawn_depths_which_its_seed_says(tmp_path: P
     weights = [dict(found.named_parameters())["heads.exits.0.weight"] for found in (model, again, plain)]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
     assert all(math.isfinite(epoch.validation_loss) for epoch in record.history)
-
-
-def test_the_papers_protocol_is_the_papers() -> None:
-    paper = LANGUAGE_PROTOCOLS["paper"]
-    assert (paper.adam_betas, paper.weight_decay, paper.max_grad_norm) == ((0.9, 0.95), 0.01, 1.0)
-    assert (paper.schedule, paper.learning_rate, paper.max_epochs) == ("onecycle", 3e-4, 10)
-    assert (paper.batch_size // paper.gradient_accumulation, paper.gradient_accumulation) == (2, 8)
-    assert load_protocol("paper", known=LANGUAGE_PROTOCOLS) == paper != load_protocol("paper")
