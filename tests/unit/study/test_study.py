@@ -185,6 +185,7 @@ KEYS: dict[str, Any] = {
     "seeds": 2,
     "folds": 1,
     "quiet": True,
+    "final": False,
     "max_epochs": 1,
 }
 
