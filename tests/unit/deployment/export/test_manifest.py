@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import RunFactory
-from recurra.core.errors import CheckpointError
+from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.record import CodeRecord
 from recurra.core.sealed import describe_file
 from recurra.data.cleaning import CLEANINGS, FIRST
 from recurra.deployment.engines.computation import Computation, compute_precision
+from recurra.deployment.export.formats import find_format, find_precision
 from recurra.deployment.export.manifest import (
     CheckRecord,
     ExportManifest,
@@ -185,3 +186,15 @@ def test_half_precision_is_computed_where_it_is_fast(
     storage: str, requested: str | None, device: str, imitates: bool, computed: str
 ) -> None:
     assert compute_precision(storage, requested, device, imitates_bf16=imitates) == computed
+
+
+def test_a_format_that_is_not_there_is_refused_and_said_where_it_is() -> None:
+    assert find_precision("onnx", "int8").most_lost_points == 0.5
+    assert find_format("safetensors").needs_torch and not find_format("onnx").needs_torch
+    for name, precision, said in (
+        ("onxx", "fp32", r"unknown export format 'onxx' \(did you mean 'onnx'\?\); allowed: safetensors, onnx, web"),
+        ("safetensors", "int8", "allowed: fp32, bf16, fp16; int8 is written as onnx or web"),
+        ("onnx", "int4", "unknown precision of onnx exports 'int4'.*allowed: fp32, int8$"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            find_precision(name, precision)
