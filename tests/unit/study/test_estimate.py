@@ -10,7 +10,6 @@ import pytest
 
 from factories import RunFactory, finish
 from language_runs import language_run
-from recurra.core import progress
 from recurra.core.configuration import write_yaml
 from recurra.core.errors import DataError
 from recurra.core.progress import Reporter
@@ -204,22 +203,14 @@ def test_each_model_has_its_time_the_cheapest_first(tmp_path: Path, monkeypatch:
         assert costs[run.run_id]["seconds"] == pytest.approx((training_flops(run, known) or 0.0) / SPEED)
 
 
-def test_models_are_counted_as_they_are_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_of_folds_which_have_equally_many_rows_one_is_timed_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.0)
-    with Workers(1, threads=1) as workers:
-        expectation = expect(small_comparison(tmp_path), tmp_path / "out", Machine(), workers, Reporter())
-        lines = capsys.readouterr().err.splitlines()
-        # Folds have equally many rows: one is timed for all.
-        folds = study(tmp_path, models=["linear"], data=[{"name": str(tmp_path / "reviews.csv"), "folds": 3}])
-        expect(folds, tmp_path / "folds", Machine(), workers, Reporter())
-    assert isinstance(expectation, Expectation)
-    of_folds = capsys.readouterr().err.splitlines()
-    assert [line.split()[1:3] for line in of_folds if line.startswith("estimating")] == [["1/1", "linear"]]
-    lines = [line for line in lines if line.startswith("estimating")]
-    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
-    assert {line.split()[2] for line in lines} == {"baseline-tiny", "linear", "recurrent-tiny"}
+    timed: list[str] = []
+    monkeypatch.setattr(estimate, "time_model", lambda config, *_: timed.append(config.model) or (7.0, None))
+    folds = study(tmp_path, models=["linear"], data=[{"name": str(write_reviews(tmp_path / "rows.csv")), "folds": 3}])
+    costs = costs_of_pending(StudyData(), folds.plain(), str(tmp_path / "out"), 1)
+    assert timed == ["linear"] and [cost["seconds"] for cost in costs.values()] == [7.0] * 3
 
 
 def test_time_that_is_left_is_what_the_same_model_took_or_the_expected_at_the_pace_so_far(tmp_path: Path) -> None:

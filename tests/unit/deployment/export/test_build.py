@@ -386,14 +386,6 @@ def test_nothing_becomes_unknown_that_was_not(text: str) -> None:
 ENGINES = (engine(), trim(engine(), TRAIN, 100))
 
 
-def test_a_trimmed_tokenizer_is_saved_and_read(tmp_path: Path) -> None:
-    after = ENGINES[1].tokenizer
-    after.save_pretrained(tmp_path)
-    again = PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    for text in (*TRAIN, *OTHERS):
-        assert again(text)["input_ids"] == after(text)["input_ids"]
-
-
 def test_the_most_frequent_pieces_stay() -> None:
     smaller = trim(engine(), TRAIN, 100)
     assert len(smaller.tokenizer) == 100

@@ -330,28 +330,6 @@ def test_exits_and_the_number_of_recurrences_go_together() -> None:
                 assert np.isnan(said[:, index]).all()
 
 
-def nodes_of(graph: Any) -> list[Any]:
-    found = list(graph.node)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                found += nodes_of(attribute.g)
-    return found
-
-
-def test_nothing_in_it_stops_runtimes_that_take_the_standard_less_exactly() -> None:
-    """OpenVINO reads an empty constant as one number, and finds no shape for a loop skipped by its condition."""
-    model = stirred(num_recurrences=3, exits=[1, 2])
-    graph = build(model).graph
-    assert [weight.name for weight in graph.initializer if 0 in weight.dims] == []
-    loops = [node for node in nodes_of(graph) if node.op_type == "Loop"]
-    assert len(loops) == 2 and [node.input[1] for node in loops] == ["", ""]
-    for node in loops:
-        for part in node.attribute[0].g.input[2:]:
-            # What is carried has sizes that are not known: of others a loop that does not run gives anything.
-            assert any(not size.HasField("dim_value") for size in part.type.tensor_type.shape.dim), part.name
-
-
 @exact_products
 @pytest.mark.parametrize("pooling", ["first", "last", "max"])
 def test_int8_leaves_where_its_own_heads_are_sure(pooling: str) -> None:

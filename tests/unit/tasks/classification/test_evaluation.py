@@ -47,12 +47,6 @@ def test_a_split_gives_what_the_record_says(run: Path, split: str | None) -> Non
     assert (result["computation"]["engine"], result["computation"]["compute_precision"]) == ("scikit-learn", "fp64")
 
 
-def test_a_small_loss_is_not_shown_as_nothing(run: Path) -> None:
-    metrics = read_record(run).metrics["test"].model_copy(update={"loss": 0.0003, "calibration_error": 0.00041})
-    shown = TASK.figures(metrics)
-    assert (shown["Loss"], shown["Calibration error"]) == ("0.0003", "0.0004")
-
-
 def test_average_precision_is_that_of_the_probabilities_that_predict_gives(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     topics, shape = rng.integers(0, 4, 1_000), (1_000, 12)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.measures import StudyLatency
 from recurra.tasks.questions import PublishedReference, Questions
 from recurra.tasks.summary import Summary, plain
-from rendered import part_rows, summarise_folders, summarise_runs, write_report
+from rendered import summarise_folders, summarise_runs
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 LOSSES = {0: (4, 0), 1: (0, 2), 2: (8, 0)}
@@ -119,18 +117,6 @@ def test_table_13_stands_beside_the_export_of_its_precision(table: dict) -> None
         assert published["size_mib"] == pytest.approx(line["weights_mib"], abs=0.01)
     # Training took place in bf16: the run table of bf16 has no published table of its own here.
     assert {line["source"] for line in table["published"]} == {"table 6"}
-
-
-def test_every_place_shows_the_same_rows(folders: list[Path], summary: Summary, tmp_path: Path) -> None:
-    headings, rows = part_rows("classification", summary.tables[0], "exports")
-    assert [len(row) for row in rows] == [len(headings)] * 3
-    assert rows[2][:7] == ["recurrent", "safetensors fp16", "fp32, torch on cpu", "3", "20.93", "21.93", "0.7442"]
-    assert rows[2][8] == "−0.83 ± 3.13" and rows[1][8] == "0.00 ± 0.00" and rows[0][8] == "0.00"
-    assert rows[2][9:11] == ["14 of 1,200", "2 : 12"]
-    write_report(tmp_path, folders, title="t", latency=latency(folders), questions=QUESTIONS, exports=records(folders))
-    written = list(csv.DictReader(io.StringIO((tmp_path / "tables" / "exports.csv").read_text(encoding="utf-8"))))
-    assert [row["exports_precision"] for row in written] == ["fp32", "fp32", "fp16"]
-    assert float(written[2]["gap"]) == pytest.approx(-10 / 1200)
 
 
 def test_exports_of_a_run_that_was_trained_anew_are_left_out(folders: list[Path]) -> None:

@@ -95,25 +95,3 @@ def test_a_teacher_of_other_rows_reads_a_students_rows_in_its_own_pieces(
     own, theirs = (read_tokenizer(tmp_path / name / "model") for name in ("student", "teacher"))
     assert own.get_vocab() != theirs.get_vocab() and record.teacher is not None and record.teacher.compares_states
     assert asked == [theirs(text, truncation=True, max_length=32)["input_ids"] for text in texts]
-
-
-def test_texts_that_an_encoder_was_not_made_for_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tiny_encoder import write_tiny_encoder
-
-    folder = write_tiny_encoder(tmp_path / "tiny", [text for text, _ in ROWS])
-    model = tmp_path / "tiny.yaml"
-    model.write_text(f"preset: words-and-encoder\nencoder: {folder}\n", encoding="utf-8")
-    said = {}
-    for name, translated in (("english", {}), ("russian", {"the": "этот", "was": "был", "and": "и", "is": "есть"})):
-        file = tmp_path / f"{name}.csv"
-        with file.open("w", encoding="utf-8", newline="") as stream:
-            rows = [(" ".join(translated.get(w, f"{w}ж" if translated else w) for w in t.split()), n) for t, n in ROWS]
-            csv.writer(stream).writerows([("text", "label"), *rows])
-        command = ["train", "--model", str(model), "--data", str(file), "--output", str(tmp_path / name)]
-        assert main([*command, "--cache-dir", str(tmp_path / "cache")]) == 0
-        said[name] = [line for line in capsys.readouterr().err.splitlines() if "was not made for this language" in line]
-    assert not said["english"] and len(said["russian"]) == 1
-    assert (
-        "single letters or parts of words; for other languages: --from e5 (pip install 'recurra[languages]')"
-        in (said["russian"][0])
-    )

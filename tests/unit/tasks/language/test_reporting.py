@@ -82,32 +82,6 @@ def test_every_row_with_a_leaking_figure_says_so() -> None:
             assert "leaks" in line.lower(), line
 
 
-def test_a_leaking_figure_is_called_by_its_own_unit() -> None:
-    record = language_record(leaks=True, loss=0.05)
-    metrics = record.metrics["test"]
-    heads = {name: head.model_copy(update={"word_perplexity": None}) for name, head in metrics.heads.items()}
-    lost = record.model_copy(update={"metrics": {"test": metrics.model_copy(update={"heads": heads})}})
-    by_word, by_token = (summarise(runs(each)).tables[0].conclusion for each in (record, lost))
-    assert f"shows {math.exp(0.05 * TOKENS / WORDS):.2f} a word because it leaks" in by_word
-    assert f"shows {math.exp(0.05):.2f} a token because it leaks" in by_token
-
-
-def test_published_figures_stand_beside_ours() -> None:
-    table = study().tables[0]
-    rows = [" ".join(row) for row in part_rows(LANGUAGE, table, "exits")[1]]
-    assert sum("published" in row for row in rows) == 4 and sum("crt-deep (leaks)" in row for row in rows) == 4
-    rows = [" ".join(row) for row in part_rows(LANGUAGE, table, "published")[1]]
-    # Table 3 beside each model, what leaks last, since the study varies what cycles are made of.
-    assert [row for row in rows if "table 3" in row] == [
-        f"crt-deep at 3 loops, {kind} (leaks) published, table 3 WikiText-103 validation {loss} – size, text, training "
-        "published code leaks"
-        for kind, loss in (("conv", "1.8815"), ("conv+linear", "1.6986"), ("conv+linear", "1.6986"))
-    ]
-    alike = summarise(runs(language_record(), language_record(preset="stacked-lm-parameters")))
-    assert not any("table 3" in " ".join(row) for row in part_rows(LANGUAGE, alike.tables[0], "published")[1])
-    assert any("GPT-2 117M published WikiText-2 test – 29.40" in row for row in rows)
-
-
 def test_drawings_are_whole_and_name_their_models() -> None:
     table = study().tables[0]
     charts = REPORTING.charts(table, {}, "t")
