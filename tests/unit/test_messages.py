@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+from tests.unit.cli.test_command_line import commands
 
 import recurra
-from recurra.cli.main import make_app, translator_for
+from recurra.cli.main import translator_for
 from recurra.core.errors import for_python
 from recurra.data.configuration import MultiLabelData
 
@@ -54,15 +54,6 @@ def messages(folder: str) -> Iterator[str]:
                 continue
             if OPTION.search(text):
                 yield text
-
-
-def commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
-    command = command or typer.main.get_command(make_app())
-    inner = getattr(command, "commands", {})
-    for word, one in inner.items():
-        yield from commands(one, f"{name} {word}".strip())
-    if not inner:
-        yield name, command
 
 
 def options_of(command: Any) -> set[str]:

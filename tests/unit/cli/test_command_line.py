@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +33,17 @@ def run_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[
     )
 
 
-def commands() -> list[tuple[str, Any]]:
+def commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
     """All commands with their full names, groups left out."""
-    found = []
-
-    def collect(group: Any, prefix: str) -> None:
-        for name, command in group.commands.items():
-            if hasattr(command, "commands"):
-                collect(command, f"{prefix}{name} ")
-            else:
-                found.append((f"{prefix}{name}", command))
-
-    collect(typer.main.get_command(command_line.make_app()), "")
-    return found
+    command = command or typer.main.get_command(command_line.make_app())
+    inner = getattr(command, "commands", {})
+    for word, one in inner.items():
+        yield from commands(one, f"{name} {word}".strip())
+    if not inner:
+        yield name, command
 
 
-COMMANDS = commands()
+COMMANDS = list(commands())
 
 
 def test_a_name_that_the_system_cannot_decode_is_refused_in_one_line(

@@ -18,25 +18,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from recurra import Classifier
-from recurra.cli.main import main
 from recurra.core.record import read_record
 from recurra.core.record_parts import OneLabelRecord
 from recurra.deployment.decision import read_decision
 from recurra.deployment.engines.computation import Classified
+from recurra.deployment.explanation import explain
 from recurra.deployment.prediction.files import SUFFIXES
 from recurra.deployment.serving.bodies import predictions_of
 from recurra.evaluation.metrics import precision_thresholds
 from recurra.evaluation.predictions import read_predictions, write_predictions
-from reviews import read_rows, train_linear
+from reviews import Command, read_rows
 
 TEXTS = ['the film was "great", and clever', "the plot was awful\nand boring", "the pace was number 7"]
 MIXED = [each for n in (1, 2, 3) for each in itertools.permutations(["great", "awful", "clever", "boring", "film"], n)]
+MANY = [*TEXTS, "", *(" and ".join(words) for words in MIXED)]
 OURS = ["label", "probability", "probability_negative", "probability_positive"]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(train_linear(tmp_path_factory.mktemp("model")))
+@pytest.fixture
+def model(linear_run: Path) -> str:
+    return str(linear_run)
 
 
 @pytest.fixture
@@ -49,6 +50,15 @@ def doubtful(model: str, tmp_path: Path) -> str:
     kept.labels[turned] = 0
     write_predictions(folder, "validation", kept.ids, kept.labels, kept.logits)
     return str(folder)
+
+
+def shown(folder: str, *label: int) -> tuple[float, float]:
+    """The highest precision that the validation rows of a run show, of a label or any, and its threshold."""
+    kept = read_predictions(folder, "validation")
+    decision = read_decision(["negative", "positive"], read_record(folder).decision)
+    looked_at = precision_thresholds(decision.probabilities(kept.logits), kept.labels, *label)
+    wanted = max(one.bound for one in looked_at)
+    return wanted, [one for one in looked_at if one.bound >= wanted][-1].threshold
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> Path:
@@ -73,56 +83,55 @@ def read(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
 @pytest.mark.parametrize("output", SUFFIXES)
 @pytest.mark.parametrize("source", SUFFIXES)
 def test_columns_stay_in_their_order_and_ours_come_after_them(
-    model: str, tmp_path: Path, source: str, output: str
+    model: str, tmp_path: Path, command: Command, source: str, output: str
 ) -> None:
     given = {"ticket": ["7", "8", "9"], "review": TEXTS, "note": ["=1+1", "", 'a "b"\tc']}
     path, written = write(tmp_path / f"in{source}", given), tmp_path / f"out{output}"
-    arguments = ["predict", model, "--input", str(path), "--text-column", "review", "--output", str(written), "-q"]
-    assert main(arguments) == 0
+    words = ["predict", model, "--input", path, "--text-column", "review", "--output", written, "-q"]
+    command(*words)
     names, rows = read(written)
     assert names == [*given, *(["label", "probability", "probabilities"] if output == ".jsonl" else OURS)]
     for name, values in given.items():
         assert [row[name] for row in rows] == values
     assert [row["label"] for row in rows][:2] == ["positive", "negative"]
-    assert main([*arguments, "--no-keep-columns"]) == 0
+    command(*words, "--no-keep-columns")
     plain_names, plain = read(written)
     assert plain_names[0] == "text" and [row["text"] for row in plain] == TEXTS
     assert [row["label"] for row in plain] == [row["label"] for row in rows]
 
 
 def test_a_column_of_our_name_stays_and_ours_is_called_predicted(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
     given = {"probability": ["a", "b", "c"], "text": TEXTS, "label": ["x", "y", "z"], "probabilities": ["1", "2", "3"]}
     path = write(tmp_path / "in.csv", given)
-    assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / "out.csv")]) == 0
-    assert "predicted labels are in 'label_predicted'" in capsys.readouterr().err
+    said = command("predict", model, "-i", path, "-o", tmp_path / "out.csv")
+    assert "predicted labels are in 'label_predicted'" in said.err
     names, rows = read(tmp_path / "out.csv")
     ours = ["label_predicted", "probability_predicted", "probability_negative", "probability_positive"]
     assert names == [*given, *ours]
     assert [row["label"] for row in rows] == ["x", "y", "z"]
     assert [row["label_predicted"] for row in rows][:2] == ["positive", "negative"]
-    assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / "out.jsonl"), "-q"]) == 0
+    command("predict", model, "-i", path, "-o", tmp_path / "out.jsonl", "-q")
     names, rows = read(tmp_path / "out.jsonl")
     assert names == [*given, "label_predicted", "probability_predicted", "probabilities_predicted"]
     assert set(rows[0]["probabilities_predicted"]) == {"negative", "positive"} and rows[0]["probabilities"] == "1"
     both = write(tmp_path / "both.csv", {**given, "label_predicted": ["", "", ""]})
-    assert main(["predict", model, "-i", str(both), "-o", str(tmp_path / "both_out.csv"), "-q"]) == 2
-    error = capsys.readouterr().err
-    assert "'label' and 'label_predicted'" in error and "--no-keep-columns" in error and error.count("\n") == 1
-    assert not (tmp_path / "both_out.csv").exists()
-    assert main(["predict", model, "-i", str(both), "-o", str(tmp_path / "o.csv"), "-q", "--no-keep-columns"]) == 0
+    words = ["predict", model, "-i", both, "-o", tmp_path / "both_out.csv", "-q"]
+    error = refused(*words)
+    assert "'label' and 'label_predicted'" in error and "--no-keep-columns" in error
+    command(*words, "--no-keep-columns")
 
 
-def test_no_number_in_json_lines_is_infinite(model: str, tmp_path: Path) -> None:
+def test_no_number_in_json_lines_is_infinite(model: str, tmp_path: Path, command: Command) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"text": "fine", "tags": [1e999, {"a": -1e999}, 2]}\n', encoding="utf-8")
-    assert main(["predict", model, "--input", str(source), "--output", str(target)]) == 0
+    command("predict", model, "--input", source, "--output", target)
     row = json.loads(target.read_text(encoding="utf-8"), parse_constant=pytest.fail)
     assert row["tags"] == [None, {"a": None}, 2]
 
 
-def test_values_keep_their_types_where_the_format_has_them(model: str, tmp_path: Path) -> None:
+def test_values_keep_their_types_where_the_format_has_them(model: str, tmp_path: Path, command: Command) -> None:
     day, moment = datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
     given = pa.table(
         {
@@ -139,7 +148,7 @@ def test_values_keep_their_types_where_the_format_has_them(model: str, tmp_path:
     path = tmp_path / "in.parquet"
     pq.write_table(given, path)
     for suffix in (".parquet", ".jsonl", ".csv"):
-        assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / f"out{suffix}"), "-q"]) == 0
+        command("predict", model, "-i", path, "-o", tmp_path / f"out{suffix}", "-q")
     back = pq.read_table(tmp_path / "out.parquet")
     for name in given.column_names:
         assert back.schema.field(name).type == given.schema.field(name).type
@@ -154,7 +163,7 @@ def test_values_keep_their_types_where_the_format_has_them(model: str, tmp_path:
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for suffix in (".parquet", ".jsonl"):
-        assert main(["predict", model, "-i", str(source), "-o", str(tmp_path / f"nested{suffix}"), "-q"]) == 0
+        command("predict", model, "-i", source, "-o", tmp_path / f"nested{suffix}", "-q")
     _, rows = read(tmp_path / "nested.jsonl")
     assert [(row["tags"], row["n"], row["later"]) for row in rows] == [(["a", {"b": 1}], 1, None), (None, True, "x")]
     names, rows = read(tmp_path / "nested.parquet")
@@ -163,37 +172,33 @@ def test_values_keep_their_types_where_the_format_has_them(model: str, tmp_path:
 
 
 def test_a_file_whose_columns_cannot_all_be_kept_says_what_to_do(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
     twice = tmp_path / "twice.csv"
     twice.write_text("text,a,a\ngood,1,2\n")
     nested = write(tmp_path / "nested.parquet", {"text": TEXTS, "tags": [["a"], [], ["b"]]})
+    out = ["-o", tmp_path / "out.csv", "-q"]
     for path, message in ((twice, "2 columns 'a'"), (nested, "holds list")):
-        out = ["-o", str(tmp_path / "out.csv"), "-q"]
-        assert main(["predict", model, "-i", str(path), *out]) == 2
-        error = capsys.readouterr().err
-        assert message in error and "--no-keep-columns" in error and error.count("\n") == 1
-        assert main(["predict", model, "-i", str(path), *out, "--no-keep-columns"]) == 0
+        error = refused("predict", model, "-i", path, *out)
+        assert message in error and "--no-keep-columns" in error
+        command("predict", model, "-i", path, *out, "--no-keep-columns")
     missing = write(tmp_path / "missing.csv", {"txt": TEXTS})
-    assert main(["predict", model, "-i", str(missing), *out]) == 2
-    assert "did you mean 'txt'" in capsys.readouterr().err
+    assert "did you mean 'txt'" in refused("predict", model, "-i", missing, *out)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_doubtful_rows_get_no_label_a_column_says_so_and_the_share_is_told(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+    model: str, tmp_path: Path, command: Command, suffix: str
 ) -> None:
     path, written = write(tmp_path / "in.csv", {"text": TEXTS}), tmp_path / f"out{suffix}"
-    arguments = ["predict", model, "-i", str(path), "-o", str(written)]
-    assert main([*arguments, "-q"]) == 0
+    words = ["predict", model, "-i", path, "-o", written]
+    command(*words, "-q")
     _, certain = read(written)
     highest = sorted(float(row["probability"]) for row in certain)
     least = (highest[0] + highest[1]) / 2
-    assert main([*arguments, "--abstain-below", str(least), "--json"]) == 0
-    out, err = capsys.readouterr()
-    answer = json.loads(out)
-    assert answer["abstained"] == 1 and sum(answer["labels"].values()) == 2
-    assert "1 of 3 rows (33.3%) have no label" in err
+    said = command(*words, "--abstain-below", least, "--json")
+    assert said.json["abstained"] == 1 and sum(said.json["labels"].values()) == 2
+    assert "1 of 3 rows (33.3%) have no label" in said.err
     names, rows = read(written)
     assert names.index("abstained") == names.index("probability") + 1
     nothing, yes = ("", "true") if suffix in (".csv", ".tsv") else (None, True)
@@ -205,65 +210,53 @@ def test_doubtful_rows_get_no_label_a_column_says_so_and_the_share_is_told(
 
 
 def test_an_export_holds_a_label_to_a_precision_wherever_it_predicts(
-    doubtful: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    doubtful: str, tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
-    model = doubtful
-    kept = read_predictions(model, "validation")
-    decision = read_decision(["negative", "positive"], read_record(model).decision)
-    looked_at = precision_thresholds(decision.probabilities(kept.logits), kept.labels, 1)
-    wanted = f"positive={max(one.bound for one in looked_at)}"
-    export, inputs = tmp_path / "export", tmp_path / "in"
+    wanted = f"positive={shown(doubtful, 1)[0]}"
+    export, inputs, written = tmp_path / "export", tmp_path / "in", tmp_path / "of_export.jsonl"
     inputs.mkdir()
-    path = write(inputs / "in.csv", {"text": [*TEXTS, "", *(" and ".join(words) for words in MIXED)]})
-    assert main(["export", model, "-o", str(export), "--precision-of", wanted]) == 0
-    assert "Clopper-Pearson" in capsys.readouterr().err
-    written = tmp_path / "of_run.jsonl", tmp_path / "of_export.jsonl"
-    assert main(["predict", model, "-i", str(path), "-o", str(written[0]), "-q", "--precision-of", wanted]) == 0
-    capsys.readouterr()
-    assert main(["predict", str(export), "-i", str(path), "-o", str(written[1])]) == 0
-    assert "have no label: below the threshold of their label that the export carries" in capsys.readouterr().err
-    expected, found = (read(one)[1] for one in written)
-    assert found == expected and 0 < sum(row["abstained"] for row in found) < len(found)
+    path = write(inputs / "in.csv", {"text": MANY})
+    assert "Clopper-Pearson" in command("export", doubtful, "-o", export, "--precision-of", wanted).err
+    command("predict", doubtful, "-i", path, "-o", tmp_path / "of_run.jsonl", "-q", "--precision-of", wanted)
+    said = command("predict", export, "-i", path, "-o", written).err
+    assert "have no label: below the threshold of their label that the export carries" in said
+    (_, expected), (_, found) = read(tmp_path / "of_run.jsonl"), read(written)
+    without = sum(row["abstained"] for row in found)
+    assert found == expected and 0 < without < len(found)
     # So do the files of a folder, and the server.
-    assert main(["predict", str(export), "-i", str(inputs), "-o", str(tmp_path / "out"), "--json"]) == 0
-    said, without = capsys.readouterr(), sum(row["abstained"] for row in found)
-    assert json.loads(said.out)["abstained"] == without and f"1 of {len(found)} texts are empty" in said.err
-    assert f"{without} of {len(found)} rows ({without / len(found):.1%}) have no label: below the thresh" in said.err
+    folder = command("predict", export, "-i", inputs, "-o", tmp_path / "out", "--json")
+    assert folder.json["abstained"] == without and f"1 of {len(found)} texts are empty" in folder.err
     (part,) = (tmp_path / "out").rglob("*.parquet")
     assert [row["label"] for row in read(part)[1]] == [row["label"] for row in expected]
     classifier = Classifier.open(export)
-    texts = [row["text"] for row in expected]
-    answers = predictions_of(Classified(classifier.predict_proba(texts)), classifier.decision)
-    assert [one.label for one in answers] == [row["label"] for row in expected]
-    assert [one.abstained for one in answers] == [row["abstained"] for row in expected]
+    answers = predictions_of(
+        Classified(classifier.predict_proba([row["text"] for row in expected])), classifier.decision
+    )
+    assert [(one.label, one.abstained) for one in answers] == [(row["label"], row["abstained"]) for row in expected]
     card = (export / "README.md").read_text(encoding="utf-8")
     bounds = classifier.decision.record()
     assert isinstance(bounds, OneLabelRecord) and bounds.abstain_below is not None
     assert f"| positive | {bounds.abstain_below[1]:.4f} |" in card and "| negative |" not in card.split("## This")[0]
-    assert "gets one label or none" in card and main(["export", model, "-o", str(tmp_path / "no")]) == 0
-    assert "gets one label or none" not in (tmp_path / "no" / "README.md").read_text(encoding="utf-8")
-    assert main(["export", model, "-o", str(tmp_path / "other"), "--precision-of", "positve=0.5"]) == 2
-    assert "did you mean 'positive'" in capsys.readouterr().err and not (tmp_path / "other").exists()
+    command("export", doubtful, "-o", tmp_path / "no")
+    plain = (tmp_path / "no" / "README.md").read_text(encoding="utf-8")
+    assert "gets one label or none" in card and "gets one label or none" not in plain
+    wrong = refused("export", doubtful, "-o", tmp_path / "other", "--precision-of", "positve=0.5")
+    assert "did you mean 'positive'" in wrong
 
 
 def test_a_label_is_given_from_the_probability_that_shows_its_precision(
-    doubtful: str, tmp_path: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    doubtful: str, tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
-    model, texts = doubtful, [*TEXTS, "", *(" and ".join(words) for words in MIXED)]
-    path, written = write(tmp_path / "in.csv", {"text": texts}), tmp_path / "out.jsonl"
-    arguments = ["predict", model, "-i", str(path), "-o", str(written), "--precision-of"]
-    kept = read_predictions(model, "validation")
-    decision = read_decision(["negative", "positive"], read_record(model).decision)
-    looked_at = precision_thresholds(decision.probabilities(kept.logits), kept.labels, 1)
-    wanted = max(one.bound for one in looked_at)
-    smallest = [one for one in looked_at if one.bound >= wanted][-1]
-    assert main([*arguments, f"positive={wanted}"]) == 0
-    err = capsys.readouterr().err
-    assert f"'positive' from a probability of {smallest.threshold:.4f}" in err and "Clopper-Pearson" in err
-    assert 0 < sum(row["abstained"] for row in read(written)[1]) < len(texts)
-    for row in read(written)[1]:
+    path, written = write(tmp_path / "in.csv", {"text": MANY}), tmp_path / "out.jsonl"
+    words = ["predict", doubtful, "-i", path, "-o", written, "--precision-of"]
+    wanted, smallest = shown(doubtful, 1)
+    said = command(*words, f"positive={wanted}").err
+    assert f"'positive' from a probability of {smallest:.4f}" in said and "Clopper-Pearson" in said
+    _, rows = read(written)
+    assert 0 < sum(row["abstained"] for row in rows) < len(MANY)
+    for row in rows:
         sure = row["probabilities"]["positive"]
-        assert row["abstained"] == (0.5 < sure < smallest.threshold)
+        assert row["abstained"] == (0.5 < sure < smallest)
         assert row["label"] == (None if row["abstained"] else "positive" if sure > 0.5 else "negative")
     written.unlink()
     for wrong, message in (
@@ -274,21 +267,16 @@ def test_a_label_is_given_from_the_probability_that_shows_its_precision(
         (["positive=0.5", "--precision-of", "positive=0.6"], "two precisions"),
         (["positive=0.5", "--exit-rule", "entropy"], "leave the exit rule out"),
     ):
-        assert message in refused(*arguments, *wrong)
+        assert message in refused(*words, *wrong)
 
 
 def test_answers_are_right_as_often_as_was_asked(
-    doubtful: str, tmp_path: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    doubtful: str, tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
-    kept = read_predictions(doubtful, "validation")
-    probabilities = read_decision(["negative", "positive"], read_record(doubtful).decision).probabilities(kept.logits)
-    compared = precision_thresholds(probabilities, kept.labels)
-    wanted = max(one.bound for one in compared)
-    threshold = [one for one in compared if one.bound >= wanted][-1].threshold
+    wanted, threshold = shown(doubtful)
     path, written = write(tmp_path / "in.csv", {"text": TEXTS}), tmp_path / "out.jsonl"
-    arguments = ["predict", doubtful, "-i", str(path), "-o", str(written)]
-    assert main([*arguments, "--answers-right", str(wanted)]) == 0
-    assert f"any label from a probability of {threshold:.4f}" in capsys.readouterr().err
+    words = ["predict", doubtful, "-i", path, "-o", written, "--answers-right"]
+    assert f"any label from a probability of {threshold:.4f}" in command(*words, wanted).err
     for row in read(written)[1]:
         assert row["abstained"] == (max(row["probabilities"].values()) < threshold)
     written.unlink()
@@ -298,65 +286,56 @@ def test_answers_are_right_as_often_as_was_asked(
         (["0.5", "--precision-of", "positive=0.5"], "give one of them"),
         (["0.5", "--exit-rule", "entropy"], "--answers-right needs all recurrences"),
     ):
-        assert message in refused(*arguments, "--answers-right", *wrong)
+        assert message in refused(*words, *wrong)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_words_that_a_label_hangs_on_stand_in_a_column(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+    model: str, tmp_path: Path, command: Command, suffix: str
 ) -> None:
     path, written = write(tmp_path / "in.csv", {"text": [*TEXTS, ""]}), tmp_path / f"out{suffix}"
-    more = ["--explain", "2", "--abstain-below", "0.5"]
-    assert main(["predict", model, "-i", str(path), "-o", str(written), "-q", *more]) == 0
+    command("predict", model, "-i", path, "-o", written, "-q", "--explain", "2", "--abstain-below", "0.5")
     names, rows = read(written)
     assert names.index("words") == names.index("abstained") + 1
     classifier = Classifier.open(model)
-    for text, row in zip(TEXTS, rows, strict=False):
+    said = classifier.predict_proba(TEXTS)
+    explained = explain(classifier.predict_proba, TEXTS, said, classifier.decision)
+    for text, one, row in zip(TEXTS, explained, rows, strict=False):
         if suffix == ".jsonl":
             words = [(word["text"], word["effect"]) for word in row["words"]]
             assert all(text[word["start"] : word["end"]] == word["text"] for word in row["words"])
         else:
             parts = [part.rsplit(" ", 1) for part in filter(None, row["words"].split(", "))]
             words = [(word, float(effect.strip("()"))) for word, effect in parts]
-        assert len(words) <= 2
-        for word, effect in words:
-            rest = classifier.predict_proba([text.replace(word, "", 1)])[0]
-            sure = classifier.predict_proba([text])[0]
-            assert effect == pytest.approx(sure.max() - rest[sure.argmax()], abs=6e-4) and effect > 0
+        strongest = one.strongest(2).labels[0].words
+        assert words == [(word.text, pytest.approx(word.effect, abs=6e-4)) for word in strongest]
     assert not rows[-1]["words"]
-    capsys.readouterr()
-    assert main(["predict", model, TEXTS[0], "--explain", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["predictions"][0]["words"][0]["effect"] > 0
-    assert main(["predict", model, TEXTS[0], "--explain", "1", "-q"]) == 0
-    assert capsys.readouterr().out.rstrip("\n").split("\t")[3].endswith(")")
+    said = command("predict", model, TEXTS[0], "--explain", "1", "--json").json
+    assert said["predictions"][0]["words"][0]["effect"] > 0
+    line = command("predict", model, TEXTS[0], "--explain", "1", "-q").out
+    assert line.rstrip("\n").split("\t")[3].endswith(")")
 
 
 def test_a_run_without_its_validation_rows_shows_no_precision(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    older = tmp_path / "older"
-    shutil.copytree(model, older)
+    older = shutil.copytree(model, tmp_path / "older")
     (older / "predictions" / "validation.parquet").unlink()
-    assert main(["predict", str(older), "good", "--precision-of", "positive=0.5"]) == 2
-    assert "keeps no predictions of its validation rows" in capsys.readouterr().err
+    said = refused("predict", older, "good", "--precision-of", "positive=0.5")
+    assert "keeps no predictions of its validation rows" in said
 
 
 def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, tmp_path: Path, command: Command, refused: Callable[..., str]
 ) -> None:
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "a.csv"
     path.write_text("Stars; Text\n5;great film\n1;awful plot\n")
-    folder = ["predict", model, "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
-    for more in (
-        ["--abstain-below", "0.9"],
-        ["--precision-of", "positive=0.9"],
-        ["--explain", "3"],
-    ):
-        assert main([*folder, *more]) == 2
-        assert f"{more[0]} is for texts and single files" in capsys.readouterr().err
-    assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / "out.csv")]) == 0
-    assert "read with semicolons" in capsys.readouterr().err
+    folder = ["predict", model, "-i", tmp_path / "in", "-o", tmp_path / "out"]
+    for more in (["--abstain-below", "0.9"], ["--precision-of", "positive=0.9"], ["--explain", "3"]):
+        assert f"{more[0]} is for texts and single files" in refused(*folder, *more)
+    said = command("predict", model, "-i", path, "-o", tmp_path / "out.csv").err
+    assert "read with semicolons" in said
     names, rows = read(tmp_path / "out.csv")
     assert names == ["Stars", "Text", *OURS]
     assert [(row["Stars"], row["label"]) for row in rows] == [("5", "positive"), ("1", "negative")]

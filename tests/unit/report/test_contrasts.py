@@ -55,10 +55,6 @@ def test_the_gap_and_its_interval_are_those_of_the_seeds_in_pairs(tmp_path: Path
     assert line["spread"] == pytest.approx(max(spreads))
 
 
-def pair(shared: float, stacked: float) -> list[tuple[str, float]]:
-    return [("recurrent", shared), ("stacked-narrow", stacked)]
-
-
 @pytest.mark.parametrize(
     ("shared", "stacked", "against"),
     [
@@ -78,7 +74,7 @@ def test_seeds_keep_a_gap_from_being_distinguishable(
 
 def test_one_seed_has_the_interval_over_rows_and_admits_what_is_unknown(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path)
-    (line,) = answer([factory.run(name, value) for name, value in pair(0.7, 0.9)])
+    (line,) = answer([factory.run("recurrent", 0.7), factory.run("stacked-narrow", 0.9)])
     assert (line["seeds"], line["half"], line["spread"]) == (1, None, None)
     assert "95 % over rows" in line["statement"]
     assert line["p_holm"] < 0.05 and line["verdict"] == "by rows only"

@@ -293,11 +293,8 @@ def test_timings_are_to_be_deleted_only_where_they_lie(tmp_path: Path) -> None:
     "content",
     [
         "{",
-        "[1]",
         '{"runs": {"x": {"batch_1": {"median_ms": 1}}}}',
-        '{"runs": []}',
         '{"exports": {"a/safetensors-fp16": {"batch_1": {"median_ms": "soon"}}}}',
-        '{"memory_mib": {"a/onnx-int8": [310]}}',
         '{"waited": "x"}',
     ],
 )
@@ -388,8 +385,6 @@ def test_what_a_smaller_model_gives_up_is_an_amount_and_carries_no_sign(tmp_path
     assert 0 < points < 1 and table["advice"][0]["choice"] == "linear"
     given_up = dict(table["advice"][0]["details"])["What you give up"]
     assert given_up == f"{points:.1f} points: baseline scores higher."
-    (ahead,) = summarise_runs([factory.run("linear", 0.7, seed=1), folders[1]])["tables"]
-    assert dict(ahead["advice"][0]["details"])["What you give up"] == "No accuracy."
     # A difference of a row or two is nothing.
     many = RunFactory(tmp_path / "many", rows={**SMALL, "test": 4000})
     (table,) = summarise_runs([many.run("linear", 0.9), many.run("baseline", 0.8995, seed=5)])["tables"]

@@ -264,23 +264,20 @@ def test_a_run_that_was_done_when_its_node_died_is_not_run_again(tmp_path: Path,
     assert outcomes[CONFIG.run_id].record is not None and len(ray.orders) == 1
 
 
-def test_a_run_that_is_lost_too_often_fails_alone(tmp_path: Path, execute: Any) -> None:
-    outcomes, ray = execute([CONFIG, OTHER], DiedError(), DiedError(), done(tmp_path))
-    assert "lost 2 times with the node that ran it" in outcomes[CONFIG.run_id].error
-    assert outcomes[OTHER.run_id].record is not None and len(ray.orders) == 3
-    assert look_at(tmp_path, CONFIG).state == "failed"
-
-
-def test_a_node_without_the_package_is_that_run_s_failure(tmp_path: Path, execute: Any) -> None:
-    outcomes, _ = execute([CONFIG, OTHER], RaisedError(), done(tmp_path))
-    assert "No module named 'recurra'" in outcomes[CONFIG.run_id].error
-    assert outcomes[OTHER.run_id].record is not None
-
-
-def test_a_worker_that_fails_on_a_node_leaves_its_reason(tmp_path: Path, execute: Any) -> None:
-    outcomes, _ = execute([CONFIG], lambda _: Answer("node", Ended(-9, "working")))
-    assert "killed by signal 9: working" in outcomes[CONFIG.run_id].error
-    assert look_at(tmp_path, CONFIG).state == "failed"
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([DiedError(), DiedError()], "lost 2 times with the node that ran it"),
+        ([RaisedError()], "No module named 'recurra'"),
+        ([lambda _: Answer("node", Ended(-9, "working"))], "killed by signal 9: working"),
+    ],
+)
+def test_a_run_that_a_node_fails_leaves_its_reason_and_stops_no_other(
+    answers: list[Any], said: str, tmp_path: Path, execute: Any
+) -> None:
+    outcomes, ray = execute([CONFIG, OTHER], *answers, done(tmp_path))
+    assert said in outcomes[CONFIG.run_id].error and look_at(tmp_path, CONFIG).state == "failed"
+    assert outcomes[OTHER.run_id].record is not None and len(ray.orders) == len(answers) + 1
 
 
 def test_the_token_of_a_driver_that_was_killed_goes_with_the_next_start(tmp_path: Path, execute: Any) -> None:

@@ -12,14 +12,13 @@ import pytest
 from factories import finish
 from recurra.core.errors import RunError
 from recurra.core.progress import Reporter
-from recurra.core.record import read_record
 from recurra.study import estimate
 from recurra.study.spec import StudySpec
 from recurra.study.status import plan_with_cost, within_minutes
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import model_name
 from recurra.tasks.study_data import Machine, StudyData
-from reviews import Command, write_reviews
+from reviews import write_reviews
 
 # Operations a second: made up, so that what is left out does not hang on the machine of the test.
 SPEED = 1e9
@@ -73,22 +72,17 @@ def test_the_dearest_are_left_out_and_their_pupils_with_them(spec: StudySpec, tm
 
 
 def test_without_time_for_training_folds_stay_and_the_small_rungs_answer(
-    tmp_path: Path, command: Command, refused: Callable[..., str]
+    spec: StudySpec, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    output, file = tmp_path / "out", write_reviews(tmp_path / "few.csv", 60)
-    words = ["compare", file, "--from", "recurra-small", "--folds", 2, "--no-latency", "--output", output]
+    words = ["compare", tmp_path / "reviews.csv", "--from", "recurra-small", "--output", tmp_path / "out"]
     for budget in ("0", "-1", "nan", "inf"):
-        assert (
-            refused(*words, "--minutes", budget)
-            == f"error: --minutes is {budget}; a budget is a finite number above 0\n"
-        )
-    said = command(*words, "--minutes", 0.001, "--json").err
+        said = refused(*words, "--minutes", budget)
+        assert said == f"error: --minutes is {budget}; a budget is a finite number above 0\n"
+    data, small = [spec.data[0].model_copy(update={"folds": 2})], ["linear-tuned", "recurra-small-and-words"]
+    changes = {"data": data, "models": [*small, "recurra-small"], "seeds": [0], "prices": {}}
+    kept, said = within(spec.model_copy(update=changes), tmp_path, 0.001)
     assert "left out for --minutes 0.001: recurra-small" in said
-    records = [read_record(path.parent) for path in sorted(output.glob("runs/*/record.json"))]
-    assert sorted(record.config["model"] for record in records) == [
-        *["linear-tuned"] * 2,
-        *["recurra-small-and-words"] * 2,
-    ]
+    assert (list(kept.models), list(kept.data)) == (small, data)
 
 
 def test_one_split_comes_before_a_model_is_left_out(spec: StudySpec, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from recurra.data.splits import iterative_split
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels, read_decision
 from recurra.deployment.engines.computation import Classified
+from recurra.deployment.explanation import explain
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import ExportOptions, read_manifest
 from recurra.deployment.serving.bodies import predictions_of
@@ -433,24 +434,19 @@ def test_each_label_is_told_by_its_own_words(ending: str, trained: Trained, tmp_
     assert main(asked) == 0
     rows = rows_of(output)
     assert list(rows[0])[:3] == ["text", "label", "words_by_label"] and "words" not in rows[0]
-    own = []
-    for text, row in zip(right, rows, strict=True):
+    explained, own = explain(classifier.predict_proba, right, classifier.predict_proba(right), classifier.decision), []
+    for one, row in zip(explained, rows, strict=True):
         if ending == "jsonl":
-            assert all(one["given"] and len(one["words"]) == 1 for one in row["words_by_label"])
-            told = [
-                (one["label"], *(one["words"][0][key] for key in ("text", "effect"))) for one in row["words_by_label"]
-            ]
+            assert all(each["given"] and len(each["words"]) == 1 for each in row["words_by_label"])
+            found = [(each["label"], each["words"][0]) for each in row["words_by_label"]]
+            told = [(label, word["text"], word["effect"]) for label, word in found]
         else:
             parts = [part.replace(": ", " ").split(" ") for part in row["words_by_label"].split("; ")]
             told = [(label, word, float(effect.strip("()"))) for label, word, effect in parts]
+        strongest = [(each.label, each.words[0]) for each in one.strongest(1).labels]
+        assert told == [(label, word.text, pytest.approx(word.effect, abs=6e-4)) for label, word in strongest]
         assert [label for label, _, _ in told] == row["label"].split(";")
-        words = text.split()
-        for label, word, effect in told:
-            left = [" ".join(words[:place] + words[place + 1 :]) for place in range(len(words))]
-            falls = classifier.predict_proba([text, *left])[:, NAMES.index(label)]
-            assert effect == pytest.approx(falls[0] - falls[1:].min(), abs=6e-4)
-            assert words[int(falls[1:].argmin())] == word
-            own.append(word in WORDS[label])
+        own += [word in WORDS[label] for label, word, _ in told]
     assert len(own) > 30 and np.mean(own) > 0.95
 
 

@@ -390,11 +390,8 @@ def test_the_most_frequent_pieces_stay() -> None:
     smaller = trim(engine(), TRAIN, 100)
     assert len(smaller.tokenizer) == 100
     everything = len(engine().tokenizer)
-    assert [len(trim(engine(), TRAIN, most).tokenizer) for most in (150, everything, 10**6)] == [
-        150,
-        everything,
-        everything,
-    ]
+    for most, kept in ((150, 150), (everything, everything), (10**6, everything)):
+        assert len(trim(engine(), TRAIN, most).tokenizer) == kept
     assert {"the", "number", "was", "and", "too"} <= set(smaller.tokenizer.get_vocab())
     with pytest.raises(ConfigurationError, match="5 pieces are to be kept, but single characters"):
         trim(engine(), TRAIN, 5)

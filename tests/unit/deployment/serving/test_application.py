@@ -228,13 +228,10 @@ def test_no_example_leaves_its_string_and_the_policy_names_the_script(examples: 
     assert headers["Cache-Control"] == "no-cache"
 
 
-def test_six_texts_of_a_file_are_offered_and_empty_lines_are_none(tmp_path: Path) -> None:
+def test_six_texts_of_a_file_are_offered_and_neither_empty_lines_nor_a_heading(tmp_path: Path) -> None:
     path = tmp_path / "examples.txt"
     path.write_text("\ufeffone\n\n  two \n" + "x" * 5000 + "\n" + "more\n" * 9, encoding="utf-8")
     assert read_examples(path) == ["one", "two", "x" * 1000, "more", "more", "more"]
-
-
-def test_a_table_offers_its_column_of_texts_without_the_heading(tmp_path: Path) -> None:
     path = tmp_path / "examples.csv"
     path.write_text('label,text\ngood,"one, two"\nbad,\n' + "good,three\n" * 9, encoding="utf-8")
     assert read_examples(path) == ["one, two", *["three"] * 5]

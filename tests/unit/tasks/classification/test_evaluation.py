@@ -27,9 +27,9 @@ from recurra.tasks.classification.task import TASK
 from reviews import read_rows, review_rows, train_linear, write_csv, write_reviews
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_linear(tmp_path_factory.mktemp("evaluate"))
+@pytest.fixture
+def run(linear_run: Path) -> Path:
+    return linear_run
 
 
 def evaluated(run: Path, **options: Any) -> dict[str, Any]:

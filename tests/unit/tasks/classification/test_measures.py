@@ -229,10 +229,7 @@ def test_who_costs_more_than_one_answer_for_all_is_no_classifier(tmp_path: Path)
     linear = next(model for model in table.models if model.label == "linear")
     cost = linear.scores["test"].figures["cost"].mean
     assert cost == pytest.approx((matrix[0, 1] + 50 * matrix[1, 0]) / matrix.sum())
-    assert (
-        f"{linear.scores['test'].figures['cost'].mean:.4f} a row, and always predicting 'spam' {share:.4f}"
-        in table.conclusion
-    )
+    assert f"{cost:.4f} a row, and always predicting 'spam' {share:.4f}" in table.conclusion
     assert table.recommended is None
 
 
@@ -245,13 +242,8 @@ def test_costs_are_read_from_csv_and_json_alike(tmp_path: Path) -> None:
     (tmp_path / "sheet.csv").write_text("\ntrue;b;a\na;1,5;0\nb; 0;20\n", encoding="utf-16")
     assert read_costs(tmp_path / "sheet.csv") == costs
     # A study keeps the costs themselves: the file may move.
-    values = {
-        "name": "x",
-        "data": [{"name": "demo"}],
-        "models": ["linear"],
-        "measure": f"cost:{tmp_path / 'costs.csv'}",
-    }
-    spec = StudySpec.parse(values)
+    values = {"name": "x", "data": [{"name": "demo"}], "models": ["linear"]}
+    spec = StudySpec.parse({**values, "measure": f"cost:{tmp_path / 'costs.csv'}"})
     (tmp_path / "costs.csv").unlink()
     again = StudySpec.parse(spec.plain()).questions
     assert (again.measure, again.costs) == ("cost", costs)
@@ -265,7 +257,6 @@ def test_costs_are_read_from_csv_and_json_alike(tmp_path: Path) -> None:
         (",a,b\na,0,1\na,1,0", "a label is given twice"),
         (",a,b\na,0,1\nc,1,0", "both must be the same"),
         (",a,b\na,0,-1\nb,1,0", "'a' predicted as 'b' costs '-1'; a number of at least 0"),
-        (",a,b\na,0,nan\nb,1,0", "costs 'nan'"),
         (",a,b\na,0,\nb,1,0", "costs ''"),
     ],
 )

@@ -112,7 +112,7 @@ def test_changed_answers_are_another_run(found: StudyResult, frame: Frame) -> No
     frame[["text", "label"]].assign(label=frame.label.where(frame.index != 3, "negative")).to_csv(
         folder / "gpt2.csv", index=False
     )
-    options: dict[str, Any] = {"models": "linear", "output": found.output, "quiet": True}
+    options: dict[str, Any] = {"models": "linear", "output": found.output, "quiet": True, "final": False}
     again = recurra.compare(folder / "reviews.csv", predictions={"gpt": folder / "gpt2.csv"}, **options)
     old, new = ({each.config.run_id for each in result.outcomes} for result in (found, again))
     assert len(new - old) == 5 and len(new & old) == 5
@@ -183,9 +183,8 @@ def test_rows_are_found_by_their_texts_where_the_data_have_no_ids(frame: Frame, 
         for text, label in rows
     ]
     (tmp_path / "gpt.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    found = recurra.compare(
-        file, models="linear", predictions={"gpt": tmp_path / "gpt.jsonl"}, folds=1, output=tmp_path / "o", quiet=True
-    )
+    options: dict[str, Any] = {"folds": 1, "output": tmp_path / "o", "quiet": True, "final": False}
+    found = recurra.compare(file, models="linear", predictions={"gpt": tmp_path / "gpt.jsonl"}, **options)
     score = next(model for model in found.shown.tables[0].models if model.label == "gpt").scores["test"]
     assert score.figures["accuracy"].mean == 1.0 and math.isclose(score.figures["loss"].mean, 0.0, abs_tol=1e-5)
 
@@ -196,17 +195,10 @@ def test_answers_in_memory_are_found_by_texts_of_two_columns_and_labels_are_no_p
     rows = frame.assign(title=[f"review {number}" for number in range(ROWS)], body=frame.text)
     rows[["title", "body", "label"]].to_csv(tmp_path / "reviews.csv", index=False)
 
-    def compared(answers: Any) -> StudyResult:
-        return recurra.compare(
-            tmp_path / "reviews.csv", models="linear", predictions={"gpt": answers}, text_column="title, body",
-            folds=1, output=tmp_path / "o", quiet=True,
-        )  # fmt: skip
-
+    columns = ["title", "body", "label"]
     with pytest.raises(DataError, match="has rows that are not probabilities; give one for each of"):
-        compared([["late", "rude"]] * ROWS)
-    found = compared(rows[["title", "body", "label"]])
-    score = next(model for model in found.shown.tables[0].models if model.label == "gpt").scores["test"]
-    assert score.figures["accuracy"].mean == 1.0
+        accuracies(tmp_path, {"gpt": [["late", "rude"]] * ROWS}, text_column="title, body")
+    assert accuracies(tmp_path, {"gpt": rows[columns]}, text_column="title, body")["gpt"] == 1.0
 
 
 def accuracies(folder: Path, predictions: dict[str, Any], data: Any = None, **options: Any) -> dict[str, float]:
@@ -215,10 +207,10 @@ def accuracies(folder: Path, predictions: dict[str, Any], data: Any = None, **op
         folder / "reviews.csv" if data is None else data,
         models="linear",
         predictions=predictions,
-        folds=1,
         output=folder / "o",
         quiet=True,
-        **options,
+        final=False,
+        **{"folds": 1, **options},
     )
     return {model.label: model.scores["test"].figures["accuracy"].mean for model in found.shown.tables[0].models}
 
@@ -257,17 +249,9 @@ def test_predictions_beside_those_of_another_model_are_the_last_ones(frame: Fram
         for text, (p, q) in zip(frame.text, said.tolist(), strict=True)
     ]
     (tmp_path / "second.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    found = recurra.compare(
-        tmp_path / "reviews.csv",
-        models="linear",
-        predictions={"table": tmp_path / "second.csv", "lines": tmp_path / "second.jsonl"},
-        output=tmp_path / "out",
-        quiet=True,
-    )
-    models = {model.label: model for model in found.shown.tables[0].models}
+    found = accuracies(tmp_path, {"table": tmp_path / "second.csv", "lines": tmp_path / "second.jsonl"}, folds=5)
     right = accuracy_score((frame.label == "positive").astype(int), said.argmax(axis=1))
-    for name in ("table", "lines"):
-        assert models[name].scores["test"].figures["accuracy"].mean == pytest.approx(right)
+    assert found["table"] == found["lines"] == pytest.approx(right)
 
 
 def test_rows_that_abstain_are_no_answers(frame: Frame, tmp_path: Path) -> None:
@@ -276,9 +260,8 @@ def test_rows_that_abstain_are_no_answers(frame: Frame, tmp_path: Path) -> None:
     for cell, message in (("true", f"gives no label to 1 of {ROWS} test rows (line 5)"), ("false", "")):
         said.loc[3, "abstained"] = cell
         said.to_csv(tmp_path / "said.csv", index=False)
-        options = {"models": "linear", "output": tmp_path / f"out-{cell}", "quiet": True}
         with pytest.raises(DataError) if message else contextlib.nullcontext() as refusal:
-            recurra.compare(tmp_path / "reviews.csv", predictions={"said": tmp_path / "said.csv"}, **options)
+            accuracies(tmp_path, {"said": tmp_path / "said.csv"}, folds=5)
         assert not message or message in str(refusal.value)
 
 
@@ -287,7 +270,7 @@ def test_the_labels_of_the_data_are_no_answers_where_another_column_may_have_the
     frame.to_csv(path, index=False)
     frame.assign(gpt="Positive", why="it says so").to_csv(answers, index=False)
     with pytest.raises(DataError) as refusal:
-        recurra.compare(path, models="linear", predictions={"gpt": answers}, output=tmp_path / "out", quiet=True)
+        accuracies(tmp_path, {"gpt": answers}, path, folds=5)
     assert f"in column 'label' the label of the data for all {ROWS} test rows" in str(refusal.value)
     assert "call the column of the answers 'label_predicted' (gpt has labels too)" in str(refusal.value)
 

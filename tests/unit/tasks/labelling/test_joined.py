@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -132,12 +131,8 @@ def test_states_are_computed_once_whoever_asks(tmp_path: Path, monkeypatch: pyte
 
 
 def write_rows(path: Path, *, several: bool) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["text", "label"])
-        for number, (text, name) in enumerate(review_rows(160)):
-            writer.writerow([text, f"{name};short" if several and number % 3 else name])
-    return path
+    rows = enumerate(review_rows(160))
+    return write_csv(path, [(text, f"{name};short" if several and place % 3 else name) for place, (text, name) in rows])
 
 
 @pytest.mark.parametrize("several", [False, True])

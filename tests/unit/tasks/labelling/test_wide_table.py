@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from recurra.data.tokenization import read_tokenizer
 from recurra.deployment.classifier import Classifier
 from recurra.models.adaptation.blocks import unpack_encoder
 from recurra.tasks.labelling import teacher, training
-from reviews import review_rows
+from reviews import review_rows, write_csv
 
 ROWS = review_rows(120)
 OTHERS = ["质量 还不错", "очень хорошая книга", "unbelievable wonders"]
@@ -36,8 +35,7 @@ def test_rows_are_answered_as_with_the_whole_table(
     keys: str, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, model = tmp_path / "rows.csv", tmp_path / "wide.yaml"
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream).writerows([("text", "label"), *ROWS])
+    write_csv(file, ROWS)
     model.write_text(f"{keys}encoder: {encoder}\n", encoding="utf-8")
     options = ["--quiet", "--max-length", "32", "--cache-dir", str(tmp_path / "cache")]
     runs = {}
@@ -84,8 +82,7 @@ def test_a_teacher_of_other_rows_reads_a_students_rows_in_its_own_pieces(
     }
     for name, keys in (("teacher", ""), ("student", "plan: '0'\n")):
         file, model = tmp_path / f"{name}.csv", tmp_path / f"{name}.yaml"
-        with file.open("w", encoding="utf-8", newline="") as stream:
-            csv.writer(stream).writerows([("text", "label"), *rows[name]])
+        write_csv(file, rows[name])
         model.write_text(f"encoder: {encoder}\n{keys}", encoding="utf-8")
         taught = [f"teacher={tmp_path / 'teacher'}"] if keys else []
         command = ["train", "--model", str(model), "--data", str(file), *options, "max_epochs=1", *taught]
