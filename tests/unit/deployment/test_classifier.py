@@ -43,17 +43,6 @@ def classifier(folder: Path, *, precision: str = "fp32", batch_size: int = 7) ->
 MIXED = [*TEXTS[:20], "", "!!!", "Great " * 200, "   ", "<br/>", *TEXTS[20:], "unheardof 変 \x00 word", TEXTS[0]]
 
 
-def test_predictions_keep_the_order_and_equal_one_by_one(folder: Path) -> None:
-    model = classifier(folder)
-    together = model.logits(MIXED)
-    assert together.shape == (len(MIXED), 2)
-    alone = np.concatenate([model.logits([text]) for text in MIXED])
-    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
-    assert np.array_equal(model.predict(MIXED), np.array(["no", "yes"])[alone.argmax(axis=1)])
-    backwards = model.logits(MIXED[::-1])
-    np.testing.assert_allclose(backwards[::-1], together, rtol=1e-4, atol=1e-4)
-
-
 def test_probabilities_are_the_softmax_and_sum_to_one(folder: Path) -> None:
     model = classifier(folder)
     probabilities, logits = model.predict_proba(TEXTS), model.logits(TEXTS).astype(np.float64)

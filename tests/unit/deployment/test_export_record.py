@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from exported import export_record
+from factories import RunFactory
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import read_record, write_record
 from recurra.deployment.export_record import (
@@ -20,7 +21,7 @@ from recurra.deployment.export_record import (
     write_export_record,
 )
 from recurra.study.executor import Outcome
-from recurra.study.export_plan import describe_exports, plan_exports
+from recurra.study.export_plan import plan_exports
 from recurra.study.plan import note_failure, run_folder
 from recurra.study.spec import StudySpec, expand
 
@@ -71,8 +72,6 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_plan_knows_what_has_become_of_each_export(tmp_path: Path) -> None:
-    from factories import RunFactory
-
     study = spec(exports=[{"precision": "fp32"}, {"precision": "fp16"}])
     linear, first, second = expand(study)
     for config in (linear, first):
@@ -91,10 +90,6 @@ def test_a_plan_knows_what_has_become_of_each_export(tmp_path: Path) -> None:
     plan = plan_exports(study, tmp_path, runs)
     assert [item.state for item in plan] == ["done", "failed", "waits", "waits"]
     assert plan[1].reason == "too wide" and plan[1].plain()["state"] == "failed"
-    assert describe_exports(plan) == (
-        "exports: 4 (safetensors in fp32, safetensors in fp16), 1 done, 1 failed, 2 waits"
-    )
-    assert describe_exports([]) == ""
     # Trained anew, the run is another: its export is made again.
     write_record(run_folder(tmp_path, first), records[first.run_id].model_copy(update={"wall_s": 12.5}))
     records[first.run_id] = read_record(run_folder(tmp_path, first))

@@ -53,8 +53,9 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-@pytest.fixture
-def full(tmp_path: Path) -> Page:
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    tmp_path = tmp_path_factory.mktemp("full")
     factory = RunFactory(tmp_path / "runs")
     folders = [
         factory.run(name, accuracy, seed=seed, audits=[leakage("test"), leakage("validation", failed=False)])

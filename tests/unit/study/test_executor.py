@@ -60,7 +60,7 @@ def config(seed: int) -> RunConfig:
 
 def make_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts a stand-in in the interpreter's place; it copies records that are prepared here."""
-    for seed in range(20):
+    for seed in (DONE, 9):
         (finish(folder / "made", config(seed)) / "record.json").rename(folder / f"{seed}.json")
     names = {"DONE": DONE, "REFUSED": REFUSED, "KILLED": KILLED, "SILENT": SILENT, "LIES": LIES, "SLOW": SLOW}
     script = folder / "python"
@@ -80,13 +80,17 @@ def execute(output: Path, seeds: list[int], *, workers: int = 2, machine: Machin
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_worker(tmp_path, monkeypatch)
     output = tmp_path / "study"
-    outcomes = execute(output, [REFUSED, KILLED, SILENT, LIES, DONE, 9])
+    taken = run_folder(output, config(8))
+    taken.mkdir(parents=True)
+    (taken / "thesis.tex").touch()
+    outcomes = execute(output, [8, REFUSED, KILLED, SILENT, LIES, DONE, 9])
     assert {seed for seed, outcome in outcomes.items() if outcome.record is not None} == {DONE, 9}
     assert outcomes[REFUSED].error == "the file has no column 'text'"
     assert outcomes[REFUSED].exit_code == 2
     assert "killed by signal 9: working on 2" in str(outcomes[KILLED].error)
     assert "exit code 5" in str(outcomes[SILENT].error) and outcomes[SILENT].exit_code == 5
     assert outcomes[LIES].exit_code == 1
+    assert "is not empty and not a run folder of ours" in str(outcomes[8].error) and outcomes[8].exit_code == 2
     for seed in (KILLED, SILENT):
         log = run_folder(output, config(seed)) / "log.txt"
         assert str(log) in str(outcomes[seed].error)
@@ -94,19 +98,6 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: 
     for seed in (REFUSED, KILLED, SILENT, LIES):
         found = look_at(output, config(seed))
         assert (found.state, found.reason) == ("failed", outcomes[seed].error), seed
-
-
-def test_a_folder_that_cannot_be_used_is_that_run_s_failure_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_worker(tmp_path, monkeypatch)
-    output = tmp_path / "study"
-    taken = run_folder(output, config(8))
-    taken.mkdir(parents=True)
-    (taken / "thesis.tex").touch()
-    outcomes = execute(output, [8, 9])
-    assert "is not empty and not a run folder of ours" in str(outcomes[8].error) and outcomes[8].exit_code == 2
-    assert outcomes[9].record is not None
 
 
 def test_only_a_record_of_this_very_configuration_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

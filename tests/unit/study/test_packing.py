@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from committed import RESULTS
 from factories import RunFactory, study_latency
-from recurra.cli.main import make_app
 from recurra.core.errors import CheckpointError
 from recurra.core.files import read_json
 from recurra.core.packed import RECORDS_NAME, in_study, packed_files, read_study_bytes, run_folders, study_files
@@ -25,6 +23,7 @@ from recurra.study.packing import pack_study
 from recurra.study.plan import plan_study
 from recurra.study.spec import load_study
 from rendered import summarise_runs
+from reviews import Command
 
 SMALL = {"train": 90, "validation": 30, "test": 40}
 
@@ -173,26 +172,23 @@ def test_a_packed_study_that_was_changed_is_refused(study: Path, tmp_path: Path)
             read_predictions(name.parent, "test")
 
 
-def test_the_commands_pack_and_report(study: Path, tmp_path: Path) -> None:
+def test_the_commands_pack_and_report(study: Path, tmp_path: Path, command: Command) -> None:
     output, page = tmp_path / "results" / "mine", tmp_path / "page"
-    run = CliRunner().invoke
-    made = run(make_app(), ["study", "pack", str(study), "--output", str(output), "--json"])
-    assert made.exit_code == 0 and json.loads(made.stdout)["runs"] == 4
-    reported = run(make_app(), ["study", "report", str(RESULTS / "demo"), "--output", str(page)])
-    assert reported.exit_code == 0, reported.output
-    assert "recurra-small" in (page / "report.html").read_text(encoding="utf-8") and "next:" not in reported.stdout
+    assert command("study", "pack", study, "--output", output, "--json").json["runs"] == 4
+    reported = command("study", "report", RESULTS / "demo", "--output", page).out
+    assert "recurra-small" in (page / "report.html").read_text(encoding="utf-8") and "next:" not in reported
     assert not (RESULTS / "demo" / "report.html").exists()
-    as_json = run(make_app(), ["study", "report", str(RESULTS / "demo"), "--output", str(page), "--json"])
-    assert json.loads(as_json.stdout)["commands"] == [], "of what is packed there is no model"
+    as_json = command("study", "report", RESULTS / "demo", "--output", page, "--json").json
+    assert as_json["commands"] == [], "of what is packed there is no model"
     models = report_records(RESULTS / "demo", page, command="").summary["tables"][0]["models"]
     assert {Path(run["folder"]).parent for model in models for run in model["runs"]} == {RESULTS / "demo" / "runs"}
 
 
-def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path) -> None:
-    run, spec, first = CliRunner().invoke, tmp_path / "mine.yaml", tmp_path / "first"
+def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path, command: Command) -> None:
+    spec, first = tmp_path / "mine.yaml", tmp_path / "first"
     one = "name: mine\ntitle: Mine\ndata: [{name: demo}]\nmodels: [linear-tuned]\n"
     spec.write_text(one, encoding="utf-8")
-    assert run(make_app(), ["study", "run", str(spec), "-o", str(first), "-q"]).exit_code == 0
+    command("study", "run", spec, "-o", first, "-q")
     pack_study(first, tmp_path / "packed")
     (done,) = (first / "runs").iterdir()
     assert report_records(first, command="").best_path == first
@@ -202,13 +198,12 @@ def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path) -> None:
     second = tmp_path / "second"
     shutil.copytree(tmp_path / "packed", second)
     assert [done.state for done in plan_study(load_study(spec), second)] == ["done", "to do"]
-    went_on = run(make_app(), ["study", "run", str(spec), "-o", str(second), "-q"])
-    assert went_on.exit_code == 0, went_on.output
+    went_on = command("study", "run", spec, "-o", second, "-q").out
     times, before = (read_json(folder / "latency.json") for folder in (second, first))
     assert len(times["runs"]) == 2 and times["runs"][done.name] == before["runs"][done.name]
     assert times["earlier"] == [done.name]
     # The recommended model is the packed one.
-    assert "next:" not in went_on.stdout and not (second / "best.json").exists()
+    assert "next:" not in went_on and not (second / "best.json").exists()
     assert len(list((second / "runs").iterdir())) == 1, "what was packed is not run again"
     assert [done.state for done in plan_study(load_study(spec), second)] == ["done", "done"]
     assert pack_study(second, tmp_path / "packed").runs == 2
