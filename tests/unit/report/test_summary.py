@@ -187,19 +187,6 @@ def test_nothing_is_certain_that_another_seed_may_undo(tmp_path: Path) -> None:
     assert "within a point of the best, not certain at 95 %" in table["advice"][0]["why"]
 
 
-def test_rows_alone_do_not_support_a_gap_that_the_seed_moves(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path)
-    folders = [factory.run("baseline", value, seed=seed) for seed, value in enumerate((0.74, 0.86, 0.80))]
-    folders += [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.77, 0.72, 0.75))]
-    (table,) = summarise_runs(folders)["tables"]
-    (test,) = table["tests"]
-    assert test["p_holm"] < 0.05
-    assert test["seeds_apart"] is False
-    assert test["verdict"] == "not distinguishable"
-    assert "the seeds overlap" in test["statement"]
-    assert "beyond chance" not in table["conclusion"]
-
-
 @pytest.mark.parametrize(
     ("values", "doubt"),
     [
