@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,12 @@ NOTES = {
 }
 
 
-def messages(folder: str) -> Iterator[str]:
+@cache
+def messages(folder: str) -> list[str]:
+    return list(texts_of(folder))
+
+
+def texts_of(folder: str) -> Iterator[str]:
     """Texts of a room that name an option, with blanks for their values."""
     place = SOURCE / folder
     for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:

@@ -19,28 +19,15 @@ def outcome(run_id: str, *, record: Any = None, error: str | None = None, exit_c
     return SimpleNamespace(config=SimpleNamespace(run_id=run_id), record=record, error=error, exit_code=exit_code)
 
 
-def study(
-    *outcomes: Any,
-    audits: tuple[str, ...] = (),
-    exports: tuple[PlannedExport, ...] = (),
-    timing_error: str | None = None,
-    unmet: tuple[str, ...] = (),
-) -> Any:
-    failed = [item for item in outcomes if item.record is None]
-    return SimpleNamespace(
-        output=Path("out"),
-        report=Path("out/report.html"),
-        outcomes=list(outcomes),
-        failed_runs=failed,
-        failed_audits=list(audits),
-        summary={"tables": []},
-        exports=exports,
-        timing_error=timing_error,
-        ships="nine tenths of the rows",
-        commands=["recurra predict out 'a text'"],
-        failed_exports=[item for item in exports if item.state == "failed"],
-        unmet_limits=list(unmet),
-    )
+def study(*outcomes: Any, exports: tuple[PlannedExport, ...] = (), **values: Any) -> Any:
+    failed_exports = [item for item in exports if item.state == "failed"]
+    plain = {
+        "output": Path("out"), "report": Path("out/report.html"), "summary": {"tables": []}, "timing_error": None,
+        "failed_audits": [], "unmet_limits": [], "ships": "nine tenths of the rows", "commands": ["predict"],
+    }  # fmt: skip
+    failed_runs = [item for item in outcomes if item.record is None]
+    known = {"outcomes": outcomes, "failed_runs": failed_runs, "exports": exports, "failed_exports": failed_exports}
+    return SimpleNamespace(**{**plain, **known, **values})
 
 
 def exit_code(result: Any) -> int:
@@ -57,15 +44,15 @@ UNMET = "no model here stays within 1 MiB; the nearest is linear"
 TOO_WIDE = PlannedExport("good", ExportRequest(precision="fp16"), Path("out/fp16"), "failed", "too wide")
 VERDICTS = {
     "worked": (study(GOOD), 0, ""),
-    "an audit failed": (study(GOOD, audits=("leakage",), unmet=(UNMET,)), 3, "AUDIT FAILED: leakage\n"),
+    "an audit failed": (study(GOOD, failed_audits=("leakage",), unmet_limits=(UNMET,)), 3, "AUDIT FAILED: leakage\n"),
     "timing failed": (study(GOOD, timing_error="died"), 1, "error: died\n"),
-    "one run failed": (study(GOOD, BAD, audits=("leakage",)), 1, "error: bad: in use\n"),
+    "one run failed": (study(GOOD, BAD, failed_audits=("leakage",)), 1, "error: bad: in use\n"),
     "all failed alike": (study(BAD), 2, "error: bad: in use\n"),
     "all failed": (study(BAD, outcome("c", error="d", exit_code=1)), 1, "error: bad: in use\nerror: c: d\n"),
     "an export failed": (
-        study(GOOD, exports=(TOO_WIDE,), audits=("leakage",)), 1, "error: good/safetensors-fp16: too wide\n",
+        study(GOOD, exports=(TOO_WIDE,), failed_audits=("leakage",)), 1, "error: good/safetensors-fp16: too wide\n",
     ),
-    "limits not met": (study(GOOD, unmet=(UNMET,)), 2, f"error: {UNMET}\n"),
+    "limits not met": (study(GOOD, unmet_limits=(UNMET,)), 2, f"error: {UNMET}\n"),
 }  # fmt: skip
 
 

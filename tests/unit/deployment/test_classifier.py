@@ -7,14 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 import torch
 
 from recurra import Classifier
-from recurra.core.errors import CheckpointError, ConfigurationError, DataError
+from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.deployment.classifier import log_probabilities
 from recurra.deployment.engines import load_engine
@@ -70,14 +67,6 @@ def test_texts_are_cleaned_as_the_training_data_were(folder: Path) -> None:
     raw = [f"<b>{text.upper()}</b>  \n!!! http://a.b/c" for text in TEXTS[:5]]
     assert np.array_equal(model.logits(raw), model.logits(clean_texts(raw), clean=False))
     assert not np.array_equal(model.logits(raw), model.logits(raw, clean=False))
-
-
-def test_texts_come_in_any_column_and_not_in_two(folder: Path) -> None:
-    model, wanted = classifier(folder), classifier(folder).logits(TEXTS)
-    for column in (np.array(TEXTS), pd.Series(TEXTS), pl.Series(TEXTS), pl.DataFrame({"text": TEXTS}), pa.array(TEXTS)):
-        assert np.array_equal(model.logits(column), wanted)
-    with pytest.raises(DataError, match=r"texts has the shape \(40, 2\); give one column of values"):
-        model.predict(pd.DataFrame({"text": TEXTS, "label": TEXTS}))
 
 
 def test_a_preferred_precision_gives_way_on_a_cpu_and_one_that_is_asked_for_does_not(folder: Path) -> None:

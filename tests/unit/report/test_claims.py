@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 from docs.site.claims import Claim, Claims, Figure
-from docs.site.results import _Studies, by_export, render_results_markdown
+from docs.site.results import _Studies, render_results_markdown
 
 from recurra.core.errors import ConfigurationError
 from recurra.tasks.summary import Summary
@@ -99,16 +99,3 @@ def test_the_page_is_what_the_records_say_and_short() -> None:
 def test_a_figure_that_no_record_has_is_named(values: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         Figure.parse({"study": "domains", **values}).read(read("domains"))
-
-
-def test_each_export_stands_with_its_accuracy_and_the_labels_that_it_changes() -> None:
-    summary = read("deployment-gpu")
-    shown = by_export(summary)
-    lines = [line for line in summary.tables[0].exports if line.exits is None]
-    assert "safetensors fp16, fp16, torch on cuda" in shown and len(lines) == 25
-    head, _, *rows = (row.strip("| ").split(" | ") for row in shown.splitlines() if row.startswith("|"))
-    cells = {(row[0], kind): value for row in rows for kind, value in zip(head, row, strict=True)}
-    for line in lines:
-        kind = f"{line.format} {line.precision}, {line.computed}"
-        assert cells[line.model, kind] == f"{line.accuracy.mean:.4f} ({line.labels_changed})"
-    assert by_export(read("isolate")) == "No export.\n"

@@ -56,8 +56,7 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path
         assert recorded_split(record, split, None).fingerprint == record.data.splits[split].fingerprint
     assert record.run_id != judged.record.run_id and read_record(judged.folder).run_id == judged.record.run_id
     page = (output / "report.html").read_text(encoding="utf-8")
-    assert f"trained once more on {rows['train']:,} rows" in page and "The model of one of" not in page
-    assert f"recurra export {output} " in page and "<h1>out</h1>" in page
+    assert f"trained once more on {rows['train']:,} rows" in page and f"recurra export {output} " in page
     command("predict", output, "a good soup")
     command("export", output, "--output", tmp_path / "export")
     (model,), measure = result.shown.tables[0].models, result.shown.tables[0].judged_by
@@ -72,7 +71,6 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path
     before = (final / "record.json").read_bytes()
     assert _compared(path, output, title="Named").best.folder == final
     assert (final / "record.json").read_bytes() == before
-    assert "<h1>Named</h1>" in (output / "report.html").read_text(encoding="utf-8")
     again = _compared(path, output, models=["linear-tuned"])
     assert again.best.folder == final and read_record(final).model.preset == "linear-tuned"
     assert load_run_config(final).config_hash == final_config(again.judged[2].config).config_hash

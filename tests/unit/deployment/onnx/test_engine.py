@@ -15,7 +15,7 @@ from recurra import Classifier
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, UnavailableError
 from recurra.core.sealed import describe_file
 from recurra.deployment.export.build import export_run
-from recurra.deployment.export.manifest import ExportManifest, ExportOptions, needs_torch, read_export, write_manifest
+from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export, write_manifest
 from recurra.tasks.classification.task import TASK
 from reviews import review_rows
 
@@ -48,16 +48,6 @@ def test_int8_loses_at_most_half_a_point(run: Path, exports: dict[str, Any]) -> 
     ours, theirs = TASK.evaluate(folder, {}, None), TASK.evaluate(run, {}, None)
     assert ours.plain["metrics"]["accuracy"] >= theirs.plain["metrics"]["accuracy"] - 0.005
     assert "weights stored in int8, computed in int8 by onnxruntime on cpu" in ours.parts[-1]
-
-
-def test_the_folder_names_its_files_and_the_card_its_format(exports: dict[str, Any]) -> None:
-    for precision, (folder, manifest) in exports.items():
-        assert set(manifest.files) == {
-            "config.json", "model.onnx", "tokenizer.json", "tokenizer_config.json", "run-record.json", "README.md",
-        }  # fmt: skip
-        assert read_export(folder) == manifest and not needs_torch(folder)
-        card = (folder / "README.md").read_text(encoding="utf-8")
-        assert f"as onnx, weights stored in\n{precision}." in card and "`tokenizer.json`, cut them at 24 tokens" in card
 
 
 def test_another_precision_is_refused(exports: dict[str, Any]) -> None:
