@@ -289,26 +289,32 @@ def test_an_id_that_a_left_out_row_repeats_and_another_encoding_are_no_matter(fr
 KINDS = np.arange(ROWS) % 3
 SURE = np.eye(3)[KINDS]
 WORDS = ("unhappy", "neutral", "happy")
-IN_MEMORY: dict[str, tuple[tuple[Any, ...], Any]] = {
-    "frame": (WORDS, Frame(SURE, columns=list(WORDS))),
-    "columns that are numbers": ((1, 2, 10), Frame(SURE, columns=np.array([1, 2, 10]))),
-    "columns that are truth values": ((False, True, True), Frame({True: SURE[:, 1:].sum(axis=1), False: SURE[:, 0]})),
-    "mapping": (("1", "2", "10"), {"1": SURE[:, 0], "10": SURE[:, 2], "2": SURE[:, 1]}),
-    "array in sorted order": (WORDS, SURE[:, [2, 1, 0]]),
-    "list of arrays": (WORDS, list(SURE[:, [2, 1, 0]])),
-    "frame of labels alone": (WORDS, Frame({"label": np.array(WORDS)[KINDS]})),
-    "0 and 1 for truth values": ((False, True, True), (KINDS > 0).astype(int)),
-    "truth values for 0 and 1": ((0, 1, 1), KINDS > 0),
-    "truth values for words": (("False", "True", "True"), KINDS > 0),
-}
+TRUTH = {True: SURE[:, 1:].sum(axis=1), False: SURE[:, 0]}
+IN_MEMORY: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    (
+        WORDS,
+        {
+            "frame": Frame(SURE, columns=list(WORDS)),
+            "array": SURE[:, [2, 1, 0]],
+            "arrays": list(SURE[:, [2, 1, 0]]),
+            "labels-alone": Frame({"label": np.array(WORDS)[KINDS]}),
+        },
+    ),
+    ((1, 2, 10), {"numbers": Frame(SURE, columns=np.array([1, 2, 10]))}),
+    (("1", "2", "10"), {"mapping": {"1": SURE[:, 0], "10": SURE[:, 2], "2": SURE[:, 1]}}),
+    ((False, True, True), {"truth-values": Frame(TRUTH), "zeros-and-ones": (KINDS > 0).astype(int)}),
+    ((0, 1, 1), {"truth-values": KINDS > 0}),
+    (("False", "True", "True"), {"truth-values": KINDS > 0}),
+]
 
 
-@pytest.mark.parametrize(("labels", "answers"), IN_MEMORY.values(), ids=IN_MEMORY)
+@pytest.mark.parametrize(("labels", "answers"), IN_MEMORY, ids=[str(labels) for labels, _ in IN_MEMORY])
 def test_answers_in_memory_are_of_the_rows_in_their_order(
-    labels: tuple[Any, ...], answers: Any, frame: Frame, tmp_path: Path
+    labels: tuple[Any, ...], answers: dict[str, Any], frame: Frame, tmp_path: Path
 ) -> None:
     rows = frame[["text"]].assign(label=[labels[kind] for kind in KINDS])
-    assert accuracies(tmp_path, {"said": answers}, data=rows)["said"] == 1.0
+    scores = accuracies(tmp_path, answers, data=rows)
+    assert {name: scores[name] for name in answers} == dict.fromkeys(answers, 1.0)
 
 
 UNCERTAIN = {
