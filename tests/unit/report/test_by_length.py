@@ -20,7 +20,7 @@ from recurra.data.corpora import load_dataset
 from recurra.evaluation.predictions import read_predictions, row_key, write_predictions
 from recurra.reported_study import report_records
 from recurra.tasks.questions import Contrast, Questions
-from rendered import part_rows, summarise_folders
+from rendered import summarise_folders
 
 # Of eight rows, out of order: the quarters are rows 1 6, 4 0, 7 2 and 3 5.
 WORDS = np.array([40, 10, 60, 70, 30, 80, 20, 50])
@@ -51,13 +51,6 @@ def test_accuracies_and_gaps_of_quarters_are_those_by_hand(tmp_path: Path) -> No
     low, high = stats.t.interval(0.95, 1, loc=-1.25, scale=stats.sem([-1.5, -1.0]))
     assert (gap.change.gap, gap.change.half) == (pytest.approx(-1.25), pytest.approx((high - low) / 2))
     assert (gap.change.seeds, gap.change.rows, gap.change.verdict) == (2, 4, "not distinguishable")
-    headings, rows = part_rows("classification", found.tables[0], "by-length")
-    assert headings[:6] == [
-        "Name",
-        *(f"To {most} words" for most in (20, 40, 60, 80)),
-        "Longest − shortest ± 95 % over seeds",
-    ]
-    assert rows[-1][1:6] == ["+50.0", "+50.0", "−25.0", "−75.0", f"−125.0 ± {(high - low) * 50:.1f}"]
 
 
 def test_texts_of_one_length_stay_together(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from recurra.report.summary import load_runs, pareto_front, read_latency_file, r
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import StudyLatency
 from recurra.tasks.questions import Limits, Questions
-from recurra.tasks.summary import Comparison
 from rendered import summarise_folders, summarise_runs
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
@@ -187,25 +186,6 @@ def test_nothing_is_certain_that_another_seed_may_undo(tmp_path: Path) -> None:
     assert "within a point of the best, not certain at 95 %" in table["advice"][0]["why"]
 
 
-@pytest.mark.parametrize(
-    ("values", "doubt"),
-    [
-        ({}, "among so many pairs one may differ by chance"),
-        ({"p_holm": 0.03, "seeds_apart": False}, "the seeds overlap"),
-        ({"low": -0.07}, ""),
-        ({"low": -0.07, "high": -0.01}, "among so many pairs one may differ by chance"),
-        ({"p_holm": 0.03, "verdict": "by rows only"}, ""),
-        ({"p_holm": None, "low": None, "high": None}, ""),
-    ],
-)
-def test_a_gap_that_is_not_supported_says_why_if_its_own_interval_is_apart(values: dict[str, Any], doubt: str) -> None:
-    pair = Comparison(
-        name="", a="a", b="b", split="test", seeds=1, gap=0.05, half=None, spread=None, seeds_apart=None,
-        low=0.01, high=0.09, p=0.02, p_holm=0.12, verdict="not distinguishable",
-    )  # fmt: skip
-    assert replace(pair, **values).doubt == doubt
-
-
 def test_models_without_predictions_or_with_other_rows_are_not_tested(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path / "1", rows=SMALL)
     missing = [factory.run("baseline", 0.9), factory.run("recurrent", 0.7, predictions=["validation"])]
@@ -361,25 +341,6 @@ def test_what_is_recommended_stays_within_the_limits(tmp_path: Path) -> None:
     nothing = recommended(max_mib=0.01)
     assert nothing["choice"] is None
     assert "no model here stays within 0.01 MiB; the nearest is linear with" in nothing["why"]
-
-
-def test_what_a_smaller_model_gives_up_is_an_amount_and_carries_no_sign(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path, rows={**SMALL, "test": 1000})
-    folders = [factory.run("linear", 0.915), factory.run("baseline", 0.92)]
-    (table,) = summarise_runs(folders)["tables"]
-    behind = {item["label"]: item["scores"]["test"]["accuracy"]["mean"] for item in table["models"]}
-    points = 100 * (behind["baseline"] - behind["linear"])
-    assert 0 < points < 1 and table["advice"][0]["choice"] == "linear"
-    given_up = dict(table["advice"][0]["details"])["What you give up"]
-    assert given_up == f"{points:.1f} points: baseline scores higher."
-    # A difference of a row or two is nothing.
-    many = RunFactory(tmp_path / "many", rows={**SMALL, "test": 4000})
-    (table,) = summarise_runs([many.run("linear", 0.9), many.run("baseline", 0.8995, seed=5)])["tables"]
-    reached = {item["label"]: item["scores"]["test"]["accuracy"]["mean"] for item in table["models"]}
-    assert 0 < reached["baseline"] - reached["linear"] < 0.0005 and table["advice"][0]["choice"] == "linear"
-    details = dict(table["advice"][0]["details"])
-    assert details["What you give up"] == "No accuracy."
-    assert "If that matters" not in details.get("What would change this", "")
 
 
 def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_path: Path) -> None:

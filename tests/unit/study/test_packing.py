@@ -184,6 +184,7 @@ def test_the_commands_pack_and_report(study: Path, tmp_path: Path, command: Comm
     assert {Path(run["folder"]).parent for model in models for run in model["runs"]} == {RESULTS / "demo" / "runs"}
 
 
+@pytest.mark.slow
 def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path, command: Command) -> None:
     spec, first = tmp_path / "mine.yaml", tmp_path / "first"
     one = "name: mine\ntitle: Mine\ndata: [{name: demo}]\nmodels: [linear-tuned]\n"

@@ -135,7 +135,7 @@ def write_rows(path: Path, *, several: bool) -> Path:
     return write_csv(path, [(text, f"{name};short" if several and place % 3 else name) for place, (text, name) in rows])
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_from_a_file_to_exports_that_say_the_same(several: bool, tmp_path: Path) -> None:
     file = write_rows(tmp_path / "rows.csv", several=several)
     model, run = tmp_path / "frozen.yaml", tmp_path / "run"

@@ -172,7 +172,7 @@ def noisy_rows(several: bool) -> list[tuple[str, str]]:
     return rows
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_comparison_shows_the_mistakes_of_its_run(several: bool, tmp_path: Path) -> None:
     data, output = write_csv(tmp_path / "rows.csv", noisy_rows(several)), tmp_path / "study"
     arguments = ["compare", str(data), "--models", "linear", "--output", str(output), "--folds", "1", "--quiet"]
