@@ -81,8 +81,10 @@ def test_what_a_failed_start_or_a_kill_left_is_no_hindrance(tmp_path: Path) -> N
         (tmp_path / name).write_text("x", encoding="utf-8")
     assert claim_folder(config(), tmp_path) is None
     assert set(snapshot(tmp_path)) == {".lock", "log.txt", "error.json", "config.yaml"}
-    (tmp_path / ".study.yaml.a1b2_c3d.part").write_text("name: hal", encoding="utf-8")
-    refuse_folder_of_another("any", tmp_path)
+    study = tmp_path / "study"
+    study.mkdir()
+    (study / ".study.yaml.a1b2_c3d.part").write_text("name: hal", encoding="utf-8")
+    refuse_folder_of_another("any", study)
 
 
 def test_a_machine_comes_back_from_the_worker_s_argument(tmp_path: Path) -> None:

@@ -60,39 +60,19 @@ def make() -> Iterator[type[Bench]]:
         bench.end()
 
 
-@settings(max_examples=15)
+KINDS = [Extras(), Extras(exits=True), Extras(recurrences=True)]
+SOME_TEXTS = st.lists(st.text(alphabet="abc", min_size=1, max_size=3), min_size=1, max_size=5)
+
+
+@settings(max_examples=25)
 @given(
-    requests=st.lists(st.lists(st.text(alphabet="abc", min_size=1, max_size=3), min_size=1, max_size=5), max_size=12),
-    batch_texts=st.integers(1, 8),
+    requests=st.lists(st.tuples(SOME_TEXTS, st.sampled_from(KINDS)), max_size=12),
+    batch_texts=st.integers(1, 8) | st.just(64),
     alone=st.booleans(),
 )
-def test_everyone_gets_their_own(requests: list[list[str]], batch_texts: int, alone: bool) -> None:
-    bench = Bench(batch_texts=batch_texts, alone=alone)
-    bench.hold()
-    futures = [bench.batcher.submit(texts) for texts in requests]
-    bench.engine.open.set()
-    for texts, future in zip(requests, futures, strict=True):
-        computed = future.result(20)
-        np.testing.assert_array_equal(computed.answers.probabilities, expected(texts))
-        assert computed.batch_texts >= len(texts) and computed.waited_ms >= 0
-    bench.end()
-    batches = bench.engine.batches[1:]
-    assert [text for batch in batches for text in batch] == [text for texts in requests for text in texts]
-    if alone:
-        assert batches == requests
-    # Above the bound only where one request is: requests are never cut.
-    assert all(len(batch) <= batch_texts or batch in requests for batch in batches)
-    if not alone and requests and sum(map(len, requests)) <= batch_texts:
-        assert len(batches) == 1
-
-
-KINDS = [Extras(), Extras(exits=True), Extras(recurrences=True)]
-SOME_TEXTS = st.lists(st.text(alphabet="abc", min_size=1, max_size=3), min_size=1, max_size=3)
-
-
-@settings(max_examples=15)
-@given(requests=st.lists(st.tuples(SOME_TEXTS, st.sampled_from(KINDS)), max_size=10))
-def test_what_is_extras_differently_is_not_computed_together(requests: list[tuple[list[str], Extras]]) -> None:
+def test_everyone_gets_their_own_and_what_is_asked_differently_is_not_computed_together(
+    requests: list[tuple[list[str], Extras]], batch_texts: int, alone: bool
+) -> None:
     begun, may_go = threading.Semaphore(0), threading.Event()
     batches: list[tuple[list[str], Extras]] = []
 
@@ -100,23 +80,30 @@ def test_what_is_extras_differently_is_not_computed_together(requests: list[tupl
         begun.release()
         assert may_go.wait(20)
         batches.append((texts, extras))
-        # Whose answer it is can be told from what was extras.
+        # Whose answer it is can be told from what was asked.
         return Classified(np.array([[mark(text), KINDS.index(extras)] for text in texts]))
 
-    batcher = Batcher("extras", ask, ServerLimits(batch_texts=64))
+    batcher = Batcher("extras", ask, ServerLimits(batch_texts=batch_texts, alone=alone))
     batcher.start()
     batcher.submit(["first"])
     assert begun.acquire(timeout=20)
     futures = [batcher.submit(texts, extras) for texts, extras in requests]
     may_go.set()
     for (texts, extras), future in zip(requests, futures, strict=True):
-        wanted = [[mark(text), KINDS.index(extras)] for text in texts]
-        assert future.result(20).answers.probabilities.tolist() == wanted
+        computed = future.result(20)
+        assert computed.answers.probabilities.tolist() == [[mark(text), KINDS.index(extras)] for text in texts]
+        assert computed.batch_texts >= len(texts) and computed.waited_ms >= 0
     batcher.stop()
+    del batches[0]
     in_order = [(text, extras) for texts, extras in requests for text in texts]
-    assert [(text, extras) for texts, extras in batches[1:] for text in texts] == in_order
-    changes = sum(one[1] != two[1] for one, two in itertools.pairwise(requests))
-    assert len(batches) - 1 == (changes + 1 if requests else 0)
+    assert [(text, extras) for texts, extras in batches for text in texts] == in_order
+    # Above the bound only where one request is: requests are never cut.
+    assert all(len(batch[0]) <= batch_texts or batch in requests for batch in batches)
+    if alone:
+        assert batches == requests
+    elif len(in_order) <= batch_texts:
+        changes = sum(one[1] != two[1] for one, two in itertools.pairwise(requests))
+        assert len(batches) == (changes + 1 if requests else 0)
 
 
 def test_as_many_batches_at_once_as_there_are_workers(make) -> None:
