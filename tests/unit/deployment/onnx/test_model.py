@@ -177,16 +177,6 @@ def test_an_int8_map_is_the_standards() -> None:
     np.testing.assert_allclose(found, naive_int8(states, weight, bias), rtol=1e-4, atol=1e-4)
 
 
-def test_an_int8_table_gives_each_row_by_its_own_scale() -> None:
-    table = (np.random.default_rng(0).normal(0, 1, (9, 4)) * np.logspace(-3, 2, 9)[:, None]).astype(np.float32)
-    graph = Graph()
-    result = Int8Linear().embed(graph, "ids", "table", table)
-    info = onnx.helper.make_tensor_value_info
-    model = graph.model([info("ids", onnx.TensorProto.INT64, [9])], [info(result, onnx.TensorProto.FLOAT, [9, 4])], {})
-    (found,) = session_of(model).run(None, {"ids": np.arange(9)})
-    assert (np.abs(found - table) <= np.abs(table).max(axis=1, keepdims=True) / 254 * 1.001).all()
-
-
 @exact_products
 def test_int8_lies_near_the_model_and_in_a_quarter_of_the_bytes() -> None:
     model, inputs = stirred(num_recurrences=3), rows(64, 12)
