@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy import fft, special
+from scipy.sparse import eye_array
 
 # Every interval is a 95 % interval.
 _ENDS = 0.5 - 0.95 / 2, 0.5 + 0.95 / 2
@@ -20,6 +21,8 @@ _ENDS = 0.5 - 0.95 / 2, 0.5 + 0.95 / 2
 _COUNTS_A_PIECE = 2_000_000
 # Finest grid of values (in steps per 1) whose bootstrap is computed exactly; means over a few seeds lie on such a grid.
 _FINEST_GRID = 120
+# Widest distribution that is computed exactly; whole numbers, as costs are, may spread over any width.
+_MOST_WIDTH = 2**21
 # Probability that the exact bootstrap neglects, and its smallest p-value.
 _NEGLIGIBLE = 1e-15
 # Values that differ by less are equal up to rounding: 0.8 - 0.7 and 0.9 - 0.8 differ in the last bit.
@@ -103,7 +106,8 @@ def paired_bootstrap(
     """Paired bootstrap of the difference in accuracy (or of any mean over rows), A minus B.
 
     Scores that are shares of a few seeds differ by multiples of one step. Then the distribution of the mean over
-    resampled rows is computed exactly (the characteristic function of one row to the power of the number of rows).
+    resampled rows is computed exactly (the characteristic function of one row to the power of the number of rows),
+    unless it is too wide.
     Otherwise the counts of distinct differences are drawn from a multinomial, which is the same as drawing rows. The
     two-sided p-value is the share of resamples at least as far from the observed difference as that is from zero. It
     is never 0: with drawn samples 1 is added to numerator and denominator, and an exact one is at least 1e-15.
@@ -111,9 +115,8 @@ def paired_bootstrap(
     a, b = _paired(correct_a, correct_b)
     values, counts = np.unique(np.round(a - b, 12), return_counts=True)
     grid = _grid(values)
-    if grid is not None:
-        return _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid)
-    return weighted_bootstrap(lambda weights: weights @ values / a.size, counts, samples=samples, seed=seed)
+    exact = None if grid is None else _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid)
+    return exact or weighted_bootstrap(lambda weights: weights @ values / a.size, counts, samples=samples, seed=seed)
 
 
 def paired_bootstrap_by_class(
@@ -123,8 +126,6 @@ def paired_bootstrap_by_class(
     *,
     labels: int,
     score: ClassScore,
-    samples: int = 2_000,
-    seed: int = 0,
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in a figure of class counts, A minus B, each averaged over its seeds.
 
@@ -133,19 +134,18 @@ def paired_bootstrap_by_class(
     """
     true, a, b = (np.asarray(values, dtype=np.int64) for values in (truth, predicted_a, predicted_b))
     combinations, counts = np.unique(np.vstack([true, a, b]), axis=1, return_counts=True)
-    one_hot = np.eye(labels)
+    one_hot = eye_array(labels, format="csr")
     occurs = one_hot[combinations[0]]
     indicators = [one_hot[row] for row in combinations[1:]]
+    hits = [occurs.multiply(indicator).tocsr() for indicator in indicators]
 
     def gap(weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         support = weights @ occurs
-        scores = []
-        for indicator in indicators:
-            scores.append(score(weights @ (occurs * indicator), support, weights @ indicator))
+        scores = [score(weights @ right, support, weights @ said) for right, said in zip(hits, indicators, strict=True)]
         result: npt.NDArray[np.float64] = np.mean(scores[: len(a)], axis=0) - np.mean(scores[len(a) :], axis=0)
         return result
 
-    return weighted_bootstrap(gap, counts, samples=samples, seed=seed)
+    return weighted_bootstrap(gap, counts)
 
 
 def weighted_bootstrap(
@@ -172,7 +172,7 @@ def weighted_bootstrap(
 
 
 def bootstrap_between(
-    values: npt.NDArray[np.float64], of_a: npt.NDArray[np.bool_], of_b: npt.NDArray[np.bool_], samples: int = 10_000
+    values: npt.NDArray[np.float64], of_a: npt.NDArray[np.bool_], of_b: npt.NDArray[np.bool_]
 ) -> BootstrapDifference:
     """Bootstrap of the mean over rows of A minus the mean over rows of B; the rows of both are drawn together."""
     both = of_a | of_b
@@ -184,7 +184,7 @@ def bootstrap_between(
         difference: npt.NDArray[np.float64] = a - b
         return difference
 
-    return weighted_bootstrap(gap, counts, samples=samples)
+    return weighted_bootstrap(gap, counts, samples=10_000)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -215,18 +215,25 @@ def _grid(values: npt.NDArray[np.float64]) -> int | None:
     return int(steps[whole.argmax()]) if whole.any() else None
 
 
-def _exact_bootstrap(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], grid: int) -> BootstrapDifference:
+def _exact_bootstrap(
+    values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], grid: int
+) -> BootstrapDifference | None:
     """The exact bootstrap of the mean of ``values / grid``, where each value occurs as often as counted.
 
     The distribution of the sum is computed modulo a width outside of which less than `_NEGLIGIBLE` probability lies
-    (Bernstein's inequality), so that its size follows the spread of the sum and not its range.
+    (Bernstein's inequality), so that its size follows the spread of the sum and not its range. There is none above
+    `_MOST_WIDTH`.
     """
+    step = int(np.gcd.reduce(values)) or 1
+    values = values // step
     rows = int(counts.sum())
     observed = int(counts @ values)
     mean = observed / rows
     variance = float(counts @ (values - mean) ** 2)
     reach, tail = float(np.abs(values - mean).max()), math.log(2 / _NEGLIGIBLE)
     half = math.ceil(reach * tail / 3 + math.sqrt((reach * tail / 3) ** 2 + 2 * variance * tail))
+    if 2 * half + 1 > _MOST_WIDTH:
+        return None
     width = fft.next_fast_len(2 * half + 1, real=True)
     one_row = np.bincount((values % width), weights=counts / rows, minlength=width)
     sums = np.roll(fft.irfft(_power(fft.rfft(one_row), rows), width), width // 2 - observed % width)
@@ -237,9 +244,8 @@ def _exact_bootstrap(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64
     high = offsets[width - 1 - int(np.searchsorted(np.cumsum(sums[::-1]), alpha))]
     p = float(sums[np.abs(offsets) >= abs(observed)].sum())
     scale = rows * grid
-    return BootstrapDifference(
-        observed / scale, float(observed + low) / scale, float(observed + high) / scale, min(max(p, _NEGLIGIBLE), 1.0)
-    )
+    difference, lowest, highest = (float(total * step) / scale for total in (observed, observed + low, observed + high))
+    return BootstrapDifference(difference, lowest, highest, min(max(p, _NEGLIGIBLE), 1.0))
 
 
 def _power(base: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:

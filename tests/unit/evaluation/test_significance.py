@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
@@ -109,6 +110,16 @@ def test_a_drawn_p_value_is_never_0_and_counts_the_observed_difference() -> None
     assert paired_bootstrap([math.pi], [0.0], samples=1).p == 0.5
 
 
+def test_the_bootstrap_of_large_costs_is_that_of_small_ones_on_a_larger_scale() -> None:
+    rng, most = np.random.default_rng(5), 10**9
+    a, b = rng.random(2000) < 0.2, rng.random(2000) < 0.17
+    small, large = paired_bootstrap(a, b), paired_bootstrap(most * a, most * b)
+    assert np.divide(large[:3], most) == pytest.approx(small[:3]) and large.p == pytest.approx(small.p)
+    # Without a common step the sums may be anything up to the cost, so they are drawn.
+    mixed = paired_bootstrap(most * a, (most - 1) * b)
+    assert mixed.p == pytest.approx(small.p, abs=0.03)
+
+
 def test_the_bootstrap_between_rows_is_that_of_every_possible_draw() -> None:
     values, of_a = np.array([1.0, 0.5, 0.0, -0.5, 0.5, 9.0]), np.array([True, True, True, False, False, False])
     of_b = np.array([False, False, False, True, True, False])
@@ -153,7 +164,7 @@ def test_bootstrap_of_macro_f1_is_the_resampling_of_rows() -> None:
     def gap(rows: np.ndarray) -> float:
         return (score(rows, said[0]) + score(rows, said[1])) / 2 - score(rows, said[2])
 
-    found = paired_bootstrap_by_class(truth, said[:2], said[2:], labels=3, score=macro_f1, samples=4000)
+    found = paired_bootstrap_by_class(truth, said[:2], said[2:], labels=3, score=macro_f1)
     drawn = [gap(rng.integers(0, 300, 300)) for _ in range(1500)]
     assert found.difference == pytest.approx(gap(every))
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.01)
@@ -161,3 +172,15 @@ def test_bootstrap_of_macro_f1_is_the_resampling_of_rows() -> None:
     back = paired_bootstrap_by_class(truth, said[2:], said[:2], labels=3, score=macro_f1)
     assert back.difference == pytest.approx(-found.difference)
     assert paired_bootstrap_by_class(truth, said[:1], said[:1], labels=3, score=macro_f1).p == 1.0
+
+
+def test_a_paired_bootstrap_of_many_labels_takes_little_memory() -> None:
+    truth = np.arange(2000)
+    tracemalloc.start()
+    try:
+        paired_bootstrap_by_class(truth, truth[None], truth[None, ::-1], labels=2000, score=macro_f1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Three dense matrices of rows and labels would take 96 MB, and their products more.
+    assert peak < 150e6
