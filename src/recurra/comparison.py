@@ -196,6 +196,9 @@ def _answers_file(name: str, value: Any, config: RunData, data: StudyData, outpu
                 "the same order, or a table with ids or texts"
             )
         cells[id_column(config)] = ids
+    if len({len(column) for column in cells.values()}) > 1:
+        lengths = ", ".join(f"'{key}' {len(column):,}" for key, column in cells.items())
+        raise DataError(f"{arg} has columns of different lengths ({lengths}); give one cell a row in each")
     wanted = answers | rows_named
     cells = {
         key: [None if is_missing(cell) else cell for cell in _as_named(column, names if key in label_columns else [])]
@@ -292,9 +295,9 @@ def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -
     if trained and used_rows * most_tokens > MOST_FOLDED_TOKENS:
         reason = f"{used_rows:,} rows of up to {most_tokens} tokens would take long in {FOLDS} folds"
         return config, f"one split, because {reason} (to test every row once: --folds {FOLDS})"
-    folded = config.model_copy(update={"folds": FOLDS})
-    if unfit := _unfit_for_folds(folded, data, rows):
+    if unfit := _unfit_for_folds(whole.model_copy(update={"folds": FOLDS}), data, rows):
         return config, f"one split, because {unfit}"
+    folded = config.model_copy(update={"folds": FOLDS})
     return folded, f"{FOLDS} folds, because {rows:,} rows are few: every row is tested once (one split: --folds 1)"
 
 

@@ -172,6 +172,21 @@ def test_an_audit_is_that_of_the_worst_fold_with_the_rows_of_all(runs: list[Load
     assert {row for row, kept in zip(pooled.predictions("test").ids, mask, strict=True) if kept} == wanted
 
 
+def test_what_the_form_alone_is_worth_is_that_of_all_folds(runs: list[LoadedRun]) -> None:
+    own = [run for run in runs if run.record.model.preset == "linear"]
+
+    def audited(run: LoadedRun, **details: float) -> LoadedRun:
+        audit = AuditResult(name="shortcuts.format.test", status="passed", summary="", details=details)
+        return replace(run, record=run.record.model_copy(update={"audits": [audit]}))
+
+    (table,) = summarise([audited(run, accuracy=0.5 + fold / 10) for fold, run in enumerate(own)]).tables
+    assert table.form_accuracy == pytest.approx(0.7)
+    (partly,) = summarise(
+        [audited(own[0], accuracy=0.5, folds=5), *(audited(run, accuracy=0.5) for run in own[1:])]
+    ).tables
+    assert partly.form_accuracy is None
+
+
 def test_what_folds_measured_by_depth_is_that_of_all_rows(runs: list[LoadedRun]) -> None:
     own = [run for run in runs if run.record.model.preset == "linear"]
     taken = [{1: 40, 2: 8}, {1: 48}, {2: 48}, {1: 20, 3: 28}, {3: 48}]
@@ -210,6 +225,9 @@ def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path)
     assert cross_validated(windows, StudyData()) == (windows, said)
     folded, _ = cross_validated(longer, StudyData(), trained=False)
     assert folded.every_fold != [folded]
+    for part in ({"fraction": 0.1}, {"rows_per_label": 8}):
+        folded, why = cross_validated(DataConfig.parse({"name": few, **part}), StudyData())
+        assert folded.every_fold != [folded] and "60 rows are few" in why
     tiny = str(write_csv(tmp_path / "tiny.csv", review_rows(6)))
     for keys in (
         {"name": many},

@@ -581,14 +581,19 @@ def _costs(questions: Questions, label_names: Sequence[str]) -> list[list[float]
 
 
 def _form_accuracy(table: TableRuns) -> float | None:
+    """Over the rows of all folds; None if it is not known of one of them."""
     name = f"shortcuts.format.{table.headline}"
-    accuracies = (
-        audit.details.get("accuracy")
-        for audit in table.runs[0].record_of(RunRecord).audits
+    accuracies, rows = [], []
+    for part in table.runs[0].parts:
+        record = part.record_of(RunRecord)
+        details = next((audit.details for audit in record.audits if audit.name == name), {})
+        accuracy = details.get("accuracy")
         # With folds of train the accuracy is of other rows.
-        if audit.name == name and "folds" not in audit.details
-    )
-    return next((float(value) for value in accuracies if isinstance(value, (int, float))), None)
+        if not isinstance(accuracy, (int, float)) or "folds" in details:
+            return None
+        accuracies.append(accuracy)
+        rows.append(record.metrics[table.headline].rows)
+    return float(np.average(accuracies, weights=rows))
 
 
 REPORTING = ClassificationReporting()

@@ -323,6 +323,7 @@ UNCERTAIN = {
     "the good one last": (("unhappy", "happy", "happy"), SURE[:, :2], "which may be unhappy, happy or happy, unhappy"),
     "no answers": (WORDS, Frame(SURE, columns=list("abc")), "the columns a, b, c; give a column 'label', or one of"),
     "another column": (WORDS, Frame({"label": WORDS[0], "sure": SURE[:, 0]}), "label, sure, which do not say to which"),
+    "columns of two lengths": (WORDS, {"text": ["x", "y"], "label": ["bad"]}, "different lengths .'text' 2, 'label' 1"),
     "too few": (WORDS, Frame(SURE, columns=list(WORDS))[:5], "5 answers, and .* 240 rows; give one answer a row"),
 }
 
