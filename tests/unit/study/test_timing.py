@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import recurra.tasks.labelling.task as labelling_task
 from exported import export_record
 from factories import finish, latency_of
 from recurra.core.files import read_json
@@ -24,6 +25,7 @@ from recurra.study.timing import time_all
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.measures import StudyLatency
 from recurra.tasks.study_data import Machine, StudyData
+from reviews import write_reviews
 
 
 def test_models_that_read_other_lengths_of_the_same_texts_are_timed_apart(tmp_path: Path) -> None:
@@ -40,6 +42,18 @@ def test_models_that_read_other_lengths_of_the_same_texts_are_timed_apart(tmp_pa
     time_all(known, str(tmp_path), {"runs": [runs[0].run_id], "exports": []}, kept)
     again = read_json(tmp_path / "latency.json")
     assert (again["waited"], again["earlier"], len(again["runs"])) == (0.9, ["packed"], 2)
+
+
+def test_no_more_texts_are_timed_than_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labelling_task, "MOST_SAMPLES", 10)
+    data = {"name": str(write_reviews(tmp_path / "reviews.csv", 150)), "tokenizer": "trained"}
+    (run,) = expand(StudySpec.parse({"name": "few", "data": [data], "models": ["linear"]}))
+    known = StudyData(Machine(cache_dir=tmp_path / "cache", threads=1))
+    record = execute_run(known, tmp_path / "runs" / run.run_id, run, reporter=Reporter(quiet=True))
+    time_all(known, str(tmp_path), {"runs": [run.run_id], "exports": []})
+    timed = read_json(tmp_path / "latency.json")["runs"][run.run_id]
+    assert record is not None
+    assert record.latency["batch_1"].samples == timed["batch_1"]["samples"] in range(5, 11)
 
 
 class Timer(Workers):

@@ -90,7 +90,7 @@ class ClassifierSubject:
 
     def batches(self, batch_size: int) -> list[Inputs]:
         """Reported rows of like length together."""
-        texts = self._reported.texts[:: max(1, len(self._reported.texts) // _MOST_TIMED)]
+        texts = self._reported.texts[:: -(-len(self._reported.texts) // _MOST_TIMED)]
         input_ids, offsets = encode_texts(texts, self._engine.tokenizer, self._engine.max_length)
         rows = FlatRows(input_ids, offsets, self._engine.pad_token_id)
         device = self.model.device

@@ -336,7 +336,9 @@ class LabellingTask(Task):
         latency: dict[str, LatencyRecord] = {}
         if machine.latency:
             reporter.stage(config.run_id, "timing")
-            latency = self.time_alone(partial(classifier.logits, clean=False), judged.texts, config, threads)
+            latency = self.time_alone(
+                partial(classifier.logits, clean=False), _timed_texts(judged.texts), config, threads
+            )
         return self.record_class(
             **run_facts(config, started, threads),
             data=dataset.record(trained.tokenizer),
@@ -442,8 +444,7 @@ class LabellingTask(Task):
     def timing_inputs(self, record: AnyRecord, folder: Path, data: StudyData) -> list[str]:
         assert isinstance(record, LabelRunRecord)
         dataset = data.rows(recorded_data(record))
-        texts = list(dataset.splits[dataset.headline_split].texts)
-        return texts[:: max(1, len(texts) // MOST_SAMPLES)]
+        return _timed_texts(dataset.splits[dataset.headline_split].texts)
 
     def timing_batches(self, inputs: Sequence[str], batch_size: int) -> list[list[str]]:
         """Texts of like length together: by characters, which needs no tokenizer."""
@@ -470,6 +471,11 @@ def _no_training(*_: Any) -> None:
 
 def _is_file(name: str) -> bool:
     return name not in CORPORA and Path(name).is_file()
+
+
+def _timed_texts(texts: Sequence[str]) -> list[str]:
+    """Evenly spaced texts, at most `MOST_SAMPLES`."""
+    return list(texts[:: -(-len(texts) // MOST_SAMPLES)])
 
 
 def _tokenizer_of(data: DataConfig, overrides: Mapping[str, Any]) -> str:
