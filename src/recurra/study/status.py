@@ -260,7 +260,9 @@ def within_minutes(
     for run in planned.runs:
         config = run.config
         if config.is_repeated and run.state != "refused":
-            taken = (planned.cost.runs[config.run_id].seconds or 0.0) / planned.workers
+            record = readable_record(run)
+            cost_s = planned.cost.runs[config.run_id].seconds if record is None else whole_seconds(record)
+            taken = (cost_s or 0.0) / planned.workers
             seconds[config.model] = seconds.get(config.model, 0.0) + taken
             teachers[config.model].update(teacher.name for teacher in config.teachers)
             begun |= {config.model} if run.state in ("done", "interrupted") else set()

@@ -116,6 +116,13 @@ def test_what_was_begun_counts_and_stays(spec: StudySpec, tmp_path: Path, folds:
         assert (kept.models, kept.data) == (models, data) and f"{names[0]} " in said
 
 
+def test_a_run_that_stopped_early_counts_with_the_time_that_it_took(spec: StudySpec, tmp_path: Path) -> None:
+    spec = spec.model_copy(update={"models": ["recurrent-tiny"], "seeds": [0], "prices": {}})
+    (run,) = expand(spec)
+    finish(tmp_path / "out", run, epochs=1, values={"wall_s": 30.0})
+    assert within(spec, tmp_path, 1)[1] == "about 30 s of training (recurrent-tiny 30 s)"
+
+
 def test_a_cost_that_cannot_be_known_is_said(spec: StudySpec, tmp_path: Path) -> None:
     gone = spec.model_copy(update={"data": [spec.data[0].model_copy(update={"name": "nowhere.csv"})]})
     with pytest.raises(RunError, match=r"--minutes 5 cannot be kept: the cost is not known: .*nowhere.csv"):
