@@ -54,7 +54,13 @@ class _Worker:
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": str(threads),
+                "TOKENIZERS_PARALLELISM": "false",
+                # A worker writes what is read here, whatever the locale; a lone surrogate has no UTF-8.
+                "PYTHONIOENCODING": "utf-8:backslashreplace",
+            },
             cwd=cwd,
         )
 

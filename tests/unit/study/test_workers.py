@@ -30,6 +30,9 @@ import sys, time
 def allocate(mib):
     len(bytearray(mib * 2**20))
 
+def say(words):
+    print(words)
+
 def unfinished_line():
     sys.stdout.write("no end")
 
@@ -72,6 +75,11 @@ def test_one_process_takes_all_calls_and_what_ends_it_ends_one_call(workers: Wor
         assert workers.call("os:getpid").result != before.result
     # Libraries read their threads when they are loaded.
     assert workers.call("os:getenv", "OMP_NUM_THREADS", threads=2).result == "2"
+
+
+def test_what_it_says_arrives_in_any_locale(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert workers.call("probe:say", "größe \ud800") == Ended(0, "größe \\ud800")
 
 
 def test_the_peak_of_one_call_is_not_that_of_the_next(workers: Workers) -> None:
