@@ -37,7 +37,8 @@ def measure_footprint(folder: Path, texts: Sequence[str], threads: int) -> float
     if process.returncode:
         last_line = (process.stderr.strip().splitlines() or ["no message"])[-1][:300]
         raise RunError(f"the memory of '{folder}' could not be measured (exit code {process.returncode}: {last_line})")
-    return float(process.stdout)
+    # A library may have printed before.
+    return float(process.stdout.splitlines()[-1])
 
 
 def main(arguments: list[str], texts: list[str]) -> int:
@@ -45,7 +46,7 @@ def main(arguments: list[str], texts: list[str]) -> int:
     folder, threads = Path(arguments[0]), int(arguments[1])
     classifier = Classifier.open(folder, batch_size=_BATCH, threads=threads)
     classifier.logits(texts, clean=False)
-    sys.stdout.write(str(peak_memory_mib()))
+    sys.stdout.write(f"\n{peak_memory_mib()}")
     return 0
 
 

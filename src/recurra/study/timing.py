@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.environment import available_cores, environment_record, waited_s
+from recurra.core.errors import RunError
 from recurra.core.files import write_json
 from recurra.core.packed import LATENCY_NAME, RUNS_NAME
 from recurra.core.record import AnyRecord, LatencyRecord, read_any_record
@@ -104,10 +106,13 @@ def _representatives(members: list[Timed]) -> dict[tuple[Any, ...], Timed]:
 
 
 def _memory_of(members: list[Timed], texts: Sequence[str], threads: int) -> dict[str, float]:
-    """Peak memory of each export, one after the other; measured on representatives as in timing."""
+    """Peak memory of each export, one after the other, if it can be measured; on representatives as in timing."""
     exports = [item for item in members if "/" in item.name]
-    peaks = {shape: measure_footprint(item.folder, texts, threads) for shape, item in _representatives(exports).items()}
-    return {item.name: peaks[item.shape] for item in exports}
+    peaks: dict[tuple[Any, ...], float] = {}
+    for shape, item in _representatives(exports).items():
+        with contextlib.suppress(RunError):
+            peaks[shape] = measure_footprint(item.folder, texts, threads)
+    return {item.name: peaks[item.shape] for item in exports if item.shape in peaks}
 
 
 def _takes_torch(item: Timed) -> bool:

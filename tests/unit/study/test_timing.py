@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.deployment.export_record import export_folder, write_export_record
 from recurra.reported_study import time_side_by_side
+from recurra.study import timing
 from recurra.study.export_plan import plan_exports
+from recurra.study.footprint import measure_footprint
 from recurra.study.packing import pack_study
 from recurra.study.plan import plan_study
 from recurra.study.run import execute_run
 from recurra.study.spec import StudySpec, expand
-from recurra.study.timing import time_all
+from recurra.study.timing import Timed, time_all
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.measures import StudyLatency
 from recurra.tasks.study_data import Machine, StudyData
@@ -54,6 +58,17 @@ def test_no_more_texts_are_timed_than_are_enough(tmp_path: Path, monkeypatch: py
     timed = read_json(tmp_path / "latency.json")["runs"][run.run_id]
     assert record is not None
     assert record.latency["batch_1"].samples == timed["batch_1"]["samples"] in range(5, 11)
+
+
+def test_memory_that_cannot_be_measured_takes_no_other_figure_with_it(
+    linear_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text('print("a library says hello", end="")', encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    assert measure_footprint(linear_run, ["a text"], 1) > 20
+    record = read_record(linear_run)
+    exports = [Timed(f"run/{folder.name}", folder, record, (folder.name,)) for folder in (tmp_path, linear_run)]
+    assert list(timing._memory_of(exports, ["a text"], 1)) == [f"run/{linear_run.name}"]
 
 
 class Timer(Workers):
