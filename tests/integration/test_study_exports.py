@@ -13,9 +13,11 @@ from recurra import reported_study as study_module
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.record import read_record
 from recurra.core.sealed import seal_model
+from recurra.deployment.export_record import ExportRequest, error_path, export_folder
 from recurra.study import exporting
 from recurra.study.executor import Outcome
 from recurra.study.export_plan import PlannedExport, plan_exports
+from recurra.study.plan import read_reason
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.study_data import Machine, StudyData
 from reviews import Command, snapshot
@@ -101,3 +103,16 @@ def test_one_export_that_fails_stops_no_other_and_is_tried_again(
         assert "was changed after it was written" in command("study", name, file, "--output", output, code=2).err
     assert snapshot(tmp_path) == before
     assert read_yaml(file)["exports"][0]["format"] == "safetensors"
+
+
+def test_an_error_that_nobody_foresaw_stops_no_other_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object, request: ExportRequest, output: Path) -> None:
+        raise ValueError(f"no {request.precision} in {output.name}")
+
+    monkeypatch.setattr(exporting, "make_export", broken)
+    monkeypatch.setattr(exporting.Reference, "of", lambda *_: object())
+    requests = [ExportRequest(precision=precision) for precision in ("fp32", "fp16")]
+    work = [{"run_id": "run", **request.plain()} for request in requests]
+    exporting.export_all(StudyData(), str(tmp_path), 1, work)
+    reasons = [read_reason(error_path(export_folder(tmp_path, "run", request))) for request in requests]
+    assert reasons == [f"ValueError: no {precision} in {tmp_path.name}" for precision in ("fp32", "fp16")]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from recurra.core.environment import code_record, environment_record
-from recurra.core.errors import DataError, RecurraError
+from recurra.core.errors import DataError, RecurraError, RunError
 from recurra.core.packed import RUNS_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import LabelRunRecord, read_record
@@ -167,6 +167,11 @@ def _export_one_run(
         except RecurraError as error:
             reporter.say(f"{run_id}/{request.name}: error: {error}")
             note_failure(error_path(folder), str(error), kind=type(error).__name__, code=error.exit_code)
+            continue
+        except Exception as error:  # noqa: BLE001 - whatever a converter raises, the others go on
+            reason = f"{type(error).__name__}: {error}"
+            reporter.say(f"{run_id}/{request.name}: error: {reason}")
+            note_failure(error_path(folder), reason, kind=type(error).__name__, code=RunError.exit_code)
             continue
         size = record.weights_bytes / 2**20
         reporter.say(f"{run_id}/{request.name}: {size:.2f} MiB, {record.computation.describe()}")
