@@ -16,7 +16,7 @@ from recurra.core.record import LabelRunRecord, holds_any_record, read_any_recor
 from recurra.data.configuration import RunData
 from recurra.data.tables import TABLE_FORMATS, check_path
 from recurra.deployment.export.manifest import is_export, read_manifest
-from recurra.models.adaptation.source import ENCODER_NAMES, SMALL_ENCODER, is_hub_name
+from recurra.models.adaptation.source import ENCODER_NAMES, SMALL_ENCODER, TOKENIZER_FILES, is_hub_name
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME
 from recurra.models.names import MODEL_KEYS
 from recurra.tasks.base import (
@@ -112,14 +112,20 @@ def locate_teacher(folder: str) -> TeacherConfig:
             raise ConfigurationError(f"teacher '{folder}' is a run of {record.task}; a classifier is needed")
         identity = content_hash(["run", record.content_hash])
     elif (path / CONFIG_NAME).is_file() and (path / WEIGHTS_NAME).is_file():
-        with (path / WEIGHTS_NAME).open("rb") as stream:
-            identity = content_hash(["folder", hashlib.file_digest(stream, "sha256").hexdigest()])
+        # The same weights with other names of labels, or other tokens, are another teacher.
+        parts = [path / name for name in (WEIGHTS_NAME, CONFIG_NAME, *TOKENIZER_FILES) if (path / name).is_file()]
+        identity = content_hash(["folder", *([part.name, _sha256(part)] for part in parts)])
     else:
         raise ConfigurationError(
             f"teacher '{folder}' is neither a run, nor an export, nor a Hugging Face folder with {CONFIG_NAME} and "
             f"{WEIGHTS_NAME}; in a study it may be the name of one of its models"
         )
     return TeacherConfig(name=path.resolve().name[:100], folder=str(path), identity=identity)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @cache

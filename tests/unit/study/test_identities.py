@@ -24,6 +24,7 @@ from recurra.core.sealed import FileEntry, Sealed
 from recurra.deployment.export.manifest import CalibrationRecord, ExportManifest
 from recurra.deployment.export_record import ExportedExits, ExportRecord
 from recurra.tasks.base import RunConfig, tasks
+from recurra.tasks.runs import locate_teacher
 
 LATER, DEFAULT = "a_later_key", 7
 
@@ -185,3 +186,15 @@ def inside(cls: type[BaseModel]) -> set[type[BaseModel]]:
             found.add(annotation)
             waiting += [field.annotation for field in annotation.model_fields.values()]
     return found
+
+
+def test_a_foreign_teacher_is_its_weights_its_labels_and_its_tokens(tmp_path: Path) -> None:
+    names = "model.safetensors", "config.json", "tokenizer.json"
+    for name in names:
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    identities = [locate_teacher(str(tmp_path)).identity]
+    for name in names:
+        (tmp_path / name).write_text('{"a": 1}', encoding="utf-8")
+        identities.append(locate_teacher(str(tmp_path)).identity)
+    (tmp_path / "README.md").touch()
+    assert len({*identities}) == 4 and locate_teacher(str(tmp_path)).identity == identities[-1]
