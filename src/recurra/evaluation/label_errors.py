@@ -83,6 +83,7 @@ class LabelErrors:
         return len(self.labels)
 
     def __iter__(self) -> Iterator[DoubtedLabel]:
+        suspects = self.suspects
         for row in self.order.tolist():
             probabilities, label = self.probabilities[row], int(self.labels[row])
             suggested = int(np.where(np.arange(len(probabilities)) == label, -1.0, probabilities).argmax())
@@ -93,7 +94,7 @@ class LabelErrors:
                 round(float(probabilities[label]), _DIGITS),
                 round(float(probabilities[suggested]), _DIGITS),
                 round(float(self.wrong[row]), _DIGITS),
-                bool(self.suspects[row]),
+                bool(suspects[row]),
                 self.texts[row],
             )
 
