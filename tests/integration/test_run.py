@@ -166,3 +166,6 @@ def test_balanced_weights_give_every_class_the_same_sum() -> None:
     assert weights == pytest.approx(compute_sample_weight("balanced", labels))
     own = np.array([1, 2, 1, 1, 5, 1, 1], dtype=np.float32)
     assert np.bincount(labels, weights=balanced_weights(labels, own)) == pytest.approx([7 / 3] * 3)
+    # A class whose rows weigh nothing has no sum to give.
+    own[4] = 0
+    assert np.bincount(labels, weights=balanced_weights(labels, own)) == pytest.approx([7 / 2, 0, 7 / 2])

@@ -149,7 +149,7 @@ def _row_weights(
 def balanced_weights(
     labels: npt.NDArray[np.int64], weights: npt.NDArray[np.float32] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Weights under which every class that occurs has the same sum, with a mean of 1.
+    """Weights under which every class with weight has the same sum, with a mean of 1.
 
     Args:
         labels: ``(rows,)``; tasks refuse balanced weights for several labels a row.
@@ -157,5 +157,6 @@ def balanced_weights(
     """
     row_weights = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
     class_sums = np.bincount(labels, weights=row_weights)
-    balanced = row_weights / class_sums[labels]
+    sums = class_sums[labels]
+    balanced = np.divide(row_weights, sums, out=np.zeros_like(sums), where=sums > 0)
     return (balanced / balanced.mean()).astype(np.float32)
