@@ -149,6 +149,15 @@ def test_a_file_has_the_length_that_its_rows_need(words: int, chosen: int, tmp_p
     assert capped.max_length == 40 and "all that the model reads" in note
 
 
+def test_what_a_sample_shows_is_said_to_be_of_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = str(write_long(tmp_path / "r.csv", 0))
+    models: list[Any] = [("recurrent", {})]
+    assert "a sample of" not in TASK.configure_data({"name": name}, StudyData(), models=models)[1]
+    monkeypatch.setattr("recurra.data.lengths.SAMPLE_ROWS", 20)
+    said = TASK.configure_data({"name": name}, StudyData(), models=models)[1]
+    assert "100.0% of a sample of 20 training rows whole" in said
+
+
 def test_nothing_is_chosen_that_was_given_or_that_nobody_reads(tmp_path: Path) -> None:
     name = str(write_long(tmp_path / "r.csv", 150))
     some: list[Any] = [("recurrent", {})]

@@ -184,7 +184,8 @@ class LabellingTask(Task):
         counts = [data.token_lengths(config, tokenizer, ["train"])[0]["train"] for tokenizer in tokenizers]
         lengths: Lengths = np.max(counts, axis=0)
         chosen = choose_max_length(lengths, longest)
-        coverage = f"holds {(lengths <= chosen).mean():.1%} of {len(lengths):,} training rows whole"
+        sample = "a sample of " if len(lengths) < len(data.rows(config).splits["train"]) else ""
+        coverage = f"holds {(lengths <= chosen).mean():.1%} of {sample}{len(lengths):,} training rows whole"
         if chosen == longest:
             return chosen, f"all that the model reads; it {coverage}"
         return chosen, f"the smallest of {', '.join(map(str, LIMITS))} that holds {HELD_SHARE:.0%}: it {coverage}"
