@@ -14,6 +14,9 @@ from recurra.core.errors import ConfigurationError, RecurraError, RunError, Stor
 from recurra.core.packed import SPEC_NAME, in_study
 from recurra.core.progress import Reporter
 from recurra.core.terminal import duration, words
+from recurra.data.configuration import ALIASES
+from recurra.data.corpora import CORPORA, IN_MEMORY
+from recurra.data.language.corpora import SOURCES
 from recurra.study.estimate import (
     RECORDS_A_MODEL,
     PlanCost,
@@ -135,8 +138,8 @@ def look_at_study(spec: StudySpec, output: Path) -> StudyView:
     Raises:
         ConfigurationError: If a file that the study names is missing: its runs cannot be identified then.
     """
-    files = [name for data in spec.data for name in data.files if Path(name).suffix]
-    missing = [name for name in files if not Path(name).exists()]
+    corpora = {*CORPORA, *SOURCES, *ALIASES, IN_MEMORY}
+    missing = [name for data in spec.data for name in data.files if name not in corpora and not Path(name).exists()]
     if missing:
         raise ConfigurationError(
             f"the study's file '{missing[0]}' is not in '{Path.cwd()}'; run this command in the folder where the "

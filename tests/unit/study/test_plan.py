@@ -242,6 +242,9 @@ def test_status_says_where_to_be_called_if_a_file_is_not_there(tmp_path: Path, m
     tested = study.plain() | {"data": [{"name": "reviews.csv", "test": "later.csv"}]}
     with pytest.raises(ConfigurationError, match=r"'later.csv' is not in"):
         look_at_study(StudySpec.parse(tested), tmp_path / "out")
+    # A file of fastText needs no ending.
+    with pytest.raises(ConfigurationError, match=r"'reviews' is not in"):
+        look_at_study(StudySpec.parse(study.plain() | {"data": [{"name": "reviews"}]}), tmp_path / "out")
 
 
 def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
