@@ -77,16 +77,18 @@ class FormatProbe:
 _LENGTH_COLUMNS = [FEATURE_NAMES.index(name) for name in LENGTH_FEATURES]
 
 
+# A step fits a tree for each label; hundreds of labels get fewer steps.
+MOST_TREES = 10_000
 # Boosting steps that are enough for two features, and in folds for all features.
 _FEW_STEPS: dict[str, Any] = {"steps": 20, "learning_rate": 0.3}
 
 
-def fit_probe(train: TextSplit, seed: int, *, in_folds: bool = False) -> FormatProbe:
+def fit_probe(train: TextSplit, *, in_folds: bool = False) -> FormatProbe:
     """Fits the probe on training rows."""
-    features = format_features(train.texts)
+    features, labels = format_features(train.texts), len(np.unique(train.labels))
     with _one_thread():
-        whole = _classifier(seed, **(_FEW_STEPS if in_folds else {})).fit(features, train.labels)
-        length = _classifier(seed, **_FEW_STEPS).fit(features[:, _LENGTH_COLUMNS], train.labels)
+        whole = _classifier(labels, **(_FEW_STEPS if in_folds else {})).fit(features, train.labels)
+        length = _classifier(labels, **_FEW_STEPS).fit(features[:, _LENGTH_COLUMNS], train.labels)
     return FormatProbe(whole, length)
 
 
@@ -95,16 +97,16 @@ def _one_thread() -> threadpool_limits:
     return threadpool_limits(1, user_api="openmp")
 
 
-def _classifier(seed: int, *, steps: int = 100, learning_rate: float = 0.1) -> HistGradientBoostingClassifier:
+def _classifier(labels: int, *, steps: int = 100, learning_rate: float = 0.1) -> HistGradientBoostingClassifier:
     # Balanced weights, because balanced accuracy is judged; small trees, because there are few features.
     return HistGradientBoostingClassifier(
-        max_iter=steps,
+        max_iter=min(steps, max(1, MOST_TREES // labels)),
         max_leaf_nodes=15,
         learning_rate=learning_rate,
         min_samples_leaf=20,
         class_weight="balanced",
         early_stopping=False,
-        random_state=derive_seed(seed, "shortcuts", "probe"),
+        random_state=derive_seed(0, "shortcuts", "probe"),
     )
 
 
@@ -161,16 +163,16 @@ _EXAMPLES = 5
 _EXAMPLE_CHARACTERS = 200
 
 
-def audit_shortcuts(dataset: TextDataset, *, seed: int = 0, in_folds: bool = True) -> list[AuditResult]:
+def audit_shortcuts(dataset: TextDataset, *, in_folds: bool = True) -> list[AuditResult]:
     """Audits format, words and labels of every reported split.
 
     Args:
         in_folds: Whether format and words are judged in folds of train where a split is too small.
     """
     train = dataset.splits["train"]
-    sample = _sample(train, seed, TRAIN_ROWS_CAP)
-    fitted = cache(lambda: _Fitted.on(sample, seed))
-    folded = cache(lambda: _judge_in_folds(train, seed))
+    sample = _sample(train, TRAIN_ROWS_CAP)
+    fitted = cache(lambda: _Fitted.on(sample))
+    folded = cache(lambda: _judge_in_folds(train))
     results = []
     for name in dataset.reported_splits:
         split = dataset.splits[name]
@@ -204,8 +206,8 @@ def _lacking(name: str, split: TextSplit, least: int = 0) -> str:
     )
 
 
-def _sample(train: TextSplit, seed: int, most: int) -> TextSplit:
-    rng = np.random.default_rng(derive_seed(seed, "shortcuts"))
+def _sample(train: TextSplit, most: int) -> TextSplit:
+    rng = np.random.default_rng(derive_seed(0, "shortcuts"))
     rows = np.sort(rng.permutation(len(train))[:most])
     return train if len(rows) == len(train) else train.select(rows)
 
@@ -243,8 +245,8 @@ class _Fitted:
     word: tuple[str, int] | None
 
     @classmethod
-    def on(cls, train: TextSplit, seed: int, *, in_folds: bool = False) -> _Fitted:
-        return cls(fit_probe(train, seed, in_folds=in_folds), telling_word(_sample(train, seed, WORD_ROWS_CAP)))
+    def on(cls, train: TextSplit, *, in_folds: bool = False) -> _Fitted:
+        return cls(fit_probe(train, in_folds=in_folds), telling_word(_sample(train, WORD_ROWS_CAP)))
 
     def judge(self, split: TextSplit) -> _Judged:
         features = format_features(split.texts)
@@ -258,11 +260,11 @@ class _Fitted:
         return _Judged(split.labels, predicted, by_length, self.word, has, wanted)
 
 
-def _judge_in_folds(train: TextSplit, seed: int) -> _Judged:
+def _judge_in_folds(train: TextSplit) -> _Judged:
     """Judges each fold of train by the others; the word is that of the whole, on folds whose training chose it too."""
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=derive_seed(seed, "shortcuts", "folds"))
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=derive_seed(0, "shortcuts", "folds"))
     parts = [
-        _Fitted.on(train.select(learned), seed, in_folds=True).judge(train.select(judged))
+        _Fitted.on(train.select(learned), in_folds=True).judge(train.select(judged))
         for learned, judged in folds.split(train.labels, train.labels)
     ]
     word = telling_word(train)

@@ -6,7 +6,8 @@ from scipy import stats
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.evaluation.audits.shortcuts import FEATURE_NAMES, audit_shortcuts, format_features, mean_recall
+from recurra.evaluation.audits import shortcuts
+from recurra.evaluation.audits.shortcuts import FEATURE_NAMES, audit_shortcuts, fit_probe, format_features, mean_recall
 
 WORDS = ["fine", "plot", "the", "slow", "rather", "great", "dull", "it", "acting"]
 
@@ -40,6 +41,15 @@ def _split(name: str, rows: int, trick: str, seed: int, positive: float = 0.5) -
 def _audit(train: TextSplit, test: TextSplit) -> dict[str, AuditResult]:
     dataset = TextDataset("toy", "split", ["no", "yes"], {"train": train, "test": test}, "test", ["test"])
     return {result.name: result for result in audit_shortcuts(dataset)}
+
+
+def test_many_labels_cost_no_more_trees_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = _split("train", 200, "none", 0)
+    few = TextSplit("train", split.texts, np.arange(200) % 3, split.ids)
+    assert fit_probe(few).whole.n_iter_ == 100
+    monkeypatch.setattr(shortcuts, "MOST_TREES", 30)
+    probe = fit_probe(few)
+    assert (probe.whole.n_iter_, probe.length.n_iter_) == (10, 10)
 
 
 @pytest.mark.parametrize(
