@@ -104,6 +104,8 @@ def benchmark(
 def _models(names: Sequence[str]) -> dict[str, PreTrainedModel]:
     models: dict[str, PreTrainedModel] = {}
     for name in names:
+        if name in models:
+            raise ConfigurationError(f"'{name}' is named twice; name each model once")
         if name == BERT and not models:
             raise ConfigurationError("bert takes its shape from the model before it; name a preset or a run first")
         if name == BERT:

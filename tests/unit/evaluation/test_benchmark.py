@@ -95,6 +95,7 @@ def test_a_run_is_timed_at_the_lengths_that_it_reads(run: Path, tmp_path: Path) 
         (["recurent-tiny"], [8], "unknown model 'recurent-tiny' (did you mean 'recurrent-tiny'?)"),
         (["bert"], [8], "bert takes its shape from the model before it"),
         (["recurrent-tiny"], [513], "rows of 513 tokens"),
+        (["recurrent-tiny", "bert", "bert"], [8], "'bert' is named twice; name each model once"),
     ],
 )
 def test_what_cannot_be_timed_is_refused(names: list[str], lengths: list[int], message: str) -> None:
