@@ -17,7 +17,6 @@ import numpy as np
 from recurra.core.record import LatencyRecord
 
 Call = Callable[[Any], Any]
-Clock = Callable[[], int]
 
 
 def rows_in(batch: Any) -> int:
@@ -41,7 +40,7 @@ def synchroniser(device: str) -> Callable[[], None] | None:
 
 def measure_side_by_side(
     calls: Mapping[str, Call],
-    batches: Sequence[Any] | Mapping[str, Sequence[Any]],
+    batches: Sequence[Any],
     *,
     warmup: int = 5,
     synchronise: Callable[[], None] | None = None,
@@ -49,37 +48,27 @@ def measure_side_by_side(
     precision: str | Mapping[str, str] = "fp32",
     device: str = "cpu",
     scope: Literal["model", "text"] = "model",
-    clock: Clock = time.perf_counter_ns,
+    clock: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, LatencyRecord]:
     """Times several models over the same set in one run, batch by batch in turns.
 
     The model that begins rotates, so that no model always finds the caches as the same other one left them. The garbage
-    collector is off. Batches have real lengths, and their padding is timed too. Each competitor may get the same
-    samples in its own form.
+    collector is off. Batches have real lengths, and their padding is timed too.
     """
-    names = list(calls)
-    inputs = batches if isinstance(batches, Mapping) else dict.fromkeys(names, batches)
-    if not names or set(inputs) != set(names):
-        raise ValueError(
-            f"batches are for {sorted(inputs)}, calls for {sorted(names)}; both must name the same models, at least one"
-        )
-    sizes = [rows_in(batch) for batch in inputs[names[0]]]
-    if not sizes or min(sizes) < 1:
-        raise ValueError("there is nothing to time: no batch, or an empty one")
-    if any([rows_in(batch) for batch in inputs[name]] != sizes for name in names):
-        raise ValueError(f"competitors must get the same samples in the same batches; these differ: {names}")
+    names, sizes = list(calls), [rows_in(batch) for batch in batches]
+    if not names or not sizes or min(sizes) < 1:
+        raise ValueError("there is nothing to time: no model, no batch, or an empty one")
     wait = synchronise or (lambda: None)
     batch_ms = {name: np.zeros(len(sizes)) for name in names}
     # The warm-up includes the last batch, which is often the longest.
     for position in np.linspace(len(sizes) - 1, 0, max(warmup, 0)).round().astype(int).tolist():
         for name in names:
-            calls[name](inputs[name][position])
+            calls[name](batches[position])
     wait()
     with _garbage_collector_off():
-        for position in range(len(sizes)):
+        for position, batch in enumerate(batches):
             first = position % len(names)
             for name in names[first:] + names[:first]:
-                batch = inputs[name][position]
                 wait()
                 start = clock()
                 calls[name](batch)

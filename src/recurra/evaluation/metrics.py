@@ -73,8 +73,6 @@ _LEAST_GAIN = 1.0
 # Halvings of that interval, after which it is smaller than the precision of a float.
 _HALVINGS = 60
 
-Integers = npt.NDArray[np.int64]
-
 
 def fit_temperature(logits: npt.ArrayLike, labels: npt.ArrayLike) -> float:
     """The temperature whose softmax of ``logits / temperature`` has the lowest cross-entropy (equation 9).

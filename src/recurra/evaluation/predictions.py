@@ -82,7 +82,7 @@ def write_predictions(
     ids: Sequence[str],
     labels: npt.ArrayLike,
     logits: npt.ArrayLike,
-) -> Path:
+) -> None:
     """Writes ``predictions/<split>.parquet`` into a run folder, atomically."""
     scores = np.ascontiguousarray(logits, dtype=np.float32)
     truth = np.asarray(labels, dtype=np.int64)
@@ -90,10 +90,8 @@ def write_predictions(
     offsets = np.arange(0, rows * classes + 1, classes, dtype=np.int32) if rows else np.zeros(1, dtype=np.int32)
     lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(scores.ravel()))
     table = pa.Table.from_arrays([pa.array(list(ids), pa.string()), pa.array(truth), lists], schema=SCHEMA)
-    path = predictions_path(folder, split_name)
-    with atomic_path(path) as temporary:
+    with atomic_path(predictions_path(folder, split_name)) as temporary:
         pq.write_table(table, temporary, compression="zstd")
-    return path
 
 
 def read_predictions(folder: Path | str, split_name: str) -> Predictions:

@@ -197,7 +197,7 @@ def write_study_report(
     return target
 
 
-def write_files(folder: Path, summary: Summary, drawn: Charts) -> list[Path]:
+def write_files(folder: Path, summary: Summary, drawn: Charts) -> None:
     """Writes ``figures/*.svg`` and ``tables/*.csv``; removes files that only an earlier call wrote.
 
     Raises:
@@ -210,7 +210,6 @@ def write_files(folder: Path, summary: Summary, drawn: Charts) -> list[Path]:
     for name in _written_before(folder) - set(files):
         (folder / name).unlink(missing_ok=True)
     write_json(folder / MANIFEST_NAME, {"files": sorted(files)})
-    return [Path(name) for name in files]
 
 
 def _written_before(folder: Path) -> set[str]:

@@ -114,10 +114,10 @@ def _time(subject: ExitSubject, rule: ExitRule, batch_size: int) -> TimedEarlyEx
     return TimedEarlyExit(batch_size=batch_size, full_ms=records[FULL].mean_ms, exits_ms=records[EXITS].mean_ms)
 
 
-def keep_exits(run: Path, choice: ExitChoice) -> ExitsRecord:
+def keep_exits(run: Path, choice: ExitChoice) -> None:
     """Writes ``exits.json`` into a run's folder, with every exit by itself; replaces an earlier file."""
     published = choice.published
-    return ExitsRecord(
+    ExitsRecord(
         run_id=choice.subject.run_id,
         num_recurrences=int(choice.subject.model.config.num_recurrences),
         split=published.split,

@@ -92,29 +92,22 @@ def test_competitors_take_turns_and_each_begins_equally_often() -> None:
     assert sorted(turn[0][0] for turn in order) == ["a", "a", "b", "b", "c", "c"]
 
 
-def test_competitors_may_take_the_same_samples_in_other_forms() -> None:
-    bench = Bench()
-    calls = {"tokens": bench.model("tokens", 1000), "texts": bench.model("texts", 1000)}
-    batches = {"tokens": [{"input_ids": np.zeros((2, 5))}], "texts": [["one", "two"]]}
-    got = measure_side_by_side(
-        calls, batches, threads=1, precision={"tokens": "bf16", "texts": "fp32"}, scope="text", clock=bench.clock
-    )
-    assert got["tokens"].samples == got["texts"].samples == 2
-    assert (got["tokens"].precision, got["texts"].precision) == ("bf16", "fp32")
-    assert got["texts"].scope == "text"
+def test_competitors_may_compute_in_other_precisions() -> None:
+    batches = [{"input_ids": np.zeros((2, 5))}]
+    got = measure_side_by_side({"a": len, "b": len}, batches, threads=1, precision={"a": "bf16", "b": "fp32"})
+    assert got["a"].samples == got["b"].samples == 2
+    assert (got["a"].precision, got["b"].precision) == ("bf16", "fp32")
 
 
 @pytest.mark.parametrize(
     ("calls", "batches", "words"),
     [
-        ({}, [[1]], "at least one"),
+        ({}, [[1]], "no model"),
         ({"a": len}, [], "no batch"),
         ({"a": len}, [[1], []], "empty one"),
-        ({"a": len, "b": len}, {"a": [[1]], "b": [[1, 2]]}, "same samples"),
-        ({"a": len}, {"b": [[1]]}, "name the same"),
     ],
 )
-def test_refuses_unfair_or_empty_comparisons(calls: dict[str, Any], batches: Any, words: str) -> None:
+def test_refuses_empty_comparisons(calls: dict[str, Any], batches: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         measure_side_by_side(calls, batches, threads=1)
 

@@ -17,8 +17,7 @@ def test_round_trip_is_exact(tmp_path: Path, rows: int, classes: int) -> None:
     logits = rng.normal(size=(rows, classes)).astype(np.float32)
     labels = rng.integers(0, classes, size=rows)
     ids = [f"zeile-{index}-ü" for index in range(rows)]
-    path = write_predictions(tmp_path, "test", ids, labels, logits)
-    assert path == tmp_path / "predictions" / "test.parquet"
+    write_predictions(tmp_path, "test", ids, labels, logits)
     back = read_predictions(tmp_path, "test")
     assert back.ids == ids
     assert np.array_equal(back.labels, labels)
@@ -27,11 +26,12 @@ def test_round_trip_is_exact(tmp_path: Path, rows: int, classes: int) -> None:
         assert np.array_equal(back.logits, logits)
         assert np.array_equal(back.correct, logits.argmax(axis=1) == labels)
     assert len(back) == rows
-    assert [item.name for item in path.parent.iterdir()] == ["test.parquet"]
+    assert [item.name for item in (tmp_path / "predictions").iterdir()] == ["test.parquet"]
 
 
 def test_files_that_are_missing_cut_or_refused_by_the_system_say_so(tmp_path: Path) -> None:
-    path = write_predictions(tmp_path, "validation", ["a"] * 50, [1] * 50, [[0.0, 1.0]] * 50)
+    write_predictions(tmp_path, "validation", ["a"] * 50, [1] * 50, [[0.0, 1.0]] * 50)
+    path = predictions_path(tmp_path, "validation")
     with pytest.raises(CheckpointError, match=r"'test'; there: validation;"):
         read_predictions(tmp_path, "test")
     path.write_bytes(path.read_bytes()[:-20])

@@ -48,7 +48,7 @@ class Overlap(NamedTuple):
     ngrams_found: Indices
 
 
-def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int = 8, min_words: int = 3) -> Overlap:
+def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int, min_words: int) -> Overlap:
     """Searches training texts for texts of ``min_words`` or more, and for the n-grams of all texts."""
     # 40,000 long reviews have ten million words, few of them different, so equal words share memory.
     queries = [tuple(map(sys.intern, text.split())) for text in texts]
