@@ -56,8 +56,7 @@ def cached_states(
         cached_hashes = np.concatenate([cached_hashes, hashes[rows]])
         states = computed if states is None else np.concatenate([states, computed])
         write_arrays(path, {"texts": cached_hashes, "states": states})
-    if states is None:
-        return mean_states(source, texts, reporter, precision=precision)
+    assert states is not None, "there is no text"
     order = np.argsort(cached_hashes)
     ordered_states: States = states[order[np.searchsorted(cached_hashes, hashes, sorter=order)]]
     return ordered_states
