@@ -107,7 +107,7 @@ def test_one_export_that_fails_stops_no_other_and_is_tried_again(
 
 def test_an_error_that_nobody_foresaw_stops_no_other_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object, request: ExportRequest, output: Path) -> None:
-        raise ValueError(f"no {request.precision} in {output.name}")
+        raise ValueError(f"no {request.precision} in {output.name}\nmore of it")
 
     monkeypatch.setattr(exporting, "make_export", broken)
     monkeypatch.setattr(exporting.Reference, "of", lambda *_: object())

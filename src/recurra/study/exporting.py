@@ -169,7 +169,8 @@ def _export_one_run(
             note_failure(error_path(folder), str(error), kind=type(error).__name__, code=error.exit_code)
             continue
         except Exception as error:  # noqa: BLE001 - whatever a converter raises, the others go on
-            reason = f"{type(error).__name__}: {error}"
+            first_line = (str(error).strip().splitlines() or ["no message"])[0]
+            reason = f"{type(error).__name__}: {first_line[:300]}"
             reporter.say(f"{run_id}/{request.name}: error: {reason}")
             note_failure(error_path(folder), reason, kind=type(error).__name__, code=RunError.exit_code)
             continue
