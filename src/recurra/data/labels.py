@@ -27,7 +27,7 @@ import numpy.typing as npt
 from recurra.core.errors import DataError, did_you_mean
 from recurra.data.cleaning import FIRST, clean_text, removed_by
 from recurra.data.formats import check_text, join_cells, naming_options, shown, split_names
-from recurra.data.tables import Choices, TableFile
+from recurra.data.tables import Choices, TableFile, Unanswered
 
 DEFAULT_ID_COLUMN = "id"
 # The options to propose if the label column is missing.
@@ -171,7 +171,9 @@ class SeveralLabels(LabelColumn):
         self.separator = separator
 
     def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
-        """The labels of a cell, each once, in their order."""
+        """The labels of a cell, each once, in their order; the empty text for a text that nobody has answered."""
+        if isinstance(cell, Unanswered):
+            return ""
         parts = self._list(cell) if self.separator == AS_JSON else self._parts(cell)
         return tuple(dict.fromkeys(filter(None, map(word, parts))))
 

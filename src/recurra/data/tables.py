@@ -150,6 +150,8 @@ class TableFile:
             self.source = source_name.decode("utf-8")
 
     def _open_text(self, wanted: Sequence[str]) -> None:
+        if self.kind == "json" and self._has_object_a_line():
+            self.kind = "jsonl"
         with self._stream() as stream:
             number, first = 0, ""
             if self.kind == "json":
@@ -174,11 +176,16 @@ class TableFile:
         elif self.kind != "txt":
             self._recognise()
 
+    def _has_object_a_line(self) -> bool:
+        lines = self._lines()
+        try:
+            _, first = _first_line(lines)
+            return first.lstrip().startswith("{") and is_json(first) and _first_line(lines) != (0, "")
+        except DataError:
+            # One line may be the whole file, and longer than a line of rows may be.
+            return False
+
     def _read_document(self, text: str, wanted: Sequence[str]) -> None:
-        line, _, more = text.lstrip().partition("\n")
-        if line.startswith("{") and more.strip() and is_json(line):
-            self.kind = "jsonl"
-            return
         self._document = list(json_objects(text, self.source, [name.strip() for name in wanted]))
         self.kind = "document"
 
@@ -239,8 +246,12 @@ class TableFile:
             subject = f"{repeated:,} text{'s' * (repeated > 1)} of {self.source}"
             self.notes.append(f"{subject} have several annotations: the first of each counts.")
         # Answers win over a field of the same name. An old value of ``label`` never counts as an annotator's answer.
-        unlabelled = {"label": None} if "label" in questions else {}
-        self._document = [(number, {**questions, **row.own, **unlabelled, **row.answers}) for number, row in rows]
+        self._document = []
+        for number, row in rows:
+            missing = None if row.people else Unanswered()
+            unlabelled = {"label": missing} if "label" in questions else {}
+            columns = {**dict.fromkeys(questions, missing), **row.own, **unlabelled, **row.answers}
+            self._document.append((number, columns))
         if len(questions) == 1 and not has_label:
             for _, columns in self._document:
                 columns["label"] = columns[next(iter(questions))]
@@ -356,6 +367,12 @@ class Choices(list[Any]):
     """Labels of a tool that always writes a list, even for a single label."""
 
 
+class Unanswered(str):
+    """The cell of a text that nobody has answered in a tool; any other empty cell or list may mean no labels."""
+
+    __slots__ = ()
+
+
 def _fasttext_records(lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(lines, start=1):
         words = line.split()
@@ -446,17 +463,23 @@ def _label_studio_minimal_row(record: dict[str, Any]) -> ToolRow:
 def _argilla_row(record: dict[str, Any]) -> ToolRow:
     responses = record.get("responses") or {}
     if isinstance(responses, list):
-        replies = [reply.get("values") or {} for reply in responses if reply.get("status") != "discarded"]
+        replies = [reply.get("values") or {} for reply in _submitted(responses)]
         responses = {name: [values[name] for values in replies if name in values] for name in (replies or [{}])[0]}
-    answers = {name: _as_choices(values[0]["value"]) for name, values in responses.items() if values}
-    people = max((len(values) for values in responses.values() if values), default=0)
+    submitted = {name: values for name, replies in responses.items() if (values := _submitted(replies or ()))}
+    answers = {name: _as_choices(values[0]["value"]) for name, values in submitted.items()}
+    people = max(map(len, submitted.values()), default=0)
     return ToolRow({"id": record.get("id"), **record["fields"]}, answers, people)
+
+
+def _submitted(replies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The replies that are neither drafts nor discarded; some versions write no status."""
+    return [reply for reply in replies if reply.get("status") in (None, "submitted")]
 
 
 def _prodigy_row(record: dict[str, Any]) -> ToolRow:
     answer = record.get("accept", record.get("label"))
     accepted = record.get("answer", "accept") == "accept"
-    return ToolRow({**record, "label": _as_choices(answer) if accepted else None}, {}, 1)
+    return ToolRow({**record, "label": _as_choices(answer) if accepted else Unanswered()}, {}, 1)
 
 
 def _as_choices(value: Any) -> Any:

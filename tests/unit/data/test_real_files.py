@@ -178,6 +178,55 @@ def test_of_several_answers_to_a_text_the_first_counts_and_a_note_says_so(tmp_pa
     assert not any("several annotations" in note for note in read_table(tmp_path / "once.json", "text", "label").notes)
 
 
+STUDIO = [
+    {"data": {"text": text}, "annotations": annotations}
+    for text, annotations in (
+        ("a b", [{"result": [{"from_name": "label", "value": {"choices": ["x", "z"]}}]}]),
+        ("c d", [{"result": []}]),
+        ("e f", [{"was_cancelled": True, "result": []}]),
+        ("g h", []),
+    )
+]
+PRODIGY = [
+    {"text": text, "accept": accept, "answer": answer, "_input_hash": 1}
+    for text, accept, answer in (
+        ("a b", ["x", "z"], "accept"),
+        ("c d", [], "accept"),
+        ("e f", ["x"], "reject"),
+        ("g h", ["x"], "ignore"),
+    )
+]
+REPLIES: list[list[tuple[list[str], str | None]]] = [
+    [(["x"], "draft"), (["x", "z"], "submitted")], [([], None)], [(["x"], "discarded")], [(["x"], "draft")]
+]  # fmt: skip
+ARGILLA = [
+    {
+        "fields": {"text": text},
+        "responses": {
+            "label": [{"value": value} | ({"status": status} if status else {}) for value, status in replies]
+        },
+    }
+    for text, replies in zip(("a b", "c d", "e f", "g h"), REPLIES, strict=True)
+]
+ARGILLA_LIST = [
+    {
+        "fields": {"text": text},
+        "responses": [{"values": {"label": {"value": value}}, "status": status} for value, status in replies],
+    }
+    for text, replies in zip(("a b", "c d", "e f", "g h"), REPLIES, strict=True)
+]
+
+
+@pytest.mark.parametrize("records", [STUDIO, PRODIGY, ARGILLA, ARGILLA_LIST], ids=["studio", "prodigy", "argilla", "1"])
+def test_a_text_that_nobody_answered_is_not_one_without_labels(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(records))
+    with pytest.raises(DataError, match="has 2 rows without a label in column 'label'"):
+        read_table(path, "text", "label", labels=SeveralLabels("json"))
+    read = read_table(path, "text", "label", labels=SeveralLabels("json"), skip_unlabelled=True)
+    assert (read.texts, read.labels) == (["a b", "c d"], [("x", "z"), ()])
+
+
 def test_answers_are_labels_if_the_file_has_one_question_and_no_labels_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "studio.json"
     rows = label_studio(ONE)
@@ -189,7 +238,7 @@ def test_answers_are_labels_if_the_file_has_one_question_and_no_labels_of_its_ow
     assert read_table(path, "text", "sentiment").labels == [label for _, label in ROWS]
     rows[1]["annotations"] = []
     path.write_text(json.dumps(rows).replace('"sentiment"', '"label"'))
-    assert [label for _, (label,) in TableFile(path).rows(["label"])][:3] == [["neg"], None, ["neg"]]
+    assert [label for _, (label,) in TableFile(path).rows(["label"])][:3] == [["neg"], "", ["neg"]]
 
 
 def test_a_column_called_answer_is_no_sign_of_a_tool(tmp_path: Path) -> None:

@@ -173,6 +173,9 @@ def test_a_document_is_read_whole_up_to_a_bound(tmp_path: Path, monkeypatch: pyt
         refused(path, "row 1 holds a str")
     monkeypatch.setattr(formats, "MAX_DOCUMENT_BYTES", 4)
     refused(path, "has more than 4 bytes", "one JSON object a line (.jsonl)")
+    # With an object a line nothing is read whole.
+    path.write_text('\n{"text": "a", "label": 1}\n\n{"text": "b", "label": 2}\n')
+    assert read_table(path, "text", "label").texts == ["a", "b"]
 
 
 def test_parquet_that_is_none_or_is_cut(tmp_path: Path) -> None:
