@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -265,7 +266,8 @@ def fold_rows(
 
     Units, as in `split_rows`, are dealt to twice as many hands as there are folds. A fold tests on two hands and
     validates on the next one, so every dealt row is a test row of one fold. A class of fewer than three units stays
-    whole in train. Rows with any number of labels are all dealt, by `iterative_split`.
+    whole in train. Rows with any number of labels are all dealt, by `iterative_split`. Every fold trains on each label,
+    unless all of its rows are one unit.
     """
     units = _units(texts, groups)
     keys = [split_key(seed, texts, rows) for rows in units]
@@ -275,6 +277,7 @@ def fold_rows(
         hands = [int(hand) for hand in iterative_split(units, keys, labels, shares)]
     else:
         hands = _deal(units, keys, labels, 2 * folds)
+    _spread(hands, units, keys, labels, folds)
     test, validation = {2 * fold, 2 * fold + 1}, (2 * fold + 2) % (2 * folds)
     split_names = ["test" if hand in test else "validation" if hand == validation else "train" for hand in hands]
     return _rows_of(["train", "validation", "test"], units, split_names)
@@ -302,6 +305,33 @@ def _deal(units: Sequence[list[int]], keys: Sequence[bytes], labels: Labels, han
             of_label[hand] += len(units[unit])
             held[hand] += len(units[unit])
     return dealt
+
+
+def _spread(
+    hands: list[int | None], units: Sequence[list[int]], keys: Sequence[bytes], labels: Labels, folds: int
+) -> None:
+    """Moves a unit of each label whose units lie in the three hands that one fold tests and validates on."""
+    labels_of = [{*(labels[rows] if labels.ndim == 1 else labels[rows].nonzero()[1]).tolist()} for rows in units]
+    units_of: defaultdict[int, list[int]] = defaultdict(list)
+    for unit, present in enumerate(labels_of):
+        for label in present:
+            units_of[label].append(unit)
+    held = Counter(hand for hand, rows in zip(hands, units, strict=True) for _ in rows)
+
+    def is_untrained(label: int) -> bool:
+        lie = {hands[unit] for unit in units_of[label]}
+        apart = ({2 * fold, 2 * fold + 1, (2 * fold + 2) % (2 * folds)} for fold in range(folds))
+        return len(units_of[label]) > 1 and any(map(lie.issubset, apart))
+
+    for label in filter(is_untrained, sorted(units_of)):
+        members = sorted(units_of[label], key=lambda unit: (len(units[unit]), keys[unit]))
+        by_rows = sorted(range(2 * folds), key=lambda hand: (held[hand], hand))
+        for unit, hand in itertools.product(members, by_rows):
+            before, hands[unit] = hands[unit], hand
+            if not any(map(is_untrained, labels_of[unit])):
+                held.update({before: -len(units[unit]), hand: len(units[unit])})
+                break
+            hands[unit] = before
 
 
 def _by_label(units: Sequence[list[int]], labels: Labels) -> dict[int, list[int]]:

@@ -106,6 +106,22 @@ def test_folds_are_stratified_and_do_not_depend_on_the_order(several: bool) -> N
     assert set(every[0]["test"].tolist()) != set(fold_rows(texts, labels, None, 5, fold=0, seed=1)["test"].tolist())
 
 
+@given(st.integers(2, 6), st.integers(0, 20), st.booleans(), st.booleans())
+def test_every_fold_trains_on_a_label_of_three_texts_or_groups(
+    folds: int, seed: int, several: bool, grouped: bool
+) -> None:
+    labels = np.array([0] * 40 + [1] * 40 + [2] * 3 + [3] * 3)
+    texts, groups = [f"text {index}" for index in range(86)], None
+    if grouped:
+        texts, labels = [f"{text} {part}" for text in texts for part in "ab"], labels.repeat(2)
+        groups = [f"author {row // 2}" for row in range(len(labels))]
+    for fold in range(folds):
+        train = fold_rows(
+            texts, np.eye(4, dtype=int)[labels] if several else labels, groups, folds, fold=fold, seed=seed
+        )["train"]
+        assert set(labels[train]) == {0, 1, 2, 3}
+
+
 def test_a_fold_of_a_file(tmp_path: Path) -> None:
     path = write(tmp_path / "data.csv", many())
     folds = [load_dataset(DataConfig(name=path, folds=4, fold=fold)) for fold in range(4)]
