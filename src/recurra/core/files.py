@@ -26,6 +26,10 @@ _PART = ".part"
 # Names from `tempfile.mkstemp`; other files with the same ending are left alone.
 _PART_NAME = re.compile(r"\..+\.[a-z0-9_]{8}\.part", re.DOTALL)
 _cleared: set[str] = set()
+# It can only be read by setting it. Files from `tempfile.mkstemp` do not heed it.
+_umask = os.umask(0o077)
+os.umask(_umask)
+_MODE = 0o666 & ~_umask
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib")
 
 
@@ -84,7 +88,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
             target.parent.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(target.parent)
             handle, temporary = _held_part(target)
-            temporary.chmod(0o644)
+            temporary.chmod(_MODE)
             yield temporary
             with temporary.open("rb+") as stream:
                 os.fsync(stream.fileno())
@@ -161,7 +165,7 @@ def read_json(path: Path | str) -> Any:
 class FolderLock:
     """Holds a folder for one process, through an advisory lock that the system drops when the process dies.
 
-    A second process that asks for the same folder gets a `StorageError` at once.
+    A second process that asks for the same folder gets a `StorageError` at once, unless the file system has no locks.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -184,6 +188,9 @@ class FolderLock:
                     f"'{self.folder}' is in use by another process (pid {owner_pid or 'unknown'}); "
                     "wait for it to end, stop it, or choose another --output"
                 ) from error
+            except OSError:
+                # On a file system without locks, nothing keeps two processes apart.
+                pass
             # The last holder may have removed the file between our open and our lock; our lock then protects nothing.
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(handle).st_ino == path.stat().st_ino:
@@ -235,7 +242,8 @@ def atomic_folder(path: Path | str, *, replace: bool = False, mark: str = "") ->
                     refuse_present(target, replace=replace, mark=mark)
                     _place(fresh, target, old)
             finally:
-                for leftover in (fresh, old):
+                # While the target is missing, the old folder is the only copy: the next process puts it back.
+                for leftover in (fresh, old) if target.exists() else (fresh,):
                     shutil.rmtree(leftover, ignore_errors=True)
     finally:
         # This fails while another process holds the folder, because it is not empty then.
@@ -268,7 +276,7 @@ def _recover(target: Path, fresh: Path, old: Path) -> None:
 def _flush(folder: Path) -> None:
     for path in [*sorted(folder.rglob("*")), folder]:
         if path.is_file():
-            path.chmod(0o644)
+            path.chmod(_MODE)
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -280,11 +288,12 @@ def _place(fresh: Path, target: Path, old: Path) -> None:
     if not target.exists():
         fresh.rename(target)
     elif not _exchange(fresh, target):
-        target.rename(old)
         try:
+            target.rename(old)
             fresh.rename(target)
-        except OSError:
-            old.rename(target)
+        except BaseException:
+            if not target.exists():
+                old.rename(target)
             raise
 
 

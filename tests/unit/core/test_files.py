@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,6 @@ def test_text_and_json_come_back_as_written(tmp_path: Path) -> None:
     write_json(tmp_path / "values.json", values)
     assert read_json(tmp_path / "values.json") == values
     assert list(read_json(tmp_path / "values.json")) == ["b", "a"]
-    assert (tmp_path / "values.json").stat().st_mode & 0o777 == 0o644
 
 
 KILLED_IN_THE_MIDDLE = """
@@ -89,7 +89,23 @@ def test_files_are_written_where_there_are_no_locks(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("fcntl.flock", refuse)
     write_text(tmp_path / "a", "whole")
-    assert (tmp_path / "a").read_text() == "whole" and [path.name for path in tmp_path.iterdir()] == ["a"]
+    write(tmp_path / "b", "one")
+    assert snapshot(tmp_path) == {"a": b"whole", **{f"b/{name}": text for name, text in content("one").items()}}
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o022, 0o002])
+def test_written_files_have_the_mode_that_the_umask_asks_for(umask: int, tmp_path: Path) -> None:
+    program = """
+import os, sys, tempfile
+os.umask(int(sys.argv[2]))
+from recurra.core.files import atomic_folder, write_text
+write_text(sys.argv[1] + "/a", "whole")
+with atomic_folder(sys.argv[1] + "/folder") as folder:
+    os.close(tempfile.mkstemp(dir=folder)[0])
+"""
+    subprocess.run([sys.executable, "-c", program, tmp_path, str(umask)], check=True, timeout=60)
+    modes = [path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()]
+    assert modes == [0o666 & ~umask] * 2
 
 
 @pytest.mark.parametrize("at_the_last_flush", [False, True])
@@ -222,12 +238,10 @@ def test_a_folder_appears_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> 
     with atomic_folder(target) as folder:
         fill(folder, "one")
         assert not target.exists()
-        (folder / "a.txt").chmod(0o600)
         with pytest.raises(StorageError, match=f"in use by another process \\(pid {os.getpid()}\\)"):
             write(target, "second")
     assert snapshot(target) == content("one")
     assert list(target.parent.iterdir()) == [target]
-    assert (target / "a.txt").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
@@ -280,6 +294,30 @@ def test_without_an_exchange_of_the_system_it_is_replaced_in_two_steps(
     write(tmp_path / "out", "one")
     write(tmp_path / "out", "two", replace=True)
     assert snapshot(tmp_path / "out") == content("two")
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_an_interrupt_between_the_two_steps_keeps_the_old_folder(
+    interrupts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    write(tmp_path / "out", "one")
+    renames = 0
+
+    def interrupted(path: Path, target: Path, rename: Callable[[Path, Path], Path] = Path.rename) -> Path:
+        nonlocal renames
+        renames += 1
+        if 1 < renames <= 1 + interrupts:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "out", "two", replace=True)
+    with pytest.raises(ZeroDivisionError), atomic_folder(tmp_path / "out", replace=True):
+        1 / 0
+    assert snapshot(tmp_path) == {f"out/{name}": text for name, text in content("one").items()}
 
 
 WORK = """

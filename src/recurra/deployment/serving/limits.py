@@ -10,7 +10,6 @@ import math
 import os
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ _LEAST_KEY_CHARACTERS = 16
 _MOST_KEYS = 100
 # Most addresses that are remembered at a time; further ones share one rate.
 _MOST_CLIENTS = 10_000
+_SWEEP_EVERY_S = 1.0
 # Prefix length of the network that a client with an IPv6 address is assumed to own.
 _IPV6_NETWORK_BITS = 64
 
@@ -166,8 +166,9 @@ def read_keys(file: Path | None, variable: str | None) -> ApiKeys | None:
 class RateLimiter:
     """A token bucket for each client, by the generic cell rate algorithm (ITU-T I.371).
 
-    For each client only the time at which its bucket is full again is stored; after it the client is forgotten. While
-    too many clients are remembered, new addresses share a bucket, so that no client gets a full one by being forgotten.
+    For each client only the time at which its bucket is full again is stored. If too many clients are remembered, those
+    with a full bucket are forgotten, once a second at most. While there are still too many, new addresses share a
+    bucket, so that no client gets a full one by being forgotten.
     """
 
     def __init__(self, rate: Rate, most: int = _MOST_CLIENTS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -175,8 +176,8 @@ class RateLimiter:
         self._burst_s = rate.seconds - self._interval_s
         self._most = most
         self._clock = clock
-        # The client seen longest ago comes first.
-        self._full_at: OrderedDict[int | str | None, float] = OrderedDict()
+        self._full_at: dict[int | str | None, float] = {}
+        self._next_sweep = -math.inf
 
     def wait_s(self, client: int | str) -> float:
         """Takes a token for a key's index or an address; returns 0, or the seconds until there is one."""
@@ -189,12 +190,12 @@ class RateLimiter:
         if wait_s > 1e-6 * self._interval_s:
             return wait_s
         self._full_at[bucket] = full_at + self._interval_s
-        self._full_at.move_to_end(bucket)
         return 0.0
 
     def _has_room(self, now: float) -> bool:
-        while self._full_at and next(iter(self._full_at.values())) <= now:
-            self._full_at.popitem(last=False)
+        if len(self._full_at) >= self._most and now >= self._next_sweep:
+            self._full_at = {client: full_at for client, full_at in self._full_at.items() if full_at > now}
+            self._next_sweep = now + _SWEEP_EVERY_S
         return len(self._full_at) < self._most
 
 

@@ -81,6 +81,15 @@ def test_state_has_a_bound_and_nobody_is_forgotten_early() -> None:
     assert len(found._full_at) <= 11
 
 
+def test_a_client_that_spends_its_burst_and_leaves_does_not_keep_others_remembered() -> None:
+    found, clock = limiter(Rate(2, 60), most=10)
+    for client in ("heavy", "heavy", *(f"light {number}" for number in range(9))):
+        assert found.wait_s(client) == 0
+    clock.now += 31
+    assert [found.wait_s(f"new {number}") for number in (1, 2, 3) for _ in range(2)] == [0] * 6
+    assert found.wait_s("heavy") == 0 and found.wait_s("heavy") > 0
+
+
 def test_an_address_counts_with_its_network() -> None:
     assert network_of("192.0.2.7") == network_of("::ffff:192.0.2.7") == "192.0.2.7"
     assert network_of("2001:db8:1:2::7") == network_of("2001:db8:1:2:ffff::1") == "2001:db8:1:2::/64"
