@@ -36,12 +36,16 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Extras:
-    """What a request asks for beyond labels; requests with the same extras share batches."""
+    """What a request asks for beyond labels; requests with the same extras share batches.
+
+    ``occluded`` texts lack words to explain an answer; nobody sent them.
+    """
 
     exits: bool = False
     recurrences: bool = False
     exit_after: int | None = None
     cut: bool = False
+    occluded: bool = False
 
 
 Name = Annotated[str, Meta(min_length=1)]
@@ -180,7 +184,7 @@ class Exits(Struct):
 
 
 class Quality(Struct):
-    """How good the run of a model was on the last split that it reports, by name as its model card has the figures."""
+    """How good the run of a model was on ``test``, or else the last split it reports, as its card has the figures."""
 
     split: str
     rows: int

@@ -223,7 +223,7 @@ class Batcher:
         *,
         workers: int = 1,
         observe: Callable[[int, float, Sequence[int] | None], None] | None = None,
-        failed: Callable[[Exception], None] | None = None,
+        failed: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._ask = ask
         self._limits = limits
@@ -328,7 +328,7 @@ class Batcher:
         started = time.monotonic()
         try:
             answers = self._ask(texts, jobs[0].extras)
-        except Exception as error:  # noqa: BLE001 - the thread must outlive any text
+        except BaseException as error:  # noqa: BLE001 - the thread must outlive any text, and panics of tokenizers
             if len(jobs) > 1:
                 for job in jobs:
                     self._compute([job])
@@ -341,8 +341,9 @@ class Batcher:
         seconds = time.monotonic() - started
         self._learn(seconds / len(texts))
         if self._observe is not None:
-            # If a request fixes the exit itself, its exits say nothing about drift.
-            exited_after = None if jobs[0].extras.exit_after else answers.exited_after
+            # The exits of occluded texts, or those that a request fixes itself, say nothing about drift.
+            extras = jobs[0].extras
+            exited_after = None if extras.exit_after or extras.occluded else answers.exited_after
             self._observe(len(texts), seconds, None if exited_after is None else exited_after.tolist())
         start = 0
         for job in jobs:

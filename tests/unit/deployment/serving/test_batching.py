@@ -25,12 +25,16 @@ def expected(texts: list[str]) -> np.ndarray:
     return softmax(np.array([[mark(text), 0.0] for text in texts], dtype=np.float32))
 
 
+class PanicException(BaseException):
+    pass
+
+
 class Bench:
     """A batcher on a slow model, and what it did."""
 
     def __init__(self, *, workers: int = 1, **limits: object) -> None:
         model, self.engine = slow_model()
-        self.failures: list[Exception] = []
+        self.failures: list[BaseException] = []
         classifier = model.classifier
         ask = partial(answer, classifier)
         self.batcher = Batcher("slow", ask, ServerLimits(**limits), workers=workers, failed=self.failures.append)
@@ -164,8 +168,10 @@ def test_what_nobody_waits_for_is_not_computed(make) -> None:
     assert bench.engine.batches == [["first"], ["next"]]
 
 
-def test_a_text_that_fails_spoils_its_own_request_only(make) -> None:
+@pytest.mark.parametrize("error", [ValueError, PanicException])
+def test_a_text_that_fails_spoils_its_own_request_only(make, error: type[BaseException]) -> None:
     bench = make(batch_texts=8)
+    bench.engine.error = error
     bench.hold()
     futures = [bench.batcher.submit(texts) for texts in (["a"], ["b", "spoil"], ["c", "d"])]
     bench.engine.open.set()
@@ -174,7 +180,7 @@ def test_a_text_that_fails_spoils_its_own_request_only(make) -> None:
     with pytest.raises(Refusal) as caught:
         futures[1].result(20)
     assert caught.value.status == 500 and "spoil" not in caught.value.message
-    assert [type(error) for error in bench.failures] == [ValueError]
+    assert [type(error) for error in bench.failures] == [error]
     assert bench.batcher.ready
 
 
@@ -195,7 +201,10 @@ def test_the_end_finishes_what_was_accepted(make) -> None:
     assert not ending.is_alive()
 
 
-@pytest.mark.parametrize(("extras", "seen"), [(Extras(exits=True), [1, 1]), (Extras(exits=True, exit_after=1), None)])
+@pytest.mark.parametrize(
+    ("extras", "seen"),
+    [(Extras(exits=True), [1, 1]), (Extras(exits=True, exit_after=1), None), (Extras(exits=True, occluded=True), None)],
+)
 def test_where_a_request_says_that_texts_stop_is_no_finding_of_a_rule(extras: Extras, seen: list[int] | None) -> None:
     observed: list[object] = []
     batcher = Batcher(
