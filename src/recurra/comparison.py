@@ -282,9 +282,13 @@ def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -
     Raises:
         RecurraError: If the data cannot be used.
     """
-    if not isinstance(config, DataConfig) or not Path(config.name).is_file():
-        return config, ""
-    if config.folds is not None or config.validation or config.test:
+    if (
+        not isinstance(config, DataConfig)
+        or not Path(config.name).is_file()
+        or config.folds is not None
+        or config.validation
+        or config.test
+    ):
         return config, ""
     # A part of the training rows leaves the test rows as they are.
     whole = config.model_copy(update={"fraction": 1.0, "rows_per_label": None})
@@ -295,21 +299,18 @@ def cross_validated(config: RunData, data: StudyData, *, trained: bool = True) -
     if trained and used_rows * most_tokens > MOST_FOLDED_TOKENS:
         reason = f"{used_rows:,} rows of up to {most_tokens} tokens would take long in {FOLDS} folds"
         return config, f"one split, because {reason} (to test every row once: --folds {FOLDS})"
-    if unfit := _unfit_for_folds(whole.model_copy(update={"folds": FOLDS}), data, rows):
-        return config, f"one split, because {unfit}"
-    folded = config.model_copy(update={"folds": FOLDS})
-    return folded, f"{FOLDS} folds, because {rows:,} rows are few: every row is tested once (one split: --folds 1)"
-
-
-def _unfit_for_folds(folded: DataConfig, data: StudyData, rows: int) -> str:
     try:
-        trained_on = [len(data.rows(fold).splits["train"]) for fold in folded.every_fold]
+        folds = [data.rows(fold).splits for fold in whole.model_copy(update={"folds": FOLDS}).every_fold]
     except DataError:
-        return f"these {rows:,} rows cannot be split into {FOLDS} folds"
-    if min(trained_on) >= rows / 2:
-        return ""
-    few = f"a large group would leave a fold {min(trained_on):,} of {rows:,} rows to train on"
-    return f"{few} (to test every row once: --folds {FOLDS})"
+        return config, f"one split, because these {rows:,} rows cannot be split into {FOLDS} folds"
+    trained_on = min(len(splits["train"]) for splits in folds)
+    if trained_on < rows / 2:
+        few = f"a large group would leave a fold {trained_on:,} of {rows:,} rows to train on"
+        return config, f"one split, because {few} (to test every row once: --folds {FOLDS})"
+    folded = config.model_copy(update={"folds": FOLDS})
+    tested = sum(len(splits["test"]) for splits in folds)
+    which = "every row is" if tested >= rows else f"{tested:,} of them are"
+    return folded, f"{FOLDS} folds, because {rows:,} rows are few: {which} tested once (one split: --folds 1)"
 
 
 def study_name(data: str) -> str:

@@ -168,7 +168,7 @@ def recorded_rows(record: LabelRunRecord, dataset: TextDataset) -> TextDataset:
 # Keys that have no meaning for a named corpus.
 _OF_FILES = (
     "validation", "test", "group_column", "id_column", "encoding", "clean", "label_separator", "label_columns",
-    "join_labels", "skip_unlabelled", "folds",
+    "join_labels", "skip_unlabelled",
 )  # fmt: skip
 
 
@@ -193,6 +193,7 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
         dataset = load_files(config)
     else:
         file_keys = [key for key in _OF_FILES if getattr(config, key, None) not in (None, False, FIRST)]
+        file_keys += ["folds"] * config.cross_validated
         if file_keys:
             raise ConfigurationError(
                 f"'{file_keys[0]}' is for your own files; the corpus '{corpus.name}' has its own splits"
@@ -260,7 +261,12 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
     labels = _present(splits["train"])
     if len(labels) < 2:
         only = f"one class only in train: '{dataset.label_names[labels[0]]}'" if len(labels) else "no class in train"
-        raise DataError(f"the subset of '{dataset.name}' leaves {only}; take a larger tail_fraction")
+        cure = "give more rows of the other classes, in more groups if rows are grouped"
+        if config.length_tail is not None:
+            cure = "take a larger tail_fraction"
+        elif config.cross_validated:
+            cure += ", or take one split (folds 1)"
+        raise DataError(f"'{dataset.name}' has {only}{config.of_folds}; {cure}")
     return replace(dataset, splits=splits, notes=notes)
 
 

@@ -176,6 +176,7 @@ def load_files(config: DataConfig) -> TextDataset:
         },
         notes=[
             *_notes(splits, names, list(own_files)),
+            *(_undealt_note(whole, table.groups) if config.cross_validated else []),
             *label_notes(list(tables.values()), joined=config.join_labels),
         ],
     )
@@ -332,6 +333,16 @@ def _spread(
                 held.update({before: -len(units[unit]), hand: len(units[unit])})
                 break
             hands[unit] = before
+
+
+def _undealt_note(split: TextSplit, groups: Sequence[str] | None) -> list[str]:
+    """A note on the rows that `fold_rows` does not deal, if there are any."""
+    units = _units(split.texts, groups)
+    members = _by_label(units, split.labels).values() if split.labels.ndim == 1 else []
+    rows = sum(len(units[unit]) for few in members if len(few) < _MINIMUM_UNITS for unit in few)
+    what = "groups" if groups else "different texts"
+    why = f"their labels have fewer than {_MINIMUM_UNITS} {what}"
+    return [f"{rows:,} rows are in train in every fold and never tested: {why}."] if rows else []
 
 
 def _by_label(units: Sequence[list[int]], labels: Labels) -> dict[int, list[int]]:

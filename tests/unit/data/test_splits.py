@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recurra.comparison import cross_validated
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset, TextSplit, summarise_lengths
 from recurra.data.labels import order_labels
 from recurra.data.splits import fold_rows, length_tail, rows_of_each_label, split_rows, stratified_fraction
+from recurra.tasks.study_data import StudyData
 
 SHARES = {"validation": 0.1, "test": 0.1}
 
@@ -132,6 +134,19 @@ def test_a_fold_of_a_file(tmp_path: Path) -> None:
         load_dataset(DataConfig(name=write(tmp_path / "few.csv", many(5)), folds=3, fold=2))
     with pytest.raises(ConfigurationError, match="'folds' is for your own files"):
         load_dataset(DataConfig(name="demo", folds=3))
+    demo = DataConfig(name="demo")
+    assert load_dataset(demo.model_copy(update={"folds": 1})).fingerprint == load_dataset(demo).fingerprint
+
+
+def test_rows_that_no_fold_tests_are_noted(tmp_path: Path) -> None:
+    note = "2 rows are in train in every fold and never tested: their labels have fewer than 3 different texts."
+    for rows, notes in (([*many(60), ("rare", "odd"), ("rarer", "odd")], [note]), (many(60), [])):
+        config = DataConfig(name=write(tmp_path / "data.csv", rows))
+        dataset = load_dataset(config.model_copy(update={"folds": 5}))
+        assert [found for found in dataset.notes if "never tested" in found] == notes
+        _, why = cross_validated(config, StudyData())
+        assert ("every row is tested once" if not notes else "62 rows are few: 60 of them are tested once") in why
+        assert not any("never tested" in found for found in load_dataset(config).notes)
 
 
 def test_one_giant_group_goes_to_train() -> None:
@@ -251,6 +266,22 @@ def test_unknown_names(tmp_path: Path) -> None:
         load_dataset(DataConfig(name="sst2", test="t.csv"))
     with pytest.raises(DataError, match=r"data root .* is not a folder"):
         load_dataset(DataConfig(name="sst2"), tmp_path / "missing")
+
+
+def test_a_fold_that_trains_on_one_class_is_told_without_a_subset(tmp_path: Path) -> None:
+    mixed = [("good text", "good", "a"), *[(f"bad {row}", "bad", f"b{row}") for row in range(9)], ("other", "bad", "a")]
+    path = write(tmp_path / "mixed.csv", mixed, "text,label,author")
+    said = set()
+    for fold in range(3):
+        try:
+            load_dataset(DataConfig(name=path, group_column="author", folds=3, fold=fold))
+        except DataError as error:
+            said.add(str(error))
+    # The author who wrote the only good text is tested in one fold, and chooses the epoch of another.
+    assert len(said) == 2
+    for message in said:
+        assert "'mixed.csv' has one class only in train: 'bad' for fold" in message and "(folds 1)" in message
+        assert "tail_fraction" not in message and "subset" not in message
 
 
 def test_subsets_of_a_dataset(tmp_path: Path) -> None:
