@@ -108,7 +108,7 @@ class TrainingRecord(AnyTrainingRecord):
 
 
 # With more labels only the cells of a matrix that are not zero are written: with 2,000 labels it has four million.
-_MOST_WRITTEN_WHOLE, _MOST_LABELS = 100, 10_000
+_MOST_WRITTEN_WHOLE, MOST_LABELS = 100, 10_000
 
 
 def matrix_as_written(matrix: list[list[int]]) -> Any:
@@ -127,8 +127,8 @@ def _matrix_of(written: Any) -> Any:
     labels, cells = written.get("labels"), written.get("cells")
     if type(labels) is not int or not isinstance(cells, list):
         raise ValueError("a matrix needs the number of its 'labels' and a list of 'cells'")
-    if not 0 <= labels <= _MOST_LABELS:
-        raise ValueError(f"a matrix of {labels:,} labels; at most {_MOST_LABELS:,} can be read")
+    if not 0 <= labels <= MOST_LABELS:
+        raise ValueError(f"a matrix of {labels:,} labels; at most {MOST_LABELS:,} can be read")
     matrix = [[0] * labels for _ in range(labels)]
     for cell in cells:
         if not (isinstance(cell, list) and len(cell) == 3 and all(type(value) is int for value in cell)):

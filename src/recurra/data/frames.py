@@ -142,12 +142,19 @@ def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[
         as_text = as_identity if name in (*keys, *ids) else as_word
         return as_text(plain_value(cell), source, "row", number, name)
 
-    return {
+    columns = {
         name: [
             None if is_missing(cell) else read(name, cell, number) for number, cell in enumerate(column(name), start=1)
         ]
         for name in [*wanted, *ids]
     }
+    (first, cells), *others = columns.items()
+    for name, more in others:
+        if len(more) != len(cells):
+            raise DataError(
+                f"{source} has {len(cells):,} cells in column '{first}' and {len(more):,} in '{name}'; give one each"
+            )
+    return columns
 
 
 def opened_rows(rows: Any, source: str, names: list[str]) -> tuple[list[str], Callable[[str], list[Any]]]:

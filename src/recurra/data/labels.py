@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import DataError, did_you_mean
+from recurra.core.record import MOST_LABELS
 from recurra.data.cleaning import FIRST, clean_text, removed_by
 from recurra.data.formats import check_text, join_cells, naming_options, shown, split_names
 from recurra.data.tables import Choices, TableFile, Unanswered
@@ -156,6 +157,11 @@ class LabelColumn:
                 f"'{label_column}'; a classifier needs at least two"
             )
         _refuse_many(table, label_column, counts, _separator_hint(counts))
+        if len(counts) > MOST_LABELS:
+            raise DataError(
+                f"{table.source} has {len(counts):,} different labels in column '{label_column}', and a record holds "
+                f"at most {MOST_LABELS:,}; give rare labels one name, or leave their rows out"
+            )
         return order_labels(counts)
 
     def values(self, table: FileTable, names: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -149,6 +149,13 @@ def test_rows_that_no_fold_tests_are_noted(tmp_path: Path) -> None:
         assert not any("never tested" in found for found in load_dataset(config).notes)
 
 
+@pytest.mark.parametrize("shares", [{"validation": 0.9}, {"validation": 0.9, "test": 0.05}, {"a": 0.5, "b": 0.5}])
+def test_train_keeps_a_text_of_a_label_whatever_the_shares(shares: dict[str, float]) -> None:
+    labels = np.array([0] * 40 + [1] * 3)
+    parts = split_rows([f"text {row}" for row in range(43)], labels, None, shares, 0)
+    assert all({*labels[rows]} == {0, 1} for rows in parts.values())
+
+
 def test_one_giant_group_goes_to_train() -> None:
     texts = [f"text {index}" for index in range(100)]
     groups = ["giant"] * 60 + [f"g{index}" for index in range(40)]
@@ -219,6 +226,15 @@ def test_repeats_inside_train_are_kept_and_counted(tmp_path: Path) -> None:
 def test_rows_that_no_classifier_can_be_made_of(rows: list[tuple[str, ...]], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         load_dataset(DataConfig(name=write(tmp_path / "a.csv", rows)))
+
+
+def test_more_labels_than_a_record_holds_are_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recurra.data.labels.MOST_LABELS", 2)
+    path = write(tmp_path / "a.csv", [(f"text {n}", f"label {n % 3}") for n in range(30)])
+    with pytest.raises(DataError, match="has 3 different labels in column 'label', and a record holds at most 2"):
+        load_dataset(DataConfig(name=path))
 
 
 def test_a_label_in_test_that_train_lacks(tmp_path: Path) -> None:
