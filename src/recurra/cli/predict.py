@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,8 +24,24 @@ if TYPE_CHECKING:
     from recurra.models.exits.rules import ExitRule
 
 
-# Options that do not apply to the files of a folder.
-_OF_SINGLE_FILES = ("abstain_below", "precision_of", "answers_right", "explain")
+# What options are for; anything else would ignore them.
+_SINGLE = "texts and single files"
+_FOLDER, _RAY = "a folder (--input FOLDER)", "a folder on a Ray cluster (--engine ray)"
+_FILES, _OUTPUT = "files and standard input (--input)", "an output file (--output)"
+_MEANT_FOR = {
+    "abstain_below": _SINGLE,
+    "precision_of": _SINGLE,
+    "answers_right": _SINGLE,
+    "explain": _SINGLE,
+    "part_format": _FOLDER,
+    "address": _RAY,
+    "workers": _RAY,
+    "worker_cpus": _RAY,
+    "retries": _RAY,
+    "text_column": _FILES,
+    "encoding": _FILES,
+    "no_keep_columns": _OUTPUT,
+}
 
 
 def predict(
@@ -98,18 +115,21 @@ def predict(
 
     Example: recurra predict runs/reviews --input reviews.csv --output predictions.csv
     """
+    on_ray = engine is options.Executor.RAY
+    folder = on_ray or (source is not None and source != "-" and Path(source).is_dir())
+    early = (exit_rule, threshold, exit_after) != (None, None, None)
+    uses = {_SINGLE: not folder, _FOLDER: folder, _RAY: on_ray, _FILES: not texts, _OUTPUT: output is not None}
+    _refuse_idle(locals(), [use for use, holds in uses.items() if not holds])
     run = options.one_run(run, quiet=quiet)
     text_column = text_column or ("text" if texts else _recorded_text_column(run))
-    early = (exit_rule, threshold, exit_after) != (None, None, None)
-    folder = engine is options.Executor.RAY or (source is not None and source != "-" and Path(source).is_dir())
     suffix = f".{part_format}" if folder else "" if output is None else output.suffix.lower()
     if escape_formulas and suffix not in {".csv", ".tsv"}:
         written = f"of a folder {part_format} (--part-format)" if folder else output or "no file"
         raise ConfigurationError(f"--escape-formulas is for .csv and .tsv files; the output is {written}: leave it out")
     if folder:
         job = _job(locals())
-        on_ray = {"address": address, "workers": workers, "cpus": worker_cpus, "retries": retries}
-        _predict_folder(job, on_ray if engine is options.Executor.RAY else None, as_json=as_json, quiet=quiet)
+        cluster = {"address": address, "workers": workers, "cpus": worker_cpus, "retries": retries}
+        _predict_folder(job, cluster if on_ray else None, as_json=as_json, quiet=quiet)
         return
     from recurra.core.environment import tune_allocator
     from recurra.core.progress import Reporter
@@ -151,6 +171,16 @@ def predict(
     reporter.say(classifier.computation.describe())
     for sentence in _remarks(counts, abstain_below, promises, columns):
         reporter.say(sentence)
+
+
+def _refuse_idle(values: Mapping[str, Any], missing: Sequence[str]) -> None:
+    """Refuses options that are given for a use that is missing here."""
+    if values["early"] and _SINGLE in missing:
+        raise ConfigurationError(f"an exit rule is for {_SINGLE}; leave it out")
+    defaults = inspect.signature(predict).parameters
+    for name, use in _MEANT_FOR.items():
+        if use in missing and values[name] not in (defaults[name].default, []):
+            raise ConfigurationError(f"--{name.replace('_', '-')} is for {use}; leave it out")
 
 
 def _recorded_text_column(run: Path) -> str:
@@ -241,13 +271,9 @@ def _remarks(
 
 
 def _job(values: Mapping[str, Any]) -> FolderJob:
-    """The job on the files of a folder, from the options of `predict`; refuses options for single files."""
+    """The job on the files of a folder, from the options of `predict`."""
     from recurra.deployment.prediction.folder import FolderJob
 
-    refused_options = {name: f"--{name.replace('_', '-')}" for name in _OF_SINGLE_FILES} | {"early": "an exit rule"}
-    for name, option in refused_options.items():
-        if values[name] is not None and values[name] is not False and values[name] != []:
-            raise ConfigurationError(f"{option} is for texts and single files; predict a folder without it")
     source, output = values["source"], values["output"]
     if values["texts"] or source is None or output is None or not Path(source).is_dir():
         files = f"--input {source}" if source is not None else "no --input"

@@ -32,6 +32,7 @@ from reviews import Command, read_rows
 TEXTS = ['the film was "great", and clever', "the plot was awful\nand boring", "the pace was number 7"]
 MIXED = [each for n in (1, 2, 3) for each in itertools.permutations(["great", "awful", "clever", "boring", "film"], n)]
 MANY = [*TEXTS, "", *(" and ".join(words) for words in MIXED)]
+RAY_OPTIONS = (["--address", "h:1"], ["--workers", "2"], ["--worker-cpus", "2"], ["--retries", "0"])
 OURS = ["label", "probability", "probability_negative", "probability_positive"]
 
 
@@ -332,10 +333,20 @@ def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
     path = tmp_path / "in" / "a.csv"
     path.write_text("Stars; Text\n5;great film\n1;awful plot\n")
     folder = ["predict", model, "-i", tmp_path / "in", "-o", tmp_path / "out"]
-    for more in (["--abstain-below", "0.9"], ["--precision-of", "positive=0.9"], ["--explain", "3"]):
-        assert f"{more[0]} is for texts and single files" in refused(*folder, *more)
-    said = command("predict", model, "-i", path, "-o", tmp_path / "out.csv").err
-    assert "read with semicolons" in said
+    single = ["predict", model, "-i", path, "-o", tmp_path / "out.csv"]
+    texts = "texts and single files"
+    for arguments, option, use in (
+        *((folder, option, texts) for option in (["--abstain-below", "0.9"], ["--explain", "3"])),
+        (folder, ["--precision-of", "positive=0.9"], texts),
+        (single, ["--part-format", "csv"], "a folder (--input FOLDER)"),
+        (single, ["--workers", "2"], "a folder on a Ray cluster (--engine ray)"),
+        *((folder, option, "a folder on a Ray cluster (--engine ray)") for option in RAY_OPTIONS),
+        (single[:-2], ["--no-keep-columns"], "an output file (--output)"),
+        (["predict", model, "a text"], ["--text-column", "text"], "files and standard input (--input)"),
+        (["predict", model, "a text"], ["--encoding", "cp1252"], "files and standard input (--input)"),
+    ):
+        assert f"{option[0]} is for {use}" in refused(*arguments, *option)
+    assert "read with semicolons" in command(*single).err
     names, rows = read(tmp_path / "out.csv")
     assert names == ["Stars", "Text", *OURS]
     assert [(row["Stars"], row["label"]) for row in rows] == [("5", "positive"), ("1", "negative")]

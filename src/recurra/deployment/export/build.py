@@ -28,6 +28,7 @@ from recurra.core.packed import RUNS_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, DecisionRecord, LabelRunRecord, OneLabelRecord, read_record
 from recurra.core.sealed import FileEntry, describe_file, sealed_model
+from recurra.core.terminal import amount
 from recurra.data.cleaning import CLEANINGS, clean_texts, recorded_cleaning
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_split
@@ -108,7 +109,7 @@ def _environment() -> jinja2.Environment:
         decimal=lambda value, digits: f"{value:.{digits}f}",
         significant=lambda value: f"{value:.2g}",
         shortest=lambda value: f"{value:.6g}",
-        amount=_amount,
+        amount=amount,
         mib=lambda value: f"{value / MIB:.2f}",
     )
     return environment
@@ -120,13 +121,6 @@ def _markdown(value: Any) -> str:
     for character in "\\`*_[]|":
         plain = plain.replace(character, f"\\{character}")
     return plain
-
-
-def _amount(value: float) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g}"
 
 
 MOST_ROWS = 2000

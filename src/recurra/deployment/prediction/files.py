@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError, DataError, StorageError, did_you_mean
 from recurra.core.files import atomic_path
+from recurra.data.cleaning import clean_texts
 from recurra.data.tables import (
     STANDARD_INPUT,
     STREAM_FORMATS,
@@ -340,7 +341,7 @@ def write_stream(
             explanations = [explanation.strongest(explain_words) for explanation in effects]
         writer.write(PredictedRows(chunk.texts, probabilities, chunk.columns, explanations))
         counts.rows += len(chunk.texts)
-        counts.empty += sum(not text.strip() for text in chunk.texts)
+        counts.empty += clean_texts(chunk.texts, classifier.cleaning).count("")
         abstained = decision.abstained(probabilities)
         if abstained is not None:
             counts.abstained = (counts.abstained or 0) + int(abstained.sum())

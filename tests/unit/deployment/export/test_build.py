@@ -21,6 +21,7 @@ from recurra.cli.main import main
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, StorageError
 from recurra.core.record import AuditResult, OneLabelRecord, read_record, write_record
 from recurra.core.sealed import seal_model
+from recurra.core.terminal import amount
 from recurra.data.cleaning import clean_texts
 from recurra.data.corpora import recorded_split
 from recurra.data.tokenization import as_transformers, read_vocabulary, train_wordpiece, wordpiece
@@ -165,7 +166,11 @@ def test_the_card_shows_the_records_figures(run: Path, exports: dict[str, Any]) 
         assert audit.name in card.replace("\\_", "_")
     assert f"{100 * manifest.check.label_agreement:.2f} % of rows" in card
     size = manifest.files["model.safetensors"].size_bytes / 2**20
-    assert f"{record.model.parameters:,}" in card and f"{size:.2f} MiB" in card
+    assert (
+        f"{record.model.parameters:,}" in card
+        and f"| {amount(record.model.flops_per_token)} |" in card
+        and f"{size:.2f} MiB" in card
+    )
     assert manifest.check.computation.describe() in card
     for heading in ("Use", "Data", "Training", "Metrics of the run", "Audits of the run", "Intended use", "Limits"):
         assert f"\n## {heading}\n" in card

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError, StorageError
+from recurra.data.cleaning import clean_texts
 from recurra.data.tables import TextRows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import OneLabel
@@ -156,10 +157,11 @@ def test_chunks_do_not_change_predictions(texts: list[str], size: int) -> None:
 @given(CHUNK)
 def test_everything_is_counted_and_empty_texts_keep_their_place(texts: list[str]) -> None:
     writer, steps = Collected(), list[int]()
-    counts = write_stream(classifier(), [chunk(texts), chunk(["", " ", "a long text"])], writer, advance=steps.append)
-    assert counts.rows == len(texts) + 3 == sum(steps) == sum(counts.labels.values())
-    assert counts.empty == 2 + sum(not text.strip() for text in texts)
-    assert [list(part.texts) for part in writer.rows] == [texts, ["", " ", "a long text"]]
+    others = ["", " ", "<br />", "a long text"]
+    counts = write_stream(classifier(), [chunk(texts), chunk(others)], writer, advance=steps.append)
+    assert counts.rows == len(texts) + 4 == sum(steps) == sum(counts.labels.values())
+    assert counts.empty == 3 + clean_texts(texts).count("")
+    assert [list(part.texts) for part in writer.rows] == [texts, others]
 
 
 @given(st.lists(CHUNK, max_size=3))
