@@ -80,7 +80,7 @@ def test_words_are_told_what_they_do(server: Running, folders: dict[str, Path]) 
     for result, folder in zip(answer.json["results"], (folders["linear"], folders["tiny"]), strict=True):
         classifier = Classifier.open(folder)
         said = classifier.predict_proba(texts)
-        wanted = explain(classifier.predict_proba, texts, said, classifier.decision)
+        wanted = explain(classifier.predict_proba, texts, said, classifier.decision, classifier.most_read)
         for one, expected in zip(result["predictions"], wanted, strict=True):
             words, plain = one["words"], expected.plain()
             assert [word["text"] for word in words] == [word["text"] for word in plain]

@@ -20,17 +20,17 @@ def hub_offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
-def hub_reachable(deadline_s: float = DEADLINE_S) -> bool:
-    """Whether the hub answers within the deadline; respects its client's offline switch and the system's proxies."""
+def hub_reachable() -> bool:
+    """Whether the hub answers within `DEADLINE_S`; respects its client's offline switch and the system's proxies."""
     answer: list[bool] = []
     # Name resolution has no time limit of its own; only a thread that may be abandoned gives one.
-    thread = threading.Thread(target=_ask, args=(deadline_s, answer), daemon=True)
+    thread = threading.Thread(target=_ask, args=(answer,), daemon=True)
     thread.start()
-    thread.join(deadline_s)
+    thread.join(DEADLINE_S)
     return bool(answer) and answer[0]
 
 
-def _ask(deadline_s: float, answer: list[bool]) -> None:
+def _ask(answer: list[bool]) -> None:
     # These imports are slow and seldom needed.
     import urllib.error
     import urllib.request
@@ -41,7 +41,7 @@ def _ask(deadline_s: float, answer: list[bool]) -> None:
         return
     request = urllib.request.Request(constants.ENDPOINT, method="HEAD", headers={"User-Agent": "recurra"})
     try:
-        with urllib.request.urlopen(request, timeout=deadline_s):
+        with urllib.request.urlopen(request, timeout=DEADLINE_S):
             answer.append(True)
     except urllib.error.HTTPError as error:
         # A refusal is an answer: the client may hold a token that this question does not send.

@@ -98,7 +98,6 @@ class TextDataset:
     dropped: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     auxiliary: TextSplit | None = None
-    auxiliary_label_names: list[str] = field(default_factory=list)
     unlabelled: TextSplit | None = None
 
     @property

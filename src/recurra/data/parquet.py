@@ -27,6 +27,7 @@ ROW_BYTES = 64
 _FOLDING_ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 # Limit for one batch of a column whose repeated texts are unfolded.
 _BATCH_BYTES = 2**26
+_BATCH_ROWS = 4096
 _SUSPECT_BYTES = 2**29
 _MOST_COMPRESSION = 1000
 
@@ -63,15 +64,13 @@ def check_single_values(path: Path, columns: Sequence[str]) -> None:
             raise DataError(f"'{path}' column '{column}' holds {kind}; give a column of words or numbers")
 
 
-def iterate_parquet(
-    path: Path, columns: Sequence[str], batch_rows: int = 4096, *, whole: bool = False
-) -> Iterator[dict[str, list[Any]]]:
+def iterate_parquet(path: Path, columns: Sequence[str], *, whole: bool = False) -> Iterator[dict[str, list[Any]]]:
     """Yields the values of some columns in batches; with ``whole``, for kept rows, at most `MAX_WHOLE_BYTES`."""
     if whole:
         # Counting comes first, because making Python values takes far longer than reading and counting.
-        for _ in _batches(path, columns, batch_rows, whole=True):
+        for _ in _batches(path, columns, _BATCH_ROWS, whole=True):
             pass
-    for batch in _batches(path, columns, batch_rows, whole=False):
+    for batch in _batches(path, columns, _BATCH_ROWS, whole=False):
         with _damage(path):
             values = {name: _values(batch.column(name)) for name in batch.schema.names}
         yield values

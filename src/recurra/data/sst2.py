@@ -165,9 +165,8 @@ def _pooled(parts: dict[str, TextSplit], seed: int, dropped: dict[str, int]) -> 
 #
 # SST-2 keeps two classes of five and leaves the neutral phrases out. The treebank's trees have all five (Socher et al.
 # 2013, section 3), which also tell strong from weak and neutral phrases, for twice as many phrases. They are labels of
-# another task and are never reported.
+# another task, from 0 (very negative) to 4 (very positive), and are never reported.
 TREES_FILE = Path("sst/trees/train.txt.gz")
-PHRASE_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 _TOKEN = re.compile(r"\(|\)|[^\s()]+")
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
 
@@ -232,4 +231,4 @@ def with_treebank_labels(dataset: TextDataset, data_root: Path | None) -> TextDa
         ids=[f"phrase-{row}" for row in rows],
     )
     note = f"The treebank's five-class labels of {len(rows):,} phrases of the training sentences are there to train on."
-    return replace(dataset, auxiliary=phrases, auxiliary_label_names=list(PHRASE_LABELS), notes=[*dataset.notes, note])
+    return replace(dataset, auxiliary=phrases, notes=[*dataset.notes, note])

@@ -143,7 +143,7 @@ def explain(
     texts: Sequence[str],
     probabilities: Probabilities,
     decision: LabelDecision,
-    most_read: Callable[[str], int | None] = lambda _: None,
+    most_read: Callable[[str], int | None],
 ) -> list[Explanation]:
     """Explains the labels of texts with probabilities ``(texts, labels)``.
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,7 +54,8 @@ def test_every_encoding_gives_the_same_values(kind: str, rows: list[tuple[str | 
     texts, labels = [row[0] for row in rows], [row[1] for row in rows]
     columns = {"text": pa.array(texts, pa.string()), "label": pa.array(labels, pa.int64())}
     pq.write_table(pa.table(columns), path, **KINDS[kind])
-    batches = list(iterate_parquet(path, ["text", "label"], 2))
+    with mock.patch.object(parquet, "_BATCH_ROWS", 2):
+        batches = list(iterate_parquet(path, ["text", "label"]))
     assert [text for batch in batches for text in batch["text"]] == texts
     assert [label for batch in batches for label in batch["label"]] == labels
     assert columns_of(path, ["label", "text"]) == {"label": labels, "text": texts}

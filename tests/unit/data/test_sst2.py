@@ -197,9 +197,7 @@ def test_phrases_of_held_out_and_reported_sentences_are_not_among_them(root: Pat
     dataset = load_dataset(DataConfig(name="sst2", auxiliary="treebank"), root)
     assert "auxiliary" not in DataConfig(name="sst2").plain()
     phrases = dataset.auxiliary
-    assert phrases is not None and dataset.auxiliary_label_names == [
-        "very negative", "negative", "neutral", "positive", "very positive"
-    ]  # fmt: skip
+    assert phrases is not None
     held = {group[0] for group in dataset.splits["held_out"].groups or []}
     assert len(held) == 3
     for n in range(24):

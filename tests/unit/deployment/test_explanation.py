@@ -78,7 +78,7 @@ def test_an_effect_is_the_probability_that_the_label_loses(classifier: Classifie
         return classifier.predict_proba(asked)
 
     cut = explain(predict, many, said, classifier.decision, lambda text: len(" ".join(text.split()[:2])))
-    found = explain(predict, many, said, classifier.decision)
+    found = explain(predict, many, said, classifier.decision, len)
     assert [one.labels[0].words for one in cut] == [one.labels[0].words[:2] for one in found]
     assert len(found) == len(many) and len(computed) > 1 and max(computed) <= 1024
     assert [one.labels[0].words for one in found[-3:-1]] == [[], []]
@@ -106,7 +106,7 @@ def of_several(texts: Sequence[str]) -> npt.NDArray[np.float64]:
 )
 def test_each_label_of_a_text_has_the_effects_of_naive_occlusion(texts: list[str], thresholds: list[float]) -> None:
     said = of_several(texts)
-    found = explain(of_several, texts, said, AnyLabels(NAMES, thresholds, ";"))
+    found = explain(of_several, texts, said, AnyLabels(NAMES, thresholds, ";"), len)
     assert len(found) == len(texts)
     for text, probabilities, one in zip(texts, said.tolist(), found, strict=True):
         margins = [probability - least for probability, least in zip(probabilities, thresholds, strict=True)]

@@ -268,13 +268,13 @@ class Batcher:
         """Number of accepted texts that are not being computed yet."""
         return self._waiting_texts
 
-    def submit(self, texts: Sequence[str], extras: Extras | None = None, *, admitted: bool = False) -> Future[Computed]:
+    def submit(self, texts: Sequence[str], extras: Extras, *, admitted: bool = False) -> Future[Computed]:
         """Accepts one text or more, or refuses them at once: 429 if too many wait, 503 if it is being stopped.
 
         Further texts of an ``admitted`` request are always accepted, because the waiting texts may be its own.
         """
         now = time.monotonic()
-        job = _Job(texts, extras or Extras(), now, now + self._limits.timeout_s)
+        job = _Job(texts, extras, now, now + self._limits.timeout_s)
         with self._changed:
             if self._stopping:
                 raise stopping()

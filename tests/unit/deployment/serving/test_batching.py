@@ -42,7 +42,7 @@ class Bench:
 
     def hold(self) -> object:
         """Makes the thread busy with one text; what comes now waits."""
-        future = self.batcher.submit(["first"])
+        future = self.batcher.submit(["first"], Extras())
         assert self.engine.begun.acquire(timeout=20)
         return future
 
@@ -89,7 +89,7 @@ def test_everyone_gets_their_own_and_what_is_asked_differently_is_not_computed_t
 
     batcher = Batcher("extras", ask, ServerLimits(batch_texts=batch_texts, alone=alone))
     batcher.start()
-    batcher.submit(["first"])
+    batcher.submit(["first"], Extras())
     assert begun.acquire(timeout=20)
     futures = [batcher.submit(texts, extras) for texts, extras in requests]
     may_go.set()
@@ -112,7 +112,7 @@ def test_everyone_gets_their_own_and_what_is_asked_differently_is_not_computed_t
 
 def test_as_many_batches_at_once_as_there_are_workers(make) -> None:
     bench = make(alone=True, workers=3, max_wait_s=60.0)
-    futures = [bench.batcher.submit([f"text {number}"]) for number in range(7)]
+    futures = [bench.batcher.submit([f"text {number}"], Extras()) for number in range(7)]
     for _ in range(3):
         assert bench.engine.begun.acquire(timeout=20)
     assert not bench.engine.begun.acquire(timeout=0.1) and bench.batcher.waiting_texts == 4
@@ -129,34 +129,34 @@ def test_workers_share_the_wait(make) -> None:
     bench = make(alone=True, workers=2, max_wait_s=3.0)
     bench.batcher._learn(1.5)
     for text in ("a", "b", "c", "d"):
-        bench.batcher.submit([text])
+        bench.batcher.submit([text], Extras())
     with pytest.raises(Refusal) as caught:
         for _ in range(3):
-            bench.batcher.submit(["e"])
+            bench.batcher.submit(["e"], Extras())
     assert caught.value.headers == {"Retry-After": "4"}
 
 
 def test_the_queue_has_an_end(make) -> None:
     bench = make(max_waiting_texts=5)
     bench.hold()
-    futures = [bench.batcher.submit(["a", "b"]) for _ in range(2)]
+    futures = [bench.batcher.submit(["a", "b"], Extras()) for _ in range(2)]
     for _ in range(50):
         with pytest.raises(Refusal) as caught:
-            bench.batcher.submit(["c", "d"])
+            bench.batcher.submit(["c", "d"], Extras())
     assert (caught.value.status, caught.value.headers) == (429, {"Retry-After": "1"})
-    futures.append(bench.batcher.submit(["e"]))
+    futures.append(bench.batcher.submit(["e"], Extras()))
     assert bench.batcher.waiting_texts == 5
     # What belongs to a request that was let in is let in too.
-    futures.append(bench.batcher.submit(["f", "g"], admitted=True))
+    futures.append(bench.batcher.submit(["f", "g"], Extras(), admitted=True))
     bench.engine.open.set()
     assert [len(future.result(20).answers.probabilities) for future in futures] == [2, 2, 1, 2]
-    assert bench.batcher.submit(["c", "d"]).result(20).answers.probabilities.shape == (2, 2)
+    assert bench.batcher.submit(["c", "d"], Extras()).result(20).answers.probabilities.shape == (2, 2)
 
 
 def test_what_nobody_waits_for_is_not_computed(make) -> None:
     bench = make(timeout_s=0.05)
     bench.hold()
-    cancelled, late = bench.batcher.submit(["cancelled"]), bench.batcher.submit(["late"])
+    cancelled, late = bench.batcher.submit(["cancelled"], Extras()), bench.batcher.submit(["late"], Extras())
     assert cancelled.cancel()
     time.sleep(0.1)
     bench.engine.open.set()
@@ -164,7 +164,7 @@ def test_what_nobody_waits_for_is_not_computed(make) -> None:
         late.result(20)
     with pytest.raises(CancelledError):
         cancelled.result(20)
-    assert bench.batcher.submit(["next"]).result(20)
+    assert bench.batcher.submit(["next"], Extras()).result(20)
     assert bench.engine.batches == [["first"], ["next"]]
 
 
@@ -173,7 +173,7 @@ def test_a_text_that_fails_spoils_its_own_request_only(make, error: type[BaseExc
     bench = make(batch_texts=8)
     bench.engine.error = error
     bench.hold()
-    futures = [bench.batcher.submit(texts) for texts in (["a"], ["b", "spoil"], ["c", "d"])]
+    futures = [bench.batcher.submit(texts, Extras()) for texts in (["a"], ["b", "spoil"], ["c", "d"])]
     bench.engine.open.set()
     np.testing.assert_array_equal(futures[0].result(20).answers.probabilities, expected(["a"]))
     np.testing.assert_array_equal(futures[2].result(20).answers.probabilities, expected(["c", "d"]))
@@ -187,13 +187,13 @@ def test_a_text_that_fails_spoils_its_own_request_only(make, error: type[BaseExc
 def test_the_end_finishes_what_was_accepted(make) -> None:
     bench = make(batch_texts=1)
     bench.hold()
-    futures = [bench.batcher.submit([f"text {number}"]) for number in range(5)]
+    futures = [bench.batcher.submit([f"text {number}"], Extras()) for number in range(5)]
     ending = threading.Thread(target=bench.batcher.stop)
     ending.start()
     while bench.batcher.ready:
         time.sleep(0.001)
     with pytest.raises(Refusal) as caught:
-        bench.batcher.submit(["too late"])
+        bench.batcher.submit(["too late"], Extras())
     assert caught.value.status == 503
     bench.engine.open.set()
     assert [future.result(20).batch_texts for future in futures] == [1] * 5
