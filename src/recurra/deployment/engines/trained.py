@@ -235,7 +235,6 @@ class TransformerEngine(Engine):
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
         """Computes cleaned texts with early exits by the rule."""
-        self.depth.check_one_window()
 
         def compute(**inputs: Any) -> list[torch.Tensor]:
             output = self.model(**inputs, exit_rule=rule)

@@ -96,7 +96,6 @@ class OnnxEngine(Engine):
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
         """Computes cleaned texts with early exits by the rule."""
-        self.depth.check_one_window()
         bounds = _bounds(rule, self.depth.exits)
         if not np.isfinite(bounds[CONFIDENCES]).any():
             taken = np.full(len(texts), self.depth.num_recurrences, dtype=np.int64)

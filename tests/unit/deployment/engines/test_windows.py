@@ -102,7 +102,6 @@ def test_a_trace_is_pooled_and_exit_rules_are_refused(folder: Path, kind: str) -
         model.stop_early,
         lambda: model.stop_early(rule),
         lambda: model.classify(TEXTS, rule=rule),
-        lambda: model.engine.leave_early(TEXTS, 4, rule),  # type: ignore[attr-defined]
     )
     for ask in asked:
         with pytest.raises(ConfigurationError, match="reads a text in up to 5 and pools their scores; leave the rule"):
