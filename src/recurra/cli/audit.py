@@ -85,9 +85,7 @@ def audit_study(
         read_any_record(folder)  # raises the error of its record
     complain(*(f"no record: {run['run_id']}: {run['reason']}" for run in missing))
     if not runs:
-        raise CheckpointError(
-            f"'{folder}' holds no finished run; give the --output folder of 'recurra compare', 'study run' or 'train'"
-        )
+        raise CheckpointError(f"'{folder}' holds no finished run; give the folder of a comparison, study or training")
     # Whether a leak decides a comparison depends on the measure of the study.
     file = study_file_of(folder)
     questions = NO_QUESTIONS if file is None else load_study(file).questions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from recurra.core.errors import StorageError
-from recurra.core.terminal import LONGEST_CELL, one_line, printable
+from recurra.core.terminal import LONGEST_CELL, is_utf8, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,8 @@ def standard_output() -> Iterator[None]:
 def print_json(value: Any) -> None:
     """Prints one JSON document on standard output."""
     with standard_output():
-        sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        ascii_only = not is_utf8(sys.stdout)
+        sys.stdout.write(json.dumps(value, ensure_ascii=ascii_only, indent=1, allow_nan=False) + "\n")
 
 
 def print_lines(lines: Sequence[str]) -> None:
@@ -71,21 +72,20 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
-def _cell(text: str) -> str:
-    """Escapes a text so that rich shows it literally."""
-    return printable(text, LONGEST_CELL).replace("[", "\\[")
-
-
 def _print_table(title: str, table: tables.Table, *, brief: bool) -> None:
     if not (headings := table.headings(brief=brief)):
         return
     from rich.table import Table
+    from rich.text import Text
 
-    printed = Table(title=_cell(title) or None, title_justify="left")
+    def literal(text: str) -> Text:
+        return Text(printable(text, LONGEST_CELL))
+
+    printed = Table(title=literal(title) if title else None, title_justify="left")
     for heading, is_left in zip(headings, table.left(headings), strict=True):
-        printed.add_column(_cell(heading), justify="left" if is_left else "right", overflow="fold")
+        printed.add_column(literal(heading), justify="left" if is_left else "right", overflow="fold")
     for row in table.cells(headings):
-        printed.add_row(*map(_cell, row))
+        printed.add_row(*map(literal, row))
     with standard_output():
         console().print(printed)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import unicodedata
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import TextIO
 
 LONGEST_LINE = 4000
 LONGEST_CELL = 1000
 # Marks that change the direction of the text after them: a text could hide its end with them.
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f")
+
+
+def is_utf8(stream: TextIO) -> bool:
+    """Whether a stream writes UTF-8, as JSON needs for letters that are not escaped; in memory it writes none."""
+    return stream.encoding is None or codecs.lookup(stream.encoding).name == "utf-8"
 
 
 def printable(text: str, most: int = LONGEST_LINE) -> str:

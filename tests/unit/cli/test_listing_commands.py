@@ -68,7 +68,7 @@ def test_data_prepare_fills_the_cache_and_reads_it_again(tmp_path: Path, command
         (["audit", "model", "recurent"], "did you mean 'recurrent'"),
         (["models", "crt-deap"], "did you mean 'crt-deep'"),
         (["data", "prepare", "demo", "--model", "linear"], "'linear' reads texts by itself"),
-        (["audit", "study", "nowhere"], "holds no finished run"),
+        (["audit", "study", "nowhere"], "holds no finished run; give the folder of a comparison, study or training\n"),
         (["data", "describe", "sst"], "did you mean 'sst2'"),
         (["data", "describe", "demo", "fractoin=1"], "did you mean 'data.fraction'"),
         (["data", "describe", "demo", "fraction=2"], "'fraction' is 2"),

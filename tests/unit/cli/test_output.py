@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +12,10 @@ from typing import Any
 import pytest
 import typer
 
-from recurra.cli.output import present_study, print_json
+from recurra.cli.output import present, present_study, print_json
 from recurra.deployment.export_record import ExportRequest
 from recurra.study.export_plan import PlannedExport
+from recurra.tasks.tables import CommandResult, Table
 
 
 def outcome(run_id: str, *, record: Any = None, error: str | None = None, exit_code: int = 0) -> Any:
@@ -74,3 +77,17 @@ def test_a_study_is_one_json_document_and_has_the_code_it_deserves(
 def test_json_has_no_numbers_that_json_lacks() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         print_json({"loss": float("nan")})
+
+
+def test_json_can_be_read_from_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "latin-1", errors="backslashreplace"))
+    print_json({"text": "naïve \U0001f600"})
+    assert json.loads(written.getvalue()) == {"text": "naïve \U0001f600"}
+
+
+@pytest.mark.parametrize("text", ["a [b] c", r"a \[/b] c", r"\[x^2\]", "[red]", ":smile:", "\\"])
+def test_a_table_shows_texts_as_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    present(CommandResult({}, [Table("key", f"title {text}", [{f"heading {text}": f"cell {text}"}])]), as_json=False)
+    shown = capsys.readouterr().out
+    assert all(f"{place} {text}" in shown for place in ("title", "heading", "cell"))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError, DataError, StorageError, did_you_mean
 from recurra.core.files import atomic_path
+from recurra.core.terminal import is_utf8
 from recurra.data.cleaning import clean_texts
 from recurra.data.tables import (
     STANDARD_INPUT,
@@ -195,6 +196,7 @@ class JsonLinesWriter:
         self._layout = layout
         self._between = between
         self._started = False
+        self._ascii_only = not is_utf8(stream)
 
     def write(self, rows: PredictedRows) -> None:
         """Writes some rows; numbers that JSON lacks are null."""
@@ -203,7 +205,7 @@ class JsonLinesWriter:
             row = {name: _finite(value) for name, value in zip(names, values, strict=False)}
             classes = zip(self._layout.label_names, values[len(names) :], strict=True)
             row[self._layout.name(PROBABILITIES)] = dict(classes)
-            line = json.dumps(row, ensure_ascii=False, default=_as_json)
+            line = json.dumps(row, ensure_ascii=self._ascii_only, default=_as_json)
             if self._between:
                 self._stream.write(f"{self._between}\n{line}" if self._started else line)
             else:

@@ -175,6 +175,14 @@ def test_the_json_document_is_one_document(chunks: list[list[str]]) -> None:
         assert row["probability"] == max(row["probabilities"].values()) == row["probabilities"][row["label"]]
 
 
+def test_the_json_document_can_be_read_from_any_terminal() -> None:
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, "latin-1", errors="backslashreplace", write_through=True)
+    with line_writer(stream, OneLabel(["short", "long"]), LengthEngine.computation, as_json=True) as writer:
+        write_stream(classifier(), [chunk(["naïve \U0001f600"])], writer)
+    assert json.loads(written.getvalue())["predictions"][0]["text"] == "naïve \U0001f600"
+
+
 def test_a_line_a_row_whatever_the_text() -> None:
     stream = io.StringIO()
     write_stream(classifier(), [chunk(["one\ntwo\tthree", ""])], LineWriter(stream, OneLabel(["short", "long"])))
