@@ -44,6 +44,8 @@ MOST_WEIGHTS = 50_000_000
 _MANY_ROWS = 20_000
 _TEXTS_AT_ONCE = 4_096
 _WORDS_REMEMBERED = 200_000
+# A text without spaces, as in Chinese, is one word, which hardly comes again.
+_LONGEST_REMEMBERED = 64
 _FORMAT, _VERSION = "recurra-linear", 3
 
 Floats = npt.NDArray[np.float64]
@@ -69,7 +71,7 @@ class Vectorizer:
         # Rounded like the weights, because an ONNX graph stores them in FP32.
         self.idf = idf.astype(np.float32).astype(np.float64)
         self._analyze: Any = None if unit == PIECES else CountVectorizer(**NGRAMS[unit]).build_analyzer()
-        self._of_word = functools.lru_cache(_WORDS_REMEMBERED)(lambda word: list(map(columns.get, self._analyze(word))))
+        self._of_short_word = functools.lru_cache(_WORDS_REMEMBERED)(self._of_new_word)
 
     @classmethod
     def fit(cls, unit: str, texts: Sequence[str], *, sublinear: bool, most: int) -> Self:
@@ -126,6 +128,12 @@ class Vectorizer:
         """The n-grams of texts by their column."""
         terms = chain.from_iterable(map(self._analyze, texts))
         return {column: term for term in terms if (column := self.columns.get(term)) is not None}
+
+    def _of_new_word(self, word: str) -> list[int | None]:
+        return list(map(self.columns.get, self._analyze(word)))
+
+    def _of_word(self, word: str) -> list[int | None]:
+        return (self._of_short_word if len(word) <= _LONGEST_REMEMBERED else self._of_new_word)(word)
 
     def _columns_of(self, texts: Sequence[str]) -> Iterator[Iterator[int | None]]:
         if self.tokenizer is not None:

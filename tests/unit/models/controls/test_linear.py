@@ -68,7 +68,7 @@ def test_softmax_of_logits_is_scikit_learns_probability(classes: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(alphabet="a\u00e4b c\u00e9\t.'1", max_size=30), min_size=2, max_size=8), st.booleans())
 def test_features_are_those_of_scikit_learns_vectorizer(texts: list[str], sublinear: bool) -> None:
-    fresh = [*texts, "aab \u00e4", "zz"]
+    fresh = [*texts, "aab \u00e4", "zz", "ab" * 40]
     for unit in (WORDS, CHARACTERS):
         vectorizer = Vectorizer.fit(unit, texts, sublinear=sublinear, most=10**6)
         peer = TfidfVectorizer(sublinear_tf=sublinear, **NGRAMS[unit])
@@ -132,6 +132,13 @@ def test_saved_and_loaded_logits_are_equal_to_the_bit(tmp_path: Path, kind: str,
     assert (loaded.num_labels, loaded.description) == (model.num_labels, model.description)
     assert loaded.inverse_regularisation == model.inverse_regularisation
     assert [path.name for path in (tmp_path / "runs" / "model").iterdir()] == [LINEAR_NAME]
+
+
+def test_words_longer_than_any_are_not_kept_in_memory() -> None:
+    long_text = "这部电影很好" * 40
+    vectorizer = Vectorizer.fit(CHARACTERS, [long_text, "a good film"], sublinear=True, most=1_000)
+    list(vectorizer.rows([long_text, "a good film"]))
+    assert vectorizer._of_short_word.cache_info().currsize == 3
 
 
 def _changed(folder: Path, **changes: Any) -> None:
