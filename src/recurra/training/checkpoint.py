@@ -135,6 +135,6 @@ def load_random_state(folder: Path, process: int) -> None:
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
     torch.set_rng_state(tensors["cpu"])
     if torch.cuda.is_available():
-        states = [tensors[name] for name in sorted(tensors) if name.startswith("cuda.")]
-        if len(states) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all(states)
+        names = [f"cuda.{device}" for device in range(torch.cuda.device_count())]
+        if tensors.keys() == {"cpu", *names}:
+            torch.cuda.set_rng_state_all([tensors[name] for name in names])

@@ -78,6 +78,17 @@ def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
         torch.set_rng_state(state[2])
 
 
+def test_each_accelerator_gets_its_own_state_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states, restored = [torch.tensor([device]) for device in range(12)], list[torch.Tensor]()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 12)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: states)
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", restored.extend)
+    save_random_state(tmp_path, 0)
+    load_random_state(tmp_path, 0)
+    assert restored == states
+
+
 def test_a_schedule_comes_back_with_its_infinities(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.ones(1))
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(torch.optim.SGD([weight], lr=1.0), patience=0)
