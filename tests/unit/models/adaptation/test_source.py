@@ -10,7 +10,7 @@ import pytest
 
 from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError
 from recurra.models.adaptation.source import PACKAGED, PackagedEncoder, encoder_shape, find_encoder
-from tiny_encoder import write_tiny_encoder
+from tiny_encoder import write_foreign_encoder, write_tiny_encoder
 
 
 @pytest.fixture
@@ -91,6 +91,13 @@ def test_what_cannot_be_converted_says_why(folder: Path, values: dict[str, Any],
 def test_albert_s_groups_are_a_number(groups: object) -> None:
     with pytest.raises(CheckpointError, match=r"'num_hidden_groups' is .*; a whole number from 1"):
         encoder_shape({"model_type": "albert", "num_hidden_layers": 12, "num_hidden_groups": groups})
+
+
+def test_albert_s_layers_are_a_number(tmp_path: Path) -> None:
+    folder = write_foreign_encoder(tmp_path / "albert", "albert")
+    change(folder, num_hidden_layers="x")
+    with pytest.raises(CheckpointError, match="'num_core_layers' is 'x'; a whole number from 1 to 1,024 is needed"):
+        find_encoder(str(folder), any_family=True)
 
 
 def test_weights_that_are_missing_or_pickled_are_refused(folder: Path) -> None:
