@@ -82,14 +82,27 @@ class Passages:
 
     A source's share of a round of batches is proportional to the square root of its passages, so that a large source
     does not drown the others. Each is read to its end, in random order, before it is read again. Batches depend on the
-    seed and the round alone; no batch has passages that are ``held_out`` (source, passage).
+    seed and the round alone; no batch has passages that are ``held_out`` (source, passage), or the same in another
+    source.
+
+    Raises:
+        DataError: If no passage remains to learn from.
     """
 
     def __init__(self, sources: Sequence[PassageSource], seed: int) -> None:
         self.sources, self._seed = sources, seed
         every = max(2, sum(map(len, sources)) // HELD_OUT)
         self.held_out = [(number, row) for number, source in enumerate(sources) for row in range(0, len(source), every)]
-        self._rows = [np.setdiff1d(np.arange(len(source)), np.arange(0, len(source), every)) for source in sources]
+        held_out = {self.row(*position).tobytes() for position in self.held_out}
+        self._rows = [
+            np.array([row for row in range(len(source)) if self.row(number, row).tobytes() not in held_out], np.int64)
+            for number, source in enumerate(sources)
+        ]
+        if not any(map(len, self._rows)):
+            names = ", ".join(f"'{source.name}'" for source in sources)
+            raise DataError(
+                f"{names}: every passage is held out, and none remains to learn from; give more running text"
+            )
         weights = np.sqrt([len(rows) for rows in self._rows])
         self._counts = np.maximum(1, np.round(ROUND_PASSAGES * weights / weights.sum())).astype(int)
         self._counts[[len(rows) == 0 for rows in self._rows]] = 0
@@ -172,8 +185,6 @@ def read_passages(
             f"{left_out:,} left out that equal or hold a reported text"
         )
         sources.append(source)
-    if sum(map(len, sources)) < 2:
-        raise DataError(f"'{names[0]}' has one passage, but one must be held out; give more running text")
     return sources
 
 

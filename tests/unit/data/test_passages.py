@@ -54,6 +54,16 @@ def test_batches_read_every_passage_in_turn_and_none_that_is_held_out() -> None:
     assert 3.0 < sum(large) / sum(small) < 3.3
 
 
+def test_what_is_held_out_of_one_source_is_learned_from_no_other() -> None:
+    book = source("book", 400)
+    # The same passages after another, so that others are held out.
+    ids, offsets = np.append([-1, -2, -3], book.input_ids), np.append([0], book.offsets + 3)
+    again = PassageSource("again", "", 401, 0, ids.astype(np.int32), offsets)
+    passages = Passages([book, again], seed=0)
+    learned = {passages.row(*place).tobytes() for batch in passages.batches(0, 512) for place in batch}
+    assert len(learned) > 100 and not learned & {passages.row(*place).tobytes() for place in passages.held_out}
+
+
 def test_a_single_passage_pair_can_teach() -> None:
     passages = Passages([source("tiny", 2)], seed=0)
     assert passages.held_out == [(0, 0)]
