@@ -39,6 +39,8 @@ from recurra.training.general_distillation import TASK_NAME, GeneralDistillation
 
 # Keys that apply where layers are shared, and not to a stack.
 RELAXATIONS = ("recurrence_norms", "low_rank", "low_rank_where", "relaxation_start")
+# Keys of models that loop and have no layers behind the loop.
+_NOT_FOR_STACKS = ("exits", "tokens_without_recurrence")
 _ROUNDS = 15
 
 
@@ -291,6 +293,12 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     refuse_present(Path(output), replace=options.overwrite, mark=ADAPTATION_NAME)
     auto = options.plan.strip() == AUTO
     changes = dict(options.changes or {})
+    for key in _NOT_FOR_STACKS if auto else ():
+        if changes.get(key):
+            raise ConfigurationError(
+                f"'{key}' is {changes[key]}, and --plan auto compares plans that cannot have it; leave it out, or give "
+                "a plan that ends with a repeated group, as '0 (3 4)x2'"
+            )
     costs = PlanCosts(source, changes)
     # This refuses a wrong key, or a rank above the width, before anything is computed.
     shared = RecurraConfig(**source.shape("(0)x2" if auto else options.plan, changes))
@@ -299,7 +307,8 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
         rows = stream_texts(options.texts, options.text_column, encoding=options.encoding)
         scores = PlanScores(source, rows, shared, options.cache_dir)
         reporter.say(f"comparing plans on {scores.texts} texts of '{options.texts}'")
-    work = Path(output).with_name(f"{Path(output).name}.teaching")
+    target = Path(output).resolve()
+    work = target.with_name(f"{target.name}.teaching")
     plan, points, changes = _choose_plan(source, scores, costs, options, work=work, reporter=reporter)
     tokenizer = read_tokenizer(source.folder)
     pieces = None if scores is None else scores.pieces
@@ -410,6 +419,7 @@ def _teach(
         budget,
         in_tokens=options.tokens is not None,
     )
+    texts = [lesson.plain() for lesson in lessons]
     task = {
         "encoder": source.sha256,
         "plan": str(plan),
@@ -417,13 +427,17 @@ def _teach(
         "keys": dict(options.changes or {}),
         "minutes": options.minutes,
         "tokens": options.tokens,
-        "texts": {lesson.name: f"{lesson.sha256[:16]}, {len(lesson):,} passages" for lesson in lessons},
+        # By what is learned: a file's passages depend on what they are kept apart from, its column and its encoding.
+        "texts": [
+            f"{lesson.name}, {len(lesson):,} passages, {hashlib.sha256(lesson.input_ids.tobytes()).hexdigest()[:16]}"
+            for lesson in lessons
+        ],
         **searched,
     }
-    teaching.run(work, task, read_tokenizer(source.folder), reporter)
+    teaching.run(work, task, read_tokenizer(source.folder), {"taught": {"texts": texts}}, reporter)
     model.cpu()
     return {
-        "texts": [lesson.plain() for lesson in lessons],
+        "texts": texts,
         "apart": [short_name(name) for name in options.apart],
         "tokens": teaching.tokens,
         "minutes": round(teaching.seconds / 60, 2),
@@ -495,7 +509,8 @@ def _stored(layers: int, options: AdaptationOptions, fits: Callable[[SharingPlan
     """Numbers of stored layers to try: as given, or two thirds; with a parameter budget the largest two that fit."""
     if options.stored is not None:
         return [options.stored]
-    allowed = [number for number in range(1, layers + 1) if fits(SharingPlan((), tuple(range(number)), (), 1))]
+    most = min(layers, options.applied or layers)
+    allowed = [number for number in range(1, most + 1) if fits(SharingPlan((), tuple(range(number)), (), 1))]
     if options.max_parameters is not None:
         return allowed[-2:]
     return [min(max(1, round(2 * layers / 3)), allowed[-1])] if allowed else []

@@ -31,6 +31,7 @@ from recurra.core.files import FolderLock, read_json, storage_errors, write_json
 from recurra.core.progress import Reporter
 from recurra.data.batching import pad_rows
 from recurra.data.passages import Passages
+from recurra.models.adaptation.source import ADAPTATION_NAME
 from recurra.models.folder import WEIGHTS_NAME
 from recurra.models.heads import mean
 from recurra.models.inference import autocast, has_bf16
@@ -88,8 +89,12 @@ class GeneralDistillation:
         self.seconds = 0.0
         self.history: list[dict[str, float]] = []
 
-    def run(self, folder: Path, task: dict[str, Any], tokenizer: Any, reporter: Reporter) -> None:
+    def run(
+        self, folder: Path, task: dict[str, Any], tokenizer: Any, origin: dict[str, Any], reporter: Reporter
+    ) -> None:
         """Trains, from the last checkpoint in a folder if there is one, until the budget is spent.
+
+        ``task`` must not change between restarts; each checkpoint says its ``origin`` as an adapted encoder does.
 
         Raises:
             KeyboardInterrupt: After SIGTERM or SIGINT, once a checkpoint is written.
@@ -106,7 +111,7 @@ class GeneralDistillation:
                 self._until_checkpoint(stopped, reporter)
                 # Without a new step the name would be that of an existing checkpoint, which is never overwritten.
                 if self.steps > steps_before:
-                    self._save(folder, tokenizer)
+                    self._save(folder, tokenizer, origin)
                 if stopped.is_set():
                     raise KeyboardInterrupt
             if self.history[-1]["steps"] != self.steps:  # it was stopped in the last step
@@ -232,13 +237,14 @@ class GeneralDistillation:
                     "delete that folder, or choose another --output"
                 )
 
-    def _save(self, folder: Path, tokenizer: Any) -> None:
+    def _save(self, folder: Path, tokenizer: Any, origin: dict[str, Any]) -> None:
         checkpoint = folder / f"checkpoint-{self.steps}"
         with storage_errors(checkpoint):
             checkpoint.mkdir(parents=True, exist_ok=True)
             self.student.save_pretrained(checkpoint)
             tokenizer.save_pretrained(checkpoint)
         save_optimizer(checkpoint / OPTIMIZER_NAME, self._optimizer.state_dict())
+        write_json(checkpoint / ADAPTATION_NAME, origin)
         write_json(checkpoint / _STATE_NAME, {name: getattr(self, name) for name in _STATE})
         mark_complete(checkpoint, self.steps)
         remove_checkpoints_but(folder, {self.steps})

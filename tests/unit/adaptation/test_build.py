@@ -124,10 +124,20 @@ def test_budgets_choose_among_plans(root: Path, options: AdaptationOptions, tmp_
     only = replace(asked, stored=3, changes={**RELAXED, "hidden_dropout": 0.2})
     stack = adapt(encoder, tmp_path / "stack", only, reporter=QUIET)
     assert stack.plan.recurrences == 1 and stack.changes == {"hidden_dropout": 0.2}
+    shallow = adapt(encoder, tmp_path / "shallow", replace(options, stored=None, applied=2), reporter=QUIET)
+    assert {each.plan.stored for each in shallow.scores} == {each.plan.applied for each in shallow.scores} == {2}
     timed = adapt(encoder, tmp_path / "timed", replace(options, max_ms=1e6), reporter=QUIET)
     times = {each.plan.applied: each.ms for each in timed.scores}
     assert sorted(times) == [2, 3, 4] and None not in times.values()
     assert plans_of(tmp_path / "timed")[0]["estimated_ms"] > 0
+
+
+def test_the_folder_of_work_can_be_written(
+    root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    adapt(str(root / "encoder"), ".", replace(options, stored=None, plan="0 1"), reporter=QUIET)
+    assert load_encoder(str(tmp_path)).config.num_hidden_layers == 2
 
 
 @pytest.mark.parametrize(
@@ -135,6 +145,7 @@ def test_budgets_choose_among_plans(root: Path, options: AdaptationOptions, tmp_
     [
         (["--plan", "0 (1)x2", "low_rank=17"], "'low_rank' is 17; allowed: 0 to hidden_size, which is 16"),
         (["low_rank=17"], "'low_rank' is 17; allowed: 0 to hidden_size, which is 16"),
+        (["exits=[1]"], "'exits' is [1], and --plan auto compares plans that cannot have it; leave it out, or give a"),
         (["--max-parameters", "10"], "no plan fits the limits; one layer applied once has"),
         (["--max-ms", "0.001"], "and takes about"),
         (["--plan", "0 1", "--stored", "2"], "--stored is 2, but the plan is '0 1'; use it with --plan auto"),

@@ -104,10 +104,13 @@ def test_a_killed_teaching_goes_on_to_the_bit(
         adapt(encoder, tmp_path / "parts", options, reporter=QUIET)
     assert not (tmp_path / "parts").exists()
     # What there is so far is an encoder that can be looked at.
-    load_encoder(str(tmp_path / "parts.teaching" / "checkpoint-7"))
-    read_tokenizer(tmp_path / "parts.teaching" / "checkpoint-7")
+    checkpoint = tmp_path / "parts.teaching" / "checkpoint-7"
+    load_encoder(str(checkpoint))
+    read_tokenizer(checkpoint)
     monkeypatch.setattr(GeneralDistillation, "_step", step)
+    taught = find_encoder(str(checkpoint)).taught
     adapt(encoder, tmp_path / "parts", options, reporter=QUIET)
+    assert taught == find_encoder(str(tmp_path / "parts")).taught and len(taught) == 2
     whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
     assert whole.keys() == parts.keys()
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
@@ -141,6 +144,23 @@ def test_another_plan_or_budget_does_not_go_on(
     for key, changed in (("plan", replace(options, plan="0 1 3")), ("tokens", replace(options, tokens=7000))):
         with pytest.raises(Exception, match=f"another '{key}'"):
             adapt(encoder, tmp_path / "small", changed, reporter=QUIET)
+
+
+def test_other_reported_texts_are_not_learned_by_going_on(
+    root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GeneralDistillation, "_step", stop)
+    header, *lines = (root / "reviews.csv").read_text(encoding="utf-8").splitlines()
+    for name, line in (("one", lines[0]), ("other", lines[1])):
+        (tmp_path / f"{name}.csv").write_text(f"{header}\n{line}\n", encoding="utf-8")
+    asked = replace(options, teach=options.teach[:1], apart=[str(tmp_path / "one.csv")])
+    with pytest.raises(KeyboardInterrupt):
+        adapt(str(root / "encoder"), tmp_path / "small", asked, reporter=QUIET)
+    with pytest.raises(Exception, match="another 'texts'"):
+        adapt(
+            str(root / "encoder"), tmp_path / "small", replace(asked, apart=[str(tmp_path / "other.csv")]),
+            reporter=QUIET,
+        )  # fmt: skip
 
 
 def test_a_plan_that_was_searched_is_not_searched_again(
@@ -249,7 +269,11 @@ def test_an_encoder_that_is_shipped_is_found_by_name_and_checked(
         (["--teach", "{root}/my_test.csv", "--tokens", "9"], "is named like a test or validation part"),
         (["--teach", "{root}/empty.csv", "--tokens", "9"], "is empty"),
         (["--teach", "{root}/blank.txt", "--tokens", "9"], "no passage to learn from"),
-        (["--teach", "{root}/short.txt", "--tokens", "9"], "has one passage"),
+        (["--teach", "{root}/short.txt", "--tokens", "9"], "/short.txt': every passage is held out"),
+        (
+            ["--teach", "{root}/short.txt", "--teach", "{root}/brief.txt", "--tokens", "9"],
+            "every passage is held out, and none remains to learn from; give more running text",
+        ),
         (
             ["--teach", "{root}/reviews.csv", "--apart", "{root}/reviews.csv", "--tokens", "9"],
             "are texts that models are evaluated on",
@@ -262,6 +286,7 @@ def test_what_cannot_teach_is_said_in_a_line(
     (root / "my_test.csv").write_text("text\nfine\n", encoding="utf-8")
     (root / "empty.csv").touch()
     (root / "short.txt").write_text("A fine film.\n", encoding="utf-8")
+    (root / "brief.txt").write_text("A dull film.\n", encoding="utf-8")
     (root / "blank.txt").write_text("\n\n", encoding="utf-8")
     given = [word.format(root=root) for word in arguments]
     fixed = ["--plan", "0 2", "--cache-dir", str(tmp_path / "cache"), "--quiet", "--output", str(tmp_path / "small")]
