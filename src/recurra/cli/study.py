@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -162,10 +162,14 @@ def run(
     executor: Annotated[
         options.Executor, typer.Option(help="This machine, or a Ray cluster.")
     ] = options.Executor.LOCAL,
-    address: Annotated[str, typer.Option(help="Ray: HOST:PORT of the cluster's head, or auto.")] = "auto",
-    run_cpus: Annotated[float, typer.Option(min=0.01, help="Ray: cores of one run.")] = 1.0,
-    run_gpus: Annotated[float, typer.Option(min=0, help="Ray: accelerators of one run.")] = 0.0,
-    retries: Annotated[int, typer.Option(min=0, help="Ray: how often to start a run again after its node died.")] = 3,
+    address: Annotated[
+        str | None, typer.Option(help="Ray: HOST:PORT of the cluster's head, or auto. Default: auto.")
+    ] = None,
+    run_cpus: Annotated[float | None, typer.Option(min=0.01, help="Ray: cores of one run. Default: 1.")] = None,
+    run_gpus: Annotated[float | None, typer.Option(min=0, help="Ray: accelerators of one run. Default: 0.")] = None,
+    retries: Annotated[
+        int | None, typer.Option(min=0, help="Ray: how often to start a run again after its node died. Default: 3.")
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -173,12 +177,20 @@ def run(
 
     Example: recurra study run configs/studies/sst2.yaml
     """
+    from recurra.core.errors import ConfigurationError
     from recurra.core.progress import Reporter
     from recurra.reported_study import run_and_report
     from recurra.study.ray_executor import Cluster
     from recurra.study.spec import load_study
     from recurra.tasks.study_data import Machine, StudyData
 
+    of_ray: dict[str, Any] = {"address": address, "run-cpus": run_cpus, "run-gpus": run_gpus, "retries": retries}
+    of_ray = {option: value for option, value in of_ray.items() if value is not None}
+    if executor is not options.Executor.RAY:
+        for option, value in of_ray.items():
+            raise ConfigurationError(
+                f"--{option} is {value}, without a Ray cluster; add --executor ray, or leave it out"
+            )
     spec = load_study(file, assignments or [])
     study_data = StudyData(Machine(data_root=data_root, threads=threads, latency=latency))
     result = run_and_report(
@@ -188,7 +200,9 @@ def run(
         workers=workers,
         reporter=Reporter(quiet=quiet),
         command=command_line(),
-        cluster=Cluster(address, run_cpus, run_gpus, retries) if executor is options.Executor.RAY else None,
+        cluster=Cluster(**{option.removeprefix("run-"): value for option, value in of_ray.items()})
+        if executor is options.Executor.RAY
+        else None,
     )
     present_study(result, as_json=as_json, wide=True)
 

@@ -55,6 +55,17 @@ def test_an_unreachable_address_is_one_clear_line_soon(tmp_path: Path, refused: 
     assert f"cannot reach the Ray cluster '{address}': Connection refused; start one with 'ray start --head'" in err
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("--address", "auto"), ("--run-cpus", "2.0"), ("--run-gpus", "0.0"), ("--retries", "0")]
+)
+def test_options_of_a_cluster_are_refused_without_one(
+    option: str, value: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    assert f"{option} is {value}, without a Ray cluster; add --executor ray" in refused(
+        "study", "run", tmp_path / "s.yaml", option, value
+    )
+
+
 def test_a_port_of_something_else_is_given_up_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "HEALTH_S", 0.5)
     with socket.socket() as server:
