@@ -254,8 +254,9 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         name, overrides = resolve_model(model)
         base, assigned = sort_keywords(training_keys, self.protocol, task=TASK)
         stopping = {"early_stopping": self.early_stopping} if "early_stopping_patience" in training_keys else {}
-        refuse_unused_keys(name, overrides, {**stopping, **assigned.protocol}, self.protocol)
         default, _ = default_protocol(name, overrides, lambda: len(dataset.splits["train"]))
+        training = TASK.load_protocol(base or default, assigned.protocol)
+        refuse_unused_keys(name, overrides, {**stopping, **assigned.protocol}, self.protocol, training)
         run = make_run(
             model,
             DataConfig.parse(
@@ -268,7 +269,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
                 },
                 source="data",
             ),
-            TASK.load_protocol(base or default, assigned.protocol),
+            training,
             seed=seed,
             precision=self.precision,
             overrides={} if self.plan is None else {PLAN: self.plan},

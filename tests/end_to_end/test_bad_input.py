@@ -82,6 +82,7 @@ def test_a_bad_file_is_refused_before_anything_is_written(
         (["--data-protocol", "pooled"], "unknown protocol of"),
         (["--model", "linear", "--protocol", "paper"], "protocol is 'paper', and no training protocol trains linear"),
         (["--model", "setfit", "batch_size=4"], "batch_size is 4, and no training protocol trains setfit"),
+        (["distillation_weight=0.5"], "'distillation_weight' is 0.5, which changes nothing without a teacher"),
         (["--model", "linear-tuned", "model.teacher=x", "max_epochs=9"], "max_epochs is 9, and no training protocol"),
     ],
 )

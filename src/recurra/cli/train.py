@@ -57,12 +57,12 @@ def train(
     name, keys = resolve_model(model)
     model_keys = {**keys, **assigned.model}
     data_config, note = task.configure_data(values, study_data, models=[(name, model_keys)])
-    refuse_unused_keys(name, model_keys, assigned.protocol, protocol)
     protocol_name, reason = protocol or DEFAULT_PROTOCOL, ""
     if protocol is None and isinstance(data_config, DataConfig):
         rows = partial(study_data.rows, data_config)
         protocol_name, reason = default_protocol(name, model_keys, lambda: len(rows().splits["train"]))
     training = task.load_protocol(protocol_name, assigned.protocol)
+    refuse_unused_keys(name, model_keys, assigned.protocol, protocol, training)
     config = make_run(model, data_config, training, seed=seed, precision=precision, overrides=assigned.model)
     refuse_unheard_texts([config])
     notes: list[str] = []

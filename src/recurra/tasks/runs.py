@@ -199,9 +199,13 @@ _KEYS_OF_TAUGHT_CONTROLS = _KEYS_OF_METHODS | {"distillation_weight"}
 
 
 def refuse_unused_keys(
-    name: str, overrides: Mapping[str, Any], keys: Mapping[str, Any], protocol: str | Mapping[str, Any] | None
+    name: str,
+    overrides: Mapping[str, Any],
+    keys: Mapping[str, Any],
+    protocol: str | Mapping[str, Any] | None,
+    training: ProtocolConfig,
 ) -> None:
-    """Refuses a training protocol, and keys of one, that would change nothing in a model's training.
+    """Refuses a protocol and keys that a user gave and that would change nothing in a model's ``training``.
 
     Raises:
         ConfigurationError: If one is given.
@@ -212,6 +216,7 @@ def refuse_unused_keys(
     elif is_control and overrides.get(TEACHER):
         used, protocol = _KEYS_OF_TAUGHT_CONTROLS, None
     elif not is_control:
+        training.refuse_unused(keys, taught=bool(asked_teachers(name, overrides, training)))
         return
     for key, value in {**({} if protocol is None else {"protocol": protocol}), **keys}.items():
         if key not in used:

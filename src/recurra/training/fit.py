@@ -221,12 +221,10 @@ def train_transformer(
     arguments = training_arguments(protocol, checkpoints, seed=seed, precision=precision, **changes)
     # First of all, so that weight averages and the whole token table are made on the model's device.
     model.to(arguments.device)
-    auxiliary = auxiliary if protocol.auxiliary_epochs else None
-    tokens = mask_tokens if protocol.hides_tokens else None
-    with known_vocabulary(model, train, selection, tokens, auxiliary) as rows:
+    with known_vocabulary(model, train, selection, mask_tokens, auxiliary) as rows:
         resumed = False
         change_inputs = None
-        if protocol.token_dropout and rows.tokens is not None:
+        if rows.tokens is not None:
             change_inputs = functools.partial(drop_tokens, share=protocol.token_dropout, tokens=rows.tokens)
         if latest_checkpoint(checkpoints) is None and rows.auxiliary is not None:
             resumed = train_auxiliary(

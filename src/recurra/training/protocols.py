@@ -115,10 +115,29 @@ class ProtocolConfig(HashedSettings):
         epochs = math.ceil(self.max_epochs * self.student_factor) if taught else self.max_epochs
         return self.model_copy(update={"max_epochs": epochs, "student_factor": 1.0})
 
-    @property
-    def hides_tokens(self) -> bool:
-        """Whether training needs to know which token hides others."""
-        return self.token_dropout > 0
+    def refuse_unused(self, keys: Mapping[str, Any], *, taught: bool) -> None:
+        """Refuses keys that a user gave and that change nothing beside the others, for a model with a teacher or none.
+
+        Raises:
+            ConfigurationError: If there is one; records of earlier runs may have them.
+        """
+        soft = taught or self.exit_distillation > 0
+        alone = "without a teacher; give teacher=FOLDER"
+        off_plateau = f"with schedule={self.schedule}; take schedule=plateau"
+        rises = self.auxiliary_epochs > 0 or self.schedule not in ("plateau", "onecycle")
+        effects = {
+            "distillation_weight": (taught, alone),
+            "distillation_temperature": (soft, alone),
+            "state_weight": (taught, alone),
+            "student_factor": (taught, alone),
+            "plateau_factor": (self.schedule == "plateau", off_plateau),
+            "plateau_patience": (self.schedule == "plateau", off_plateau),
+            "warmup_ratio": (rises, f"with schedule={self.schedule}; take another schedule"),
+        }
+        for key in keys:
+            used, why = effects.get(key, (True, ""))
+            if not used:
+                raise ConfigurationError(f"'{key}' is {keys[key]}, which changes nothing {why}, or leave it out")
 
     def check_heads(self, shape: Mapping[str, Any]) -> None:
         """Refuses a taught model with heads that would learn nothing, by the keys of the model."""

@@ -57,6 +57,31 @@ def test_a_mistake_is_one_clear_line(name: str, overrides: dict[str, object], me
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "keys", "message"),
+    [
+        ("tuned", {"distillation_weight": 0.5}, "is 0.5, which changes nothing without a teacher; give teacher=FOLDER"),
+        ("tuned", {"state_weight": 0.0}, "is 0.0, which changes nothing without a teacher"),
+        ("tuned", {"distillation_temperature": 1.0}, "is 1.0, which changes nothing without a teacher"),
+        ("tuned", {"student_factor": 2.0}, "is 2.0, which changes nothing without a teacher"),
+        ("tuned", {"plateau_factor": 0.1}, "is 0.1, which changes nothing with schedule=cosine; take schedule=plateau"),
+        ("tuned", {"plateau_patience": 1}, "is 1, which changes nothing with schedule=cosine"),
+        ("paper", {"warmup_ratio": 0.1}, "is 0.1, which changes nothing with schedule=plateau; take another schedule"),
+    ],
+)
+def test_a_key_that_changes_nothing_is_refused_where_a_user_gives_it(
+    name: str, keys: dict[str, object], message: str
+) -> None:
+    (key,) = keys
+    protocol = load_protocol(name, keys)
+    with pytest.raises(ConfigurationError, match=f"'{key}' {message}"):
+        protocol.refuse_unused(keys, taught=False)
+    used = protocol.model_copy(
+        update={"schedule": "plateau" if "plateau" in key else "cosine", "exit_distillation": 0.5}
+    )
+    used.refuse_unused(keys, taught=True)
+
+
 # Younger than the first records: name, default, another value.
 LATER = {
     "adam_betas": ([0.9, 0.999], [0.9, 0.95]),

@@ -112,7 +112,7 @@ def train_model(
                 seed=config.seed,
                 precision=config.precision,
                 reporter=reporter,
-                mask_tokens=MaskTokens.of(tokenizer) if protocol.hides_tokens else None,
+                mask_tokens=MaskTokens.of(tokenizer) if protocol.token_dropout else None,
                 auxiliary=None if auxiliary is None else encode(auxiliary).weighed(None),
             )
         keep_trained(folder, model, tokenizer, rows.max_length, training)
