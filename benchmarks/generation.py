@@ -18,7 +18,6 @@ from benchmarks import language_models
 from benchmarks.lockstep import Job
 from benchmarks.measures import Measure, Setting
 from recurra.deployment.generation import decoding
-from recurra.models.cache import growth_bytes_per_token
 from recurra.models.exits.rules import ExitRule, confidence, mean_of_rows
 from recurra.models.presets import preset
 
@@ -131,7 +130,7 @@ def _alone(setting: Setting, name: str, tokens: int) -> list[Measure]:
     config = preset(name)
     theirs = language_models.gpt2_of_equal_flops(config, tokens, training=False)
     their_memory = 2 * theirs.n_layer * theirs.n_embd * torch.float32.itemsize
-    our_memory = growth_bytes_per_token(config)
+    our_memory = 2 * config.num_hidden_layers * config.hidden_size * torch.float32.itemsize
     return [
         Measure(
             "generation", f"decoding with cache against without, {tokens} tokens, one row", name, CACHED, alone[CACHED],

@@ -220,8 +220,3 @@ def check_length(number: int, kept: int, past: int) -> None:
             f"layer application {number + 1} has {kept} tokens in the cache, others {past}: the text was begun "
             "with another exit_after; go on with that one, or start anew"
         )
-
-
-def growth_bytes_per_token(config: RecurraConfig) -> int:
-    """Bytes by which the cache of one row grows with every token: keys and values of every layer application, FP32."""
-    return 8 * config.num_hidden_layers * config.hidden_size

@@ -135,7 +135,7 @@ class Distillation:
     weight: float
     temperature: float
     state_weight: float
-    row_loss: RowLoss = RowLoss()
+    row_loss: RowLoss
 
     def loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         """The loss of a batch of a `TaughtCollator`.

@@ -404,7 +404,7 @@ class HistoryCallback(TaskProgress):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Writes the history so far, read from the Trainer's state, so that a resumed run has all of it."""
         history = self.read(state)
-        if history and not np.isfinite(history[-1]["train_loss"] + history[-1]["validation_loss"]):
+        if not np.isfinite(history[-1]["train_loss"] + history[-1]["validation_loss"]):
             raise RunError(
                 f"the loss is not finite in epoch {history[-1]['epoch']}; lower learning_rate "
                 "or raise precision (precision=fp32)"

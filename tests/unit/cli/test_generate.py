@@ -14,7 +14,6 @@ from transformers import AutoTokenizer
 
 from language_folders import VOCABULARY, write_gpt2, write_language_model, write_tokenizer
 from recurra import RecurraForCausalLM
-from recurra.models.cache import growth_bytes_per_token
 from recurra.models.controls import LINEAR_NAME
 from recurra.models.exits.rules import ConfidenceRule, confidence
 from reviews import Command
@@ -59,7 +58,7 @@ def test_a_prompt_goes_on_as_greedy_decoding_does_and_figures_go_to_standard_err
     assert out == f"the film{by_hand(folders / 'run' / 'model', 'the film', 12)}\n"
     config = RecurraForCausalLM.from_pretrained(folders / "run" / "model").config
     assert "12 tokens, " in err and "tokens a second; cache: " in err
-    assert f"{growth_bytes_per_token(config) / 1024:.2f} KiB a token and row" in err
+    assert f"{2 * config.num_hidden_layers * config.hidden_size * 4 / 1024:.2f} KiB a token and row" in err
 
 
 @pytest.mark.parametrize("extra", [(), ("--batch-size", 2)], ids=["together", "batches"])

@@ -52,10 +52,10 @@ def written_out(model: Any, split: TaughtSplit, rows: list[int], how: Distillati
 @pytest.mark.parametrize(
     "how",
     [
-        Distillation(0.7, 2.0, 1.0),
-        Distillation(1.0, 1.0, 0.0),
-        Distillation(0.0, 3.0, 0.5),
-        Distillation(0.3, 4, 0),
+        Distillation(0.7, 2.0, 1.0, RowLoss()),
+        Distillation(1.0, 1.0, 0.0, RowLoss()),
+        Distillation(0.0, 3.0, 0.5, RowLoss()),
+        Distillation(0.3, 4, 0, RowLoss()),
         Distillation(0.7, 2.0, 1.0, RowLoss(label_smoothing=0.2)),
     ],
 )
@@ -148,7 +148,7 @@ def test_exits_learn_from_the_last_head_and_do_not_teach_it(teacher: bool) -> No
 def test_states_of_a_step_that_stops_are_compared_as_far_as_it_went() -> None:
     model, inputs = tiny_model(**DEEP, pooling="mean"), batch(taught(applications=6), [3, 0])
     layers = model.config.num_core_layers
-    loss = Distillation(0.0, 2.0, 1.0).loss(model, {**inputs, "exit_after": 1})
+    loss = Distillation(0.0, 2.0, 1.0, RowLoss()).loss(model, {**inputs, "exit_after": 1})
     output = model(inputs["input_ids"], inputs["attention_mask"], output_hidden_states=True)
     mask = inputs["attention_mask"][..., None]
     means = [(states * mask).sum(1) / mask.sum(1) for states in output.hidden_states[1 : 1 + layers]]

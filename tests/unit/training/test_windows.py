@@ -81,7 +81,7 @@ def test_a_step_is_the_weighted_sum_over_texts_of_the_mean_over_windows(
 
 @pytest.mark.parametrize("labelled", [None, [0, 1, 4, 5]])
 def test_a_student_learns_its_teachers_answer_to_a_text_from_each_of_its_windows(labelled: list[int] | None) -> None:
-    how = Distillation(0.7, 2.0, 0.5)
+    how = Distillation(0.7, 2.0, 0.5, RowLoss())
     plain, dice = windows().weighed(None), np.random.default_rng(1)
     counts = plain.windows_of_texts
     answers = dice.normal(size=(len(counts), 2)).astype(np.float32)

@@ -37,8 +37,6 @@ class KeptFunction:
     def __init__(
         self, encoder: RecurraModel, input_ids: Tensor, row_lengths: Tensor, embeddings: Embeddings | None = None
     ) -> None:
-        if len(row_lengths) < 2:
-            raise ConfigurationError(f"plans are compared on {len(row_lengths)} texts; give two at least, better 200")
         self._layers = encoder.core.block.layers
         self._lengths = row_lengths
         self._layout = PackedRows.of(encoder.rotary, row_lengths, causal=False, device=input_ids.device)

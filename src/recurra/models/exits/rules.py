@@ -374,7 +374,6 @@ class CountedRecurrences(ExitRule):
     """
 
     name: ClassVar[str] = "counted"
-    summary: ClassVar[str] = "counted"
 
     recurrences: Any
     every: bool = False
@@ -403,7 +402,6 @@ class LearnedHalt(ExitRule):
     """
 
     name: ClassVar[str] = "learned"
-    summary: ClassVar[str] = "learned"
 
     def decide(self, logits: Any, recurrence: int, *, counted: Any = None, rows: Any = None) -> Any:  # noqa: ARG002
         return logits[:, -1] > 0

