@@ -204,6 +204,7 @@ def test_a_model_of_the_other_task_is_refused_before_any_run() -> None:
     ("values", "message"),
     [
         ({"protocol_overrides": ["class_weights=balanced"]}, r"'class_weights' is balanced: for classifiers"),
+        ({"protocol_overrides": ["distillation_weight=0.5"]}, r"'distillation_weight' is 0.5: for classifiers"),
         (
             {"protocols": [{"name": "mine", "base": "tuned", "exit_distillation": 0.5}]},
             r"'exit_distillation' is 0.5: for classifiers",
