@@ -307,7 +307,8 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
         rows = stream_texts(options.texts, options.text_column, encoding=options.encoding)
         scores = PlanScores(source, rows, shared, options.cache_dir)
         reporter.say(f"comparing plans on {scores.texts} texts of '{options.texts}'")
-    target = Path(output).resolve()
+    # The folder of work has no name while it is ".".
+    target = Path(output).absolute()
     work = target.with_name(f"{target.name}.teaching")
     plan, points, changes = _choose_plan(source, scores, costs, options, work=work, reporter=reporter)
     tokenizer = read_tokenizer(source.folder)
