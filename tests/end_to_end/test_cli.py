@@ -152,7 +152,7 @@ def test_a_run_is_evaluated_and_predicts_as_recorded(
     rows = [*review_rows(50, seed=3), ("", "positive"), ("<b>  </b>", "negative")]
     source, output = write_csv(tmp_path / "new.csv", rows), tmp_path / "p.parquet"
     counts = command("predict", folder, "--input", source, "--output", output, "--json").json
-    assert (counts["rows"], counts["empty"]) == (52, 1)
+    assert (counts["rows"], counts["empty"]) == (52, 2)
     table = pq.read_table(output).to_pydict()
     assert table["text"] == [text for text, _ in rows]
 

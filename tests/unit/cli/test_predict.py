@@ -300,7 +300,7 @@ def test_words_that_a_label_hangs_on_stand_in_a_column(
     assert names.index("words") == names.index("abstained") + 1
     classifier = Classifier.open(model)
     said = classifier.predict_proba(TEXTS)
-    explained = explain(classifier.predict_proba, TEXTS, said, classifier.decision)
+    explained = explain(classifier.predict_proba, TEXTS, said, classifier.decision, len)
     for text, one, row in zip(TEXTS, explained, rows, strict=False):
         if suffix == ".jsonl":
             words = [(word["text"], word["effect"]) for word in row["words"]]

@@ -434,7 +434,8 @@ def test_each_label_is_told_by_its_own_words(ending: str, trained: Trained, tmp_
     assert main(asked) == 0
     rows = rows_of(output)
     assert list(rows[0])[:3] == ["text", "label", "words_by_label"] and "words" not in rows[0]
-    explained, own = explain(classifier.predict_proba, right, classifier.predict_proba(right), classifier.decision), []
+    probabilities, own = classifier.predict_proba(right), []
+    explained = explain(classifier.predict_proba, right, probabilities, classifier.decision, len)
     for one, row in zip(explained, rows, strict=True):
         if ending == "jsonl":
             assert all(each["given"] and len(each["words"]) == 1 for each in row["words_by_label"])

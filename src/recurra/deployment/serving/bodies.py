@@ -411,7 +411,7 @@ def answer(classifier: Classifier, texts: list[str], extras: Extras) -> Classifi
 
     A model without an exit rule computes all recurrences and reports them; one without recurrences reports none.
     """
-    answers = _classified(classifier, texts, replace(extras, cut=False))
+    answers = _classified(classifier, texts, replace(extras, cut=False, occluded=False))
     return replace(answers, cut=classifier.are_cut(texts)) if extras.cut else answers
 
 
