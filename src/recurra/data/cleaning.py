@@ -78,6 +78,12 @@ def clean_text(text: str, cleaning: str = FIRST) -> str:
     return " ".join(text.split())
 
 
+def leaves_nothing(text: str, cleaning: str = FIRST) -> bool:
+    """Whether the cleaned text is empty; few texts have to be cleaned to know it."""
+    start = text.lstrip()[:4].lower()
+    return (not start or start.startswith(("<", "http", "www."))) and not clean_text(text, cleaning)
+
+
 def clean_texts(texts: Iterable[str], cleaning: str = FIRST) -> list[str]:
     """Cleans many texts, in order."""
     return [clean_text(text, cleaning) for text in texts]

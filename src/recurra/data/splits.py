@@ -396,16 +396,17 @@ def _assign(sizes: Sequence[int], shares: Mapping[str, float], rows: int) -> lis
     names = ["train"] * len(sizes)
     if len(sizes) < _MINIMUM_UNITS:
         return names
-    in_train = len(sizes)
+    in_train, without_units = len(sizes), set(shares)
     most = sum(sizes) // _MINIMUM_UNITS if rows > sum(sizes) else rows
     room = {name: max(1, min(round(share * rows), most)) for name, share in shares.items()}
     for unit, size in enumerate(sizes):
         fitting = next((name for name in room if size <= room[name]), None)
         # A unit stays for train, and one for every other split that has none.
-        if fitting is not None and in_train > 1 + len(room.keys() - {fitting, *names}):
+        if fitting is not None and in_train > 1 + len(without_units - {fitting}):
             names[unit] = fitting
             room[fitting] -= size
             in_train -= 1
+            without_units.discard(fitting)
     for name in shares:
         if name not in names:
             # Every unit is larger than the share: the smallest does the least harm.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
@@ -13,6 +12,7 @@ from recurra.core.best_run import find_run
 from recurra.core.configuration import content_hash, names_in, read_yaml
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.core.record import LabelRunRecord, holds_any_record, read_any_record
+from recurra.core.sealed import describe_file
 from recurra.data.configuration import RunData
 from recurra.data.tables import TABLE_FORMATS, check_path
 from recurra.deployment.export.manifest import is_export, read_manifest
@@ -114,18 +114,13 @@ def locate_teacher(folder: str) -> TeacherConfig:
     elif (path / CONFIG_NAME).is_file() and (path / WEIGHTS_NAME).is_file():
         # The same weights with other names of labels, or other tokens, are another teacher.
         parts = [path / name for name in (WEIGHTS_NAME, CONFIG_NAME, *TOKENIZER_FILES) if (path / name).is_file()]
-        identity = content_hash(["folder", *([part.name, _sha256(part)] for part in parts)])
+        identity = content_hash(["folder", *([part.name, describe_file(part).sha256] for part in parts)])
     else:
         raise ConfigurationError(
             f"teacher '{folder}' is neither a run, nor an export, nor a Hugging Face folder with {CONFIG_NAME} and "
             f"{WEIGHTS_NAME}; in a study it may be the name of one of its models"
         )
     return TeacherConfig(name=path.resolve().name[:100], folder=str(path), identity=identity)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @cache

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.data.cleaning import CAREFUL, FIRST, NO_CLEANING, clean_text, removed_by
+from recurra.data.cleaning import CAREFUL, FIRST, NO_CLEANING, clean_text, leaves_nothing, removed_by
 
 
 def reference(text: str) -> str:
@@ -27,6 +27,16 @@ TEXTS = st.text(alphabet=st.sampled_from(list("aBÉ <>/!?.:hHtTpPsSwW\t\n\u00a0'
 @given(TEXTS)
 def test_equals_the_steps_one_by_one(text: str) -> None:
     assert clean_text(text) == reference(text)
+
+
+@given(
+    st.lists(st.sampled_from(["<br>", "</P>", "HTTP://x.y", "www.z ", " ", "\x85", "?!", "a", "<b", "<\u0338"])).map(
+        "".join
+    )
+)
+def test_what_leaves_nothing_is_known_without_cleaning_most_texts(text: str) -> None:
+    for cleaning in (FIRST, CAREFUL, NO_CLEANING):
+        assert leaves_nothing(text, cleaning) == (not clean_text(text, cleaning))
 
 
 @given(st.text(max_size=80))

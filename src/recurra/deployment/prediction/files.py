@@ -19,7 +19,7 @@ import numpy.typing as npt
 from recurra.core.errors import ConfigurationError, DataError, StorageError, did_you_mean
 from recurra.core.files import atomic_path
 from recurra.core.terminal import is_utf8
-from recurra.data.cleaning import clean_texts
+from recurra.data.cleaning import leaves_nothing
 from recurra.data.tables import (
     STANDARD_INPUT,
     STREAM_FORMATS,
@@ -343,7 +343,7 @@ def write_stream(
             explanations = [explanation.strongest(explain_words) for explanation in effects]
         writer.write(PredictedRows(chunk.texts, probabilities, chunk.columns, explanations))
         counts.rows += len(chunk.texts)
-        counts.empty += clean_texts(chunk.texts, classifier.cleaning).count("")
+        counts.empty += sum(leaves_nothing(text, classifier.cleaning) for text in chunk.texts)
         abstained = decision.abstained(probabilities)
         if abstained is not None:
             counts.abstained = (counts.abstained or 0) + int(abstained.sum())

@@ -245,7 +245,7 @@ class Application:
         try:
             futures.extend(model.batcher.submit(texts, extras) for model in models)
             if occluded_texts:
-                occluded_extras = replace(extras, recurrences=False, cut=False, occluded=True)
+                occluded_extras = replace(extras, recurrences=False, cut=False, occluded=extras.exits)
                 futures.extend(model.batcher.submit(occluded_texts, occluded_extras, admitted=True) for model in models)
             request.state.counts = {
                 "models": [model.description.name for model in models],

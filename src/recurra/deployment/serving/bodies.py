@@ -38,7 +38,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class Extras:
     """What a request asks for beyond labels; requests with the same extras share batches.
 
-    ``occluded`` texts lack words to explain an answer; nobody sent them.
+    ``occluded`` texts lack words to explain an answer; nobody sent them, so their exits are not counted.
     """
 
     exits: bool = False
@@ -411,7 +411,7 @@ def answer(classifier: Classifier, texts: list[str], extras: Extras) -> Classifi
 
     A model without an exit rule computes all recurrences and reports them; one without recurrences reports none.
     """
-    answers = _classified(classifier, texts, replace(extras, cut=False, occluded=False))
+    answers = _classified(classifier, texts, replace(extras, cut=False))
     return replace(answers, cut=classifier.are_cut(texts)) if extras.cut else answers
 
 

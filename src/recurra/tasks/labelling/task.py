@@ -329,10 +329,8 @@ class LabellingTask(Task):
         if not config.is_control:
             most = min(int(engine.model.config.max_position_embeddings), MODEL_MAX_LENGTH)
             audits += run_audits(Subject.TOKENS, dataset, engine.tokenizer, rows.max_length, most, rows.windows)
-            encoded, pad = (
-                encode_split(judged, engine.tokenizer, rows.max_length),
-                engine.model.config.pad_token_id or 0,
-            )
+            encoded = encode_split(judged, engine.tokenizer, rows.max_length)
+            pad = engine.model.config.pad_token_id or 0
             audits += run_audits(Subject.CLASSIFIER, engine.model, encoded, pad_token_id=pad, seed=0)
         latency: dict[str, LatencyRecord] = {}
         if machine.latency:
