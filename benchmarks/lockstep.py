@@ -76,12 +76,17 @@ class Competitor:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{index}\n")
         self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the competitor {self.job.variant} ({self.job.workload}, {self.job.preset}) died")
-        return json.loads(line)
+        return json.loads(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        if line := self._process.stdout.readline():
+            return line
+        raise RuntimeError(f"the competitor {self.job.variant} ({self.job.workload}, {self.job.preset}) died")
 
     def __enter__(self) -> Self:
+        """Waits until it is ready: while others start, nothing that it times would be right."""
+        self._answer()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

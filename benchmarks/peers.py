@@ -4,8 +4,9 @@
 
 All compute the same shape with the same tokenizer, but for recurra-small, which no other engine can. A peer that takes
 token ids is given rows sorted by length, in batches of the size that is fastest for it on the first chunk. Rates are
-texts a second of processor time, which a busy machine changes less than the clock. Packages that are not installed are
-named and left out: ``pip install 'recurra[peers-bench]'``.
+texts a second of processor time, which a busy machine changes less than the clock; with several threads they are by the
+clock, because threads that wait may spin. Packages that are not installed are named and left out: ``pip install
+'recurra[peers-bench]'``.
 """
 
 from __future__ import annotations
@@ -99,17 +100,19 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
         times = {}
         for budget in BATCHES:
             batched(budget, chunks[0][:32])
-            times[budget] = _seconds(partial(batched, budget, chunks[0]))[1]
+            times[budget] = _seconds(partial(batched, budget, chunks[0]), threads=job.threads)
         predict = partial(batched, min(times, key=times.__getitem__))
 
     def call(index: int) -> dict[str, Any]:
         part = chunks[index]
-        single = [_seconds(partial(predict, [text]))[0] for text in part[:SINGLE]]
-        rates = {
-            f"{size} texts": size * count / sum(_seconds(partial(predict, group))[1] for group in _groups(part, size))
-            for size, count in TOGETHER.items()
-        }
-        rates["batches"] = len(part) / _seconds(lambda: predict(part))[1]
+        single = [_seconds(partial(predict, [text]), threads=0) for text in part[:SINGLE]]
+
+        def rate(groups: Sequence[Sequence[str]]) -> float:
+            seconds = [_seconds(partial(predict, group), threads=job.threads) for group in groups]
+            return sum(map(len, groups)) / sum(seconds)
+
+        rates = {f"{size} texts": rate(_groups(part, size)) for size in TOGETHER}
+        rates["batches"] = rate([part])
         return {"single_ms": [1000 * value for value in single], "rates": rates}
 
     return call
@@ -228,11 +231,12 @@ def _long_texts(folder: Path) -> list[str]:
     return (folder / "long.txt").read_text(encoding="utf-8").split("\0")
 
 
-def _seconds(call: Callable[[], object]) -> tuple[float, float]:
-    """Seconds by the clock, and seconds of the processor."""
-    start, before = time.perf_counter(), time.process_time()
+def _seconds(call: Callable[[], object], *, threads: int) -> float:
+    """Seconds of the processor if it has one thread, else by the clock."""
+    clock = time.process_time if threads == 1 else time.perf_counter
+    start = clock()
     call()
-    return time.perf_counter() - start, time.process_time() - before
+    return clock() - start
 
 
 def measure(setting: Setting) -> list[Measure]:
@@ -250,29 +254,32 @@ def measure(setting: Setting) -> list[Measure]:
         texts = list(itertools.islice(itertools.chain.from_iterable(chunks), 4 * TEXTS[LONG]))
         (Path(setting.corpus) / "long.txt").write_text("\0".join(texts), encoding="utf-8")
         kinds.append(LONG)
+    held = partial(_held, unit=f"texts a {'processor ' if setting.threads == 1 else ''}second")
     lines: list[Measure] = []
     for kind in kinds:
         single, rates = _times(setting, kind, [*OURS, *peers])
         int8, rate = OURS[0], rates["batches"]
-        lines += _held("int8 in batches, against the fastest peer", kind, rate, (int8, peers), 1.3)
-        lines += [measure for name in peers for measure in _held("int8 in batches", kind, rate, (int8, [name]), None)]
-        lines += _held("int8, one text, against the fastest peer", kind, single, (int8, peers), 1.4)
+        lines += held("int8 in batches, against the fastest peer", kind, rate, (int8, peers), 1.3)
+        lines += [measure for name in peers for measure in held("int8 in batches", kind, rate, (int8, [name]), None)]
+        lines += held("int8, one text, against the fastest peer", kind, single, (int8, peers), 1.4)
         for size in TOGETHER:
             together = rates[f"{size} texts"]
-            lines += _held(
-                f"int8, {size} texts together, against the fastest peer", kind, together, (int8, peers), None
-            )
-        lines += _held(
-            "recurra-small, int8 in batches, against MiniLM's fastest peer", kind, rate, (SMALL, peers), None
-        )
+            lines += held(f"int8, {size} texts together, against the fastest peer", kind, together, (int8, peers), None)
+        lines += held("recurra-small, int8 in batches, against MiniLM's fastest peer", kind, rate, (SMALL, peers), None)
         for precision in FLOATS:
             others = [name for name in peers if name == f"OpenVINO {precision}"]
-            lines += _held(f"{precision} in batches", kind, rate, (f"recurra {precision}", others), 1.2)
+            lines += held(f"{precision} in batches", kind, rate, (f"recurra {precision}", others), 1.2)
     return lines
 
 
 def _held(
-    title: str, kind: str, figures: dict[str, float], competitors: tuple[str, list[str]], target: float | None
+    title: str,
+    kind: str,
+    figures: dict[str, float],
+    competitors: tuple[str, list[str]],
+    target: float | None,
+    *,
+    unit: str,
 ) -> list[Measure]:
     """Compares ours with the best of the others, by rate or, for one text, by time; empty without others."""
     ours, others = competitors
@@ -281,12 +288,12 @@ def _held(
     alone = "one text" in title
     best = (min if alone else max)(others, key=figures.__getitem__)
     mine, other = figures[ours], figures[best]
-    result, unit = (other / mine, "ms a text") if alone else (mine / other, "texts a processor second")
+    result, unit = (other / mine, "ms a text") if alone else (mine / other, unit)
     return [Measure("peers", f"{title}, {kind} texts", ENCODER, ours, mine, best, other, unit, result, "x", target)]
 
 
 def _times(setting: Setting, kind: str, names: list[str]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Median milliseconds of a text alone; texts a processor second by number of texts in a call, and in batches."""
+    """Median milliseconds of a text alone; texts a second by number of texts in a call, and in batches."""
     count = setting.sized(CHUNKS, 1)
     jobs = {name: setting.job("peers", f"{name} | {kind}", ENCODER, count) for name in names}
     single: dict[str, list[float]] = {name: [] for name in names}

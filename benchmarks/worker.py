@@ -46,6 +46,8 @@ def main() -> int:
     if job.keep_memory:
         tune_allocator()
     call = importlib.import_module(WORKLOADS[job.workload]).build(job)
+    answers.write("ready\n")
+    answers.flush()
     for line in sys.stdin:
         index = int(line)
         start = time.perf_counter_ns()

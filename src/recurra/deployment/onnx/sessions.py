@@ -34,6 +34,8 @@ SHORTEST = 8
 RACE = 8
 # All threads win if they take less than this share of one thread's time.
 WORTH = 0.9
+# The race is run again after this many texts: what else the machine does may change, or may have disturbed it.
+TEXTS_A_RACE = 500
 # Tokens that one thread computes best at once, because they fit its cache.
 SMALL_BATCH = 8 * TOKENS_A_ROW
 # Fixed cost of a call, in tokens: 17 for int8 encoders of width 384 and 256, 20 in FP32 (docs/log.md).
@@ -60,6 +62,7 @@ class Sessions:
         # Computations in progress, and how many in a row began without another in progress.
         self._computing = self._undisturbed = 0
         self._raced: dict[int, list[float]] = {1: [], self.threads: []}
+        self._decided = 0  # texts whose threads the last race decided
         # The session for the first request, which mostly is a single text.
         first = self.threads if self.long_text == 0 else 1
         self.session = open_session(path, first)
@@ -139,6 +142,9 @@ class Sessions:
             if len(costs) < RACE:
                 return threads, True
         one_thread, all_threads = (statistics.median(costs) for costs in self._raced.values())
+        self._decided += 1
+        if self._decided == TEXTS_A_RACE and all_threads < math.inf:
+            self._raced, self._decided = {1: [], self.threads: []}, 0
         return (self.threads if all_threads < WORTH * one_thread else 1), False
 
     @contextlib.contextmanager

@@ -119,6 +119,22 @@ def test_short_texts_take_all_threads_where_those_are_faster_and_nothing_else_is
     assert sessions.alone(np.array([SHORTEST - 1]), compute) == 1
 
 
+def test_a_race_is_run_again_because_the_first_may_have_been_disturbed(
+    opened: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_sessions, "TEXTS_A_RACE", 4)
+    sessions, lengths, seconds = Sessions(Path("model.onnx"), "int8", 2), np.array([20]), {1: 0.001, 2: 0.004}
+
+    def compute(session: int) -> int:
+        time.sleep(seconds[session])
+        return session
+
+    assert [sessions.alone(lengths, compute) for _ in range(3 * RACE + 4)][-4:] == [1] * 4
+    seconds[2] = 0.0001
+    assert [sessions.alone(lengths, compute) for _ in range(2 * RACE + 4)] == [1] * RACE + [2] * (RACE + 4)
+    assert opened == [1, 2]
+
+
 def test_a_text_beside_others_is_not_timed_and_has_one_thread(opened: list[int]) -> None:
     sessions, lengths = Sessions(Path("model.onnx"), "int8", 2), np.array([20])
     for _ in range(RACE):
