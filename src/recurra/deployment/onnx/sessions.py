@@ -109,12 +109,12 @@ class Sessions:
     def alone(self, lengths: Integers, compute: Callable[[Any], Result]) -> Result:
         """Computes a batch that comes alone: on all threads if that is faster, but in int8 beside others on one.
 
-        For a short text in int8, two threads take 0.7 to 0.9 times as long as one on some processors, and longer on
+        For few tokens in int8, two threads take 0.7 to 0.9 times as long as one on some processors, and longer on
         others, so the first texts are timed.
         """
         with contextlib.ExitStack() as context:
             with self._counting:
-                threads, is_raced = self._threads_for(int(lengths.max()))
+                threads, is_raced = self._threads_for(int(lengths.max()) * len(lengths))
                 context.enter_context(self._counted())
             try:
                 session = self._session(threads)
@@ -133,7 +133,7 @@ class Sessions:
             return result
 
     def _threads_for(self, tokens: int) -> tuple[int, bool]:
-        """Threads for a batch whose longest text has ``tokens`` tokens, and whether to time it."""
+        """Threads for a batch of ``tokens`` tokens, and whether to time it."""
         if tokens >= self.long_text and not (self._computing and self.long_text):
             return self.threads, False
         if self._computing or self._undisturbed < RACE or self.threads == 1 or tokens < SHORTEST:

@@ -119,6 +119,12 @@ def test_short_texts_take_all_threads_where_those_are_faster_and_nothing_else_is
     assert sessions.alone(np.array([SHORTEST - 1]), compute) == 1
 
 
+def test_few_texts_together_count_as_one_of_all_their_tokens(opened: list[int]) -> None:
+    sessions = Sessions(Path("model.onnx"), "int8", 2)
+    assert ran(sessions, [LONG // 8 - 1] * 8) == [(1, [*range(8)])]
+    assert ran(sessions, [LONG // 8] * 8) == [(2, [*range(8)])] and opened == [1, 2]
+
+
 def test_a_race_is_run_again_because_the_first_may_have_been_disturbed(
     opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
