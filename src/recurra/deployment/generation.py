@@ -20,7 +20,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers
 from recurra.core.sealed import sealed_model
 from recurra.core.terminal import one_line
 from recurra.data.language.tokenization import read_language_tokenizer
-from recurra.models.cache import RecurraCache
+from recurra.models.cache import CACHE, RecurraCache
 from recurra.models.controls import holds_linear_model
 from recurra.models.exits.rules import ExitRule, FixedExit
 from recurra.models.folder import read_model_configuration
@@ -361,7 +361,7 @@ class Generator:
         )
         continuations = output.sequences[:, width:].tolist()
         self.figures.wall_s += time.perf_counter() - start
-        self._note(output.past_key_values, len(rows) * settings.num_beams)
+        self._note(output[CACHE], len(rows) * settings.num_beams)
         return list(continuations)
 
     def _room(self, width: int) -> int:

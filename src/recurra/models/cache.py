@@ -10,11 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from recurra.core.errors import ConfigurationError
 from recurra.models.configuration import RecurraConfig
 
 _LEAST_TOKENS = 32
+# The keyword and the output by which transformers passes a cache: ``cache`` since its version 5.24. Ours take both.
+PAST = "past_key_values"
+CACHE = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else PAST
 
 
 class GrowingLayer(DynamicLayer):

@@ -87,7 +87,7 @@ class RecurraConfig(PreTrainedConfig):
     model_type: ClassVar[str] = "recurra"
     # Not predictions: the Trainer leaves them out when it collects what a model says.
     keys_to_ignore_at_inference: ClassVar[list[str]] = [
-        "past_key_values", "exit_logits", "exit_losses", "exited_after", "halt_loss"
+        "past_key_values", "cache", "exit_logits", "exit_losses", "exited_after", "halt_loss"
     ]  # fmt: skip
 
     vocab_size: int = 30522

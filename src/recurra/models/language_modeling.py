@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.cache import RecurraCache
+from recurra.models.cache import CACHE, RecurraCache
 from recurra.models.configuration import RecurraConfig
 from recurra.models.exits.loop import Stop
 from recurra.models.exits.rules import ExitRule, check_exit
@@ -161,7 +161,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         return RecurraCausalLMOutput(
             loss,
             logits,
-            output.past_key_values,
+            cache,
             output.hidden_states,
             exit_logits=exit_logits,
             exit_losses=losses,
@@ -203,8 +203,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 f"'cache_implementation' is '{requested}'; allowed: none: every recurrence and every convolution keeps "
                 "states of its own, which only our cache does"
             )
-        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
-            model_kwargs["past_key_values"] = RecurraCache(self.config)
+        if generation_config.use_cache and model_kwargs.get(CACHE) is None:
+            model_kwargs[CACHE] = RecurraCache(self.config)
 
     def _exit_early(
         self,
@@ -234,7 +234,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         )
         if cache is not None:
             cache.exit_counts.update(exited.exited_after.tolist())
-        return RecurraCausalLMOutput(logits=exited.logits, past_key_values=cache, exited_after=exited.exited_after)
+        return RecurraCausalLMOutput(None, exited.logits, cache, exited_after=exited.exited_after)
 
     def _last_head(self, exit_after: int | None) -> int:
         """Index of the last head that is read: the exit's, or the number of exits for the final head."""

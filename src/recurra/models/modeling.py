@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, SequenceClass
 from transformers.utils import can_return_tuple
 
 from recurra.core.errors import ConfigurationError, unknown
-from recurra.models.cache import RecurraCache
+from recurra.models.cache import PAST, RecurraCache
 from recurra.models.configuration import RecurraConfig
 from recurra.models.exits.loop import CountedPositions, Exited, ReadHead, Stop, exit_early, run_recurrences
 from recurra.models.exits.rules import CountedRecurrences, ExitRule, LearnedHalt, check_exit
@@ -58,6 +58,8 @@ def called_by_transformers(forward: Callable[P, R]) -> Callable[P, R]:
                 "'output_attentions' is true; allowed: false: attention is computed in one kernel, which keeps no "
                 "weights; leave it out"
             )
+        if PAST in known and "cache" in keywords and keywords.get(PAST) is None:
+            keywords[PAST] = keywords.pop("cache")
         for name in [name for name in keywords if name not in known]:
             value = keywords.pop(name)
             if name in ABSENT and value is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from recurra import RecurraForCausalLM, preset
 from recurra.core.errors import ConfigurationError
+from recurra.models.cache import CACHE
 from relaxed import RELAXED
 from tiny import language_model, tiny_model
 
@@ -105,4 +106,4 @@ def test_a_cache_is_refused_where_layers_are_computed_twice() -> None:
     with pytest.raises(ConfigurationError, match="activation checkpointing computes layers twice"):
         model(torch.tensor([[1, 2]]), use_cache=True)
     with torch.no_grad():
-        assert model(torch.tensor([[1, 2]]), use_cache=True).past_key_values is not None
+        assert model(torch.tensor([[1, 2]]), use_cache=True)[CACHE] is not None

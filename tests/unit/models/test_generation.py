@@ -19,7 +19,7 @@ from transformers.cache_utils import DynamicLayer
 
 from recurra import RecurraForCausalLM, RecurraModel
 from recurra.core.errors import ConfigurationError
-from recurra.models.cache import GrowingLayer, RecurraCache
+from recurra.models.cache import CACHE, GrowingLayer, RecurraCache
 from recurra.models.exits.rules import ConfidenceRule, ExitRule, confidence
 from references.exiting_decoder import decode
 from references.exits import stops
@@ -76,7 +76,7 @@ def in_pieces(model: Any, ids: Tensor, mask: Tensor | None, pieces: list[int], c
         done += size
         seen = None if mask is None else mask[:, :done]
         output = model(ids[:, done - size : done], seen, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        cache = output[CACHE]
         found.append(output.logits)
     assert cache.get_seq_length() == done
     return torch.cat(found, dim=1)
@@ -199,7 +199,7 @@ def test_a_model_without_convolutions_takes_the_stock_cache() -> None:
         (30, {"max_new_tokens": 5}, "an input has 33 tokens; this model takes at most 32"),
         (4, {"exit_after": 5}, "there is no head after recurrence 5; allowed for this model: 1, 2"),
         (4, {"cache_implementation": "static"}, "'cache_implementation' is 'static'; allowed: none"),
-        (4, {"past_key_values": DynamicCache()}, "convolutions need a RecurraCache"),
+        (4, {CACHE: DynamicCache()}, "convolutions need a RecurraCache"),
     ],
 )
 def test_bad_requests_are_one_clear_line(tokens: int, asked: dict[str, Any], said: str) -> None:
@@ -208,6 +208,15 @@ def test_bad_requests_are_one_clear_line(tokens: int, asked: dict[str, Any], sai
         ids = torch.ones(1, tokens, dtype=torch.long)
         model.generate(ids, **{"max_new_tokens": 2, "do_sample": False, "pad_token_id": 0, **asked})
     assert "\n" not in str(caught.value)
+
+
+def test_a_cache_has_two_names_in_transformers() -> None:
+    model, ids = language_model(), torch.tensor([[3, 1, 4]])
+    by_name = [model(ids, **{name: RecurraCache(model.config)}) for name in ("past_key_values", "cache")]
+    assert torch.equal(by_name[0].logits, by_name[1].logits)
+    assert [output[CACHE].get_seq_length() for output in by_name] == [3, 3]
+    with pytest.raises(TypeError, match="unknown keyword 'cache'"):
+        model(ids, past_key_values=RecurraCache(model.config), cache=RecurraCache(model.config))
 
 
 def test_encoders_and_packed_rows_have_no_cache() -> None:
@@ -295,9 +304,7 @@ def test_greedy_generation_follows_the_definition_and_counts_what_was_taken() ->
     ids = torch.tensor([[3, 1, 4, 1]])
     rule = middle_rule(model, torch.randint(0, 11, (4, 12), generator=torch.Generator().manual_seed(0)))
     cache = RecurraCache(model.config)
-    said = model.generate(
-        ids, max_new_tokens=12, do_sample=False, pad_token_id=0, exit_rule=rule, past_key_values=cache
-    )
+    said = model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0, exit_rule=rule, **{CACHE: cache})
     with torch.no_grad():
         logits, depths = decode(
             said[0, :-1].tolist(),

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from recurra.core.configuration import derive_seed
 from recurra.core.record import AuditResult
+from recurra.models.cache import CACHE
 from recurra.models.language_modeling import RecurraForCausalLM
 
 
@@ -210,8 +211,8 @@ def audit_cache(
         cache = None
         differences = []
         for index in range(length):
-            output = exact(ids[:, index : index + 1], mask[:, : index + 1], past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
+            output = exact(ids[:, index : index + 1], mask[:, : index + 1], use_cache=True, **{CACHE: cache})
+            cache = output[CACHE]
             real = mask[:, index].bool()
             differences.append(float((output.logits[real, 0] - reference[real, index]).abs().max()))
         scale = float(reference[mask.bool()].abs().max())
