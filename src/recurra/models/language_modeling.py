@@ -117,6 +117,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             ``(batch, positions, vocabulary)`` in FP32.
         """
         cache = RecurraCache(self.config) if use_cache and past_key_values is None else past_key_values
+        keep = 0 if logits_to_keep is None else logits_to_keep
         wants_all = wants_states(self.config, output_hidden_states)
         if exit_rule is not None:
             check_exiting(labels, wants_all and exit_rule.always_after is None)
@@ -130,7 +131,6 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                     f"an exit rule came with a {type(cache).__name__}; give a RecurraCache: it fills in what is skipped"
                 )
             elif cache is None or input_ids.shape[1] == 1:
-                keep = 0 if logits_to_keep is None else logits_to_keep
                 return self._exit_early(input_ids, attention_mask, token_type_ids, exit_rule, cache=cache, keep=keep)
         output = self.model(
             input_ids,
@@ -151,7 +151,6 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             head_losses = self._losses(states, targets, num_items_in_batch)
             loss, losses = weigh_losses(head_losses, self.config.exit_loss_weight), torch.stack(head_losses).detach()
         if labels is None or logits_to_keep is not None:
-            keep = 0 if logits_to_keep is None else logits_to_keep
             *others, last = states if output_exits else list(states)[-1:]
             logits = self._logits(states[last], last, keep)
             exit_logits = tuple(self._logits(states[number], number, keep) for number in others) or None
@@ -223,7 +222,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         def read_head(stop: Stop, _: Tensor) -> Tensor:
             return self._logits(stop.states, self._last_head(stop.recurrence), keep)
 
-        exited = self.model.exit_early(
+        logits, exited_after = self.model.exit_early(
             input_ids,
             attention_mask,
             token_type_ids,
@@ -233,8 +232,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             past_key_values=cache,
         )
         if cache is not None:
-            cache.exit_counts.update(exited.exited_after.tolist())
-        return RecurraCausalLMOutput(None, exited.logits, cache, exited_after=exited.exited_after)
+            cache.exit_counts.update(exited_after.tolist())
+        return RecurraCausalLMOutput(None, logits, cache, exited_after=exited_after)
 
     def _last_head(self, exit_after: int | None) -> int:
         """Index of the last head that is read: the exit's, or the number of exits for the final head."""
@@ -243,10 +242,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         return len(self.config.exits)
 
     def _logits(self, states: Tensor, head: int, keep: int | Tensor) -> Tensor:
-        return self._head_logits(states[:, _chosen(keep)], head)
-
-    def _head_logits(self, states: Tensor, head: int) -> Tensor:
-        features = self.heads.projection(states)
+        features = self.heads.projection(states[:, _chosen(keep)])
         logits = functional.linear(features, self.heads.weight(head, self.model.embeddings.token.weight))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 

@@ -346,7 +346,8 @@ class SelfAttention(nn.Module):
             query, key = apply_rotary(turned, layout.rotary).split(heads, dim=2)
         else:
             query = linear_outputs(self.qkv_proj, layout.leading(states, queries), slice(width))
-            query = apply_rotary(query.unflatten(-1, (heads, head_dim)), layout.leading_rotary(queries))
+            rotary = None if layout.rotary is None else layout.leading(layout.rotary[None], queries)[0]
+            query = apply_rotary(query.unflatten(-1, (heads, head_dim)), rotary)
             key, value = self.keys_and_values(states, layout.rotary)
         dropout = self.dropout if self.training else 0.0
         return self.out_proj(layout.attend(query, key, value, queries, dropout))
@@ -518,7 +519,7 @@ class Embeddings(nn.Module):
         if self.refinement is not None:
             states = self.refinement(states, layout)
         if self.position is not None:
-            states = states + self.position(layout.positions(input_ids.device))
+            states = states + self.position(layout.positions)
         if self.token_type is not None:
             types = self.token_type.weight[0] if token_type_ids is None else self.token_type(token_type_ids)
             states = states + types

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
@@ -19,7 +19,7 @@ from transformers.utils import can_return_tuple
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.cache import PAST, RecurraCache
 from recurra.models.configuration import RecurraConfig
-from recurra.models.exits.loop import CountedPositions, Exited, ReadHead, Stop, exit_early, run_recurrences
+from recurra.models.exits.loop import CountedPositions, ReadHead, Stop, exit_early, run_recurrences
 from recurra.models.exits.rules import CountedRecurrences, ExitRule, LearnedHalt, check_exit
 from recurra.models.heads import pool, weigh_losses
 from recurra.models.layers import (
@@ -173,12 +173,15 @@ class RecurraModel(RecurraPreTrainedModel):
         row_lengths: Tensor | None = None,
         *,
         exit_after: int | None = None,
+        each_recurrence: bool = False,
         past_key_values: Cache | None = None,
         output_hidden_states: bool | None = None,
     ) -> RecurraModelOutput:
         """Computes the last hidden states of ids ``(batch, tokens)``; their mask is non-zero at real tokens.
 
         Args:
+            each_recurrence: Whether ``exit_states`` are those after each recurrence but the last, as if the core had
+                been applied no further, with coda and final norm.
             num_positions: Number of leading positions that are returned; the last layer computes no others.
             row_lengths: ``(rows,)`` if ``input_ids`` is ``(1, tokens)`` and holds rows of these lengths end to end,
                 without padding; ``num_positions`` is then 1 or None. A length of 0 is allowed: its states mean nothing.
@@ -197,20 +200,25 @@ class RecurraModel(RecurraPreTrainedModel):
         # All positions are computed if all states are wanted.
         narrowed = num_positions if all_states is None else None
 
-        def read(state: Tensor) -> Tensor:
-            # A model with a coda has no exits.
-            return self.final_norm(self.coda(state, layout, narrowed, all_states) if self.coda.layers else state)
+        results: list[Tensor] = []
 
-        *exits, states = self._run(
+        def at_stop(stop: Stop) -> None:
+            states = self.coda(stop.states, layout, narrowed, all_states) if self.coda.layers else stop.states
+            results.append(self.final_norm(states))
+
+        last = check_exit(self.config, exit_after)
+        run_recurrences(
+            self.core,
             states,
             layout,
-            read,
-            stops=self.config.exits,
-            last=check_exit(self.config, exit_after),
+            at_stop,
+            stops=range(1, last) if each_recurrence else self.config.exits,
+            last=last,
             # A coda reads all positions.
             queries=None if self.coda.layers else narrowed,
             all_states=all_states,
         )
+        *exits, states = results
         if all_states is not None:
             all_states[-1] = states
             if num_positions is not None:
@@ -219,27 +227,7 @@ class RecurraModel(RecurraPreTrainedModel):
             states,
             past_key_values,
             hidden_states=None if all_states is None else tuple(all_states),
-            exit_states=tuple(exits) if self.config.exits else None,
-        )
-
-    def after_each_recurrence(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        num_positions: int | None = None,
-        row_lengths: Tensor | None = None,
-    ) -> list[Tensor]:
-        """Last hidden states as if the core had been applied once, twice, and so on, each after coda and final norm."""
-        layout = self._layout(input_ids, attention_mask, row_lengths, None)
-        states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
-        last = self.config.num_recurrences
-        return self._run(
-            states,
-            layout,
-            lambda state: self.final_norm(self.coda(state, layout, num_positions)),
-            stops=range(1, last),
-            last=last,
+            exit_states=tuple(exits) or None,
         )
 
     def exit_early(
@@ -254,8 +242,8 @@ class RecurraModel(RecurraPreTrainedModel):
         read_head: ReadHead,
         counted: CountedPositions | None = None,
         past_key_values: Cache | None = None,
-    ) -> Exited:
-        """Computes recurrence by recurrence; after each exit only the rows that the rule does not stop go on."""
+    ) -> tuple[Tensor, Tensor]:
+        """Final logits of each row and the recurrences it took; see `recurra.models.exits.loop.exit_early`."""
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
         return exit_early(
@@ -270,28 +258,6 @@ class RecurraModel(RecurraPreTrainedModel):
             counted=counted,
             queries=num_positions,
         )
-
-    def _run(
-        self,
-        states: Tensor,
-        layout: RowLayout,
-        read: Callable[[Tensor], Tensor],
-        *,
-        stops: Collection[int],
-        last: int,
-        queries: int | None = None,
-        all_states: list[Tensor] | None = None,
-    ) -> list[Tensor]:
-        """Results of ``read`` for the states after each stop and after ``last``; no row stops early."""
-        results: list[Tensor] = []
-
-        def at_stop(stop: Stop) -> None:
-            results.append(read(stop.states))
-
-        run_recurrences(
-            self.core, states, layout, at_stop, stops=stops, last=last, queries=queries, all_states=all_states
-        )
-        return results
 
     def _layout(
         self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None, cache: Cache | None
@@ -382,7 +348,6 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             ``logits``, ``(batch or packed rows, labels)`` in FP32, and with labels the mean cross-entropy (binary, also
             over labels, for several labels a row), weighted with that of the exits.
         """
-        first = self.config.pooling == "first"
         wants_all = wants_states(self.config, output_hidden_states)
         if exit_rule is not None:
             check_exiting(labels, wants_all)
@@ -402,7 +367,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             input_ids,
             attention_mask,
             token_type_ids,
-            1 if first else None,
+            self._positions,
             row_lengths,
             exit_after=exit_after,
             output_hidden_states=wants_all,
@@ -412,7 +377,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         after = dict(zip(self.config.exits, output.exit_states or (), strict=False))
         after[check_exit(self.config, exit_after)] = output.last_hidden_state
         *exits, logits = [
-            self._head_after(number)(self._pool(states, attention_mask, row_lengths)).float()
+            self._head_after(number)(pool(states, self.config.pooling, attention_mask, row_lengths)).float()
             for number, states in after.items()
         ]
         loss = None
@@ -439,9 +404,10 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             output = self(input_ids, attention_mask, row_lengths=row_lengths, return_dict=True)
             numbers = [*self.config.exits, self.config.num_recurrences]
             return dict(zip(numbers, [*output.exit_logits, output.logits], strict=True))
-        positions = 1 if self.config.pooling == "first" else None
-        states = self.model.after_each_recurrence(input_ids, attention_mask, None, positions, row_lengths)
-        pooled = [self._pool(state, attention_mask, row_lengths) for state in states]
+        inputs = input_ids, attention_mask, None, self._positions, row_lengths
+        output = self.model(*inputs, each_recurrence=True, output_hidden_states=False, return_dict=True)
+        states = (*(output.exit_states or ()), output.last_hidden_state)
+        pooled = [pool(state, self.config.pooling, attention_mask, row_lengths) for state in states]
         logits = torch.stack([self.classifier(state).float() for state in pooled])
         if self.config.tokens_without_recurrence is not None:
             last = self._counted_recurrences(input_ids, attention_mask, row_lengths)
@@ -467,7 +433,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
 
         def read_head(stop: Stop, remaining: Tensor) -> Tensor:
             mask, lengths = (None if part is None else part[remaining] for part in (attention_mask, row_lengths))
-            pooled = self._pool(stop.states, mask, lengths)
+            pooled = pool(stop.states, self.config.pooling, mask, lengths)
             logits = self._head_after(stop.recurrence)(pooled).float()
             if self.halt is None:
                 return logits
@@ -476,11 +442,10 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
                 halts.append((stop.recurrence, remaining, halt[:, 0]))
             return torch.cat([logits, halt], dim=1)
 
-        positions = 1 if self.config.pooling == "first" else None
-        exited = self.model.exit_early(
-            input_ids, attention_mask, token_type_ids, positions, row_lengths, rule=rule, read_head=read_head
+        logits, exited_after = self.model.exit_early(
+            input_ids, attention_mask, token_type_ids, self._positions, row_lengths, rule=rule, read_head=read_head
         )
-        return RecurraClassifierOutput(logits=exited.logits[:, : self.num_labels], exited_after=exited.exited_after)
+        return RecurraClassifierOutput(logits=logits[:, : self.num_labels], exited_after=exited_after)
 
     def _recur_by_row(
         self,
@@ -525,8 +490,10 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             return self.classifier
         return self.exit_classifiers[min(self.config.exits.index(recurrence), len(self.exit_classifiers) - 1)]
 
-    def _pool(self, states: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None) -> Tensor:
-        return pool(states, self.config.pooling, attention_mask, row_lengths)
+    @property
+    def _positions(self) -> int | None:
+        """Leading positions that the classifier reads; None means all."""
+        return 1 if self.config.pooling == "first" else None
 
 
 def classification_loss(logits: Tensor, labels: Tensor, config: PreTrainedConfig) -> Tensor:

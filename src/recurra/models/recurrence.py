@@ -92,7 +92,7 @@ class LayerStack(nn.Module):
                 states = layer(states, layout, narrowed)
             if all_states is not None:
                 all_states.append(states)
-        return states if queries is None or self.layers else layout.leading(states, queries)
+        return states
 
 
 class RecurrentCore(nn.Module):

@@ -39,23 +39,30 @@ def attend(
     return attended.to(value.dtype)
 
 
-def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch.device) -> tuple[Tensor | None, bool]:
-    """A boolean mask broadcastable to ``(batch, heads, tokens, tokens)`` or None; whether the kernel hides later keys.
+def padding_mask(keep: Tensor | None) -> Tensor | None:
+    """A padding mask ``(batch, tokens)`` as booleans; None for a batch without padding, if it is on a CPU.
 
-    On a CPU a batch without padding gets no mask, which is the kernels' fastest path. On an accelerator, looking at the
-    padding mask ``(batch, tokens)`` would cost a synchronisation.
+    On an accelerator, looking at the mask would cost a synchronisation.
     """
-    if keep is not None:
-        keep = keep.bool()
-        if keep.device.type == "cpu" and bool(keep.all()):
-            keep = None
-    if keep is None:
-        return None, causal
-    mask = keep[:, None, None, :]
+    if keep is None or (keep.device.type == "cpu" and bool(keep.all())):
+        return None
+    return keep.bool()
+
+
+def attention_mask(
+    keep: Tensor | None, tokens: int, causal: bool, device: torch.device, *, past: int = 0
+) -> tuple[Tensor | None, bool]:
+    """A boolean mask broadcastable to ``(batch, heads, tokens, past + tokens)`` or None; whether the kernel hides keys.
+
+    Without padding there is no mask, which is the kernels' fastest path, unless several tokens follow cached ones.
+    """
+    if keep is None and (not past or tokens == 1):
+        return None, causal and not past
+    mask = None if keep is None else keep[:, None, None, :]
     if causal:
+        visible = torch.ones(tokens, past + tokens, dtype=torch.bool, device=device).tril(past)
         # The diagonal stays open so that a padded query has a key: a row without one would be NaN.
-        triangle = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
-        mask = (mask & triangle) | torch.eye(tokens, dtype=torch.bool, device=device)
+        mask = visible if mask is None else (mask & visible) | visible.triu(past)
     return mask, False
 
 
@@ -64,9 +71,11 @@ class PaddedRows:
     """Rows side by side, padded to one length: everything that layers need besides the states.
 
     Attributes:
-        rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; None if positions are learned.
+        rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; None if the model has none.
         mask: Boolean mask of keys or None, see `attention_mask`.
         real: ``(batch, tokens)``, true at real tokens; None if all are real.
+        positions: Each token's position in its row, broadcastable to ``(batch, tokens)``; padding on the left is left
+            out.
     """
 
     rotary: Tensor | None
@@ -74,21 +83,17 @@ class PaddedRows:
     mask: Tensor | None
     real: Tensor | None
     tokens: int
+    positions: Tensor
 
     @classmethod
     def of(
         cls, table: Tensor | None, keep: Tensor | None, tokens: int, *, causal: bool, device: torch.device
     ) -> PaddedRows:
         """Makes the layout from the model's rotary table, if any, and a padding mask ``(batch, tokens)``."""
-        mask, causal = attention_mask(keep, tokens, causal, device)
-        real = None if keep is None or mask is None else keep.bool()
-        return cls(None if table is None else table[:tokens], causal, mask, real, tokens)
-
-    def positions(self, device: torch.device) -> Tensor:
-        """Each token's position in its row, broadcastable to ``(batch, tokens)``; padding on the left is left out."""
-        if self.real is None:
-            return torch.arange(self.tokens, device=device)
-        return (self.real.cumsum(1) - 1).clamp(min=0)
+        real = padding_mask(keep)
+        mask, causal = attention_mask(real, tokens, causal, device)
+        positions = torch.arange(tokens, device=device) if real is None else (real.cumsum(1) - 1).clamp(min=0)
+        return cls(None if table is None else table[:tokens], causal, mask, real, tokens, positions)
 
     def convolve(self, states: Tensor, convolution: Any) -> Tensor:
         """Convolves ``(batch, tokens, channels)`` within each row; padding is read as zeros."""
@@ -97,10 +102,6 @@ class PaddedRows:
     def leading(self, states: Tensor, queries: int) -> Tensor:
         """The first ``queries`` positions of every row of ``(batch, tokens, hidden)``."""
         return states[:, :queries]
-
-    def leading_rotary(self, queries: int) -> Tensor | None:
-        """The part of `rotary` that belongs to `leading`."""
-        return None if self.rotary is None else self.rotary[:queries]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
         """Attends within each row of ``(batch, tokens, heads, head_dim)``; queries may be `leading` tokens alone."""
@@ -111,7 +112,8 @@ class PaddedRows:
     def select(self, rows: Tensor) -> Self:
         """The layout of some rows, given by their indices ``(rows kept,)``, in that order."""
         mask, real = (None if part is None else part[rows] for part in (self.mask, self.real))
-        return replace(self, mask=mask, real=real)
+        positions = self.positions[rows] if self.positions.dim() > 1 else self.positions
+        return replace(self, mask=mask, real=real, positions=positions)
 
     def take(self, states: Tensor, rows: Tensor) -> Tensor:
         """The states of those rows, in the layout of `select`."""
@@ -126,19 +128,16 @@ class PackedRows:
     causal: bool
     starts: Tensor
     groups: tuple[tuple[int, int], ...]
-    numbers: Tensor
+    positions: Tensor
 
     @classmethod
     def of(cls, table: Tensor | None, lengths: Tensor, *, causal: bool, device: torch.device) -> PackedRows:
         """Makes the layout from the model's rotary table, if any, and the rows' lengths ``(rows,)``."""
         starts = lengths.cumsum(0) - lengths
-        numbers = torch.arange(int(lengths.sum()), device=device) - starts.repeat_interleave(lengths)
+        positions = torch.arange(int(lengths.sum()), device=device) - starts.repeat_interleave(lengths)
         # An empty last row has no first token, so any index will do.
-        starts = starts.clamp(max=max(len(numbers) - 1, 0))
-        return cls(None if table is None else table[numbers], causal, starts, _groups(lengths), numbers)
-
-    def positions(self, device: torch.device) -> Tensor:  # noqa: ARG002 - a layout's
-        return self.numbers
+        starts = starts.clamp(max=max(len(positions) - 1, 0))
+        return cls(None if table is None else table[positions], causal, starts, _groups(lengths), positions)
 
     def convolve(self, states: Tensor, convolution: Any) -> Tensor:
         parts = states[0].split([rows * length for rows, length in self.groups])
@@ -152,9 +151,6 @@ class PackedRows:
         if queries != 1:
             raise ValueError(f"packed rows give their first position only, not {queries}")
         return states[:, self.starts]
-
-    def leading_rotary(self, queries: int) -> Tensor | None:  # noqa: ARG002 - a layout's
-        return None if self.rotary is None else self.rotary[self.starts]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
         attended = []
@@ -175,9 +171,9 @@ class PackedRows:
     def select(self, rows: Tensor) -> Self:
         tokens, lengths = self._tokens_of(rows)
         rotary = None if self.rotary is None else self.rotary[tokens]
-        numbers = self.numbers[tokens]
-        starts = (lengths.cumsum(0) - lengths).clamp(max=max(len(numbers) - 1, 0))
-        return replace(self, rotary=rotary, starts=starts, groups=_groups(lengths), numbers=numbers)
+        positions = self.positions[tokens]
+        starts = (lengths.cumsum(0) - lengths).clamp(max=max(len(positions) - 1, 0))
+        return replace(self, rotary=rotary, starts=starts, groups=_groups(lengths), positions=positions)
 
     def take(self, states: Tensor, rows: Tensor) -> Tensor:
         return states[:, self._tokens_of(rows)[0]]
@@ -206,7 +202,6 @@ class CachedRows(PaddedRows):
 
     cache: Cache
     past: int
-    numbers: Tensor
     attentions: Iterator[int] = field(default_factory=itertools.count)
     convolutions: Iterator[int] = field(default_factory=itertools.count)
     rows: Tensor | None = None
@@ -219,25 +214,13 @@ class CachedRows(PaddedRows):
         """Makes the layout of ``tokens`` tokens after those in the cache; a mask ``(batch, all tokens)`` is of both."""
         past = cache.get_seq_length()
         rotary = None if table is None else table[past : past + tokens]
-        if keep is not None:
-            keep = keep.bool()
-            if keep.device.type == "cpu" and bool(keep.all()):
-                keep = None
-        mask, causal = None, not past
+        keep = padding_mask(keep)
+        mask, causal = attention_mask(keep, tokens, True, device, past=past)
         if keep is None:
-            real, numbers = None, torch.arange(past, past + tokens, device=device)
-            if past and tokens > 1:
-                mask = _visible(past, tokens, device)
+            real, positions = None, torch.arange(past, past + tokens, device=device)
         else:
-            real, causal = keep[:, past:], False
-            # A padded query sees itself: a row without a key would be NaN.
-            diagonal = _visible(past, tokens, device).triu(past)
-            mask = (keep[:, None, None, :] & _visible(past, tokens, device)) | diagonal
-            numbers = (keep.cumsum(1) - 1).clamp(min=0)[:, past:]
-        return cls(rotary, causal, mask, real, tokens, cache, past, numbers)
-
-    def positions(self, device: torch.device) -> Tensor:  # noqa: ARG002 - a layout's
-        return self.numbers
+            real, positions = keep[:, past:], (keep.cumsum(1) - 1).clamp(min=0)[:, past:]
+        return cls(rotary, causal, mask, real, tokens, positions, cache, past)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:  # noqa: ARG002
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
@@ -259,24 +242,17 @@ class CachedRows(PaddedRows):
 
     def select(self, rows: Tensor) -> Self:
         assert isinstance(self.cache, RecurraCache) and self.tokens == 1
-        chosen = super().select(rows)
-        numbers = self.numbers[rows] if self.numbers.dim() > 1 else self.numbers
-        return replace(chosen, numbers=numbers, rows=rows if self.rows is None else self.rows[rows])
+        return replace(super().select(rows), rows=rows if self.rows is None else self.rows[rows])
 
     def note_skipped(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:
         """Notes the first core layer's keys and values of rows that stop, for the recurrences that they skip."""
-        numbers = rows if self.rows is None else self.rows[rows]
-        self.skipped.append(SkippedEntries(numbers, done, keys.transpose(1, 2), values.transpose(1, 2)))
+        batch_rows = rows if self.rows is None else self.rows[rows]
+        self.skipped.append(SkippedEntries(batch_rows, done, keys.transpose(1, 2), values.transpose(1, 2)))
 
     def skip_recurrences(self, count: int) -> None:
         """Fills the cache for the next ``count`` recurrences, since no row computes them."""
         assert isinstance(self.cache, RecurraCache) and self.tokens == 1
         self.cache.fill_recurrences(count, next(self.attentions), next(self.convolutions), self.past, self.skipped)
-
-
-def _visible(past: int, tokens: int, device: torch.device) -> Tensor:
-    """Which of ``past + tokens`` keys each new token sees, ``(tokens, past + tokens)``."""
-    return torch.ones(tokens, past + tokens, dtype=torch.bool, device=device).tril(past)
 
 
 RowLayout = PaddedRows | PackedRows

@@ -25,7 +25,7 @@ from recurra.models.layers import (
     keep_mask,
     rotary_table,
 )
-from recurra.models.rows import attend, attention_mask
+from recurra.models.rows import attend, attention_mask, padding_mask
 from tiny import stir, tiny_config, tiny_model
 
 CPU = torch.device("cpu")
@@ -98,7 +98,7 @@ def test_half_precision_attention_equals_the_fused_kernel_in_fp32(
     query, key, value = (torch.randn(3, 2, 9, 8, generator=dice).bfloat16() for _ in range(3))
     query = query[:, :, :queries]
     keep = torch.arange(9) < torch.tensor([[9], [4], [6]] if masked else [[9]] * 3)
-    mask, kernel_causal = attention_mask(keep, 9, causal, CPU)
+    mask, kernel_causal = attention_mask(padding_mask(keep), 9, causal, CPU)
     if mask is not None and mask.shape[-2] > 1:
         mask = mask[:, :, :queries]
     assert (mask is None) == (not masked)

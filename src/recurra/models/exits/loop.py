@@ -24,15 +24,6 @@ class Stop:
     recurrence: int
     final: bool
     states: Tensor
-    layout: RowLayout
-
-
-@dataclass(frozen=True)
-class Exited:
-    """Final logits of rows that may stop early, and the recurrences that they took."""
-
-    logits: Tensor
-    exited_after: Tensor
 
 
 # Says at a stop which of the remaining rows are dropped, ``(remaining,)``; None drops no row.
@@ -62,7 +53,7 @@ def run_recurrences(
         if not final and done not in stops:
             continue
         stop_states = states if final or queries is None else layout.leading(states, queries)
-        stopping = at_stop(Stop(done, final, stop_states, layout))
+        stopping = at_stop(Stop(done, final, stop_states))
         if final or stopping is None:
             continue
         remaining = (~stopping).nonzero()[:, 0]
@@ -93,8 +84,8 @@ def exit_early(
     last: int,
     counted: CountedPositions | None = None,
     queries: int | None = None,
-) -> Exited:
-    """Runs the recurrences and lets each row stop after the first exit where the rule says so."""
+) -> tuple[Tensor, Tensor]:
+    """Lets each row stop after the first exit where the rule says so; returns its logits, and its recurrences."""
     remaining = torch.arange(rows, device=states.device)
     exited_after = torch.full((rows,), last, device=states.device)
     logits: Tensor | None = None
@@ -119,4 +110,4 @@ def exit_early(
 
     run_recurrences(core, states, layout, at_stop, stops=stops, last=last, queries=queries)
     assert logits is not None
-    return Exited(logits, exited_after)
+    return logits, exited_after
