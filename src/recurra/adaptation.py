@@ -44,20 +44,21 @@ _NOT_FOR_STACKS = ("exits", "tokens_without_recurrence")
 _ROUNDS = 15
 
 
+@dataclass(frozen=True)
 class PlanCosts:
-    """Costs of plans of one encoder; ``changes`` replace keys of the encoder's configuration."""
+    """Costs of plans of one encoder; ``all_changes`` replace keys of the encoder's configuration."""
 
-    def __init__(self, source: EncoderSource, changes: Mapping[str, Any]) -> None:
-        self._source, self._changes, self.num_layers = source, changes, source.num_layers
+    source: EncoderSource
+    all_changes: Mapping[str, Any]
 
     def changes(self, plan: SharingPlan) -> dict[str, Any]:
         """Keys of the model of a plan; a stack shares nothing, and has no relaxations."""
         stack = plan.recurrences == 1
-        return {key: value for key, value in self._changes.items() if not (stack and key in RELAXATIONS)}
+        return {key: value for key, value in self.all_changes.items() if not (stack and key in RELAXATIONS)}
 
     def config(self, plan: SharingPlan) -> RecurraConfig:
         """Configuration of the model of a plan."""
-        return RecurraConfig(**self._source.shape(str(plan), self.changes(plan)))
+        return RecurraConfig(**self.source.shape(str(plan), self.changes(plan)))
 
     def parameters(self, plan: SharingPlan) -> int:
         """Parameters that are stored, without a head."""
@@ -70,7 +71,7 @@ class PlanCosts:
         The encoder and its embedding are timed here and now; a plan's layers take the encoder's time in proportion to
         their operations.
         """
-        encoder = load_encoder(self._source.name)
+        encoder = load_encoder(self.source.name)
         ids = torch.ones(1, tokens, dtype=torch.long)
         lengths = torch.tensor([tokens])
         layout = PackedRows.of(encoder.rotary, lengths, causal=False, device=ids.device)
@@ -136,20 +137,14 @@ class PlanScores:
             digest = hashlib.sha256(self.pieces.numpy().tobytes()).hexdigest()
             fitted = {"table": [relaxed.embedding_size, digest]}
         self.rows_hash = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
-        content = {
-            "version": _SCORE_VERSION,
-            "encoder": source.sha256,
-            "rows": self.rows_hash,
-            "relaxations": {},
-            **fitted,
-        }
-        self._path = cache_path(f"plans-{content_hash(content)}", cache_dir)
+        # Scores were once stored for each relaxation.
+        content = {"version": _SCORE_VERSION, "encoder": source.sha256, "rows": self.rows_hash, "relaxations": {}}
+        self._path = cache_path(f"plans-{content_hash({**content, **fitted})}", cache_dir)
         stored = read_arrays(self._path, ("plans", "kept"))
         self._known: dict[str, float] = {}
         if stored is not None:
-            self._known.update(
-                zip(stored["plans"].tobytes().decode().split("\n"), stored["kept"].tolist(), strict=True)
-            )
+            names = stored["plans"].tobytes().decode().split("\n")
+            self._known.update(zip(names, stored["kept"].tolist(), strict=True))
         self._stored = len(self._known)
 
     @cached_property
@@ -310,7 +305,7 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     # The folder of work has no name while it is ".".
     target = Path(output).absolute()
     work = target.with_name(f"{target.name}.teaching")
-    plan, points, changes = _choose_plan(source, scores, costs, options, work=work, reporter=reporter)
+    plan, points, changes = _choose_plan(scores, costs, options, work=work, reporter=reporter)
     tokenizer = read_tokenizer(source.folder)
     pieces = None if scores is None else scores.pieces
     lessons: list[PassageSource] = []
@@ -355,29 +350,23 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
 
 
 def _choose_plan(
-    source: EncoderSource,
-    scores: PlanScores | None,
-    costs: PlanCosts,
-    options: AdaptationOptions,
-    *,
-    work: Path,
-    reporter: Reporter,
+    scores: PlanScores | None, costs: PlanCosts, options: AdaptationOptions, *, work: Path, reporter: Reporter
 ) -> tuple[SharingPlan, list[PlanPoint], dict[str, Any]]:
     """The plan, the compared plans (best first), and keys that its model changes in the encoder's configuration."""
-    changes = dict(options.changes or {})
-    if options.plan.strip() == AUTO:
-        earlier_points = _begun_search(work, source, scores, options) if options.teach else []
-        points = earlier_points or _search(scores, costs, options, reporter)
-        plan = points[0].plan
-        plan_changes = costs.changes(plan)
-        if earlier_points:
-            # Times are never measured twice alike, so another search might choose another plan.
-            reporter.say(f"the plan stays {plan}, because teaching began with it")
-        elif plan_changes != changes:
-            reporter.say(f"the best plan, {plan}, is a stack: it shares nothing, so there is nothing to relax")
-        return plan, points, plan_changes
-    plan = source.plan(options.plan)
-    return plan, [] if scores is None else [PlanPoint(plan, scores.score(plan), costs.parameters(plan))], changes
+    if options.plan.strip() != AUTO:
+        plan = costs.source.plan(options.plan)
+        points = [] if scores is None else [PlanPoint(plan, scores.score(plan), costs.parameters(plan))]
+        return plan, points, dict(costs.all_changes)
+    earlier_points = _begun_search(work, costs.source, scores, options) if options.teach else []
+    points = earlier_points or _search(scores, costs, options, reporter)
+    plan = points[0].plan
+    changes = costs.changes(plan)
+    if earlier_points:
+        # Times are never measured twice alike, so another search might choose another plan.
+        reporter.say(f"the plan stays {plan}, because teaching began with it")
+    elif changes != costs.all_changes:
+        reporter.say(f"the best plan, {plan}, is a stack: it shares nothing, so there is nothing to relax")
+    return plan, points, changes
 
 
 def _begun_search(
@@ -387,11 +376,11 @@ def _begun_search(
     try:
         task = read_json(work / TASK_NAME)
         same = task["encoder"] == source.sha256 and task["budgets"] == _budgets(options)
-        if scores is None or not same or task["compared_on"] != scores.rows_hash:
-            return []
-        return [PlanPoint(source.plan(plan), *costs) for plan, *costs in task["scores"]]
+        if scores is not None and same and task["compared_on"] == scores.rows_hash:
+            return [PlanPoint(source.plan(plan), *costs) for plan, *costs in task["scores"]]
     except (OSError, ValueError, KeyError, TypeError):
-        return []
+        pass
+    return []
 
 
 def _budgets(options: AdaptationOptions) -> dict[str, Any]:
@@ -456,15 +445,12 @@ def _check_budgets(options: AdaptationOptions) -> None:
             raise ConfigurationError(f"{name} is {value:g}; {reason}")
     if options.apart and not options.teach:
         raise ConfigurationError("--apart excludes texts from teaching; name the texts to teach with, --teach FILE")
-    budgets = {
-        "--stored": options.stored,
-        "--applied": options.applied,
-        "--max-parameters": options.max_parameters,
-        "--max-ms": options.max_ms,
-    }
-    for name, value in budgets.items():
+    for name, value in _budgets(options).items():
         if value is not None and options.plan.strip() != AUTO:
-            raise ConfigurationError(f"{name} is {value:,}, but the plan is '{options.plan}'; use it with --plan auto")
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigurationError(
+                f"{option} is {value:,}, but the plan is '{options.plan}'; use it with --plan auto"
+            )
 
 
 def _search(
@@ -473,7 +459,7 @@ def _search(
     """Scores the plans that keep the budgets, best first."""
     if scores is None:
         raise ConfigurationError("--plan auto compares plans on your texts; give --texts FILE, or a plan")
-    layers = costs.num_layers
+    layers = costs.source.num_layers
     estimate_ms = costs.timer(scores.mean_tokens) if options.max_ms is not None else None
 
     def fits(plan: SharingPlan) -> bool:

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -34,35 +34,33 @@ _BEST_CHOICES = 6
 class KeptFunction:
     """Scores plans against an encoder with all its layers, on some texts; ``embeddings`` replace its own in plans."""
 
+    @torch.inference_mode()
     def __init__(
         self, encoder: RecurraModel, input_ids: Tensor, row_lengths: Tensor, embeddings: Embeddings | None = None
     ) -> None:
         self._layers = encoder.core.block.layers
         self._lengths = row_lengths
         self._layout = PackedRows.of(encoder.rotary, row_lengths, causal=False, device=input_ids.device)
-        self._begin(encoder.embeddings, input_ids)
-        self._whole = self._read(range(len(self._layers)))
-        if embeddings is not None:
-            self._begin(embeddings, input_ids)
-
-    @torch.inference_mode()
-    def _begin(self, embeddings: Embeddings, input_ids: Tensor) -> None:
         # Layers of the previous plan, and the states after each of them: sorted plans share most of their first layers.
-        self._way: list[int] = []
-        self._states = [embeddings(input_ids[None], None, self._layout)]
+        self._order: Sequence[int] = ()
+        self._states = [encoder.embeddings(input_ids[None], None, self._layout)]
+        self._whole = self._output(range(len(self._layers)))
+        if embeddings is not None:
+            self._order, self._states = (), [embeddings(input_ids[None], None, self._layout)]
 
     def score(self, plan: SharingPlan) -> float:
         """How much a plan keeps: 1 is all of the encoder's function, 0 is nothing."""
-        return functional.cosine_similarity(self._read(plan.order), self._whole).mean().item()
+        return functional.cosine_similarity(self._output(plan.order), self._whole).mean().item()
 
     @torch.inference_mode()
-    def _read(self, wanted: Sequence[int]) -> Tensor:
-        pairs = zip(wanted, self._way, strict=False)
+    def _output(self, order: Sequence[int]) -> Tensor:
+        """Centred mean states ``(rows, hidden)`` after some layers."""
+        pairs = zip(order, self._order, strict=False)
         unchanged = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
         del self._states[unchanged + 1 :]
-        for number in wanted[unchanged:]:
+        for number in order[unchanged:]:
             self._states.append(self._layers[number](self._states[-1], self._layout))
-        self._way = list(wanted)
+        self._order = order
         means = mean_of_packed(self._states[-1], self._lengths)
         return means - means.mean(dim=0)
 
@@ -101,12 +99,12 @@ def _choices(layers: int, stored: int, score: Callable[[tuple[int, ...]], float]
     return ranked
 
 
-def loops(chosen: Sequence[int], applied: int) -> Iterator[SharingPlan]:
+def loops(chosen: tuple[int, ...], applied: int) -> Iterator[SharingPlan]:
     """The stack of the chosen layers, and every way to apply a run of them several times."""
-    yield SharingPlan((), tuple(chosen), (), 1)
+    yield SharingPlan((), chosen, (), 1)
     for start, end in itertools.combinations(range(len(chosen) + 1), 2):
         for times in range(2, _MOST_APPLICATIONS + 1):
-            plan = SharingPlan(tuple(chosen[:start]), tuple(chosen[start:end]), tuple(chosen[end:]), times)
+            plan = SharingPlan(chosen[:start], chosen[start:end], chosen[end:], times)
             if plan.applied <= applied:
                 yield plan
 
@@ -117,18 +115,11 @@ _ROWS = 8192
 _FLAT, _EXPONENT = 1000, 2.0
 
 
-class TableFactors(NamedTuple):
-    """``table[i] = weight @ pieces[i] + bias``; ``weight`` is ``(hidden, width)``, its columns orthonormal."""
+def factorise_table(table: Tensor, width: int, frequencies: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pieces, weight and bias with ``weight @ pieces[i] + bias`` nearest to ``table[i]``, in weighted squared error.
 
-    pieces: Tensor
-    weight: Tensor
-    bias: Tensor
-
-
-def factorise_table(table: Tensor, width: int, frequencies: Tensor) -> TableFactors:
-    """The factors of a width that are nearest to a table ``(pieces, hidden)``, with weighted squared errors of rows.
-
-    They are the mean row and the first right singular vectors of the centred rows, each scaled by the root of its
+    For a table ``(pieces, hidden)`` they are ``(pieces, width)``, ``(hidden, width)`` with orthonormal columns, and
+    ``(hidden,)``: the mean row and the first right singular vectors of the centred rows, each scaled by the root of its
     weight ``(pieces,)`` (Eckart and Young 1936), from the Gram matrix in FP64.
     """
     weights = (frequencies.double() / frequencies.double().sum())[:, None]
@@ -141,7 +132,7 @@ def factorise_table(table: Tensor, width: int, frequencies: Tensor) -> TableFact
     # `eigh` returns the eigenvectors in rising order of the eigenvalues.
     basis = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :width]
     pieces = torch.cat([(part.double() - mean) @ basis for part, _ in parts])
-    return TableFactors(pieces.to(table), basis.to(table), mean.to(table))
+    return pieces.to(table), basis.to(table), mean.to(table)
 
 
 def expected_frequencies(vocabulary: int, pieces: Tensor | None = None) -> Tensor:
@@ -212,10 +203,14 @@ def load_encoder_weights(
     try:
         with safe_open(source.weights, framework="pt") as handle:
             reader = _Reader(handle, source)
-            for name in [name for name in wanted if name.startswith(_ADDED) and not reader.has(name)]:
+            for name in [name for name in wanted if name.startswith(_ADDED) and name not in reader.names]:
                 wanted.pop(name).zero_()
             if source.is_adapted:
-                reader.check_own(own_names)
+                if lacking := [name for name in own_names if name not in reader.names]:
+                    raise ConfigurationError(
+                        f"'{source.name}' was adapted without '{lacking[0]}'; give recurrence_norms and low_rank to "
+                        "recurra adapt, which has the layers that they start from"
+                    )
                 weights = reader.adapted(wanted)
             else:
                 weights = reader.converted(layers)
@@ -283,23 +278,19 @@ class _Reader:
 
     def __init__(self, handle: Any, source: EncoderSource) -> None:
         self._handle, self._source = handle, source
-        self._names = set(handle.keys())
-        prefixes = [prefix for prefix in _PREFIXES if f"{prefix}embeddings.word_embeddings.weight" in self._names]
+        self.names = set(handle.keys())
+        prefixes = [prefix for prefix in _PREFIXES if f"{prefix}embeddings.word_embeddings.weight" in self.names]
         self._prefix = prefixes[0] if prefixes else ""
-
-    def has(self, name: str) -> bool:
-        """Whether the file has a weight of exactly this name."""
-        return name in self._names
 
     def _get(self, name: str) -> Tensor:
         stored_name = f"{self._prefix}{name}"
         for new, old in _OLD_NAMES.items():
-            if stored_name not in self._names and stored_name.endswith(new):
+            if stored_name not in self.names and stored_name.endswith(new):
                 stored_name = stored_name.removesuffix(new) + old
-        if stored_name not in self._names:
+        if stored_name not in self.names:
             raise CheckpointError(f"'{self._source.weights}' lacks weight '{name}': not a whole encoder; copy it again")
         values: Tensor = self._handle.get_tensor(stored_name)
-        if f"{stored_name}{_SCALE}" in self._names:
+        if f"{stored_name}{_SCALE}" in self.names:
             return values.float() * self._handle.get_tensor(f"{stored_name}{_SCALE}")[:, None]
         return values.float()
 
@@ -307,7 +298,7 @@ class _Reader:
         """Weights under our own names."""
         for name in list(wanted):
             # A missing projection of a narrow table is made from the whole table.
-            if name in self._names or not name.startswith(_PROJECTION):
+            if name in self.names or not name.startswith(_PROJECTION):
                 yield name, self._get(name)
 
     def converted(self, plan: SharingPlan) -> Iterator[tuple[str, Tensor]]:
@@ -332,15 +323,6 @@ class _Reader:
             yield f"attention.qkv_proj.{kind}", torch.cat(parts)
             for our_name, their_name in _LAYER.items():
                 yield f"{our_name}.{kind}", self._get(f"{prefix}.{their_name}.{kind}")
-
-    def check_own(self, names: Iterable[str]) -> None:
-        """Refuses weights of recurrences that an adapted folder lacks, because their starting values are not in it."""
-        for name in names:
-            if name not in self._names:
-                raise ConfigurationError(
-                    f"'{self._source.name}' was adapted without '{name}'; give recurrence_norms and low_rank to "
-                    "recurra adapt, which has the layers that they start from"
-                )
 
 
 @torch.inference_mode()

