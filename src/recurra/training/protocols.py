@@ -56,19 +56,11 @@ class ProtocolConfig(HashedSettings):
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
         {
-            "gradient_accumulation",
-            "weight_decay",
-            "schedule",
-            "warmup_ratio",
-            "plateau_factor",
-            "plateau_patience",
-            "early_stopping_patience",
-            "early_stopping_threshold",
-            "max_grad_norm",
-            "label_smoothing",
+            "gradient_accumulation", "weight_decay", "schedule", "warmup_ratio", "plateau_factor", "plateau_patience",
+            "early_stopping_patience", "early_stopping_threshold", "max_grad_norm", "label_smoothing",
             "evaluation_batch_size",
         }
-    )
+    )  # fmt: skip
 
     name: str
     learning_rate: float = Field(gt=0, le=1)
@@ -174,15 +166,9 @@ class ProtocolConfig(HashedSettings):
 
 
 _FINETUNE = ProtocolConfig(
-    name="finetune",
-    learning_rate=1e-4,
-    batch_size=32,
-    max_epochs=4,
-    schedule="linear",
-    warmup_ratio=0.06,
-    early_stopping_patience=0,
-    selection="accuracy",
-)
+    name="finetune", learning_rate=1e-4, batch_size=32, max_epochs=4, schedule="linear", warmup_ratio=0.06,
+    early_stopping_patience=0, selection="accuracy",
+)  # fmt: skip
 
 PROTOCOLS: dict[str, ProtocolConfig] = {
     # Guo et al., section 5.1; the weight decay is AdamW's own default, which the papers do not mention.
@@ -194,17 +180,8 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
     # For data with auxiliary rows: they teach the encoder in one pass, and the classifier then hardly moves it. More
     # passes, and higher rates after them, overfitted the same held-out sentences.
     "tuned-treebank": ProtocolConfig(
-        name="tuned-treebank",
-        learning_rate=5e-5,
-        batch_size=64,
-        max_epochs=1,
-        weight_decay=0.05,
-        schedule="cosine",
-        warmup_ratio=0.05,
-        token_dropout=0.15,
-        weight_averaging=0.999,
-        auxiliary_epochs=1,
-        auxiliary_learning_rate=1e-3,
+        name="tuned-treebank", learning_rate=5e-5, batch_size=64, max_epochs=1, weight_decay=0.05, schedule="cosine",
+        warmup_ratio=0.05, token_dropout=0.15, weight_averaging=0.999, auxiliary_epochs=1, auxiliary_learning_rate=1e-3,
     ),
     # For models that start from a pretrained encoder (docs/log.md).
     "finetune": _FINETUNE,
@@ -218,7 +195,7 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
     ),
     # The same for tens of thousands of rows.
     "finetune-large": _FINETUNE.model_copy(update={"name": "finetune-large", "learning_rate": 5e-5, "max_epochs": 2}),
-}
+}  # fmt: skip
 
 # Largest number of training rows, and the protocol for a pretrained encoder; above all: finetune-large.
 _RECIPES = ((100, "finetune-few"), (5_000, "finetune-small"), (20_000, "finetune"))
@@ -265,28 +242,18 @@ def load_protocol(
     return ProtocolConfig.parse({**protocol.plain(), **changes}, source=f"protocol '{changes.get('name', name)}'")
 
 
-# Keys without a meaning for language models, with the value that has no effect.
-_NOT_FOR_LANGUAGE: dict[str, Any] = {
-    "label_smoothing": 0.0,
-    "selection": "loss",
-    "token_dropout": 0.0,
-    "weight_averaging": 0.0,
-    "auxiliary_epochs": 0,
-    "teacher": "",
-    "distillation_weight": 0.7,
-    "distillation_temperature": 2.0,
-    "state_weight": 1.0,
-    "student_factor": 1.0,
-    "selection_rows": 0,
-    "class_weights": "none",
-    "curriculum_epochs": 0,
-    "exit_distillation": 0.0,
-}
+# Keys without a meaning for language models; their defaults have no effect.
+_NOT_FOR_LANGUAGE = (
+    "label_smoothing", "selection", "token_dropout", "weight_averaging", "auxiliary_epochs", "teacher",
+    "distillation_weight", "distillation_temperature", "state_weight", "student_factor", "selection_rows",
+    "class_weights", "curriculum_epochs", "exit_distillation",
+)  # fmt: skip
 
 
 def check_language_protocol(protocol: ProtocolConfig) -> None:
     """Refuses keys of a protocol that the training of a language model does not support."""
-    for key, neutral in _NOT_FOR_LANGUAGE.items():
+    for key in _NOT_FOR_LANGUAGE:
+        neutral = ProtocolConfig.model_fields[key].default
         if (value := getattr(protocol, key)) != neutral:
             raise ConfigurationError(
                 f"'{key}' is {value}: for classifiers; a language model is trained on the plain cross-entropy, from "
