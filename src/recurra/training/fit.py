@@ -39,12 +39,13 @@ from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import (
+    Entry,
     HistoryCallback,
     RecurraTrainer,
     TaskProgress,
     TimedCheckpoints,
     WeightAverage,
-    history_of,
+    read_history,
 )
 from recurra.training.vocabulary import MaskTokens, drop_tokens, known_vocabulary
 
@@ -57,18 +58,9 @@ def training_arguments(
     protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str, **changes: Any
 ) -> TrainingArguments:
     """Translates a protocol into the Trainer's own arguments; ``changes`` are such arguments and come last."""
-    schedules: dict[str, tuple[str, dict[str, Any]]] = {
-        "plateau": (
-            "reduce_lr_on_plateau",
-            {"factor": protocol.plateau_factor, "patience": protocol.plateau_patience},
-        ),
-        "cosine": ("cosine", {}),
-        "linear": ("linear", {}),
-        "constant": ("constant_with_warmup", {}),
-        # Our trainer creates this schedule itself.
-        ONE_CYCLE: ("constant", {}),
-    }
-    schedule, schedule_arguments = schedules[protocol.schedule]
+    # Our trainer creates the one-cycle schedule itself.
+    names = {"plateau": "reduce_lr_on_plateau", "constant": "constant_with_warmup", ONE_CYCLE: "constant"}
+    plateau = {"factor": protocol.plateau_factor, "patience": protocol.plateau_patience}
     on_accelerator = torch.cuda.is_available()
     arguments: dict[str, Any] = {
         "output_dir": str(folder),
@@ -80,8 +72,8 @@ def training_arguments(
         "weight_decay": protocol.weight_decay,
         "adam_beta1": protocol.adam_betas[0],
         "adam_beta2": protocol.adam_betas[1],
-        "lr_scheduler_type": schedule,
-        "lr_scheduler_kwargs": schedule_arguments,
+        "lr_scheduler_type": names.get(protocol.schedule, protocol.schedule),
+        "lr_scheduler_kwargs": plateau if protocol.schedule == "plateau" else {},
         "warmup_steps": 0 if protocol.schedule in ("plateau", ONE_CYCLE) else protocol.warmup_ratio,
         "max_grad_norm": protocol.max_grad_norm,
         "activation_checkpointing": protocol.activation_checkpointing,
@@ -233,18 +225,26 @@ def train_transformer(
             )  # fmt: skip
         state, continued = run_trainer(
             model, rows.train, protocol, arguments, reporter,
-            progress=functools.partial(HistoryCallback, folder / HISTORY_NAME), data_seed=derive_seed(seed, "order"),
-            eval_dataset=rows.selection, compute_metrics=_accuracy,
+            progress=functools.partial(
+                HistoryCallback, folder / HISTORY_NAME, measured=_measured,
+                describe=lambda entry: f"accuracy {entry['validation_accuracy']:.4f}",
+            ),
+            data_seed=derive_seed(seed, "order"), eval_dataset=rows.selection, compute_metrics=_accuracy,
             collator=TaughtCollator(model.config.pad_token_id or 0), change_inputs=change_inputs, loss=loss,
             average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
         )  # fmt: skip
-    history, resumed = [EpochRecord(**entry) for entry in history_of(state)], resumed or continued
+    history, resumed = [EpochRecord(**entry) for entry in read_history(state, _measured)], resumed or continued
     # With a curriculum an epoch reads short rows several times.
     order = LengthGroupedBatchSampler(
         train.lengths, protocol.batch_size, derive_seed(seed, "order"), curriculum_epochs=protocol.curriculum_epochs
     )
-    best, count = best_epoch(history, protocol), order.tokens(len(history)) // len(history)
-    return training_record(TrainingRecord, state, protocol, history, best=best, tokens=count, resumed=resumed)
+    tokens = order.tokens(len(history)) // len(history)
+    # The earliest of equally good epochs, as the Trainer chooses.
+    if protocol.selection == "accuracy":
+        best = max(history, key=lambda epoch: epoch.validation_accuracy)
+    else:
+        best = min(history, key=lambda epoch: epoch.validation_loss)
+    return training_record(TrainingRecord, state, protocol, history, best=best, tokens=tokens, resumed=resumed)
 
 
 def run_trainer(
@@ -307,19 +307,16 @@ def _has_stopped(checkpoint: Path, protocol: ProtocolConfig) -> bool:
     return state["global_step"] >= state["max_steps"] or (patience > 0 and waited >= patience)
 
 
+def _measured(line: Entry) -> Entry:
+    return {"validation_accuracy": line["eval_accuracy"]}
+
+
 def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
     logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
     if np.ndim(prediction.label_ids) == 2:
         # Share of rows whose labels are all right at threshold 0.5; thresholds are tuned after training.
         return {"accuracy": float(np.mean(((logits >= 0) == prediction.label_ids).all(axis=-1)))}
     return {"accuracy": float(np.mean(np.argmax(logits, axis=-1) == prediction.label_ids))}
-
-
-def best_epoch(history: Sequence[EpochRecord], protocol: ProtocolConfig) -> EpochRecord:
-    """The epoch whose weights are kept: the earliest of equally good ones, as the Trainer chooses."""
-    if protocol.selection == "accuracy":
-        return max(history, key=lambda epoch: epoch.validation_accuracy)
-    return min(history, key=lambda epoch: epoch.validation_loss)
 
 
 def training_record(

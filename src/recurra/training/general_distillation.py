@@ -193,22 +193,16 @@ class GeneralDistillation:
     @torch.no_grad()
     def _measure(self, reporter: Reporter, tokens_per_s: float) -> None:
         """Measures loss and similarity to the teacher on the held-out passages, and reports them."""
-        student_means: list[Tensor] = []
-        teacher_means: list[Tensor] = []
-        losses, rows = 0.0, 0
-        for ids, mask in self._held_out:
-            loss, *means = self._compare(ids, mask)
-            losses, rows = losses + len(ids) * loss.item(), rows + len(ids)
-            student_means.append(means[0])
-            teacher_means.append(means[1])
-        student, teacher = (torch.cat(means) for means in (student_means, teacher_means))
+        losses, *means = zip(*(self._compare(ids, mask) for ids, mask in self._held_out), strict=True)
+        student, teacher = map(torch.cat, means)
+        loss = sum(len(ids) * loss.item() for (ids, _), loss in zip(self._held_out, losses, strict=True)) / len(student)
         similarity = functional.cosine_similarity(student - student.mean(0), teacher - teacher.mean(0)).mean().item()
         entry = {
             "steps": self.steps,
             "tokens": self.tokens,
             "minutes": round(self.seconds / 60, 3),
             "tokens_per_s": round(tokens_per_s, 1),
-            "held_out_loss": round(losses / rows, 6),
+            "held_out_loss": round(loss, 6),
             "kept": round(similarity, 6),
         }
         self.history.append(entry)

@@ -9,12 +9,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor
@@ -105,16 +103,6 @@ class WholeTexts:
     def __len__(self) -> int:
         return len(self.rows.windows_of_texts)
 
-    @cached_property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each text, ``(texts,)``."""
-        sums: npt.NDArray[np.int64] = np.add.reduceat(self.rows.lengths, self.rows.text_rows)
-        return sums
-
-    def texts_a_batch(self, rows: int) -> int:
-        """Number of texts whose windows fit in ``rows``, if every text had as many as the longest; at least 1."""
-        return max(1, rows // int(self.rows.windows_of_texts.max()))
-
     def __getitem__(self, index: int) -> list[dict[str, Any]]:
         first_row, count = int(self.rows.text_rows[index]), int(self.rows.windows_of_texts[index])
         return self.rows.__getitems__(range(first_row, first_row + count))
@@ -144,7 +132,6 @@ def pool_logits(logits: Tensor, counts: Tensor) -> Tensor:
 CHECKPOINT_MINUTES = 5.0
 
 Entry = dict[str, Any]
-History = Callable[[TrainerState], list[Entry]]
 
 
 class FixedBatches:
@@ -218,10 +205,11 @@ class RecurraTrainer(Trainer):
         batch_size = self.args.eval_batch_size
         if split.window_counts is None:
             return self.accelerator.prepare(self._loader(split, FixedBatches(split.lengths, batch_size)))
-        texts = WholeTexts(split)
-        batches = FixedBatches(texts.lengths, texts.texts_a_batch(batch_size))
+        # As many texts as fit if each had as many windows as the longest.
+        texts_per_batch = max(1, batch_size // int(split.windows_of_texts.max()))
+        batches = FixedBatches(np.add.reduceat(split.lengths, split.text_rows), texts_per_batch)
         collator = WholeTextsCollator(self.model.config.pad_token_id or 0)
-        return self.accelerator.prepare(self._loader(texts, batches, collator))
+        return self.accelerator.prepare(self._loader(WholeTexts(split), batches, collator))
 
     def _loader(self, rows: Any, sampler: Any, collator: Callable[..., Any] | None = None) -> DataLoader[Any]:
         collate, pin = collator or self.data_collator, self.args.dataloader_pin_memory
@@ -394,34 +382,27 @@ class HistoryCallback(TaskProgress):
     """Writes ``history.jsonl`` after each epoch, shows progress, and stops when the loss is not finite."""
 
     def __init__(
-        self, path: Path, task: ProgressTask, *, read: History | None = None, tell: Callable[[Entry], str] | None = None
+        self, path: Path, task: ProgressTask, *, measured: Callable[[Entry], Entry], describe: Callable[[Entry], str]
     ) -> None:
         super().__init__(task)
-        self.path = path
-        self.read = read or history_of
-        self.tell = tell or (lambda entry: f"accuracy {entry['validation_accuracy']:.4f}")
+        self.path, self.measured, self.describe = path, measured, describe
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Writes the history so far, read from the Trainer's state, so that a resumed run has all of it."""
-        history = self.read(state)
-        if not np.isfinite(history[-1]["train_loss"] + history[-1]["validation_loss"]):
+        history = read_history(state, self.measured)
+        last = history[-1]
+        if not np.isfinite(last["train_loss"] + last["validation_loss"]):
             raise RunError(
-                f"the loss is not finite in epoch {history[-1]['epoch']}; lower learning_rate "
+                f"the loss is not finite in epoch {last['epoch']}; lower learning_rate "
                 "or raise precision (precision=fp32)"
             )
         if state.is_world_process_zero:
             write_text(self.path, "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in history))
-            last = history[-1]
             self.task.reporter.say(
                 f"  epoch {last['epoch']}: train loss {last['train_loss']:.4f}, "
-                f"selection loss {last['validation_loss']:.4f}, {self.tell(last)}, "
+                f"selection loss {last['validation_loss']:.4f}, {self.describe(last)}, "
                 f"{last['wall_s']:.0f} s"
             )
-
-
-def history_of(state: TrainerState) -> list[Entry]:
-    """One entry for each epoch of a classifier: losses, selection accuracy, learning rate, wall seconds."""
-    return read_history(state, lambda line: {"validation_accuracy": line["eval_accuracy"]})
 
 
 def read_history(state: TrainerState, measured: Callable[[Entry], Entry]) -> list[Entry]:

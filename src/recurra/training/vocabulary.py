@@ -21,7 +21,7 @@ class MaskTokens:
     """Which token hides others, and which are never hidden."""
 
     mask: int
-    kept: tuple[int, ...]
+    exempt: tuple[int, ...]
 
     @classmethod
     def of(cls, tokenizer: Any) -> MaskTokens:
@@ -34,15 +34,12 @@ class MaskTokens:
             )
         return cls(int(mask), tuple(sorted({int(mask), *map(int, tokenizer.all_special_ids)})))
 
-    def may_be_hidden(self, input_ids: Tensor) -> Tensor:
-        """Which ids are words, ``(batch, tokens)``."""
-        return torch.isin(input_ids, torch.tensor(self.kept, device=input_ids.device), invert=True)
-
 
 def drop_tokens(input_ids: Tensor, share: float, tokens: MaskTokens) -> Tensor:
     """Hides each word with probability ``share``, with torch's default generator."""
     hidden = torch.rand(input_ids.shape, device=input_ids.device) < share
-    return input_ids.masked_fill(hidden & tokens.may_be_hidden(input_ids), tokens.mask)
+    is_word = torch.isin(input_ids, torch.tensor(tokens.exempt, device=input_ids.device), invert=True)
+    return input_ids.masked_fill(hidden & is_word, tokens.mask)
 
 
 # Above this share of reachable rows a smaller table saves too little.
@@ -78,12 +75,12 @@ def known_vocabulary(
             yield KnownRows(splits[1], splits[0], splits[2] if len(splits) > 2 else None, None)
         return
     table, pad = model.get_input_embeddings(), model.config.pad_token_id
-    always_seen = [*tokens.kept, *([] if pad is None else [pad])]
+    always_seen = [*tokens.exempt, *([] if pad is None else [pad])]
     seen = np.unique(np.concatenate([*(split.input_ids for split in trained), np.asarray(always_seen, dtype=np.int64)]))
     unseen = np.setdiff1d(np.arange(table.num_embeddings), seen)
     masked_ids = np.where(np.isin(selection.input_ids, unseen), tokens.mask, selection.input_ids).astype(np.int32)
     # The special tokens form one more split, so that they stay in the table and get new ids with the others.
-    ids = np.array([tokens.mask, *tokens.kept], dtype=np.int32)
+    ids = np.array([tokens.mask, *tokens.exempt], dtype=np.int32)
     special = EncodedSplit(ids, np.array([0, len(ids)]), np.zeros(1, dtype=np.int64))
     with reachable_vocabulary(model, [special, replace(selection, input_ids=masked_ids), *trained]) as splits:
         mask, *others = splits[0].input_ids.tolist()

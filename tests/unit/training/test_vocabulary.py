@@ -76,7 +76,7 @@ def test_a_table_that_is_almost_all_reached_is_left_alone() -> None:
 
 
 # As in the rows of tests: 0 pads, 1 begins, 2 ends; 3 hides.
-TOKENS = MaskTokens(mask=3, kept=(0, 1, 2, 3))
+TOKENS = MaskTokens(mask=3, exempt=(0, 1, 2, 3))
 
 
 def protocol(token_dropout: float) -> ProtocolConfig:
@@ -89,7 +89,7 @@ def test_special_tokens_and_padding_are_never_hidden() -> None:
     ids[:, 0], ids[:, 9], ids[:, 10:12] = 1, 2, 0
     torch.manual_seed(0)
     dropped = drop_tokens(ids, 0.9, TOKENS)
-    special = torch.isin(ids, torch.tensor(TOKENS.kept))
+    special = torch.isin(ids, torch.tensor(TOKENS.exempt))
     assert special.any() and torch.equal(dropped[special], ids[special])
     changed = dropped != ids
     assert (dropped[changed] == TOKENS.mask).all()
@@ -139,7 +139,7 @@ def test_a_word_that_training_lacks_reads_as_the_mask(vocab_size: int, tmp_path:
         folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(quiet=True), mask_tokens=TOKENS,
     )  # fmt: skip
     table = model.cpu().eval().get_input_embeddings().weight
-    seen = np.union1d(train.input_ids, TOKENS.kept)
+    seen = np.union1d(train.input_ids, TOKENS.exempt)
     unseen = np.setdiff1d(np.arange(vocab_size), seen)
     assert 55 in unseen
     assert torch.equal(table[unseen], table[3].expand(len(unseen), -1))
@@ -154,7 +154,7 @@ def test_a_word_that_training_lacks_reads_as_the_mask(vocab_size: int, tmp_path:
 
 def test_without_a_mask_the_unknown_word_hides_and_without_either_it_is_one_clear_line() -> None:
     unknown = SimpleNamespace(mask_token_id=None, unk_token_id=1, all_special_ids=[0, 1, 2])
-    assert MaskTokens.of(unknown) == MaskTokens(mask=1, kept=(0, 1, 2))
+    assert MaskTokens.of(unknown) == MaskTokens(mask=1, exempt=(0, 1, 2))
     neither = SimpleNamespace(mask_token_id=None, unk_token_id=None, all_special_ids=[0])
     with pytest.raises(ConfigurationError, match=r"the tokenizer has neither \[MASK\] nor \[UNK\].* set it to 0"):
         MaskTokens.of(neither)

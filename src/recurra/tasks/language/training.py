@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import transformers
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, TrainerState
+from transformers import PreTrainedModel
 from transformers.trainer_utils import EvalLoopOutput
 
 from recurra.core.configuration import derive_seed
@@ -198,28 +198,23 @@ def train_language_model(
     state, resumed = run_trainer(
         model, train, protocol, arguments, reporter,
         kind=LanguageTrainer,
-        progress=partial(HistoryCallback, folder / HISTORY_NAME, read=history_by_head, tell=_tell),
+        progress=partial(HistoryCallback, folder / HISTORY_NAME, measured=_losses_by_head, describe=_describe),
         eval_dataset=selection, collator=LanguageCollator(pad_token_id, train.context),
         data_seed=derive_seed(seed, "order"),
     )  # fmt: skip
-    epochs = [LanguageEpochRecord(**entry) for entry in history_by_head(state)]
+    epochs = [LanguageEpochRecord(**entry) for entry in read_history(state, _losses_by_head)]
     best = min(epochs, key=lambda epoch: epoch.validation_loss)
     tokens = int(train.lengths.sum())
     return training_record(LanguageTrainingRecord, state, protocol, epochs, best=best, tokens=tokens, resumed=resumed)
 
 
-def history_by_head(state: TrainerState) -> list[Entry]:
-    """One entry an epoch: the objective, nats a token of each head, learning rate, wall seconds."""
+def _losses_by_head(line: Entry) -> Entry:
+    """Nats a token of each head."""
     start = f"eval_{HEAD_KEY}"
-    return read_history(
-        state,
-        lambda line: {
-            "validation_heads": {key.removeprefix(start): line[key] for key in line if key.startswith(start)}
-        },
-    )
+    return {"validation_heads": {key.removeprefix(start): line[key] for key in line if key.startswith(start)}}
 
 
-def _tell(entry: Entry) -> str:
+def _describe(entry: Entry) -> str:
     loss = entry["validation_heads"][FINAL_HEAD]
     return f"perplexity by token {math.exp(loss):.1f}" if loss < 100 else f"loss {loss:.1f}"
 
