@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +23,7 @@ CACHE = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else 
 class GrowingLayer(DynamicLayer):
     """Appends tokens in a buffer that doubles when it is full; ``keys`` and ``values`` are views of it."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._buffers: tuple[Tensor, Tensor] | None = None
+    _buffers: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Adds ``(batch, heads, tokens, head_dim)``; returns all keys and all values."""
@@ -50,17 +47,14 @@ class GrowingLayer(DynamicLayer):
         return writable and self.keys.numel() > 0 and self.keys.data_ptr() == buffer.data_ptr()
 
     def _grow(self, keys: Tensor, values: Tensor, old_tokens: int, all_tokens: int) -> tuple[Tensor, Tensor]:
-        size = _LEAST_TOKENS
-        while size < all_tokens:
-            size *= 2
-        buffers = []
-        for states, old_states in ((keys, self.keys), (values, self.values)):
-            batch, heads, _, width = states.shape
-            buffer = states.new_empty(batch, heads, size, width)
-            if old_tokens:
+        size = max(_LEAST_TOKENS, 1 << (all_tokens - 1).bit_length())
+        self._buffers = (
+            keys.new_empty(*keys.shape[:2], size, keys.shape[3]),
+            values.new_empty(*values.shape[:2], size, values.shape[3]),
+        )
+        if old_tokens:
+            for buffer, old_states in zip(self._buffers, (self.keys, self.values), strict=True):
                 buffer[:, :, :old_tokens] = old_states
-            buffers.append(buffer)
-        self._buffers = buffers[0], buffers[1]
         return self._buffers
 
     def reset(self) -> None:

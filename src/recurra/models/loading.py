@@ -26,8 +26,7 @@ _INDEXED = "model.safetensors.index.json"
 def load_classifier_model(folder: Path | str) -> Any:
     """Loads the classifier of a model folder (ours, or over an encoder of another family) in evaluation mode."""
     folder = Path(folder)
-    model_class = _check_configuration(folder)
-    weights = folder / WEIGHTS_NAME
+    model_class, weights = _check_configuration(folder), folder / WEIGHTS_NAME
     if not weights.exists():
         pickles = pickles_in(folder)
         if pickles:
@@ -36,7 +35,19 @@ def load_classifier_model(folder: Path | str) -> Any:
                 f"convert it to {WEIGHTS_NAME} where you trust it"
             )
         raise CheckpointError(f"'{weights}' is missing; the model folder is incomplete; train or copy it again")
-    return _load(model_class, folder, weights)
+    try:
+        with safe_open(weights, framework="pt") as handle:
+            present = set(handle.keys())
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"'{weights}' is an incomplete or damaged safetensors file ({error}): truncated, "
+            "or a pickle under that name; copy it again"
+        ) from error
+    # Other shapes are still refused: `_check_weights` names the weight instead of pointing at a log.
+    refusal = "cannot be loaded; copy or train it again"
+    model, details = read_pretrained(model_class, folder, refusal, ignore_mismatched_sizes=True)
+    _check_weights(weights, model, details, present)
+    return model.eval()
 
 
 def load_language_model(folder: Path | str) -> Any:
@@ -104,26 +115,6 @@ def _check_configuration(folder: Path) -> type[PreTrainedModel]:
         raise CheckpointError(f"'{path}' is of model type '{kind}'; a model of ours has type 'recurra'")
     check_sizes(folder, values)
     return RecurraForSequenceClassification
-
-
-def _load(model_class: type[PreTrainedModel], folder: Path, weights: Path) -> Any:
-    try:
-        with safe_open(weights, framework="pt") as handle:
-            present = set(handle.keys())
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"'{weights}' is an incomplete or damaged safetensors file ({error}): truncated, "
-            "or a pickle under that name; copy it again"
-        ) from error
-    model, details = read_pretrained(
-        model_class,
-        folder,
-        "cannot be loaded; copy or train it again",
-        # They are still refused: `_check_weights` names the weight instead of pointing at a log.
-        ignore_mismatched_sizes=True,
-    )
-    _check_weights(weights, model, details, present)
-    return model.eval()
 
 
 def _check_weights(weights: Path, model: PreTrainedModel, details: dict[str, Any], present: set[str]) -> None:

@@ -75,41 +75,20 @@ def count_parameters(config: Any, task: HeadKind = HeadKind.CLASSIFICATION) -> P
     return Parameters(**counts)
 
 
-def _has_pointwise(config: RecurraConfig) -> bool:
-    return config.feed_forward in ("conv+linear", "conv")
-
-
-def _ways_up(config: RecurraConfig) -> int:
-    """Number of linear maps to the inner width: SwiGLU has two, one of them the gate."""
-    return 1 if config.feed_forward == GELU else 2
-
-
-def _updates(config: RecurraConfig) -> tuple[int, int]:
-    """Sums of inputs and outputs of a layer's maps with low-rank updates: in attention, in the feed-forward part."""
+def _feed_forward_maps(config: RecurraConfig) -> list[tuple[int, int]]:
+    """Inputs and outputs of the linear maps of a layer's feed-forward part; SwiGLU's gate and its map up are one."""
     width, inner = config.hidden_size, config.intermediate_size
-    if config.has_cycles:
-        pointwise = 2 * width if _has_pointwise(config) else 0
-        perceptron = 2 * (width + inner) if config.feed_forward != "conv" else 0
-        feed_forward = config.num_cycles * (pointwise + perceptron)
-    else:
-        feed_forward = width + _ways_up(config) * inner + inner + width
-    where = config.low_rank_where
-    return (0 if where == "feed-forward" else 6 * width), (0 if where == "attention" else feed_forward)
-
-
-def _cycle_flops(config: RecurraConfig) -> int:
-    """Operations of one cycle at one position."""
-    width, inner = config.hidden_size, config.intermediate_size
-    depthwise = config.kernel_size * width if config.has_convolution else 0
-    pointwise = width * width if _has_pointwise(config) else 0
-    perceptron = 2 * width * inner if config.feed_forward != "conv" else 0
-    return 2 * (depthwise + pointwise + perceptron)
+    if not config.has_cycles:
+        return [(width, inner if config.feed_forward == GELU else 2 * inner), (inner, width)]
+    pointwise = [(width, width)] if config.feed_forward in ("conv+linear", "conv") else []
+    perceptron = [(width, inner), (inner, width)] if config.feed_forward != "conv" else []
+    return config.num_cycles * (pointwise + perceptron)
 
 
 def _feed_forward_flops(config: RecurraConfig) -> int:
-    if config.has_cycles:
-        return config.num_cycles * _cycle_flops(config)
-    return 2 * (_ways_up(config) + 1) * config.hidden_size * config.intermediate_size
+    """Operations of a layer's feed-forward part at one position."""
+    depthwise = config.num_cycles * config.kernel_size * config.hidden_size if config.has_convolution else 0
+    return 2 * (depthwise + sum(inputs * outputs for inputs, outputs in _feed_forward_maps(config)))
 
 
 def _layer_flops(config: RecurraConfig, tokens: int, positions: int) -> float:
@@ -124,27 +103,25 @@ def _layer_flops(config: RecurraConfig, tokens: int, positions: int) -> float:
 
 def _update_flops(config: RecurraConfig, tokens: int, positions: int) -> int:
     """Operations of a layer's low-rank updates over a sequence of which it computes the first ``positions``."""
-    width, rank = config.hidden_size, config.low_rank
-    attention, feed_forward = _updates(config)
-    queries = tokens if config.has_convolution else positions
-    if queries < tokens and attention:
-        # Queries of some positions, keys and values of all, then the map out.
-        attention_each = queries * 2 * width + tokens * 3 * width + queries * 2 * width
-    else:
-        attention_each = tokens * attention
-    return 2 * rank * (attention_each + queries * feed_forward)
+    width, queries = config.hidden_size, tokens if config.has_convolution else positions
+    attention = feed_forward = 0
+    if config.low_rank_where != "feed-forward":
+        # Queries of some positions, keys and values of all, then the map out; or one map in, if of all positions.
+        attention = (4 * queries + 3 * tokens if queries < tokens else 6 * tokens) * width
+    if config.low_rank_where != "attention":
+        feed_forward = queries * sum(inputs + outputs for inputs, outputs in _feed_forward_maps(config))
+    return 2 * config.low_rank * (attention + feed_forward)
 
 
 def _body_flops(config: RecurraConfig, tokens: int, positions: int) -> float:
     """Operations of everything below the heads."""
     width, table, recurrences = config.hidden_size, config.token_embedding_size, config.num_recurrences
-    total = (config.num_hidden_layers - 1) * _layer_flops(config, tokens, tokens) + _layer_flops(
-        config, tokens, positions
-    )
+    total = (config.num_hidden_layers - 1) * _layer_flops(config, tokens, tokens)
+    total += _layer_flops(config, tokens, positions)
     if config.low_rank:
         whole, last = _update_flops(config, tokens, tokens), _update_flops(config, tokens, positions)
         total += config.num_core_layers * recurrences * whole - (0 if config.num_coda_layers else whole - last)
-    total += tokens * config.embedding_cycles * _cycle_flops(config)
+    total += tokens * config.embedding_cycles * _feed_forward_flops(config) // config.num_cycles
     if table != width:
         total += 2 * tokens * table * width
     if config.input_injection == "concat":
