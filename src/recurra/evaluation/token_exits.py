@@ -140,6 +140,3 @@ class _NeverStops(ExitRule):
         counted_logits = logits if counted is None else logits[counted]
         self.measured.append(self.measure.of(counted_logits).double().cpu().numpy().flatten())
         return ~every_row(logits)
-
-    def describe(self) -> str:
-        return "never before the last recurrence"

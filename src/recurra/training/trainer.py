@@ -26,6 +26,7 @@ from recurra.core.files import storage_errors, write_text
 from recurra.core.progress import ProgressTask
 from recurra.data.batching import Collator, LengthGroupedBatchSampler, sorted_batches
 from recurra.data.encoding import EncodedSplit
+from recurra.models.heads import mean_of_packed
 from recurra.training.checkpoint import (
     EPOCH_NAME,
     OPTIMIZER_NAME,
@@ -119,13 +120,6 @@ class WholeTextsCollator:
         batch = self._collate([row for windows in texts for row in windows])
         counts = torch.tensor([len(windows) for windows in texts])
         return {"labels": batch.pop("labels")[counts.cumsum(0) - 1], TEXT_WINDOWS: counts, **batch}
-
-
-def pool_logits(logits: Tensor, counts: Tensor) -> Tensor:
-    """Mean logits over the windows of each text, ``(texts, labels)`` in FP32; see `recurra.data.windows`."""
-    texts = torch.arange(len(counts), device=logits.device).repeat_interleave(counts)
-    sums = torch.zeros(len(counts), logits.shape[1], device=logits.device).index_add(0, texts, logits.float())
-    return sums / counts[:, None]
 
 
 # Minutes since the last checkpoint before another one is written within an epoch.
@@ -272,7 +266,11 @@ class RecurraTrainer(Trainer):
         """The plain cross-entropy of texts whose windows' logits are pooled, and the pooled logits."""
         model_inputs = {name: values for name, values in inputs.items() if name not in ("labels", TEXT_WINDOWS)}
         output = model(**model_inputs, return_dict=True)
-        heads = [pool_logits(logits, inputs[TEXT_WINDOWS]) for logits in (*(output.exit_logits or ()), output.logits)]
+        # Mean logits over the windows of each text, ``(texts, labels)``; see `recurra.data.windows`.
+        heads = [
+            mean_of_packed(logits.float()[None], inputs[TEXT_WINDOWS])
+            for logits in (*(output.exit_logits or ()), output.logits)
+        ]
         loss = RowLoss(exit_loss_weight=self.model.config.exit_loss_weight).of_heads(heads, inputs["labels"])
         return loss, {"logits": heads[-1]}
 

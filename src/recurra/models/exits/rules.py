@@ -120,9 +120,9 @@ class ExitRule(ABC):
         """Checks that the rule fits a model with heads over ``classes`` classes."""
         check_has_exits(config)
 
-    @abstractmethod
     def describe(self) -> str:
         """Describes the rule in a few words."""
+        return self.name
 
     def plain(self) -> dict[str, Any]:
         """The rule as JSON values."""
@@ -207,13 +207,12 @@ def make_rule(
     if name is None and after is not None:
         name = _rules_with("after")[0]
     rule = None if name is None else _RULES[name]
-    allowed_options = {} if rule is None else rule.options
-    if after is not None and "after" not in allowed_options:
-        allowed = _quoted(_rules_with("after"))
-        raise ConfigurationError(f"an exit is for rule {allowed}, not for '{name}'; give one or the other")
-    if threshold is not None and "threshold" not in allowed_options:
-        raise ConfigurationError(f"a threshold is for rule {_quoted(_rules_with('threshold'))}; name one of them")
     options = {key: value for key, value in (("threshold", threshold), ("after", after)) if value is not None}
+    for option in sorted(options.keys() - (rule.options if rule else ())):
+        allowed = " or ".join(f"'{other}'" for other in _rules_with(option))
+        if option == "after":
+            raise ConfigurationError(f"an exit is for rule {allowed}, not for '{name}'; give one or the other")
+        raise ConfigurationError(f"a threshold is for rule {allowed}; name one of them")
     return None if rule is None else rule.make(**options)
 
 
@@ -230,10 +229,6 @@ def read_rule(values: Mapping[str, Any]) -> ExitRule:
 
 def _rules_with(option: str) -> list[str]:
     return [name for name, rule in _RULES.items() if option in rule.options]
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return " or ".join(f"'{name}'" for name in names)
 
 
 @register_rule
@@ -390,9 +385,6 @@ class CountedRecurrences(ExitRule):
     def stops(self, config: Any) -> Collection[int]:
         return range(1, self.last(config))
 
-    def describe(self) -> str:
-        return "as many recurrences as each row is given"
-
 
 @dataclass(frozen=True)
 class LearnedHalt(ExitRule):
@@ -408,6 +400,3 @@ class LearnedHalt(ExitRule):
 
     def stops(self, config: Any) -> Collection[int]:
         return range(1, self.last(config))
-
-    def describe(self) -> str:
-        return "where the model's own halting head says so"
