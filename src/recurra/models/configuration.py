@@ -12,15 +12,17 @@ from transformers import PreTrainedConfig
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.names import GELU, SWIGLU, WITHOUT_CONVOLUTION
 
-INPUT_INJECTIONS = ("none", "add", "concat")
-POOLINGS = ("first", "last", "max", "mean")
 CYCLES = ("conv+linear", "conv", "linear", "depthwise")
-FEED_FORWARDS = (SWIGLU, GELU, *CYCLES)
-NORMS = ("rms", "layer", "batch", "none")
-NORM_PLACEMENTS = ("pre", "post")
-POSITIONS = ("rotary", "learned", "none")
-HEADS = ("shared", "separate", "tied")
-LOW_RANK_PLACES = ("all", "attention", "feed-forward")
+_CHOICES = {
+    "input_injection": ("none", "add", "concat"),
+    "pooling": ("first", "last", "max", "mean"),
+    "feed_forward": (SWIGLU, GELU, *CYCLES),
+    "norm": ("rms", "layer", "batch", "none"),
+    "norm_placement": ("pre", "post"),
+    "position": ("rotary", "learned", "none"),
+    "heads": ("shared", "separate", "tied"),
+    "low_rank_where": ("all", "attention", "feed-forward"),
+}
 
 # Keys that transformers itself may pass when it builds or reloads a configuration.
 _FOREIGN_KEYS = frozenset(
@@ -213,15 +215,13 @@ class RecurraConfig(PreTrainedConfig):
             self._require_whole(key, 1)
         for key in ("num_prelude_layers", "num_coda_layers", "type_vocab_size", "embedding_cycles", "low_rank"):
             self._require_whole(key, 0)
-        if self.embedding_size is not None:
-            self._require_whole("embedding_size", 1)
-        if self.tokens_without_recurrence is not None:
-            self._require_whole("tokens_without_recurrence", 0)
-        for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        ids = ("pad_token_id", "bos_token_id", "eos_token_id")
+        for key in ("embedding_size", "tokens_without_recurrence", *ids):
             if getattr(self, key) is not None:
-                self._require_whole(key, 0)
-                inside = getattr(self, key) < self.vocab_size
-                self._require(inside, key, f"null or a row of the table, below vocab_size {self.vocab_size}")
+                self._require_whole(key, 1 if key == "embedding_size" else 0)
+        for key in ids:
+            inside = getattr(self, key) is None or getattr(self, key) < self.vocab_size
+            self._require(inside, key, f"null or a row of the table, below vocab_size {self.vocab_size}")
         rates = ["hidden_dropout", "attention_dropout"]
         for key in rates if self.embedding_dropout is None else [*rates, "embedding_dropout"]:
             self._require_number(key, lambda value: 0 <= value < 1, "a number from 0 to below 1")
@@ -230,70 +230,52 @@ class RecurraConfig(PreTrainedConfig):
         self._require_number("exit_loss_weight", lambda value: 0 <= value <= 1, "a number from 0 to 1")
         self._require_number("halt_loss_weight", lambda value: value > 0, "a number above 0")
         self._require_number("residual_scale", math.isfinite, "a finite number")
-        for key in (
-            "learned_halt", "learned_residual_scale", "recurrence_embedding", "recurrence_norms", "final_norm",
-            "causal", "causal_convolution", "attention_bias", "embedding_norm",
-        ):  # fmt: skip
-            self._require(isinstance(getattr(self, key), bool), key, "true or false")
-        for key, choices in (
-            ("input_injection", INPUT_INJECTIONS),
-            ("pooling", POOLINGS),
-            ("feed_forward", FEED_FORWARDS),
-            ("norm", NORMS),
-            ("norm_placement", NORM_PLACEMENTS),
-            ("position", POSITIONS),
-            ("heads", HEADS),
-            ("low_rank_where", LOW_RANK_PLACES),
-        ):
+        for key in self.own_keys():
+            is_switch = isinstance(getattr(RecurraConfig, key), bool)
+            self._require(not is_switch or isinstance(getattr(self, key), bool), key, "true or false")
+        for key, choices in _CHOICES.items():
             value = getattr(self, key)
             self._require(isinstance(value, str) and value in choices, key, f"one of {choices}")
-        start = "shared; other starts were dropped, for they ended behind it: leave the key out"
-        self._require(self.relaxation_start == "shared", "relaxation_start", start)
-        heads = self.num_attention_heads
-        self._require(
-            self.hidden_size % heads == 0 and (self.hidden_size // heads) % 2 == 0,
-            "num_attention_heads",
-            f"a divisor of hidden_size {self.hidden_size} that gives heads of even width",
-        )
-        self._check_cycles()
-        self._check_exits()
-        self._check_relaxation()
+        self._require_whole_list("dilations", empty=False)
+        self._require_whole_list("exits", empty=True)
+        self._check_combinations()
 
-    def _check_cycles(self) -> None:
-        self._require_whole_list("dilations", 1, empty=False)
-        if not self.has_cycles:
-            kind = self.feed_forward
-            self._require(self.num_cycles == 1, "num_cycles", f"1 with feed_forward '{kind}', which has no cycles")
-            needed = f"0 with feed_forward '{kind}'; cycles are one of {CYCLES}"
-            self._require(self.embedding_cycles == 0, "embedding_cycles", needed)
-        odd = self.causal_convolution or self.kernel_size % 2 == 1
-        self._require(odd, "kernel_size", "an odd number without causal_convolution: as many positions on either side")
-
-    def _check_exits(self) -> None:
-        self._require_whole_list("exits", 1, empty=True)
+    def _check_combinations(self) -> None:
+        """Checks what depends on several keys."""
+        width, heads, kind = self.hidden_size, self.num_attention_heads, self.feed_forward
         rising = all(first < second for first, second in itertools.pairwise(self.exits))
-        inside = all(number < self.num_recurrences for number in self.exits)
-        allowed = f"rising numbers below num_recurrences {self.num_recurrences}, after which the final head stands"
-        self._require(rising and inside, "exits", allowed)
-        self._require(not self.exits or self.num_coda_layers == 0, "exits", "none with coda layers: an exit skips them")
-        has_counts = self.tokens_without_recurrence is not None
-        rule = "null with exits or coda layers: each row has one head, behind its own last recurrence"
-        self._require(not (has_counts and (self.exits or self.num_coda_layers)), "tokens_without_recurrence", rule)
-        tokens_rule = "1 without tokens_without_recurrence"
-        self._require(has_counts or self.tokens_per_recurrence == 1, "tokens_per_recurrence", tokens_rule)
-        halt_rule = "false without tokens_without_recurrence, which teaches it"
-        self._require(has_counts or not self.learned_halt, "learned_halt", halt_rule)
-        single_rule = "false with num_recurrences 1: there is nothing to stop"
-        self._require(self.num_recurrences > 1 or not self.learned_halt, "learned_halt", single_rule)
-
-    def _check_relaxation(self) -> None:
-        self._require(self.low_rank <= self.hidden_size, "low_rank", f"0 to hidden_size, which is {self.hidden_size}")
-        if self.num_recurrences == 1:
-            condition = "with num_recurrences 1, where nothing is shared"
-            self._require(not self.recurrence_norms, "recurrence_norms", f"false {condition}")
-            self._require(self.low_rank == 0, "low_rank", f"0 {condition}")
-        normed = self.norm in ("rms", "layer")
-        self._require(normed or not self.recurrence_norms, "recurrence_norms", f"false with norm '{self.norm}'")
+        below = all(number < self.num_recurrences for number in self.exits)
+        counted, single = self.tokens_without_recurrence is not None, self.num_recurrences == 1
+        unshared = "with num_recurrences 1, where nothing is shared"
+        for key, holds, allowed in (
+            ("relaxation_start", self.relaxation_start == "shared",
+             "shared; other starts were dropped, for they ended behind it: leave the key out"),
+            ("num_attention_heads", width % heads == 0 and (width // heads) % 2 == 0,
+             f"a divisor of hidden_size {width} that gives heads of even width"),
+            ("num_cycles", self.has_cycles or self.num_cycles == 1,
+             f"1 with feed_forward '{kind}', which has no cycles"),
+            ("embedding_cycles", self.has_cycles or self.embedding_cycles == 0,
+             f"0 with feed_forward '{kind}'; cycles are one of {CYCLES}"),
+            ("kernel_size", self.causal_convolution or self.kernel_size % 2 == 1,
+             "an odd number without causal_convolution: as many positions on either side"),
+            ("exits", rising and below,
+             f"rising numbers below num_recurrences {self.num_recurrences}, after which the final head stands"),
+            ("exits", not self.exits or self.num_coda_layers == 0, "none with coda layers: an exit skips them"),
+            ("tokens_without_recurrence", not (counted and (self.exits or self.num_coda_layers)),
+             "null with exits or coda layers: each row has one head, behind its own last recurrence"),
+            ("tokens_per_recurrence", counted or self.tokens_per_recurrence == 1,
+             "1 without tokens_without_recurrence"),
+            ("learned_halt", counted or not self.learned_halt,
+             "false without tokens_without_recurrence, which teaches it"),
+            ("learned_halt", not (single and self.learned_halt),
+             "false with num_recurrences 1: there is nothing to stop"),
+            ("low_rank", self.low_rank <= width, f"0 to hidden_size, which is {width}"),
+            ("low_rank", not single or self.low_rank == 0, f"0 {unshared}"),
+            ("recurrence_norms", not (single and self.recurrence_norms), f"false {unshared}"),
+            ("recurrence_norms", not self.recurrence_norms or self.norm in ("rms", "layer"),
+             f"false with norm '{self.norm}'"),
+        ):  # fmt: skip
+            self._require(holds, key, allowed)
 
     def _require(self, holds: bool, key: str, allowed: str) -> None:
         if not holds:
@@ -302,11 +284,11 @@ class RecurraConfig(PreTrainedConfig):
     def _require_whole(self, key: str, least: int) -> None:
         self._require(_is_whole(getattr(self, key), least), key, f"a whole number from {least}")
 
-    def _require_whole_list(self, key: str, least: int, *, empty: bool) -> None:
+    def _require_whole_list(self, key: str, *, empty: bool) -> None:
         value = getattr(self, key)
-        is_valid = isinstance(value, list | tuple) and all(_is_whole(item, least) for item in value)
+        is_valid = isinstance(value, list | tuple) and all(_is_whole(item, 1) for item in value)
         kind = "a list" if empty else "a list, not empty,"
-        self._require(is_valid and (empty or len(value) > 0), key, f"{kind} of whole numbers from {least}")
+        self._require(is_valid and (empty or len(value) > 0), key, f"{kind} of whole numbers from 1")
         setattr(self, key, list(value))
 
     def _require_number(self, key: str, holds: Callable[[float], bool], allowed: str) -> None:

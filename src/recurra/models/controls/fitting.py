@@ -268,13 +268,12 @@ def fit_linear(
     candidates = _affordable([Candidate("logistic", c) for c in C_GRID], problem)
     if selection is None or len(candidates) < len(C_GRID):
         candidates = _affordable([Candidate("logistic", DEFAULT_C)], problem)
-    losses, models = [], []
-    for candidate in candidates:
-        models.append(_model(vectorizers, problem, candidate, str(candidate)))
-        if selection is not None:
-            logits = models[-1].logits(selection[0]).astype(np.float64)
-            losses.append(cross_entropy(logits, np.asarray(selection[1]), independent=independent))
-    return models[int(np.argmin(losses)) if losses else 0]
+    models = [_model(vectorizers, problem, candidate, str(candidate)) for candidate in candidates]
+    if selection is None:
+        return models[0]
+    logits = [model.logits(selection[0]).astype(np.float64) for model in models]
+    losses = [cross_entropy(scores, np.asarray(selection[1]), independent=independent) for scores in logits]
+    return models[int(np.argmin(losses))]
 
 
 def fit_tuned(
@@ -430,8 +429,6 @@ def checked_targets(
             raise DataError(f"{len(texts)} texts are too few to learn answers from; give at least two")
         return truth, independent
     truth, independent = truth.astype(np.int64), truth.ndim == 2
-    if truth.shape != ((len(texts), num_labels) if independent else (len(texts),)):
-        raise ValueError(f"{len(texts)} texts, but labels of shape {truth.shape}")
     classes = np.unique(truth)
     if len(classes) < 2:
         raise DataError(f"training rows have the labels {classes.tolist()} only; at least two classes are needed")
