@@ -213,23 +213,25 @@ def train_transformer(
     arguments = training_arguments(protocol, checkpoints, seed=seed, precision=precision, **changes)
     # First of all, so that weight averages and the whole token table are made on the model's device.
     model.to(arguments.device)
-    with known_vocabulary(model, train, selection, mask_tokens, auxiliary) as rows:
+    trained = [train] if auxiliary is None else [train, auxiliary]
+    with known_vocabulary(model, selection, trained, mask_tokens) as (splits, tokens):
+        selection_rows, train_rows, *auxiliary_rows = splits
         resumed = False
         change_inputs = None
-        if rows.tokens is not None:
-            change_inputs = functools.partial(drop_tokens, share=protocol.token_dropout, tokens=rows.tokens)
-        if latest_checkpoint(checkpoints) is None and rows.auxiliary is not None:
+        if tokens is not None:
+            change_inputs = functools.partial(drop_tokens, share=protocol.token_dropout, tokens=tokens)
+        if latest_checkpoint(checkpoints) is None and auxiliary_rows:
             resumed = train_auxiliary(
-                model, rows.auxiliary, protocol, checkpoints,
+                model, auxiliary_rows[0], protocol, checkpoints,
                 seed=seed, precision=precision, change_inputs=change_inputs, reporter=reporter,
             )  # fmt: skip
         state, continued = run_trainer(
-            model, rows.train, protocol, arguments, reporter,
+            model, train_rows, protocol, arguments, reporter,
             progress=functools.partial(
                 HistoryCallback, folder / HISTORY_NAME, measured=_measured,
                 describe=lambda entry: f"accuracy {entry['validation_accuracy']:.4f}",
             ),
-            data_seed=derive_seed(seed, "order"), eval_dataset=rows.selection, compute_metrics=_accuracy,
+            data_seed=derive_seed(seed, "order"), eval_dataset=selection_rows, compute_metrics=_accuracy,
             collator=TaughtCollator(model.config.pad_token_id or 0), change_inputs=change_inputs, loss=loss,
             average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
         )  # fmt: skip
@@ -238,13 +240,15 @@ def train_transformer(
     order = LengthGroupedBatchSampler(
         train.lengths, protocol.batch_size, derive_seed(seed, "order"), curriculum_epochs=protocol.curriculum_epochs
     )
-    tokens = order.tokens(len(history)) // len(history)
+    tokens_per_epoch = order.tokens(len(history)) // len(history)
     # The earliest of equally good epochs, as the Trainer chooses.
     if protocol.selection == "accuracy":
         best = max(history, key=lambda epoch: epoch.validation_accuracy)
     else:
         best = min(history, key=lambda epoch: epoch.validation_loss)
-    return training_record(TrainingRecord, state, protocol, history, best=best, tokens=tokens, resumed=resumed)
+    return training_record(
+        TrainingRecord, state, protocol, history, best=best, tokens=tokens_per_epoch, resumed=resumed
+    )
 
 
 def run_trainer(

@@ -46,33 +46,18 @@ def drop_tokens(input_ids: Tensor, share: float, tokens: MaskTokens) -> Tensor:
 _MOST_REACHED = 0.8
 
 
-@dataclass(frozen=True)
-class KnownRows:
-    """The data that a model is trained on, in the ids of its narrowed table."""
-
-    train: EncodedSplit
-    selection: EncodedSplit
-    auxiliary: EncodedSplit | None
-    tokens: MaskTokens | None
-
-
 @contextlib.contextmanager
 def known_vocabulary(
-    model: PreTrainedModel,
-    train: EncodedSplit,
-    selection: EncodedSplit,
-    tokens: MaskTokens | None,
-    auxiliary: EncodedSplit | None = None,
-) -> Iterator[KnownRows]:
-    """Narrows the token table as `reachable_vocabulary` does.
+    model: PreTrainedModel, selection: EncodedSplit, trained: Sequence[EncodedSplit], tokens: MaskTokens | None
+) -> Iterator[tuple[list[EncodedSplit], MaskTokens | None]]:
+    """Narrows the token table as `reachable_vocabulary` does; yields all splits, selection first, and the tokens.
 
-    With ``tokens``, tokens that the training split lacks are replaced by ``[MASK]`` in the selection rows. At the end
-    their rows of the whole table get the weights of ``[MASK]``, so that the saved model answers as the chosen one did.
+    With ``tokens``, tokens that the ``trained`` splits lack are replaced by ``[MASK]`` in the selection rows. At the
+    end their rows of the whole table get the weights of ``[MASK]``, so that the saved model answers as the chosen one.
     """
-    trained = [train] if auxiliary is None else [train, auxiliary]
     if tokens is None:
         with reachable_vocabulary(model, [selection, *trained]) as splits:
-            yield KnownRows(splits[1], splits[0], splits[2] if len(splits) > 2 else None, None)
+            yield splits, None
         return
     table, pad = model.get_input_embeddings(), model.config.pad_token_id
     always_seen = [*tokens.exempt, *([] if pad is None else [pad])]
@@ -84,7 +69,7 @@ def known_vocabulary(
     special = EncodedSplit(ids, np.array([0, len(ids)]), np.zeros(1, dtype=np.int64))
     with reachable_vocabulary(model, [special, replace(selection, input_ids=masked_ids), *trained]) as splits:
         mask, *others = splits[0].input_ids.tolist()
-        yield KnownRows(splits[2], splits[1], splits[3] if len(splits) > 3 else None, MaskTokens(mask, tuple(others)))
+        yield splits[1:], MaskTokens(mask, tuple(others))
     with torch.no_grad():
         table.weight[torch.from_numpy(unseen)] = table.weight[tokens.mask].clone()
 
