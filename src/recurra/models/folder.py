@@ -20,7 +20,7 @@ from recurra.core.files import read_json
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 # A configuration of ours takes a few kilobytes; with 100,000 label names it takes a few megabytes.
-MOST_CONFIG_BYTES = 16 * 2**20
+_MOST_CONFIG_BYTES = 16 * 2**20
 # Far above any model that is trained with this package, and far below sizes that alone would take gigabytes.
 MOST = {
     "num_labels": 100_000,
@@ -43,23 +43,19 @@ MOST = {
 }
 
 
-def regular_file(path: Path, most_bytes: int) -> Path:
-    """Returns the path of a regular file of at most ``most_bytes``."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise CheckpointError(f"'{path}' is no regular file; copy the model folder again")
-    if status.st_size > most_bytes:
-        raise CheckpointError(
-            f"'{path}' has {status.st_size:,} bytes; at most {most_bytes:,} are read: not a file of such a model"
-        )
-    return path
-
-
 def read_model_configuration(folder: Path) -> dict[str, Any]:
     """Returns the values of a model folder's ``config.json``."""
     path = folder / CONFIG_NAME
     try:
-        values = read_json(regular_file(path, MOST_CONFIG_BYTES))
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"'{path}' is no regular file; copy the model folder again")
+        if status.st_size > _MOST_CONFIG_BYTES:
+            raise CheckpointError(
+                f"'{path}' has {status.st_size:,} bytes; at most {_MOST_CONFIG_BYTES:,} are read: not a file of such a "
+                "model"
+            )
+        values = read_json(path)
     except FileNotFoundError as error:
         message = f"'{folder}' is not a model folder: no {CONFIG_NAME}; give a Hugging Face folder"
         raise CheckpointError(message) from error

@@ -39,15 +39,12 @@ def check_precision(precision: str) -> str:
     """Returns ``precision`` if it is known and this machine supports it."""
     if precision not in PRECISIONS:
         raise ConfigurationError(unknown("precision", precision, PRECISIONS))
-    if precision == "fp16" and not torch.cuda.is_available():
+    on_accelerator = torch.cuda.is_available()
+    if precision == "fp16" and not on_accelerator:
         raise ConfigurationError(
             "precision 'fp16' needs an accelerator: a CPU computes it far slower; use bf16 or fp32"
         )
-    if (
-        precision == "bf16"
-        and torch.cuda.is_available()
-        and not torch.cuda.is_bf16_supported(including_emulation=False)
-    ):
+    if precision == "bf16" and on_accelerator and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise ConfigurationError(
             "precision 'bf16' is not supported by this accelerator; use fp16, whose loss is scaled in training, or fp32"
         )

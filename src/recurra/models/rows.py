@@ -25,14 +25,11 @@ def attend(
     and plain products in bf16 have oneDNN compile kernels for every length, which fill hundreds of MiB
     (`docs/decisions/0003-attention-in-fp32-on-a-cpu.md`).
     """
-    if query.device.type != "cpu":
-        return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal
-        )
-    width = torch.promote_types(value.dtype, torch.float32)
-    # Entering this context takes half as long as the attention of one token.
-    no_autocast = torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
-    with no_autocast:
+    on_cpu = query.device.type == "cpu"
+    width = torch.promote_types(value.dtype, torch.float32) if on_cpu else value.dtype
+    # Entering the context takes half as long as the attention of one token.
+    autocasts = on_cpu and torch.is_autocast_enabled("cpu")
+    with torch.autocast("cpu", enabled=False) if autocasts else nullcontext():
         attended = functional.scaled_dot_product_attention(
             query.to(width), key.to(width), value.to(width), attn_mask=mask, dropout_p=dropout, is_causal=causal
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -66,8 +66,6 @@ def save_optimizer(path: Path, state: Mapping[str, Any]) -> None:
 
 def load_optimizer(path: Path) -> dict[str, Any]:
     """Reads what `save_optimizer` wrote."""
-    from safetensors import safe_open
-
     try:
         tensors = load_file(path)
         with safe_open(path, framework="pt") as handle:

@@ -141,28 +141,20 @@ class ProtocolConfig(HashedSettings):
 
     def model_post_init(self, _: object) -> None:
         """Checks what depends on two keys."""
-        if self.batch_size % self.gradient_accumulation:
-            raise ConfigurationError(
-                f"'gradient_accumulation' is {self.gradient_accumulation}: must divide batch_size {self.batch_size}"
-            )
-        if self.teacher and self.label_smoothing:
-            raise ConfigurationError(
-                f"'label_smoothing' is {self.label_smoothing} beside a teacher, whose answers are soft; set it to 0"
-            )
-        if self.curriculum_epochs > self.max_epochs:
-            raise ConfigurationError(
-                f"'curriculum_epochs' is {self.curriculum_epochs}; allowed: 0 to max_epochs, which is {self.max_epochs}"
-            )
-        if self.selection == "accuracy" and self.schedule == "plateau":
-            raise ConfigurationError(
-                "'selection' is accuracy: the plateau schedule waits for the loss; take selection=loss, "
-                "or another schedule"
-            )
-        if self.auxiliary_learning_rate is not None and self.auxiliary_epochs == 0:
-            raise ConfigurationError(
-                f"'auxiliary_learning_rate' is {self.auxiliary_learning_rate} without its stage; set auxiliary_epochs "
-                "above 0, or leave it out"
-            )
+        for wrong, key, reason in (
+            (self.batch_size % self.gradient_accumulation, "gradient_accumulation",
+             f": must divide batch_size {self.batch_size}"),
+            (self.teacher and self.label_smoothing, "label_smoothing",
+             " beside a teacher, whose answers are soft; set it to 0"),
+            (self.curriculum_epochs > self.max_epochs, "curriculum_epochs",
+             f"; allowed: 0 to max_epochs, which is {self.max_epochs}"),
+            (self.selection == "accuracy" and self.schedule == "plateau", "selection",
+             ": the plateau schedule waits for the loss; take selection=loss, or another schedule"),
+            (self.auxiliary_learning_rate is not None and self.auxiliary_epochs == 0, "auxiliary_learning_rate",
+             " without its stage; set auxiliary_epochs above 0, or leave it out"),
+        ):  # fmt: skip
+            if wrong:
+                raise ConfigurationError(f"'{key}' is {getattr(self, key)}{reason}")
 
 
 _FINETUNE = ProtocolConfig(

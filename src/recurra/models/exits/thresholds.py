@@ -144,16 +144,12 @@ def _fixed_thresholds(measure: ExitMeasure, labels: int) -> list[float]:
     if measure.rises:
         # Even steps in the log-odds of the largest probability, down to that of an even guess.
         odds = np.linspace(12, -math.log(max(labels - 1, 1)), _CANDIDATES)
-        values = 1 / (1 + np.exp(-odds))
-    else:
-        values = np.geomspace(1e-4, math.log(labels), _CANDIDATES)
-    thresholds: list[float] = values.tolist()
-    return thresholds
+        return (1 / (1 + np.exp(-odds))).tolist()
+    return np.geomspace(1e-4, math.log(labels), _CANDIDATES).tolist()
 
 
 def candidate_thresholds(measured: Floats, measure: ExitMeasure, count: int) -> list[float]:
     """Returns at most ``count`` thresholds, from one that lets few rows stop early to one that lets all."""
     quantiles = np.quantile(measured.astype(np.float64), np.linspace(0, 1, count))
     values = np.unique(np.clip(quantiles * (1 - _SLACK if measure.rises else 1 + _SLACK), _SLACK, None))
-    thresholds: list[float] = values.tolist()
-    return thresholds[::-1] if measure.rises else thresholds
+    return (values[::-1] if measure.rises else values).tolist()
