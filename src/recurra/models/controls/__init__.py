@@ -13,7 +13,7 @@ LINEAR_NAME = "linear.safetensors"
 # The files that versions before 0.3 wrote instead.
 OLD_NAMES = ("linear.json", "static.json")
 TOKENIZER_NAME = "tokenizer.json"
-# Weights of an encoder beside a linear model; the scores of both are added (`recurra.models.controls.joined`).
+# Weights of an encoder beside a linear model; the scores of both are added (`controls.fitting.fit_joined`).
 ENCODER_NAME = "model.safetensors"
 # Further tokens are cut: a label seldom depends on them, and twice the tokens take twice the time.
 STATES_TOKENS = 256

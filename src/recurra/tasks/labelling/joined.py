@@ -19,7 +19,7 @@ from recurra.models.adaptation.convert import load_encoder_weights
 from recurra.models.adaptation.source import EncoderSource
 from recurra.models.configuration import RecurraConfig
 from recurra.models.controls import STATES_TOKENS
-from recurra.models.controls.joined import JoinedFit, fit_joined
+from recurra.models.controls.fitting import JoinedFit, fit_joined
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import HeadKind, count_parameters, flops_per_token
 from recurra.tasks.base import RunConfig, encoder_of

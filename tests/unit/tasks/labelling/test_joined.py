@@ -21,9 +21,8 @@ from recurra.deployment.classifier import Classifier
 from recurra.evaluation import encoder_states
 from recurra.evaluation.encoder_states import cached_states, mean_states
 from recurra.models.adaptation.source import find_encoder
-from recurra.models.controls import joined
-from recurra.models.controls.fitting import fit_tuned
-from recurra.models.controls.joined import fit_joined
+from recurra.models.controls import fitting
+from recurra.models.controls.fitting import fit_joined, fit_tuned
 from recurra.models.controls.linear import features_of
 from recurra.models.exits.rules import FixedExit
 from recurra.tasks.classification.task import TASK
@@ -56,7 +55,7 @@ def chosen_c(fitted_by: str) -> list[float]:
 def test_it_is_the_mean_of_two_models_log_probabilities(
     targets: Any, labels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joined, "_MOST_ROWS_TOGETHER", 0)
+    monkeypatch.setattr(fitting, "_MOST_ROWS_TOGETHER", 0)
     fit = fit_joined(TEXTS, targets, STATES, encoder="tiny", num_labels=labels)
     words = fit_tuned(TEXTS, targets, num_labels=labels).logits(TEXTS)
     scaled = (STATES - STATES.mean(axis=0)) / np.where(STATES.std(axis=0) > 0, STATES.std(axis=0), 1)
