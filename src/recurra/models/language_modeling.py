@@ -15,7 +15,6 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import CACHE, RecurraCache
 from recurra.models.configuration import RecurraConfig
-from recurra.models.exits.loop import Stop
 from recurra.models.exits.rules import ExitRule, check_exit
 from recurra.models.heads import IGNORED, VocabularyHeads, next_token_targets, vocabulary_cross_entropy, weigh_losses
 from recurra.models.modeling import (
@@ -25,6 +24,7 @@ from recurra.models.modeling import (
     check_exiting,
     wants_states,
 )
+from recurra.models.recurrence import Stop
 
 
 @dataclass

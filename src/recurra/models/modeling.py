@@ -19,7 +19,6 @@ from transformers.utils import can_return_tuple
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.cache import PAST, RecurraCache
 from recurra.models.configuration import RecurraConfig
-from recurra.models.exits.loop import CountedPositions, ReadHead, Stop, exit_early, run_recurrences
 from recurra.models.exits.rules import CountedRecurrences, ExitRule, LearnedHalt, check_exit
 from recurra.models.heads import pool, weigh_losses
 from recurra.models.layers import (
@@ -30,7 +29,15 @@ from recurra.models.layers import (
     make_norm,
     rotary_table,
 )
-from recurra.models.recurrence import LayerStack, RecurrentCore
+from recurra.models.recurrence import (
+    CountedPositions,
+    LayerStack,
+    ReadHead,
+    RecurrentCore,
+    Stop,
+    exit_early,
+    run_recurrences,
+)
 from recurra.models.rows import CachedRows, PackedRows, PaddedRows, RowLayout
 
 P = ParamSpec("P")
@@ -243,7 +250,7 @@ class RecurraModel(RecurraPreTrainedModel):
         counted: CountedPositions | None = None,
         past_key_values: Cache | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Final logits of each row and the recurrences it took; see `recurra.models.exits.loop.exit_early`."""
+        """Final logits of each row and the recurrences it took; see `recurra.models.recurrence.exit_early`."""
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
         return exit_early(

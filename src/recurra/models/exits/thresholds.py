@@ -122,7 +122,7 @@ def check_enough_rows(rows: int, agreement: float, confidence: float) -> None:
 
 
 def depths_under(rule: ExitRule, logits: Mapping[int, Floats]) -> npt.NDArray[np.int64]:
-    """The recurrences ``(rows,)`` after which rows stop by their logits at all exits, decided as in `exits/loop.py`."""
+    """The recurrences ``(rows,)`` after which rows stop by their logits at all exits, as in `models/recurrence.py`."""
     *exits, last = sorted(logits)
     depths = np.full(len(logits[last]), last, dtype=np.int64)
     remaining = np.ones(len(depths), dtype=np.bool_)
