@@ -25,6 +25,8 @@ from recurra.data.batching import Collator
 from recurra.data.encoding import WEIGHTS, EncodedSplit
 from recurra.models.heads import mean, weigh_losses
 
+LOGITS, STATES, LABELLED = "teacher_logits", "teacher_states", "labelled"
+
 
 @dataclass(frozen=True, eq=False)
 class RowLoss:
@@ -33,13 +35,17 @@ class RowLoss:
     Attributes:
         exit_distillation: Share of an exit's loss that compares it with the last head's softened answers (Zhang et al.
             2019, "Be Your Own Teacher", equation 5); the rest compares it with the labels.
-        temperature: Divides the logits for that comparison.
+        temperature: Divides the logits for that comparison, and for the one with a teacher's answers.
+        teacher_weight: w, for batches with a teacher's answers.
+        state_weight: v, for batches with a teacher's states.
     """
 
     label_smoothing: float = 0.0
     exit_loss_weight: float = 0.0
     exit_distillation: float = 0.0
     temperature: float = 2.0
+    teacher_weight: float = 0.0
+    state_weight: float = 0.0
 
     def of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row, ``(batch,)``; for labels ``(batch, labels)`` it is the mean logistic loss."""
@@ -53,12 +59,37 @@ class RowLoss:
         """The weighted mean over rows and heads; rows without weights count 1 each.
 
         The sum is divided by the number of rows, not by the sum of their weights. If the weights have mean 1 over all
-        rows, the mean over batches then equals the mean over all rows, however weights are spread over the batches.
+        rows, the mean over batches then equals the mean over all rows, however weights are spread over the batches. A
+        row whose ``labelled`` is 0 adds nothing to the labels' part, whose sum is still divided by all rows.
         """
-        model_inputs = {name: values for name, values in inputs.items() if name not in ("labels", WEIGHTS)}
-        output = model(**model_inputs, return_dict=True)
+        labels, weights, labelled = inputs["labels"], inputs.get(WEIGHTS), inputs.get(LABELLED)
+        answers, teacher_states = inputs.get(LOGITS), inputs.get(STATES) if self.state_weight else None
+        # Beside a teacher, and where all rows count alike, the model computes the labels' part.
+        plain = not (self.label_smoothing or self.exit_distillation) and labelled is None and weights is None
+        by_row = answers is None or not plain
+        excluded = (LOGITS, STATES, LABELLED, WEIGHTS, *(("labels",) if by_row else ()))
+        model_inputs = {name: values for name, values in inputs.items() if name not in excluded}
+        output = model(**model_inputs, output_hidden_states=teacher_states is not None, return_dict=True)
         heads = [*(output.exit_logits or ()), output.logits]
-        return self.of_heads(heads, inputs["labels"], inputs.get(WEIGHTS)) + _halting(output)
+        loss = output.loss
+        if by_row:
+            label_weights = labelled if weights is None else weights if labelled is None else labelled * weights
+            halting = 0.0 if output.halt_loss is None else output.halt_loss
+            loss = self.of_heads(heads, labels, label_weights) + halting
+        if answers is not None:
+            several = labels.ndim == 2
+            divergences = [
+                answers_apart(logits, answers, self.temperature, several=several, weights=weights) for logits in heads
+            ]
+            loss = (1 - self.teacher_weight) * loss
+            loss = loss + self.teacher_weight * weigh_losses(divergences, self.exit_loss_weight)
+        if teacher_states is not None:
+            mask = model_inputs["attention_mask"]
+            states = torch.stack([mean(states.float(), mask) for states in output.hidden_states[1:]], dim=1)
+            # A step that stops early only has the states of the layer applications it computed.
+            errors = functional.mse_loss(states, teacher_states[:, : states.shape[1]], reduction="none")
+            loss = loss + self.state_weight * _mean(errors.flatten(1).mean(dim=1), weights)
+        return loss
 
     def of_heads(self, heads: Sequence[Tensor], labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """The weighted mean of the heads' losses; ``heads`` are logits ``(batch, labels)``, the final head's last."""
@@ -86,17 +117,9 @@ def answers_apart(
     return _mean(divergences, weights) * temperature**2
 
 
-def _halting(output: Any) -> Tensor | float:
-    """The halting head's loss over all rows; 0 without such a head."""
-    return 0.0 if output.halt_loss is None else output.halt_loss
-
-
 def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:
     """The mean of row losses ``(batch,)``, each times its weight."""
     return losses.mean() if weights is None else (losses * weights).mean()
-
-
-LOGITS, STATES, LABELLED = "teacher_logits", "teacher_states", "labelled"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,46 +149,3 @@ class TaughtCollator(Collator):
             if name in rows[0]:
                 batch[name] = torch.from_numpy(np.stack([row[name] for row in rows]).astype(np.float32))
         return batch
-
-
-@dataclass(frozen=True)
-class Distillation:
-    """The loss of a student, and how much its teacher counts in it."""
-
-    weight: float
-    temperature: float
-    state_weight: float
-    row_loss: RowLoss
-
-    def loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
-        """The loss of a batch of a `TaughtCollator`.
-
-        A row whose ``labelled`` is 0 adds nothing to the labels' part, whose sum is still divided by all rows. With
-        ``row_weights`` each part of a row's loss is multiplied by its weight.
-        """
-        labelled, weights = inputs.get(LABELLED), inputs.get(WEIGHTS)
-        needs_row_loss = self.row_loss.label_smoothing > 0 or self.row_loss.exit_distillation > 0
-        by_row = needs_row_loss or labelled is not None or weights is not None
-        excluded = (LOGITS, STATES, LABELLED, WEIGHTS, *(("labels",) if by_row else ()))
-        model_inputs = {name: values for name, values in inputs.items() if name not in excluded}
-        teacher_states = inputs.get(STATES) if self.state_weight else None
-        output = model(**model_inputs, output_hidden_states=teacher_states is not None, return_dict=True)
-        heads = [*(output.exit_logits or ()), output.logits]
-        label_loss = output.loss
-        if by_row:
-            label_weights = labelled if weights is None else weights if labelled is None else labelled * weights
-            label_loss = self.row_loss.of_heads(heads, inputs["labels"], label_weights) + _halting(output)
-        several = inputs["labels"].ndim == 2
-        divergences = [
-            answers_apart(logits, inputs[LOGITS], self.temperature, several=several, weights=weights)
-            for logits in heads
-        ]
-        teacher_loss = weigh_losses(divergences, self.row_loss.exit_loss_weight)
-        loss = (1 - self.weight) * label_loss + self.weight * teacher_loss
-        if teacher_states is None:
-            return loss
-        mask = model_inputs["attention_mask"]
-        states = torch.stack([mean(states.float(), mask) for states in output.hidden_states[1:]], dim=1)
-        # A step that stops early only has the states of the layer applications it computed.
-        errors = functional.mse_loss(states, teacher_states[:, : states.shape[1]], reduction="none")
-        return loss + self.state_weight * _mean(errors.flatten(1).mean(dim=1), weights)

@@ -36,7 +36,7 @@ from recurra.data.batching import LengthGroupedBatchSampler
 from recurra.data.encoding import EncodedSplit
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.training.checkpoint import latest_checkpoint
-from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit
+from recurra.training.distillation import RowLoss, TaughtCollator, TaughtSplit
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import (
     Entry,
@@ -199,14 +199,16 @@ def train_transformer(
     """
     tune_allocator()
     checkpoints = folder / CHECKPOINTS_NAME
-    temperature = protocol.distillation_temperature
-    row_loss = RowLoss(protocol.label_smoothing, model.config.exit_loss_weight, protocol.exit_distillation, temperature)
+    row_loss = RowLoss(
+        protocol.label_smoothing,
+        model.config.exit_loss_weight,
+        protocol.exit_distillation,
+        protocol.distillation_temperature,
+        protocol.distillation_weight,
+        protocol.state_weight,
+    )
     # The Trainer's own label smoothing only considers the last head.
-    loss: Callable[..., Tensor] | None = None
-    if isinstance(train, TaughtSplit):
-        loss = Distillation(protocol.distillation_weight, temperature, protocol.state_weight, row_loss).loss
-    elif train.weights is not None or protocol.exit_distillation or protocol.label_smoothing:
-        loss = row_loss
+    by_row = train.weights is not None or protocol.exit_distillation or protocol.label_smoothing
     # A batch of short rows does not use the weights that belong to later recurrences alone.
     varies_depth = getattr(model.config, "tokens_without_recurrence", None) is not None
     changes = {"ddp_find_unused_parameters": protocol.sampled_recurrences or varies_depth}
@@ -232,7 +234,8 @@ def train_transformer(
                 describe=lambda entry: f"accuracy {entry['validation_accuracy']:.4f}",
             ),
             data_seed=derive_seed(seed, "order"), eval_dataset=selection_rows, compute_metrics=_accuracy,
-            collator=TaughtCollator(model.config.pad_token_id or 0), change_inputs=change_inputs, loss=loss,
+            collator=TaughtCollator(model.config.pad_token_id or 0), change_inputs=change_inputs,
+            loss=row_loss if by_row or isinstance(train, TaughtSplit) else None,
             average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
         )  # fmt: skip
     history, resumed = [EpochRecord(**entry) for entry in read_history(state, _measured)], resumed or continued

@@ -13,7 +13,7 @@ from torch import Tensor
 from recurra.core.errors import ConfigurationError
 from recurra.models.exits.rules import FixedExit
 from recurra.models.modeling import RecurraForSequenceClassification
-from recurra.training.distillation import Distillation, RowLoss
+from recurra.training.distillation import RowLoss
 
 VARIANTS = [f"counted, {name}" for name in ("first", "last, no positions", "max, injection", "relaxed")]
 LAYOUTS = [(variant, layout) for variant in VARIANTS for layout in ("right", "packed")]
@@ -121,8 +121,6 @@ def test_a_model_that_gives_each_row_its_own_number_takes_no_other() -> None:
 def test_rows_with_weights_teach_the_halt_too(taught: bool) -> None:
     model, rows = halting_model(VARIANTS[0])
     inputs = {**laid_out(rows, None, "right"), "labels": torch.tensor([0, 1, 1, 0]), "row_weights": torch.ones(4)}
-    loss, answers = RowLoss(), {}
-    if taught:
-        loss, answers = Distillation(0.5, 2.0, 0.0, RowLoss()).loss, {"teacher_logits": torch.zeros(4, 2)}
-    loss(model.train(), inputs | answers).backward()
+    answers = {"teacher_logits": torch.zeros(4, 2)} if taught else {}
+    RowLoss(teacher_weight=0.5)(model.train(), inputs | answers).backward()
     assert model.halt.weight.grad.abs().max() > 0

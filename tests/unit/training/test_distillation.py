@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit, answers_apart
+from recurra.training.distillation import RowLoss, TaughtCollator, TaughtSplit, answers_apart
 from recurra.training.vocabulary import reachable_vocabulary
 from tiny import stir, tiny_model, tiny_split
 
@@ -29,7 +29,11 @@ def batch(split: TaughtSplit, rows: list[int]) -> dict[str, Tensor]:
     return TaughtCollator(0)(split.__getitems__(rows))
 
 
-def written_out(model: Any, split: TaughtSplit, rows: list[int], how: Distillation) -> Tensor:
+def taught_by(weight: float, temperature: float, state_weight: float, **options: float) -> RowLoss:
+    return RowLoss(teacher_weight=weight, temperature=temperature, state_weight=state_weight, **options)
+
+
+def written_out(model: Any, split: TaughtSplit, rows: list[int], how: RowLoss) -> Tensor:
     """Row by row, without padding."""
     total = torch.zeros((), dtype=torch.float64)
     for number in rows:
@@ -40,34 +44,39 @@ def written_out(model: Any, split: TaughtSplit, rows: list[int], how: Distillati
         probabilities = torch.exp(theirs / how.temperature) / torch.exp(theirs / how.temperature).sum()
         said = torch.exp(own / how.temperature) / torch.exp(own / how.temperature).sum()
         apart = (probabilities * (probabilities.log() - said.log())).sum()
-        said_own, smoothed = -torch.log_softmax(own, -1), how.row_loss.label_smoothing
+        said_own, smoothed = -torch.log_softmax(own, -1), how.label_smoothing
         right = (1 - smoothed) * said_own[row["labels"]] + smoothed * said_own.mean()
         right = right * (split.labelled is None or bool(split.labelled[number]))
         states = torch.stack([states[0].double().mean(dim=0) for states in output.hidden_states[1:]])
         error = ((states - torch.from_numpy(row["teacher_states"]).double()) ** 2).mean()
-        total = total + (1 - how.weight) * right + how.weight * how.temperature**2 * apart + how.state_weight * error
+        total = (
+            total
+            + (1 - how.teacher_weight) * right
+            + how.teacher_weight * how.temperature**2 * apart
+            + how.state_weight * error
+        )
     return total / len(rows)
 
 
 @pytest.mark.parametrize(
     "how",
     [
-        Distillation(0.7, 2.0, 1.0, RowLoss()),
-        Distillation(1.0, 1.0, 0.0, RowLoss()),
-        Distillation(0.0, 3.0, 0.5, RowLoss()),
-        Distillation(0.3, 4, 0, RowLoss()),
-        Distillation(0.7, 2.0, 1.0, RowLoss(label_smoothing=0.2)),
+        taught_by(0.7, 2.0, 1.0),
+        taught_by(1.0, 1.0, 0.0),
+        taught_by(0.0, 3.0, 0.5),
+        taught_by(0.3, 4, 0),
+        taught_by(0.7, 2.0, 1.0, label_smoothing=0.2),
     ],
 )
 @pytest.mark.parametrize("labelled", [None, [0, 3], []])
-def test_the_loss_and_its_gradient_are_those_written_out(how: Distillation, labelled: list[int] | None) -> None:
+def test_the_loss_and_its_gradient_are_those_written_out(how: RowLoss, labelled: list[int] | None) -> None:
     split, rows = taught(), [3, 0, 7, 5]
     if labelled is not None:
         split = replace(split, labelled=np.isin(np.arange(len(split)), labelled))
     found, wanted = tiny_model(**SHAPE), tiny_model(**SHAPE)
     for model in (found, wanted):
         stir(model)
-    loss, other = how.loss(found, batch(split, rows)), written_out(wanted, split, rows, how)
+    loss, other = how(found, batch(split, rows)), written_out(wanted, split, rows, how)
     torch.testing.assert_close(loss.double(), other, rtol=1e-4, atol=1e-5)
     loss.backward()
     other.backward()
@@ -124,11 +133,13 @@ def test_a_classifier_that_stops_gives_what_its_head_there_says() -> None:
 
 @pytest.mark.parametrize("teacher", [False, True])
 def test_exits_learn_from_the_last_head_and_do_not_teach_it(teacher: bool) -> None:
-    rows, model = RowLoss(0.0, 0.5, 0.6, 3.0), tiny_model(**DEEP, pooling="mean")
+    how, model = (
+        taught_by(0.7, 3.0, 0.0, exit_loss_weight=0.5, exit_distillation=0.6),
+        tiny_model(**DEEP, pooling="mean"),
+    )
     stir(model)
     inputs = batch(taught(), [3, 0, 7, 5]) if teacher else TaughtCollator(0)(tiny_split(12).__getitems__([1, 2]))
-    how = Distillation(0.7, 2.0, 0.0, rows)
-    loss = how.loss(model, inputs) if teacher else rows(model, inputs)
+    loss = how(model, inputs)
     output = model(inputs["input_ids"], inputs["attention_mask"])
     labels, last = inputs["labels"], output.logits
     exits = [
@@ -138,7 +149,7 @@ def test_exits_learn_from_the_last_head_and_do_not_teach_it(teacher: bool) -> No
     wanted = 0.5 * functional.cross_entropy(last, labels) + 0.5 * sum(exits) / 2
     if teacher:
         # The teacher speaks to each head.
-        first, second, final = (apart(head, inputs["teacher_logits"], 2.0) for head in (*output.exit_logits, last))
+        first, second, final = (apart(head, inputs["teacher_logits"], 3.0) for head in (*output.exit_logits, last))
         wanted = 0.3 * wanted + 0.7 * (0.5 * final + 0.5 * (first + second) / 2)
     torch.testing.assert_close(loss, wanted)
     weight = model.classifier.weight
@@ -148,7 +159,7 @@ def test_exits_learn_from_the_last_head_and_do_not_teach_it(teacher: bool) -> No
 def test_states_of_a_step_that_stops_are_compared_as_far_as_it_went() -> None:
     model, inputs = tiny_model(**DEEP, pooling="mean"), batch(taught(applications=6), [3, 0])
     layers = model.config.num_core_layers
-    loss = Distillation(0.0, 2.0, 1.0, RowLoss()).loss(model, {**inputs, "exit_after": 1})
+    loss = taught_by(0.0, 2.0, 1.0)(model, {**inputs, "exit_after": 1})
     output = model(inputs["input_ids"], inputs["attention_mask"], output_hidden_states=True)
     mask = inputs["attention_mask"][..., None]
     means = [(states * mask).sum(1) / mask.sum(1) for states in output.hidden_states[1 : 1 + layers]]

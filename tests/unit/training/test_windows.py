@@ -17,7 +17,7 @@ from recurra.core.configuration import derive_seed
 from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
 from recurra.data.encoding import EncodedSplit
-from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit
+from recurra.training.distillation import RowLoss, TaughtCollator, TaughtSplit
 from recurra.training.fit import classifier_beside, train_auxiliary, train_transformer
 from recurra.training.protocols import ProtocolConfig
 from tiny import stir, tiny_model, tiny_split
@@ -81,7 +81,7 @@ def test_a_step_is_the_weighted_sum_over_texts_of_the_mean_over_windows(
 
 @pytest.mark.parametrize("labelled", [None, [0, 1, 4, 5]])
 def test_a_student_learns_its_teachers_answer_to_a_text_from_each_of_its_windows(labelled: list[int] | None) -> None:
-    how = Distillation(0.7, 2.0, 0.5, RowLoss())
+    how = RowLoss(teacher_weight=0.7, state_weight=0.5)
     plain, dice = windows().weighed(None), np.random.default_rng(1)
     counts = plain.windows_of_texts
     answers = dice.normal(size=(len(counts), 2)).astype(np.float32)
@@ -95,7 +95,7 @@ def test_a_student_learns_its_teachers_answer_to_a_text_from_each_of_its_windows
     model, twin = tiny_model(**shape), tiny_model(**shape)
     for each in (model, twin):
         stir(each)
-    loss = how.loss(model, TaughtCollator(0)(split.__getitems__(range(len(split)))))
+    loss = how(model, TaughtCollator(0)(split.__getitems__(range(len(split)))))
     wanted = torch.zeros(())
     for text, (first, outputs) in enumerate(zip(split.text_rows, plain_logits(twin, split), strict=True)):
         theirs = (torch.from_numpy(answers[text]) / 2).softmax(-1)
