@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -275,15 +275,6 @@ def leave_matrices(original: nn.Module) -> None:
         for name, child in module.named_children():
             if _is_norm(child):
                 setattr(module, name, nn.Identity())
-
-
-@torch.no_grad()
-def start_from(relaxed: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copies values into the norms and biases that a relaxed module has of its own."""
-    for name, module in relaxed.named_modules():
-        for kind, parameter in module.named_parameters(recurse=False):
-            if kind not in ("down", "up"):
-                parameter.copy_(weights[f"{name}.{kind}"])
 
 
 def _is_norm(module: nn.Module) -> bool:

@@ -20,7 +20,7 @@ from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.adaptation.source import INT8_NAME, EncoderSource, find_encoder
 from recurra.models.configuration import RecurraConfig
 from recurra.models.heads import mean_of_packed
-from recurra.models.layers import Embeddings, start_from
+from recurra.models.layers import Embeddings
 from recurra.models.modeling import RecurraModel
 from recurra.models.rows import PackedRows
 
@@ -213,16 +213,19 @@ def load_encoder_weights(
                     )
                 weights = reader.adapted(wanted)
             else:
-                weights = reader.converted(layers)
-                for name in own_names:
-                    wanted.pop(name)
+                recurrences = len(model.core.recurrences or ())
                 # Norms and biases that each recurrence has of its own are not in the shared layers.
                 recurrent_norms = {_BLOCK + name.removeprefix(_RECURRENCES).split(".", 1)[1] for name in own_names}
-                weights = ((name, values) for name, values in weights if name not in recurrent_norms)
+                weights = (
+                    (name, values)
+                    for name, values in reader.converted(layers, recurrences)
+                    if (name in wanted if name.startswith(_RECURRENCES) else name not in recurrent_norms)
+                )
+                # Low-rank updates stay as they were drawn.
+                updates = {name for name in own_names if name.endswith((".down", ".up"))}
+                wanted = {name: parameter for name, parameter in wanted.items() if name not in updates}
             for name, values in _with_narrow_table(weights, model, source, pieces):
                 _fill(wanted.pop(name, None), values, name, source)
-            if not source.is_adapted:
-                _start_recurrences(model, reader, layers)
     except SafetensorError as error:
         raise CheckpointError(
             f"'{source.weights}' is an incomplete or damaged safetensors file ({error}); copy it again"
@@ -253,14 +256,6 @@ def _with_narrow_table(
             continue
         factors = factorise_table(values, width, expected_frequencies(len(values), pieces))
         yield from zip((_TABLE, f"{_PROJECTION}weight", f"{_PROJECTION}bias"), factors, strict=True)
-
-
-def _start_recurrences(model: RecurraModel, reader: _Reader, plan: SharingPlan) -> None:
-    """Starts the norms and biases that each recurrence has of its own as those of the shared layers."""
-    numbers = iter(plan.order[len(plan.prelude) :])
-    for stack in model.core.recurrences or ():
-        for layer in stack.layers:
-            start_from(layer, dict(reader.layer(next(numbers))))
 
 
 def _fill(parameter: Tensor | None, values: Tensor, name: str, source: EncoderSource) -> None:
@@ -301,8 +296,8 @@ class _Reader:
             if name in self.names or not name.startswith(_PROJECTION):
                 yield name, self._get(name)
 
-    def converted(self, plan: SharingPlan) -> Iterator[tuple[str, Tensor]]:
-        """Weights of the encoder under our names, with its layers where the plan puts them."""
+    def converted(self, plan: SharingPlan, recurrences: int) -> Iterator[tuple[str, Tensor]]:
+        """Weights of the encoder under our names, with its layers where the plan puts them, and in each recurrence."""
         positions = self._get("embeddings.position_embeddings.weight")
         longest = self._source.shape()["max_position_embeddings"]
         yield _TABLE, self._get("embeddings.word_embeddings.weight")
@@ -310,7 +305,8 @@ class _Reader:
         yield "embeddings.token_type.weight", self._get("embeddings.token_type_embeddings.weight")
         for kind in ("weight", "bias"):
             yield f"embeddings.norm.{kind}", self._get(f"embeddings.LayerNorm.{kind}")
-        for part, numbers in (("prelude", plan.prelude), ("core.block", plan.core), ("coda", plan.coda)):
+        parts = [("prelude", plan.prelude), ("core.block", plan.core), ("coda", plan.coda)]
+        for part, numbers in [*parts, *((f"{_RECURRENCES}{number}", plan.core) for number in range(recurrences))]:
             for index, number in enumerate(numbers):
                 for name, values in self.layer(number):
                     yield f"{part}.layers.{index}.{name}", values

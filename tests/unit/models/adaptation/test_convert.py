@@ -130,6 +130,10 @@ def test_relaxations_that_start_from_the_shared_layer_change_nothing_at_first(ma
     with torch.no_grad():
         assert torch.equal(plain(ids, mask).last_hidden_state, relaxed(ids, mask).last_hidden_state)
     assert all(layer.attention.qkv_proj.down.any() for stack in relaxed.core.recurrences for layer in stack.layers)
+    # A number of recurrences in place of the plan's.
+    plain, relaxed = (load_encoder(str(folder), "0 (1)x2", num_recurrences=4, **keys) for keys in ({}, RELAXED))
+    with torch.no_grad():
+        assert torch.equal(plain(ids, mask).last_hidden_state, relaxed(ids, mask).last_hidden_state)
 
 
 def test_an_adapted_encoder_keeps_what_its_recurrences_have_of_their_own(made: Made, tmp_path: Path) -> None:
