@@ -211,10 +211,10 @@ class RecurraCache(Cache):
         super().crop(tokens_to_remove)
 
 
-def check_length(number: int, kept: int, past: int) -> None:
+def check_length(number: int, tokens: int, past: int) -> None:
     """Checks that a layer application has seen as many tokens as the others."""
-    if kept != past:
+    if tokens != past:
         raise ConfigurationError(
-            f"layer application {number + 1} has {kept} tokens in the cache, others {past}: the text was begun "
+            f"layer application {number + 1} has {tokens} tokens in the cache, others {past}: the text was begun "
             "with another exit_after; go on with that one, or start anew"
         )

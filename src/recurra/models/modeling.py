@@ -364,9 +364,9 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
                 return self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule=exit_rule)
         if self.config.tokens_without_recurrence is not None:
             if wants_all or exit_after is not None:
-                asked = "states on the way" if wants_all else "an exit"
+                part = "states on the way" if wants_all else "an exit"
                 raise ConfigurationError(
-                    f"{asked} of a model with tokens_without_recurrence, which gives each row recurrences of its own; "
+                    f"{part} of a model with tokens_without_recurrence, which gives each row recurrences of its own; "
                     "leave it out"
                 )
             return self._recur_by_row(input_ids, attention_mask, token_type_ids, row_lengths, labels=labels)
@@ -510,9 +510,9 @@ def classification_loss(logits: Tensor, labels: Tensor, config: PreTrainedConfig
     return functional.cross_entropy(logits, labels)
 
 
-def wants_states(config: PreTrainedConfig, asked: bool | None) -> bool:
+def wants_states(config: PreTrainedConfig, requested: bool | None) -> bool:
     """Whether the states of all layers are to be returned."""
-    return bool(config.output_hidden_states if asked is None else asked)
+    return bool(config.output_hidden_states if requested is None else requested)
 
 
 def check_exiting(labels: Tensor | None, wants_all: bool) -> None:

@@ -96,9 +96,9 @@ def _numbers(text: str, first: int, last: int, layers: int) -> list[int]:
 
 
 def _unreadable(text: str, why: str) -> ConfigurationError:
-    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    start = text if len(text) <= 80 else f"{text[:77]}..."
     return ConfigurationError(
-        f"plan '{shown}': {why}; write layers by number and at most one group that is applied again, as in '{EXAMPLE}'"
+        f"plan '{start}': {why}; write layers by number and at most one group that is applied again, as in '{EXAMPLE}'"
     )
 
 

