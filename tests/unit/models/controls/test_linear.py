@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -110,6 +111,19 @@ def test_telling_words_add_most_to_the_score_of_texts_that_have_the_label(classe
         adds = dict(zip(terms, weight[: len(terms)] * features[labels == label].mean(axis=0), strict=True))
         assert telling[label] == sorted(adds, key=lambda term: -adds[term])[:3]
         assert WORD_LIST[label] in telling[label]
+
+
+def test_telling_words_of_thousands_of_labels_take_a_moment() -> None:
+    rng = np.random.default_rng(0)
+    words = Vectorizer(WORDS, {f"w{number}": number for number in range(200)}, np.ones(200))
+    texts = [" ".join(f"w{number}" for number in row) for row in rng.integers(0, 200, (8_000, 20))]
+    labels = np.arange(8_000) % 4_000
+    model = LinearModel([words], rng.normal(size=(4_000, 200)), np.zeros(4_000), 1.0)
+    start = time.process_time()
+    telling = model.telling_words(texts, labels, 3)
+    assert time.process_time() - start < 2.5
+    own = {word for text in (texts[7], texts[4_007]) for word in text.split()}
+    assert len(telling) == 4_000 and len(telling[7]) == 3 and set(telling[7]) <= own
 
 
 @pytest.mark.parametrize("kind", ["linear", "tuned of four", "static"])
