@@ -175,6 +175,20 @@ def test_computing_only_leading_positions_equals_the_full_computation(variant: s
         )
 
 
+@pytest.mark.parametrize("variant", PLAIN)
+@pytest.mark.parametrize("layout", ["right", "packed"])
+def test_logits_after_a_recurrence_are_those_of_a_model_that_ends_there(variant: str, layout: str) -> None:
+    torch.manual_seed(0)
+    model = RecurraForSequenceClassification(config_of(variant)).double().eval()
+    stir(model)
+    inputs = laid_out(some_rows(1, model.config.vocab_size, 1), None, layout)
+    by_recurrence = model.logits_by_recurrence(**inputs)
+    assert list(by_recurrence) == list(range(1, model.config.num_recurrences + 1))
+    for number, logits in by_recurrence.items():
+        model.config.num_recurrences = number
+        torch.testing.assert_close(logits, model(**inputs).logits, **TOLERANCE)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
 def test_without_gradients_packed_and_padded_and_with_gradients_agree(dtype: torch.dtype, causal: bool) -> None:
