@@ -24,7 +24,6 @@ from recurra.models.modeling import (
     check_exiting,
     wants_states,
 )
-from recurra.models.recurrence import Stop
 
 
 @dataclass
@@ -219,8 +218,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         new = None if attention_mask is None else attention_mask[:, -input_ids.shape[1] :]
         real = None if new is None else new[:, _chosen(keep)].bool()
 
-        def read_head(stop: Stop, _: Tensor) -> Tensor:
-            return self._logits(stop.states, self._last_head(stop.recurrence), keep)
+        def read_head(recurrence: int, states: Tensor, _: Tensor) -> Tensor:
+            return self._logits(states, self._last_head(recurrence), keep)
 
         logits, exited_after = self.model.exit_early(
             input_ids,

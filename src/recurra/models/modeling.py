@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
 import torch
@@ -29,15 +29,7 @@ from recurra.models.layers import (
     make_norm,
     rotary_table,
 )
-from recurra.models.recurrence import (
-    CountedPositions,
-    LayerStack,
-    ReadHead,
-    RecurrentCore,
-    Stop,
-    exit_early,
-    run_recurrences,
-)
+from recurra.models.recurrence import LayerStack, RecurrentCore
 from recurra.models.rows import CachedRows, PackedRows, PaddedRows, RowLayout
 
 P = ParamSpec("P")
@@ -209,13 +201,13 @@ class RecurraModel(RecurraPreTrainedModel):
 
         results: list[Tensor] = []
 
-        def at_stop(stop: Stop) -> None:
-            states = self.coda(stop.states, layout, narrowed, all_states) if self.coda.layers else stop.states
+        def at_stop(_: int, states: Tensor) -> None:
+            if self.coda.layers:
+                states = self.coda(states, layout, narrowed, all_states)
             results.append(self.final_norm(states))
 
         last = check_exit(self.config, exit_after)
-        run_recurrences(
-            self.core,
+        self.core.run(
             states,
             layout,
             at_stop,
@@ -246,25 +238,46 @@ class RecurraModel(RecurraPreTrainedModel):
         row_lengths: Tensor | None = None,
         *,
         rule: ExitRule,
-        read_head: ReadHead,
-        counted: CountedPositions | None = None,
+        read_head: Callable[[int, Tensor, Tensor], Tensor],
+        counted: Callable[[Tensor], Tensor] | None = None,
         past_key_values: Cache | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Final logits of each row and the recurrences it took; see `recurra.models.recurrence.exit_early`."""
+        """Lets each row stop after the first exit where the rule says so; returns its logits, and its recurrences.
+
+        Args:
+            read_head: Logits ``(remaining, ..., classes)`` of the head after a recurrence, given that, the states of
+                the remaining rows, and their indices.
+            counted: Which positions of the remaining rows decide, ``(remaining, positions)``, given their indices; None
+                means all.
+        """
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
-        return exit_early(
-            self.core,
-            states,
-            layout,
-            rule,
-            lambda stop, remaining: read_head(replace(stop, states=self.final_norm(stop.states)), remaining),
-            rows=len(input_ids) if row_lengths is None else len(row_lengths),
-            stops=rule.stops(self.config),
-            last=rule.last(self.config),
-            counted=counted,
-            queries=num_positions,
-        )
+        rows, last = len(input_ids) if row_lengths is None else len(row_lengths), rule.last(self.config)
+        remaining = torch.arange(rows, device=states.device)
+        exited_after = torch.full((rows,), last, device=states.device)
+        logits: Tensor | None = None
+
+        def at_stop(recurrence: int, states: Tensor) -> Tensor | None:
+            nonlocal remaining, logits
+            if recurrence < last and not rule.asks(recurrence):
+                return None
+            head_logits = read_head(recurrence, self.final_norm(states), remaining)
+            exits = torch.ones_like(remaining, dtype=torch.bool)
+            if recurrence < last:
+                positions = None if counted is None else counted(remaining)
+                exits = rule.decide(head_logits, recurrence, counted=positions, rows=remaining)
+            if logits is None:
+                all_stop = len(remaining) == rows and bool(exits.all())
+                logits = head_logits if all_stop else head_logits.new_zeros(rows, *head_logits.shape[1:])
+            stopped, remaining = remaining[exits], remaining[~exits]
+            exited_after[stopped] = recurrence
+            if logits is not head_logits:
+                logits[stopped] = head_logits[exits]
+            return exits
+
+        self.core.run(states, layout, at_stop, stops=rule.stops(self.config), last=last, queries=num_positions)
+        assert logits is not None
+        return logits, exited_after
 
     def _layout(
         self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None, cache: Cache | None
@@ -438,15 +451,15 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
     ) -> RecurraClassifierOutput:
         """Lets rows leave by a rule; collects in ``halts`` recurrence, rows and halting logits of every stop."""
 
-        def read_head(stop: Stop, remaining: Tensor) -> Tensor:
+        def read_head(recurrence: int, states: Tensor, remaining: Tensor) -> Tensor:
             mask, lengths = (None if part is None else part[remaining] for part in (attention_mask, row_lengths))
-            pooled = pool(stop.states, self.config.pooling, mask, lengths)
-            logits = self._head_after(stop.recurrence)(pooled).float()
+            pooled = pool(states, self.config.pooling, mask, lengths)
+            logits = self._head_after(recurrence)(pooled).float()
             if self.halt is None:
                 return logits
             halt = self.halt(pooled).float()
             if halts is not None:
-                halts.append((stop.recurrence, remaining, halt[:, 0]))
+                halts.append((recurrence, remaining, halt[:, 0]))
             return torch.cat([logits, halt], dim=1)
 
         logits, exited_after = self.model.exit_early(
