@@ -369,12 +369,13 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             over labels, for several labels a row), weighted with that of the exits.
         """
         wants_all = wants_states(self.config, output_hidden_states)
+        inputs = input_ids, attention_mask, token_type_ids, row_lengths
         if exit_rule is not None:
             check_exiting(labels, wants_all)
             exit_rule.check(self.config, self.num_labels)
             exit_after = exit_rule.always_after
             if exit_after is None:
-                return self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule=exit_rule)
+                return self._exit_early(*inputs, rule=exit_rule, labels=None)
         if self.config.tokens_without_recurrence is not None:
             if wants_all or exit_after is not None:
                 part = "states on the way" if wants_all else "an exit"
@@ -382,7 +383,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
                     f"{part} of a model with tokens_without_recurrence, which gives each row recurrences of its own; "
                     "leave it out"
                 )
-            return self._recur_by_row(input_ids, attention_mask, token_type_ids, row_lengths, labels=labels)
+            return self._exit_early(*inputs, rule=None, labels=labels)
         output = self.model(
             input_ids,
             attention_mask,
@@ -446,10 +447,16 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         token_type_ids: Tensor | None,
         row_lengths: Tensor | None,
         *,
-        rule: ExitRule,
-        halts: list[tuple[int, Tensor, Tensor]] | None = None,
+        rule: ExitRule | None,
+        labels: Tensor | None,
     ) -> RecurraClassifierOutput:
-        """Lets rows leave by a rule; collects in ``halts`` recurrence, rows and halting logits of every stop."""
+        """Lets rows leave by a rule; without one, when their tokens ask for it or, once learned, their states."""
+        learning = rule is None and self.halt is not None and self.training
+        if rule is None:
+            counts = self._counted_recurrences(input_ids, attention_mask, row_lengths)
+            counted = CountedRecurrences(counts, every=learning)
+            rule = counted if self.halt is None or learning else LearnedHalt()
+        halts: list[tuple[Tensor, Tensor]] = []
 
         def read_head(recurrence: int, states: Tensor, remaining: Tensor) -> Tensor:
             mask, lengths = (None if part is None else part[remaining] for part in (attention_mask, row_lengths))
@@ -458,42 +465,21 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             if self.halt is None:
                 return logits
             halt = self.halt(pooled).float()
-            if halts is not None:
-                halts.append((recurrence, remaining, halt[:, 0]))
+            if learning:
+                halts.append((halt[:, 0], (counts[remaining] == recurrence).to(halt.dtype)))
             return torch.cat([logits, halt], dim=1)
 
         logits, exited_after = self.model.exit_early(
             input_ids, attention_mask, token_type_ids, self._positions, row_lengths, rule=rule, read_head=read_head
         )
-        return RecurraClassifierOutput(logits=logits[:, : self.num_labels], exited_after=exited_after)
-
-    def _recur_by_row(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        row_lengths: Tensor | None,
-        *,
-        labels: Tensor | None,
-    ) -> RecurraClassifierOutput:
-        """Gives each row as many recurrences as its tokens ask for or, once learned, as its states ask for."""
-        counts = self._counted_recurrences(input_ids, attention_mask, row_lengths)
-        learning = self.halt is not None and self.training
-        rule = LearnedHalt() if self.halt is not None and not learning else CountedRecurrences(counts, every=learning)
-        halts: list[tuple[int, Tensor, Tensor]] = []
-        output = self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, rule=rule, halts=halts)
-        halting = None
+        logits = logits[:, : self.num_labels]
+        loss = None if labels is None else classification_loss(logits, labels, self.config)
+        halt_loss = None
         if learning:
-            halt_logits = torch.cat([halt for *_, halt in halts])
-            is_last = torch.cat([counts[rows] == recurrence for recurrence, rows, _ in halts])
-            halting = functional.binary_cross_entropy_with_logits(halt_logits, is_last.to(halt_logits.dtype))
-            halting = self.config.halt_loss_weight * halting
-        loss = None if labels is None else classification_loss(output.logits, labels, self.config)
-        if loss is not None and halting is not None:
-            loss = loss + halting
-        return RecurraClassifierOutput(
-            loss=loss, logits=output.logits, exited_after=output.exited_after, halt_loss=halting
-        )
+            halt_logits, is_last = map(torch.cat, zip(*halts, strict=True))
+            halt_loss = self.config.halt_loss_weight * functional.binary_cross_entropy_with_logits(halt_logits, is_last)
+            loss = None if loss is None else loss + halt_loss
+        return RecurraClassifierOutput(loss=loss, logits=logits, exited_after=exited_after, halt_loss=halt_loss)
 
     def _counted_recurrences(
         self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None
