@@ -36,7 +36,11 @@ class GrowingLayer(DynamicLayer):
         all_tokens = old_tokens + key_states.shape[2]
         buffers = self._buffers
         if buffers is None or not self._is_view_of(buffers[0]) or all_tokens > buffers[0].shape[2]:
-            buffers = self._grow(key_states, value_states, old_tokens, all_tokens)
+            size = max(_LEAST_TOKENS, 1 << (all_tokens - 1).bit_length())
+            shape = *key_states.shape[:2], size, key_states.shape[3]
+            buffers = self._buffers = key_states.new_empty(shape), value_states.new_empty(shape)
+            if old_tokens:
+                buffers[0][:, :, :old_tokens], buffers[1][:, :, :old_tokens] = self.keys, self.values
         for buffer, states in zip(buffers, (key_states, value_states), strict=True):
             buffer[:, :, old_tokens:all_tokens] = states
         self.keys, self.values = (buffer[:, :, :all_tokens] for buffer in buffers)
@@ -45,17 +49,6 @@ class GrowingLayer(DynamicLayer):
     def _is_view_of(self, buffer: Tensor) -> bool:
         writable = torch.is_inference_mode_enabled() or not buffer.is_inference()
         return writable and self.keys.numel() > 0 and self.keys.data_ptr() == buffer.data_ptr()
-
-    def _grow(self, keys: Tensor, values: Tensor, old_tokens: int, all_tokens: int) -> tuple[Tensor, Tensor]:
-        size = max(_LEAST_TOKENS, 1 << (all_tokens - 1).bit_length())
-        self._buffers = (
-            keys.new_empty(*keys.shape[:2], size, keys.shape[3]),
-            values.new_empty(*values.shape[:2], size, values.shape[3]),
-        )
-        if old_tokens:
-            for buffer, old_states in zip(self._buffers, (self.keys, self.values), strict=True):
-                buffer[:, :, :old_tokens] = old_states
-        return self._buffers
 
     def reset(self) -> None:
         """Forgets everything."""
