@@ -23,7 +23,7 @@ CACHE = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else 
 class GrowingLayer(DynamicLayer):
     """Appends tokens in a buffer that doubles when it is full; ``keys`` and ``values`` are views of it."""
 
-    _buffers: tuple[Tensor, Tensor] | None = None
+    _buffers: tuple[Tensor, ...] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Adds ``(batch, heads, tokens, head_dim)``; returns all keys and all values."""
@@ -37,8 +37,9 @@ class GrowingLayer(DynamicLayer):
         buffers = self._buffers
         if buffers is None or not self._is_view_of(buffers[0]) or all_tokens > buffers[0].shape[2]:
             size = max(_LEAST_TOKENS, 1 << (all_tokens - 1).bit_length())
-            shape = *key_states.shape[:2], size, key_states.shape[3]
-            buffers = self._buffers = key_states.new_empty(shape), value_states.new_empty(shape)
+            buffers = self._buffers = tuple(
+                states.new_empty(*states.shape[:2], size, states.shape[3]) for states in (key_states, value_states)
+            )
             if old_tokens:
                 buffers[0][:, :, :old_tokens], buffers[1][:, :, :old_tokens] = self.keys, self.values
         for buffer, states in zip(buffers, (key_states, value_states), strict=True):

@@ -117,6 +117,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         """
         cache = RecurraCache(self.config) if use_cache and past_key_values is None else past_key_values
         keep = 0 if logits_to_keep is None else logits_to_keep
+        positions = slice(-keep, None) if isinstance(keep, int) else keep
         wants_all = wants_states(self.config, output_hidden_states)
         if exit_rule is not None:
             check_exiting(labels, wants_all and exit_rule.always_after is None)
@@ -130,7 +131,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                     f"an exit rule came with a {type(cache).__name__}; give a RecurraCache: it fills in what is skipped"
                 )
             elif cache is None or input_ids.shape[1] == 1:
-                return self._exit_early(input_ids, attention_mask, token_type_ids, exit_rule, cache=cache, keep=keep)
+                inputs = input_ids, attention_mask, token_type_ids
+                return self._exit_early(*inputs, exit_rule, cache=cache, positions=positions)
         output = self.model(
             input_ids,
             attention_mask,
@@ -151,8 +153,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             loss, losses = weigh_losses(head_losses, self.config.exit_loss_weight), torch.stack(head_losses).detach()
         if labels is None or logits_to_keep is not None:
             *others, last = states if output_exits else list(states)[-1:]
-            logits = self._logits(states[last], last, keep)
-            exit_logits = tuple(self._logits(states[number], number, keep) for number in others) or None
+            logits = self._logits(states[last][:, positions], last)
+            exit_logits = tuple(self._logits(states[number][:, positions], number) for number in others) or None
         depths = None
         if exit_rule is not None:
             depths = input_ids.new_full(input_ids.shape[:1], check_exit(self.config, exit_after))
@@ -212,21 +214,16 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         rule: ExitRule,
         *,
         cache: RecurraCache | None,
-        keep: int | Tensor,
+        positions: slice | Tensor,
     ) -> RecurraCausalLMOutput:
         # The mask covers cached tokens too.
-        new = None if attention_mask is None else attention_mask[:, -input_ids.shape[1] :]
-        real = None if new is None else new[:, _chosen(keep)].bool()
-
-        def read_head(recurrence: int, states: Tensor, _: Tensor) -> Tensor:
-            return self._logits(states, self._last_head(recurrence), keep)
-
+        real = None if attention_mask is None else attention_mask[:, -input_ids.shape[1] :][:, positions].bool()
         logits, exited_after = self.model.exit_early(
             input_ids,
             attention_mask,
             token_type_ids,
             rule=rule,
-            read_head=read_head,
+            read_head=lambda recurrence, states, _: self._logits(states[:, positions], self._last_head(recurrence)),
             counted=None if real is None else real.__getitem__,
             past_key_values=cache,
         )
@@ -240,8 +237,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             return self.config.exits.index(exit_after)
         return len(self.config.exits)
 
-    def _logits(self, states: Tensor, head: int, keep: int | Tensor) -> Tensor:
-        features = self.heads.projection(states[:, _chosen(keep)])
+    def _logits(self, states: Tensor, head: int) -> Tensor:
+        features = self.heads.projection(states)
         logits = functional.linear(features, self.heads.weight(head, self.model.embeddings.token.weight))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -260,8 +257,3 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             / divisor
             for head, head_states in states.items()
         ]
-
-
-def _chosen(keep: int | Tensor) -> slice | Tensor:
-    """The index for ``logits_to_keep``: a number of last positions, all for 0, or the given positions."""
-    return slice(-keep, None) if isinstance(keep, int) else keep
