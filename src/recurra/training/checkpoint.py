@@ -92,14 +92,9 @@ def load_schedule(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"'{path}' is damaged ({error}); delete its checkpoint folder and start again") from error
 
 
-def random_state_names(process: int) -> tuple[str, str]:
-    """File names of one process's random state: of its tensors, and of the rest."""
-    return f"random-{process}.safetensors", f"random-{process}.json"
-
-
 def save_random_state(folder: Path, process: int) -> None:
     """Writes the states of Python's, NumPy's and PyTorch's generators, including those of accelerators."""
-    tensor_name, json_name = random_state_names(process)
+    path = folder / f"random-{process}.json"
     tensors = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         for index, state in enumerate(torch.cuda.get_rng_state_all()):
@@ -112,16 +107,16 @@ def save_random_state(folder: Path, process: int) -> None:
     }
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, folder / tensor_name)
-    write_text(folder / json_name, json.dumps(plain) + "\n")
+        save_file(tensors, path.with_suffix(".safetensors"))
+    write_text(path, json.dumps(plain) + "\n")
 
 
 def load_random_state(folder: Path, process: int) -> None:
     """Restores what `save_random_state` wrote."""
-    tensor_name, json_name = random_state_names(process)
+    path = folder / f"random-{process}.json"
     try:
-        tensors = load_file(folder / tensor_name)
-        plain = json.loads((folder / json_name).read_text(encoding="utf-8"))
+        tensors = load_file(path.with_suffix(".safetensors"))
+        plain = json.loads(path.read_text(encoding="utf-8"))
         version, words, gauss = plain["python"]
         kind, keys, *rest = plain["numpy"]
     except (SafetensorError, OSError, ValueError, KeyError) as error:
