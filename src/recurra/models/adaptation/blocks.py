@@ -98,11 +98,11 @@ def _read(content: memoryview) -> tuple[dict[str, Any], list[str], list[float], 
     wanted = dict(_TABLES)
     for number in range(layers):
         for source, target in _LAYER.items():
-            wanted |= {f"l{number}.{source}.{kind[0]}": f"encoder.layer.{number}.{target}.{kind}" for kind in _KINDS}
-    other_widths = {"fo.w": inner}
+            for kind in ("weight", "bias"):
+                wanted[f"l{number}.{source}.{kind[0]}"] = f"encoder.layer.{number}.{target}.{kind}"
     for source, target in wanted.items():
         packed, numbers, start = directory[source]
-        width = other_widths.get(source.partition(".")[2], hidden)
+        width = inner if source.endswith(".fo.w") else hidden
         if packed:
             array = _unpack(np.frombuffer(content, _BLOCK, numbers // _BLOCK_SIZE, start))
         else:
@@ -130,9 +130,6 @@ def _read(content: memoryview) -> tuple[dict[str, Any], list[str], list[float], 
         "unk_token_id": unk,
     }
     return values, pieces, scores.tolist(), arrays
-
-
-_KINDS = ("weight", "bias")
 
 
 def _directory(content: memoryview, offset: int) -> dict[str, tuple[int, int, int]]:
