@@ -250,12 +250,13 @@ def relax(make: Callable[[], _Module], original: nn.Module, config: RecurraConfi
     """Returns a module with the weights of another one, except for parts that the configuration makes its own."""
     with torch.device("meta"):
         copy = make()
+    updated_part = {"attention": ".attention.", "feed-forward": ".feed_forward."}.get(config.low_rank_where, "")
     for name, module in list(original.named_modules()):
         if not list(module.parameters(recurse=False)):
             continue
         parent_name, _, leaf = name.rpartition(".")
         holder = copy.get_submodule(parent_name)
-        rank = config.low_rank if _is_updated(f".{name}.", config) else 0
+        rank = config.low_rank if updated_part in f".{name}." else 0
         if isinstance(module, nn.Linear) and (rank or config.recurrence_norms):
             setattr(holder, leaf, SharedLinear(module, rank, own_bias=config.recurrence_norms))
         elif _is_norm(module) and config.recurrence_norms:
@@ -279,11 +280,6 @@ def leave_matrices(original: nn.Module) -> None:
 
 def _is_norm(module: nn.Module) -> bool:
     return isinstance(module, nn.RMSNorm | nn.LayerNorm)
-
-
-def _is_updated(name: str, config: RecurraConfig) -> bool:
-    part = {"attention": ".attention.", "feed-forward": ".feed_forward."}.get(config.low_rank_where, "")
-    return part in name
 
 
 def rotary_table(positions: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
@@ -362,16 +358,13 @@ class SwiGLU(nn.Module):
         """Maps ``(batch, tokens, hidden)`` to the same shape."""
         # A layer that was wrapped or quantised has to be called as a module.
         if states.device.type == "cpu" and not torch.is_grad_enabled() and type(self.gate_up_proj) is nn.Linear:
-            return self.down_proj(self._gated(states))
+            # Without a backward pass buffers are overwritten and nothing is kept.
+            gate_weight, up_weight = self.gate_up_proj.weight.chunk(2)
+            gate_bias, up_bias = self.gate_up_proj.bias.chunk(2)
+            gate = functional.silu(functional.linear(states, gate_weight, gate_bias), inplace=True)
+            return self.down_proj(gate.mul_(functional.linear(states, up_weight, up_bias)))
         gate, up = self.gate_up_proj(states).chunk(2, dim=-1)
         return self.down_proj(functional.silu(gate) * up)
-
-    def _gated(self, states: Tensor) -> Tensor:
-        """The gated product without a backward pass: buffers are overwritten and nothing is kept."""
-        gate_weight, up_weight = self.gate_up_proj.weight.chunk(2)
-        gate_bias, up_bias = self.gate_up_proj.bias.chunk(2)
-        gate = functional.silu(functional.linear(states, gate_weight, gate_bias), inplace=True)
-        return gate.mul_(functional.linear(states, up_weight, up_bias))
 
 
 class TokenConvolution(nn.Module):
