@@ -118,12 +118,9 @@ class ProtocolConfig(HashedSettings):
         off_plateau = f"with schedule={self.schedule}; take schedule=plateau"
         rises = self.auxiliary_epochs > 0 or self.schedule not in ("plateau", "onecycle")
         effects = {
-            "distillation_weight": (taught, alone),
+            **dict.fromkeys(("distillation_weight", "state_weight", "student_factor"), (taught, alone)),
             "distillation_temperature": (soft, alone),
-            "state_weight": (taught, alone),
-            "student_factor": (taught, alone),
-            "plateau_factor": (self.schedule == "plateau", off_plateau),
-            "plateau_patience": (self.schedule == "plateau", off_plateau),
+            **dict.fromkeys(("plateau_factor", "plateau_patience"), (self.schedule == "plateau", off_plateau)),
             "warmup_ratio": (rises, f"with schedule={self.schedule}; take another schedule"),
         }
         for key in keys:

@@ -250,17 +250,14 @@ class RecurraTrainer(Trainer):
         if model.training and self._change_inputs is not None:
             inputs = {**inputs, "input_ids": self._change_inputs(inputs["input_ids"])}
         if model.training and self._depths:
-            inputs = {**inputs, "exit_after": self._drawn_depth()}
+            # By seed and step alone: a resumed training draws the depths of an uninterrupted one.
+            generator = np.random.default_rng((self._data_seed, self.state.global_step))
+            inputs = {**inputs, "exit_after": int(generator.choice(self._depths))}
         if model.training and self._loss is not None:
             return self._loss(model, inputs)
         if TEXT_WINDOWS in inputs:
             return self._pooled_loss(model, inputs)
         return super().compute_loss(model, inputs, *arguments, **keywords)
-
-    def _drawn_depth(self) -> int:
-        """The step's depth, by seed and step alone: a resumed training draws the depths of an uninterrupted one."""
-        generator = np.random.default_rng((self._data_seed, self.state.global_step))
-        return int(generator.choice(self._depths))
 
     def _pooled_loss(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The plain cross-entropy of texts whose windows' logits are pooled, and the pooled logits."""
