@@ -147,7 +147,7 @@ def train(folder: Path, protocol: ProtocolConfig, moments: list[str], options: d
         model, train_rows, selection, protocol,
         folder=folder, seed=options.get("seed", 0), precision=options.get("precision", "fp32"),
         reporter=Reporter(quiet=True),
-        mask_tokens=MaskTokens(mask=3, kept=(0, 1, 2, 3)) if protocol.token_dropout else None,
+        mask_tokens=MaskTokens(mask=3, exempt=(0, 1, 2, 3)) if protocol.token_dropout else None,
         auxiliary=tiny_split(rows=48, seed=3) if protocol.auxiliary_epochs else None,
     )  # fmt: skip
     save_model(model, folder / "final.safetensors")

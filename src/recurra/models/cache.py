@@ -23,6 +23,8 @@ CACHE = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else 
 class GrowingLayer(DynamicLayer):
     """Appends tokens in a buffer that doubles when it is full; ``keys`` and ``values`` are views of it."""
 
+    keys: Tensor
+    values: Tensor
     _buffers: tuple[Tensor, ...] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
@@ -40,8 +42,9 @@ class GrowingLayer(DynamicLayer):
             buffers = self._buffers = tuple(
                 states.new_empty(*states.shape[:2], size, states.shape[3]) for states in (key_states, value_states)
             )
-            if old_tokens:
-                buffers[0][:, :, :old_tokens], buffers[1][:, :, :old_tokens] = self.keys, self.values
+            for buffer, old_states in zip(buffers, (self.keys, self.values), strict=True):
+                if old_tokens:
+                    buffer[:, :, :old_tokens] = old_states
         for buffer, states in zip(buffers, (key_states, value_states), strict=True):
             buffer[:, :, old_tokens:all_tokens] = states
         self.keys, self.values = (buffer[:, :, :all_tokens] for buffer in buffers)

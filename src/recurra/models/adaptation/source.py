@@ -294,7 +294,7 @@ def _shipped(name: str, folder: Path) -> EncoderSource:
         raise CheckpointError(
             f"'{weights}' is not what was released as encoder '{name}': it is damaged or was changed; {cure}"
         )
-    return _open(name, folder, **_provenance(folder))
+    return _open(name, folder, any_family=False, **_provenance(folder))
 
 
 def _fetched(repository: str, *, any_family: bool = False) -> EncoderSource:
