@@ -504,6 +504,8 @@ def checked_targets(
             raise DataError(f"{len(texts)} texts are too few to learn answers from; give at least two")
         return truth, independent
     truth, independent = truth.astype(np.int64), truth.ndim == 2
+    if truth.shape != ((len(texts), num_labels) if independent else (len(texts),)):
+        raise ValueError(f"{len(texts)} texts, but labels of shape {truth.shape}")
     classes = np.unique(truth)
     if len(classes) < 2:
         raise DataError(f"training rows have the labels {classes.tolist()} only; at least two classes are needed")
