@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from recurra import Classifier
-from recurra.deployment.engines.computation import Computation, Depth, Early, Engine
+from recurra.deployment.engines.computation import Computation, Depth, Engine
 from recurra.deployment.export.manifest import CalibrationRecord
 from recurra.deployment.serving.application import Application
 from recurra.deployment.serving.limits import ApiKeys, ServerLimits
@@ -86,10 +86,10 @@ class DeepEngine(Engine):
     def logits(self, texts: Sequence[str], batch_size: int) -> np.ndarray:
         return self.logits_by_recurrence(texts, batch_size)[self.depth.num_recurrences]
 
-    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[np.ndarray, np.ndarray]:
         outputs = self.logits_by_recurrence(texts, batch_size)
         depths = depths_under(rule, outputs)
-        return Early(np.stack([outputs[depth][row] for row, depth in enumerate(depths.tolist())]), depths)
+        return np.stack([outputs[depth][row] for row, depth in enumerate(depths.tolist())]), depths
 
 
 def deep_model(name: str, labels: Sequence[str], *, threshold: float | None = None, exits: bool = True) -> ServedModel:

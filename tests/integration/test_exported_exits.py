@@ -15,7 +15,7 @@ from scipy.special import bdtr
 from recurra import Classifier
 from recurra.core.errors import ConfigurationError
 from recurra.core.progress import Reporter
-from recurra.deployment.engines.computation import Depth, Early
+from recurra.deployment.engines.computation import Depth
 from recurra.deployment.export.build import CheckRows, calibrate_exits, export_run
 from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export
 from recurra.deployment.serving.models import describe_model
@@ -151,13 +151,13 @@ class Drifting:
     def logits_by_recurrence(self, texts: Any, batch_size: int) -> dict[int, np.ndarray]:
         return self.outputs
 
-    def leave_early(self, texts: Any, batch_size: int, rule: ExitRule) -> Early:
+    def leave_early(self, texts: Any, batch_size: int, rule: ExitRule) -> tuple[np.ndarray, np.ndarray]:
         taken = depths_under(rule, self.outputs)
         logits = np.where((taken == 1)[:, None], self.outputs[1], self.outputs[2]).copy()
         left = int((taken == 1).sum())
         if left > 50:
             logits[np.flatnonzero(taken == 2)[: self.drift]] *= -1
-        return Early(logits, taken)
+        return logits, taken
 
 
 def test_what_the_record_says_was_found_with_rows_that_really_leave() -> None:

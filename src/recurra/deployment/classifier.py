@@ -25,10 +25,10 @@ from recurra.deployment.engines.computation import (
     Computation,
     Engine,
     Trace,
-    trace_of,
 )
 from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export, read_run, refuse_precision
 from recurra.models.exits.rules import ExitRule
+from recurra.models.exits.thresholds import depths_under
 
 # Most attempts, each with a longer part of a text cleaned, to find how much of it a model can read.
 _CLEANINGS = 8
@@ -199,14 +199,19 @@ class Classifier:
         if not trace:
             logits, exited_after = self._compute(texts, rule)
             return Classified(self.decision.probabilities(logits), exited_after)
-        cleaned = clean_texts(self._checked(texts), self.cleaning)
-        if cleaned or self.engine.depth is None:
+        cleaned, depth = clean_texts(self._checked(texts), self.cleaning), self.engine.depth
+        if cleaned or depth is None:
             outputs = self.engine.logits_by_recurrence(cleaned, self.batch_size)
         else:
-            outputs = dict.fromkeys(self.engine.depth.output_after, self._no_logits())
-        assert self.engine.depth is not None
-        scores = {number: self._scores(logits) for number, logits in outputs.items()}
-        return trace_of(self.engine.depth, scores, rule, self.decision.probabilities)
+            outputs = dict.fromkeys(depth.output_after, self._no_logits())
+        assert depth is not None
+        scores = {number: self._scores(outputs[number]) for number in depth.output_after}
+        probabilities = np.stack([self.decision.probabilities(logits) for logits in scores.values()], axis=1)
+        if rule is None:
+            return Classified(probabilities[:, -1], None, Trace(depth.output_after, probabilities, depth.own_heads))
+        stops_after = depths_under(rule, scores)
+        stops = probabilities[np.arange(len(cleaned)), np.searchsorted(depth.output_after, stops_after)]
+        return Classified(stops, stops_after, Trace(depth.output_after, probabilities, depth.own_heads, stops_after))
 
     def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
         """Returns scores ``(texts, labels)``, which `Classifier.decision` turns into probabilities.
@@ -268,13 +273,16 @@ class Classifier:
             yield self.predict_proba(chunk)
 
     def _scores(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Returns the scores; raises an error unless all are numbers, one for each label."""
+        """Returns the scores; raises an error unless all are finite, one for each label."""
         if logits.shape[1] != len(self.classes_):
             raise CheckpointError(
                 f"the model gives {logits.shape[1]} scores a text, and its record names {len(self.classes_)} labels: "
                 "they do not belong together; copy or train it again"
             )
-        return checked_scores(logits)
+        finite = np.isfinite(logits).all(axis=1)
+        if not finite.all():
+            raise no_numbers(f" for text {int(finite.argmin()) + 1:,} of {len(logits):,}")
+        return logits
 
     def _compute(
         self, texts: Sequence[str], rule: ExitRule | None, *, clean: bool = True
@@ -286,8 +294,8 @@ class Classifier:
         cleaned = clean_texts(texts, self.cleaning) if clean else texts
         if rule is None:
             return self._scores(self.engine.logits(cleaned, self.batch_size)), None
-        early = self.engine.leave_early(cleaned, self.batch_size, rule)
-        return self._scores(early.logits), early.exited_after
+        logits, exited_after = self.engine.leave_early(cleaned, self.batch_size, rule)
+        return self._scores(logits), exited_after
 
     def _no_logits(self) -> npt.NDArray[np.float32]:
         return np.empty((0, len(self.classes_)), dtype=np.float32)
@@ -357,11 +365,3 @@ def log_probabilities(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.
     """Natural logarithms; the logarithm of 0 is minus infinity."""
     with np.errstate(divide="ignore"):
         return np.log(probabilities)
-
-
-def checked_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns scores ``(texts, labels)``; raises `RunError` if any is not finite, which would give a wrong label."""
-    finite = np.isfinite(logits).all(axis=1)
-    if not finite.all():
-        raise no_numbers(f" for text {int(finite.argmin()) + 1:,} of {len(logits):,}")
-    return logits

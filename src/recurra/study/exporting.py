@@ -88,9 +88,9 @@ class Reference:
             return None
         splits, taken = {}, {}
         for name, split in self.splits.items():
-            early = classifier.engine.leave_early(split.texts, classifier.batch_size, rule)
-            splits[name] = compare_split(early.logits, self.logits[name], split.labels)
-            taken[name] = dict(sorted(Counter(early.exited_after.tolist()).items()))
+            logits, exited_after = classifier.engine.leave_early(split.texts, classifier.batch_size, rule)
+            splits[name] = compare_split(logits, self.logits[name], split.labels)
+            taken[name] = dict(sorted(Counter(exited_after.tolist()).items()))
         return ExportedExits(calibration=classifier.calibration, splits=splits, taken=taken)
 
 

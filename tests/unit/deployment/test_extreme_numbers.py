@@ -185,11 +185,11 @@ def test_a_text_leaves_with_a_number_that_is_its_own_or_an_error_says_so(
     engine = opened_with(name, MODELS["exits"], edits)
     if engine is None:
         return
-    early = engine.leave_early(TEXTS, 32, RULES[rule])
+    logits, exited_after = engine.leave_early(TEXTS, 32, RULES[rule])
     try:
         found = Classifier(engine, ["no", "yes"]).classify(TEXTS, rule=RULES[rule])
     except RunError as error:
-        assert "scores that are not numbers" in str(error) and not np.isfinite(early.logits).all()
+        assert "scores that are not numbers" in str(error) and not np.isfinite(logits).all()
     else:
         np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
         assert found.exited_after is not None and set(found.exited_after) <= {1, engine.depth.num_recurrences}
@@ -197,11 +197,11 @@ def test_a_text_leaves_with_a_number_that_is_its_own_or_an_error_says_so(
         return
     by_recurrence = engine.logits_by_recurrence(TEXTS, 32)
     wanted, sure = exits_wanted(RULES[rule], by_recurrence, engine.depth.num_recurrences)
-    np.testing.assert_array_equal(early.exited_after[sure], wanted[sure])
-    own = np.stack([by_recurrence[number][row] for row, number in enumerate(early.exited_after)])
+    np.testing.assert_array_equal(exited_after[sure], wanted[sure])
+    own = np.stack([by_recurrence[number][row] for row, number in enumerate(exited_after)])
     apart = [engine.leave_early([text], 32, RULES[rule]) for text in TEXTS]
-    for other in (own, np.concatenate([each.logits for each in apart])):
-        assert difference(early.logits[sure], other[sure]) <= ENGINES[name][1]
+    for other in (own, np.concatenate([text_logits for text_logits, _ in apart])):
+        assert difference(logits[sure], other[sure]) <= ENGINES[name][1]
 
 
 @pytest.mark.parametrize("shape", MODELS)

@@ -17,8 +17,9 @@ def load_engine(
     """Reads the model folder of a run, or a safetensors export; see `TransformerEngine.load`."""
     if holds_linear_model(folder):
         from recurra.deployment.engines.computation import LinearEngine
+        from recurra.models.controls.linear import LinearModel
 
-        return LinearEngine.load(folder)
+        return LinearEngine(LinearModel.load(folder))
     from recurra.deployment.engines.trained import JoinedEngine, TransformerEngine
 
     engine = JoinedEngine if holds_joined_model(folder) else TransformerEngine

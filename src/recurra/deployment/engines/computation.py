@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict
 
 from recurra.core.configuration import HashedSettings
 from recurra.core.errors import ConfigurationError
 from recurra.models.exits.rules import ExitRule
-from recurra.models.exits.thresholds import depths_under
 
 if TYPE_CHECKING:
     from recurra.models.controls.linear import LinearModel
 
-# The precision that represents every FP16 and every bf16 number.
-_WIDER = "fp32"
-
 
 class Computation(HashedSettings):
     """How an engine (``torch``, ``onnxruntime``, or ``scikit-learn`` for a linear model) computes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: str
     storage_precision: str
@@ -51,7 +43,7 @@ def compute_precision(storage: str, requested: str | None, device: str, *, imita
     if requested is not None:
         return requested
     is_slow = (storage == "fp16" and device == "cpu") or (storage == "bf16" and imitates_bf16)
-    return _WIDER if is_slow else storage
+    return "fp32" if is_slow else storage
 
 
 Integers = npt.NDArray[np.int64]
@@ -128,14 +120,6 @@ class Depth:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class Early:
-    """Logits of the head where each text stopped, ``(texts, labels)``, and recurrences that it took, ``(texts,)``."""
-
-    logits: Logits
-    exited_after: Integers
-
-
 class Engine(ABC):
     """Computes logits from cleaned texts; an engine without recurrences, such as a linear model, has no depth.
 
@@ -162,8 +146,8 @@ class Engine(ABC):
     def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
         """Returns ``(texts, labels)``."""
 
-    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:  # noqa: ARG002
-        """Computes texts with early exits by the rule."""
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[Logits, Integers]:  # noqa: ARG002
+        """Returns logits of the head where each text stops, ``(texts, labels)``, and its recurrences, ``(texts,)``."""
         raise ConfigurationError(NO_RECURRENCES.format("an exit rule"))
 
     def recurrences(self, texts: Sequence[str], batch_size: int) -> Integers | None:  # noqa: ARG002
@@ -184,13 +168,6 @@ class LinearEngine(Engine):
 
     def __init__(self, model: LinearModel) -> None:
         self.model = model
-
-    @classmethod
-    def load(cls, folder: Path) -> LinearEngine:
-        """Reads the linear model from a model folder."""
-        from recurra.models.controls.linear import LinearModel
-
-        return cls(LinearModel.load(folder))
 
     def logits(self, texts: Sequence[str], batch_size: int) -> Logits:  # noqa: ARG002 - all at once is fastest
         """Returns ``(texts, labels)``."""
@@ -230,21 +207,6 @@ class Classified:
     exited_after: npt.NDArray[np.int64] | None = None
     trace: Trace | None = None
     cut: npt.NDArray[np.bool_] | None = None
-
-
-def trace_of(
-    depth: Depth,
-    logits: Mapping[int, Logits],
-    rule: ExitRule | None,
-    probabilities: Callable[[Logits], npt.NDArray[np.float64]],
-) -> Classified:
-    """Combines logits ``(texts, labels)`` of each recurrence; a text gets the probabilities of where it stops."""
-    after = depth.output_after
-    values = np.stack([probabilities(logits[number]) for number in after], axis=1)
-    stops_after = None if rule is None else depths_under(rule, logits)
-    trace = Trace(after, values, depth.own_heads, stops_after)
-    shown_after = np.full(len(values), after[-1]) if stops_after is None else stops_after
-    return Classified(values[np.arange(len(values)), np.searchsorted(after, shown_after)], stops_after, trace)
 
 
 def softmax(logits: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:

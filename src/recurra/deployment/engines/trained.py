@@ -22,9 +22,9 @@ from recurra.deployment.engines.computation import (
     TOKENS_A_ROW,
     Computation,
     Depth,
-    Early,
     Engine,
     Integers,
+    Logits,
     budget_batches,
     compute_precision,
     padded_ids,
@@ -156,7 +156,7 @@ class ForeignClassifier:
             )
         return cls(model.to(default_device()).eval(), tokenizer_from_folder(folder), precision)
 
-    def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
+    def logits(self, texts: Sequence[str], *, clean: bool = True) -> Logits:
         """Returns ``(texts, labels)``."""
         rows = clean_texts(texts) if clean else list(texts)
         input_ids, offsets = encode_texts(rows, self.tokenizer, self.max_length)
@@ -228,21 +228,22 @@ class TransformerEngine(Engine):
         """Which cleaned texts its tokenizer cuts, ``(texts,)``."""
         return are_cut(texts, self.tokenizer, self.max_length, self.windows)
 
-    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
+    def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
         """Returns ``(texts, labels)`` for cleaned texts."""
         batches, rows, counts = self._read(texts, batch_size)
         return pool_windows(predict_logits(self.model, batches, rows), counts)
 
-    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[Logits, Integers]:
         """Computes cleaned texts with early exits by the rule."""
 
         def compute(**inputs: Any) -> list[torch.Tensor]:
             output = self.model(**inputs, exit_rule=rule)
             return [output.logits.float(), output.exited_after]
 
-        return Early(*self._compute(texts, batch_size, compute))
+        logits, exited_after = self._compute(texts, batch_size, compute)
+        return logits, exited_after
 
-    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
+    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, Logits]:
         """Returns the logits after each recurrence, ``(texts, labels)``, for cleaned texts."""
 
         def compute(**inputs: Any) -> list[torch.Tensor]:
@@ -250,7 +251,7 @@ class TransformerEngine(Engine):
 
         return dict(zip(self.depth.output_after, self._compute(texts, batch_size, compute), strict=True))
 
-    def recurrences(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.int64] | None:
+    def recurrences(self, texts: Sequence[str], batch_size: int) -> Integers | None:
         """Recurrences that a halting head chooses for each cleaned text, ``(texts,)``; none for texts in windows."""
         if self.windows > 1 or not getattr(self.model.config, "learned_halt", False):
             return None
@@ -304,7 +305,7 @@ class JoinedEngine(TransformerEngine):
         """True, because the linear model reads texts whole."""
         return True
 
-    def parts(self, texts: Sequence[str], batch_size: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    def parts(self, texts: Sequence[str], batch_size: int) -> tuple[Logits, Logits]:
         """Scores of the linear model, and of the encoder, ``(texts, labels)`` each."""
         words = self.words.logits(texts)
         if not len(texts):
@@ -317,15 +318,15 @@ class JoinedEngine(TransformerEngine):
 
         return words, self._compute(texts, batch_size, compute)[0]
 
-    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
+    def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
         """Returns ``(texts, labels)`` for cleaned texts."""
         return np.add(*self.parts(texts, batch_size))
 
-    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:  # noqa: ARG002 - one pass
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[Logits, Integers]:  # noqa: ARG002
         """Every text takes the only pass of the encoder, and the linear model's scores are added."""
-        return Early(self.logits(texts, batch_size), np.ones(len(texts), dtype=np.int64))
+        return self.logits(texts, batch_size), np.ones(len(texts), dtype=np.int64)
 
-    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
+    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, Logits]:
         """Returns the logits of the only pass."""
         return {1: self.logits(texts, batch_size)}
 

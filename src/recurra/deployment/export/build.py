@@ -311,11 +311,11 @@ def calibrate_exits(
         rule = calibrate_classifier(logits, target, confidence=confidence).rule
         if rule is None:
             return uncalibrated
-        early = engine.leave_early(rows.texts, batch_size, rule)
-        labels = early.logits.argmax(axis=1)
+        exit_logits, exited_after = engine.leave_early(rows.texts, batch_size, rule)
+        labels = exit_logits.argmax(axis=1)
         agreement = float((labels == full_labels).mean())
         if agreement >= wanted and (confidence is None or keeps(agreement, len(labels), wanted, confidence)):
-            numbers, counts = np.unique(early.exited_after, return_counts=True)
+            numbers, counts = np.unique(exited_after, return_counts=True)
             return uncalibrated.model_copy(
                 update={
                     "rule": rule.plain(),

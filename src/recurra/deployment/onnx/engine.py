@@ -16,7 +16,15 @@ from recurra.core.files import read_json
 from recurra.data.encoding import are_cut, encode_windows
 from recurra.data.tokenization import read_tokenizer_file
 from recurra.data.windows import pool_windows
-from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, Depth, Early, Engine, padded_ids
+from recurra.deployment.engines.computation import (
+    TOKENS_A_ROW,
+    Computation,
+    Depth,
+    Engine,
+    Integers,
+    Logits,
+    padded_ids,
+)
 from recurra.deployment.onnx import (
     CHARACTERS,
     CONFIDENCES,
@@ -89,21 +97,21 @@ class OnnxEngine(Engine):
         with self._encoding:
             return are_cut(texts, self.tokenizer, self.max_length, self.windows)
 
-    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
+    def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
         """Returns ``(texts, labels)`` for cleaned texts."""
         (result,) = self._run(texts, batch_size, [LOGITS])
         return result
 
-    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[Logits, Integers]:
         """Computes cleaned texts with early exits by the rule."""
         bounds = _bounds(rule, self.depth.exits)
         if not np.isfinite(bounds[CONFIDENCES]).any():
             taken = np.full(len(texts), self.depth.num_recurrences, dtype=np.int64)
-            return Early(self.logits(texts, batch_size), taken)
+            return self.logits(texts, batch_size), taken
         logits, depths = self._run(texts, batch_size, [LOGITS, EXITED_AFTER], bounds)
-        return Early(logits, depths)
+        return logits, depths
 
-    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
+    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, Logits]:
         """Returns the logits after each recurrence, ``(texts, labels)``, for cleaned texts.
 
         Without exits the final head is applied early, and the graph runs once for each number of recurrences.
