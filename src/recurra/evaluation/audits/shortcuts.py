@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -63,38 +63,49 @@ FEATURE_NAMES = (
     "ends_with_letter_or_digit",
     *(f"count_{mark}" for mark in _PUNCTUATION),
 )
-LENGTH_FEATURES = ("characters", "words")
-
-
-@dataclass(frozen=True, eq=False)
-class FormatProbe:
-    """A classifier of all format features, and one of the length alone, which rewriting texts cannot remove."""
-
-    whole: HistGradientBoostingClassifier
-    length: HistGradientBoostingClassifier
-
-
-_LENGTH_COLUMNS = [FEATURE_NAMES.index(name) for name in LENGTH_FEATURES]
-
-
+# The first columns of them, which are the length alone.
+_LENGTH = slice(2)
 # A step fits a tree for each label; hundreds of labels get fewer steps.
 MOST_TREES = 10_000
 # Boosting steps that are enough for two features, and in folds for all features.
 _FEW_STEPS: dict[str, Any] = {"steps": 20, "learning_rate": 0.3}
+# With few features more threads gain little, and they spin where other work has the cores.
+_one_thread = partial(threadpool_limits, 1, user_api="openmp")
 
 
-def fit_probe(train: TextSplit, *, in_folds: bool = False) -> FormatProbe:
-    """Fits the probe on training rows."""
-    features, labels = format_features(train.texts), len(np.unique(train.labels))
-    with _one_thread():
-        whole = _classifier(labels, **(_FEW_STEPS if in_folds else {})).fit(features, train.labels)
-        length = _classifier(labels, **_FEW_STEPS).fit(features[:, _LENGTH_COLUMNS], train.labels)
-    return FormatProbe(whole, length)
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What predicts labels without reading: the format, the length alone, and the word that predicts a label best.
 
+    The length is apart because rewriting the texts cannot remove it. There is no word if none is in a third of a
+    label's rows.
+    """
 
-def _one_thread() -> threadpool_limits:
-    """Limits OpenMP to one thread: with few features more gain little, and they spin where other work has the cores."""
-    return threadpool_limits(1, user_api="openmp")
+    form: HistGradientBoostingClassifier
+    length: HistGradientBoostingClassifier
+    word: tuple[str, int] | None
+
+    @classmethod
+    def fit(cls, train: TextSplit, *, in_folds: bool = False) -> Probe:
+        """Fits the probe on training rows."""
+        features, labels = format_features(train.texts), len(np.unique(train.labels))
+        with _one_thread():
+            form = _classifier(labels, **(_FEW_STEPS if in_folds else {})).fit(features, train.labels)
+            length = _classifier(labels, **_FEW_STEPS).fit(features[:, _LENGTH], train.labels)
+        return cls(form, length, telling_word(_sample(train, WORD_ROWS_CAP)))
+
+    def judge(self, split: TextSplit) -> _Judged:
+        """Predicts rows that it was not fitted on."""
+        features = format_features(split.texts)
+        with _one_thread():
+            predicted, by_length = self.form.predict(features), self.length.predict(features[:, _LENGTH])
+        has = wanted = np.zeros(len(split), dtype=bool)
+        if self.word is not None:
+            word, label = self.word
+            pattern = re.compile(rf"\b{re.escape(word)}\b")
+            has = np.array([pattern.search(text.lower()) is not None for text in split.texts], dtype=bool)
+            wanted = split.labels == label
+        return _Judged(split.labels, predicted, by_length, self.word, has, wanted)
 
 
 def _classifier(labels: int, *, steps: int = 100, learning_rate: float = 0.1) -> HistGradientBoostingClassifier:
@@ -136,11 +147,10 @@ def _format_of(text: str) -> list[float]:
     ]
 
 
-def mean_recall(
-    labels: npt.NDArray[Any], predicted: npt.NDArray[Any], present: npt.NDArray[Any], counts: npt.NDArray[Any]
-) -> tuple[float, float]:
+def mean_recall(labels: npt.NDArray[Any], predicted: npt.NDArray[Any]) -> tuple[float, float]:
     """Mean recall over classes, and half the width of its 95 % interval (recalls are independent binomials)."""
-    right = np.asarray([(predicted[labels == label] == label).sum() for label in present])
+    present, counts = np.unique(labels, return_counts=True)
+    right = np.bincount(labels[labels == predicted], minlength=present[-1] + 1)[present]
     # Agresti and Coull's two added successes and failures keep the width honest for recalls near 0 and 1.
     smoothed = (right + 2) / (counts + 4)
     variance = (smoothed * (1 - smoothed) / (counts + 4)).sum() / len(present) ** 2
@@ -171,7 +181,7 @@ def audit_shortcuts(dataset: TextDataset, *, in_folds: bool = True) -> list[Audi
     """
     train = dataset.splits["train"]
     sample = _sample(train, TRAIN_ROWS_CAP)
-    fitted = cache(lambda: _Fitted.on(sample))
+    probe = cache(lambda: Probe.fit(sample))
     folded = cache(lambda: _judge_in_folds(train))
     results = []
     for name in dataset.reported_splits:
@@ -181,7 +191,7 @@ def audit_shortcuts(dataset: TextDataset, *, in_folds: bool = True) -> list[Audi
         if reason:
             results += [AuditResult.skipped(f"shortcuts.{kind}.{name}", reason) for kind in ("format", "words")]
         else:
-            judged = folded() if split_reason else fitted().judge(split)
+            judged = folded() if split_reason else probe().judge(split)
             rows = len(train) * (FOLDS - 1) // FOLDS if split_reason else len(sample)
             majority = int(np.bincount(train.labels).argmax())
             results.append(_audit_format(judged, f"shortcuts.format.{name}", majority, rows))
@@ -239,45 +249,21 @@ class _Judged:
         return f"in {self.folds} folds of train, for the split has few rows: " if self.folds > 1 else ""
 
 
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    probe: FormatProbe
-    word: tuple[str, int] | None
-
-    @classmethod
-    def on(cls, train: TextSplit, *, in_folds: bool = False) -> _Fitted:
-        return cls(fit_probe(train, in_folds=in_folds), telling_word(_sample(train, WORD_ROWS_CAP)))
-
-    def judge(self, split: TextSplit) -> _Judged:
-        features = format_features(split.texts)
-        with _one_thread():
-            predicted = self.probe.whole.predict(features)
-            by_length = self.probe.length.predict(features[:, _LENGTH_COLUMNS])
-        has = wanted = np.zeros(len(split), dtype=bool)
-        if self.word is not None:
-            word, label = self.word
-            has, wanted = rows_with(word, split.texts), split.labels == label
-        return _Judged(split.labels, predicted, by_length, self.word, has, wanted)
-
-
 def _judge_in_folds(train: TextSplit) -> _Judged:
     """Judges each fold of train by the others; the word is that of the whole, on folds whose training chose it too."""
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=derive_seed(0, "shortcuts", "folds"))
     parts = [
-        _Fitted.on(train.select(learned), in_folds=True).judge(train.select(judged))
+        Probe.fit(train.select(learned), in_folds=True).judge(train.select(judged))
         for learned, judged in folds.split(train.labels, train.labels)
     ]
     word = telling_word(train)
     chose_word = np.concatenate([np.full(len(part.labels), part.word == word) for part in parts])
-    return _Judged(
-        np.concatenate([part.labels for part in parts]),
-        np.concatenate([part.predicted for part in parts]),
-        np.concatenate([part.by_length for part in parts]),
-        word if chose_word.any() else None,
-        np.concatenate([part.has for part in parts])[chose_word],
-        np.concatenate([part.wanted for part in parts])[chose_word],
-        FOLDS,
+    labels, predicted, by_length, has, wanted = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("labels", "predicted", "by_length", "has", "wanted")
     )
+    chosen = word if chose_word.any() else None
+    return _Judged(labels, predicted, by_length, chosen, has[chose_word], wanted[chose_word], FOLDS)
 
 
 def telling_word(train: TextSplit) -> tuple[str, int] | None:
@@ -311,12 +297,6 @@ def telling_word(train: TextSplit) -> tuple[str, int] | None:
     return list(number_of)[common[words[best]]], int(labels[telling_labels[best]])
 
 
-def rows_with(word: str, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Which texts contain a word, in upper or lower case, ``(texts,)``."""
-    pattern = re.compile(rf"\b{re.escape(word)}\b")
-    return np.fromiter((pattern.search(text.lower()) is not None for text in texts), dtype=bool, count=len(texts))
-
-
 def _least_precision(hits: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """The lower end of the 95 % interval (Clopper-Pearson) of shares."""
     lowest = stats.beta.ppf(0.025, hits, rows - hits + 1)
@@ -329,10 +309,9 @@ def _needed_precision(share: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 
 
 def _audit_format(judged: _Judged, audit: str, majority: int, train_rows: int) -> AuditResult:
-    present, counts = np.unique(judged.labels, return_counts=True)
-    balanced, half = mean_recall(judged.labels, judged.predicted, present, counts)
-    length_alone, _ = mean_recall(judged.labels, judged.by_length, present, counts)
-    chance = 1 / len(present)
+    balanced, half = mean_recall(judged.labels, judged.predicted)
+    length_alone, _ = mean_recall(judged.labels, judged.by_length)
+    chance = 1 / len(np.unique(judged.labels))
     threshold = chance + FORMAT_MARGIN
     accuracy = float((judged.predicted == judged.labels).mean())
     majority_accuracy = float((judged.labels == majority).mean())

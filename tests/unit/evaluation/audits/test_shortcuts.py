@@ -7,7 +7,7 @@ from scipy import stats
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.evaluation.audits import shortcuts
-from recurra.evaluation.audits.shortcuts import FEATURE_NAMES, audit_shortcuts, fit_probe, format_features, mean_recall
+from recurra.evaluation.audits.shortcuts import FEATURE_NAMES, Probe, audit_shortcuts, format_features, mean_recall
 
 WORDS = ["fine", "plot", "the", "slow", "rather", "great", "dull", "it", "acting"]
 
@@ -46,10 +46,10 @@ def _audit(train: TextSplit, test: TextSplit) -> dict[str, AuditResult]:
 def test_many_labels_cost_no_more_trees_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
     split = _split("train", 200, "none", 0)
     few = TextSplit("train", split.texts, np.arange(200) % 3, split.ids)
-    assert fit_probe(few).whole.n_iter_ == 100
+    assert Probe.fit(few).form.n_iter_ == 100
     monkeypatch.setattr(shortcuts, "MOST_TREES", 30)
-    probe = fit_probe(few)
-    assert (probe.whole.n_iter_, probe.length.n_iter_) == (10, 10)
+    probe = Probe.fit(few)
+    assert (probe.form.n_iter_, probe.length.n_iter_) == (10, 10)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_word_that_told_in_train_alone_is_none() -> None:
 
 def test_balanced_accuracy_is_the_mean_of_recalls() -> None:
     labels, predicted = np.repeat([0, 1], [40, 10]), np.array([0] * 30 + [1] * 10 + [1] * 9 + [0])
-    value, half = mean_recall(labels, predicted, np.array([0, 1]), np.array([40, 10]))
+    value, half = mean_recall(labels, predicted)
     assert value == pytest.approx((0.75 + 0.9) / 2)
     recalls, rows = np.array([32 / 44, 11 / 14]), np.array([44, 14])
     assert half == pytest.approx(1.959964 * np.sqrt((recalls * (1 - recalls) / rows).sum() / 4), rel=1e-6)
