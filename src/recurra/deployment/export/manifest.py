@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -170,26 +170,22 @@ class CalibrationRecord(HashedSettings):
         return None if self.rule is None else read_rule(self.rule)
 
     def describe(self) -> str:
-        """Says it in one line."""
-        rule = self.exit_rule
+        """Describes it in one line."""
+        rule, promise = self.exit_rule, "" if self.confidence is None else f" with a confidence of {self.confidence:g}"
         if not self.rows:
             return "exits: not calibrated, because the run's own rows are not available; texts take all recurrences"
         if rule is None or self.agreement is None:
-            promised = "" if self.confidence is None else f" with a confidence of {self.confidence:g}"
             return (
-                f"exits: no threshold keeps {self.asked:.4g} of the labels of {self.source}{promised}: texts take all "
-                "recurrences"
+                f"exits: no threshold keeps {self.asked:.4g} of the labels of {self.source}{promise}: "
+                "texts take all recurrences"
             )
         total = max(1, sum(self.taken.values()))
         shares = ", ".join(f"{count / total:.1%} after {number}" for number, count in sorted(self.taken.items()))
-        promised = ""
-        if self.confidence is not None:
-            promised = (
-                f"; with a confidence of {self.confidence:g} at least {self.asked:.4g} of texts like these keep theirs"
-            )
+        if promise:
+            promise = f";{promise} at least {self.asked:.4g} of texts like these keep theirs"
         return (
             f"exits: {rule.describe()} keeps {self.agreement:.2%} of the labels (asked: {self.asked:.4g}) of "
-            f"{self.rows:,} rows of {self.source}; of these leave {shares}{promised}"
+            f"{self.rows:,} rows of {self.source}; of these leave {shares}{promise}"
         )
 
 
@@ -328,20 +324,18 @@ def read_export(folder: Path | str) -> ExportManifest:
         CheckpointError: If a file is missing, truncated or changed, or the folder holds a pickle.
     """
     manifest = read_manifest(folder)
-    pickles = pickles_in(folder)
-    if pickles:
+    if pickles := pickles_in(folder):
         raise CheckpointError(
             f"'{folder}' holds '{pickles[0]}', a pickle, which can run code when it is read and is no part of an "
             "export; remove it"
         )
-    verify_files(Path(folder), manifest, manifest.files)
+    for name in manifest.files:
+        _verify(Path(folder), manifest, name)
     return manifest
 
 
-def verify_files(folder: Path, manifest: ExportManifest, names: Iterable[str]) -> None:
-    """Checks some files of an export against its manifest."""
-    for name in names:
-        verify_file(folder / name, manifest.files.get(name), of="export", cure="copy it or export the run again")
+def _verify(folder: Path, manifest: ExportManifest, name: str) -> None:
+    verify_file(folder / name, manifest.files.get(name), of="export", cure="copy it or export the run again")
 
 
 def read_run(folder: Path) -> LabelRunRecord:
@@ -360,5 +354,5 @@ def read_source_record(folder: Path | str) -> LabelRunRecord:
     """Reads the record of a run folder, or of the run that an export was made from."""
     if not is_export(folder):
         return read_record(folder) if holds_any_record(folder) else read_run(Path(folder))
-    verify_files(Path(folder), read_manifest(folder), [RUN_RECORD_NAME])
+    _verify(Path(folder), read_manifest(folder), RUN_RECORD_NAME)
     return read_record(Path(folder) / RUN_RECORD_NAME)

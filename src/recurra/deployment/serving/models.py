@@ -17,15 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from recurra.core.best_run import find_run, no_run
+from recurra.core.best_run import find_run
 from recurra.core.configuration import content_hash
 from recurra.core.environment import limit_fragmentation, return_freed_memory
 from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError
-from recurra.core.record import RECORD_NAME, read_record
 from recurra.core.sealed import MODEL_NAME, hash_model_files
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.engines.computation import Classified
-from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, read_source_record
+from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, read_run, read_source_record
 from recurra.deployment.serving.bodies import Exits, Extras, ModelDescription, Quality, answer
 from recurra.deployment.serving.limits import Refusal, ServerLimits, stopping, try_again
 from recurra.deployment.serving.observation import EventLog, Metrics
@@ -128,10 +127,7 @@ def hash_model(folder: Path) -> str:
     """The hash of everything that determines a run's or an export's answers, from its sealed hashes."""
     if is_export(folder):
         return read_manifest(folder).content_hash
-    if not (folder / RECORD_NAME).exists() and not (folder / MODEL_NAME).is_dir():
-        raise no_run(folder)
-    record = read_record(folder)
-    return content_hash({"record": record.hashed(), "files": hash_model_files(folder)}, length=64)
+    return content_hash({"record": read_run(folder).hashed(), "files": hash_model_files(folder)}, length=64)
 
 
 def _describe(name: str, folder: Path, classifier: Classifier, model_hash: str) -> ModelDescription:
@@ -140,7 +136,7 @@ def _describe(name: str, folder: Path, classifier: Classifier, model_hash: str) 
         manifest = read_manifest(folder)
         kind, size = manifest.format, manifest.size_bytes
     else:
-        kind, size = "run", sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
+        kind, size = "run", sum(path.stat().st_size for path in (folder / MODEL_NAME).rglob("*") if path.is_file())
     split, judged_before = record.data.headline_split, record.data.judged_before
     metrics = record.metrics[split]
     return describe_model(
@@ -161,16 +157,15 @@ def _describe(name: str, folder: Path, classifier: Classifier, model_hash: str) 
 
 def describe_model(name: str, classifier: Classifier, **known: Any) -> ModelDescription:
     """Describes a classifier; ``known`` are the fields of `ModelDescription` that it does not have."""
-    depth, record, rule = classifier.engine.depth, classifier.calibration, classifier.calibrated_rule
+    depth, calibration, rule = classifier.engine.depth, classifier.calibration, classifier.calibrated_rule
     exits = None
     if depth is not None and classifier.may_leave:
         exits = Exits(list(depth.exits))
-        if rule is not None:
+        if calibration is not None and rule is not None:
             bound = rule.as_bound(depth.exits[0])
             exits.rule, exits.threshold = rule.describe(), None if bound is None else bound.value
-            if record is not None:
-                exits.agreement_asked, exits.agreement, exits.rows = record.asked, record.agreement, record.rows
-                exits.confidence = record.confidence
+            exits.agreement_asked, exits.agreement = calibration.asked, calibration.agreement
+            exits.rows, exits.confidence = calibration.rows, calibration.confidence
     return ModelDescription(
         name=name,
         loaded_at=datetime.now(UTC),
@@ -231,7 +226,8 @@ class Batcher:
         self._failed = failed
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
-        self._waiting_texts = 0
+        # Accepted texts that are not being computed yet.
+        self.waiting_texts = 0
         self._computing_texts = 0
         self._seconds_a_text = 0.0
         self._stopping = False
@@ -263,11 +259,6 @@ class Batcher:
         """Whether it takes requests."""
         return all(thread.is_alive() for thread in self._threads) and not self._stopping
 
-    @property
-    def waiting_texts(self) -> int:
-        """Number of accepted texts that are not being computed yet."""
-        return self._waiting_texts
-
     def submit(self, texts: Sequence[str], extras: Extras, *, admitted: bool = False) -> Future[Computed]:
         """Accepts one text or more, or refuses them at once: 429 if too many wait, 503 if it is being stopped.
 
@@ -278,14 +269,14 @@ class Batcher:
         with self._changed:
             if self._stopping:
                 raise stopping()
-            texts_ahead = self._waiting_texts + self._computing_texts
+            texts_ahead = self.waiting_texts + self._computing_texts
             expected_s = texts_ahead * self._seconds_a_text / len(self._threads)
-            is_full = self._waiting_texts + len(texts) > self._limits.max_waiting_texts
+            is_full = self.waiting_texts + len(texts) > self._limits.max_waiting_texts
             # An empty queue accepts any request; otherwise one slow batch could block all later ones forever.
             if not admitted and self._jobs and (is_full or expected_s > self._limits.max_wait_s):
                 raise try_again("overloaded", "too many texts are waiting", expected_s)
             self._jobs.append(job)
-            self._waiting_texts += len(texts)
+            self.waiting_texts += len(texts)
             self._changed.notify()
         return job.future
 
@@ -312,7 +303,7 @@ class Batcher:
             if taken and not (fits and job.extras == taken[0].extras):
                 break
             self._jobs.popleft()
-            self._waiting_texts -= len(job.texts)
+            self.waiting_texts -= len(job.texts)
             if not job.future.set_running_or_notify_cancel():
                 continue
             if time.monotonic() > job.deadline:
@@ -339,7 +330,8 @@ class Batcher:
             jobs[0].future.set_exception(Refusal(500, "failed", message))
             return
         seconds = time.monotonic() - started
-        self._learn(seconds / len(texts))
+        newest, average = seconds / len(texts), self._seconds_a_text
+        self._seconds_a_text = newest if average == 0 else (1 - _NEWEST) * average + _NEWEST * newest
         if self._observe is not None:
             # The exits of occluded texts, or those that a request fixes itself, say nothing about drift.
             extras = jobs[0].extras
@@ -351,10 +343,6 @@ class Batcher:
             waited_ms = 1000 * (started - job.arrived)
             job.future.set_result(Computed(_part(answers, start, end), waited_ms, 1000 * seconds, len(texts)))
             start = end
-
-    def _learn(self, seconds: float) -> None:
-        average = self._seconds_a_text
-        self._seconds_a_text = seconds if average == 0 else (1 - _NEWEST) * average + _NEWEST * seconds
 
 
 def _part(answers: Classified, start: int, end: int) -> Classified:
@@ -440,16 +428,15 @@ class Models:
             new = None if old.source is None else await asyncio.to_thread(old.source.open, old_hash)
             if self._stopping:
                 return False
-            if new is not None:
+            if new is None:
+                self._log.write("reload", model=name, message="unchanged", content_hash=old_hash)
+            else:
                 await self._replace(old, new)
             outcome = "unchanged" if new is None else "taken_up"
         except RecurraError as error:
             self._log.write("reload", level="error", model=name, message=str(error), content_hash=old_hash)
         except Exception as error:  # noqa: BLE001 - whatever lies in a folder, the old model goes on
             self._log.failure("reload", error, model=name, content_hash=old_hash)
-        else:
-            if new is None:
-                self._log.write("reload", model=name, message="unchanged", content_hash=old_hash)
         self._metrics.reloads.labels(name, outcome).inc()
         return outcome != "unchanged"
 
