@@ -87,7 +87,7 @@ def write_predictions(
     scores = np.ascontiguousarray(logits, dtype=np.float32)
     truth = np.asarray(labels, dtype=np.int64)
     rows, classes = scores.shape
-    offsets = np.arange(0, rows * classes + 1, classes, dtype=np.int32) if rows else np.zeros(1, dtype=np.int32)
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(classes)
     lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(scores.ravel()))
     table = pa.Table.from_arrays([pa.array(list(ids), pa.string()), pa.array(truth), lists], schema=SCHEMA)
     with atomic_path(predictions_path(folder, split_name)) as temporary:
@@ -127,7 +127,9 @@ class _Stored:
 def _opened(path: Path) -> Iterator[_Stored]:
     """Opens the predictions of a split."""
     with _explained(path):
-        file = _own_file(path)
+        file: pq.ParquetFile | None = None
+        with contextlib.suppress(FileNotFoundError):
+            file = pq.ParquetFile(path)
         if file is not None:
             with file:
                 yield _Stored(path, file, range(file.num_row_groups), _known_schema(path, file))
@@ -143,13 +145,6 @@ def _opened(path: Path) -> Iterator[_Stored]:
         )
     with _explained(packed.path, _RESTORE):
         yield _Stored(path, packed.file, [group], _known_schema(packed.path, packed.file))
-
-
-def _own_file(path: Path) -> pq.ParquetFile | None:
-    try:
-        return pq.ParquetFile(path)
-    except FileNotFoundError:
-        return None
 
 
 def _known_schema(path: Path, file: pq.ParquetFile) -> pa.Schema:
@@ -221,10 +216,9 @@ def pack_predictions(study: Path, runs: Collection[Path]) -> None:
     The predictions of a run that is itself packed are read from the packed file of its study.
     """
     target = study / PREDICTIONS_NAME
-    replaced = {run.name for run in runs}
-    old_file = _packed(predictions_path(study / RUNS_NAME / "_", "_"))
-    kept_keys = [key for key in (old_file.groups if old_file else ()) if key[0] not in replaced]
-    paths = {(name, split): predictions_path(study / RUNS_NAME / name, split) for name, split in kept_keys}
+    replaced, packed = {run.name for run in runs}, _packed(predictions_path(study / RUNS_NAME / "_", "_"))
+    remaining = [key for key in (packed.groups if packed else ()) if key[0] not in replaced]
+    paths = {(name, split): predictions_path(study / RUNS_NAME / name, split) for name, split in remaining}
     for run in runs:
         splits = {file.stem for file in (run / FOLDER_NAME).glob("*.parquet")}
         if (packed := _packed(predictions_path(run, "_"))) is not None:
