@@ -111,16 +111,14 @@ class Graph:
         self._kinds += [helper.make_value_info(name, value.kind) for name, value in zip(names, carried, strict=True)]
         return names
 
-    def choose(self, condition: str, then: Branch, otherwise: Branch, names: Sequence[str] | None = None) -> list[str]:
-        """Adds a choice between two branches, only one of which is computed; returns the names of its results."""
-        chosen = list(names or (self.name("If") for _ in then[1]))
+    def choose(
+        self, condition: str, kinds: Sequence[Kind], then: Branch, otherwise: Branch, names: Sequence[str] = ()
+    ) -> list[str]:
+        """Adds a choice between branches, only one of which is computed; returns the names of its results."""
+        chosen = list(names or (self.name("If") for _ in kinds))
         branches = {
             which: helper.make_graph(
-                graph.nodes,
-                which,
-                [],
-                [helper.make_value_info(name, kind) for name, kind in results],
-                value_info=graph._kinds,
+                graph.nodes, which, [], list(map(helper.make_value_info, results, kinds)), value_info=graph._kinds
             )
             for which, (graph, results) in (("then_branch", then), ("else_branch", otherwise))
         }
@@ -177,8 +175,8 @@ class Carried:
     kind: Kind
 
 
-# One branch of a choice: its nodes, and the names, types and shapes of its results.
-Branch: TypeAlias = tuple[Graph, Sequence[tuple[str, Kind]]]
+# One branch of a choice: its nodes, and the names of its results.
+Branch: TypeAlias = tuple[Graph, Sequence[str]]
 
 
 _LARGEST = 127

@@ -6,8 +6,8 @@ They compute the same as `recurra.models` on padded rows; see `docs/decisions/00
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -22,19 +22,31 @@ _SHARED, _OWN = "model.core.block.", "model.core.recurrences.{}."
 
 @dataclass(frozen=True)
 class Rows:
-    """Names of the values with one entry for each row of the batch, besides the states.
+    """Names of the values with one entry for each row of the batch, or for each of its rows that has not left.
 
     Attributes:
-        first: Input states of the core, ``(batch, tokens, hidden)``.
+        states: States ``(batch, tokens, hidden)``; empty, as is ``numbers``, outside of loops over exits.
+        numbers: Index of each row in the batch, ``(batch,)``.
         seen: Which keys a query may see, ``(batch, 1, tokens, tokens)``.
+        first: Input states of the core, ``(batch, tokens, hidden)``.
         where: Index of each row's last token, ``(batch, 1)``, which the head reads; empty for other poolings.
         real: Mask of real tokens, ``(batch, tokens)``; empty if no layer needs it.
     """
 
-    first: str = ""
+    states: str = ""
+    numbers: str = ""
     seen: str = ""
+    first: str = ""
     where: str = ""
     real: str = ""
+
+    def present(self) -> dict[str, str]:
+        """The names that are not empty, by attribute."""
+        return {field: name for field, name in vars(self).items() if name}
+
+    def renamed(self, names: Sequence[str]) -> Rows:
+        """The same values under other names, in the order of `present`."""
+        return replace(self, **dict(zip(self.present(), names, strict=True)))
 
 
 class LayerWriter:
@@ -47,6 +59,7 @@ class LayerWriter:
         self.config, self.weights, self.linear = config, weights, linear
         self.max_length = max_length
         self.rows = Rows()
+        # Name of the number of the recurrence that is written, from 0, if each has weights of its own.
         self._recurrence = ""
         self.places = self.cosines = self.sines = ""
 
@@ -56,13 +69,6 @@ class LayerWriter:
         before, self.rows = self.rows, rows
         yield
         self.rows = before
-
-    @contextlib.contextmanager
-    def within(self, recurrence: str) -> Iterator[None]:
-        """Writes the core's layers with the weights of one recurrence, given by the name of its number from 0."""
-        before, self._recurrence = self._recurrence, recurrence
-        yield
-        self._recurrence = before
 
     def linear_map(
         self, graph: Graph, states: str, name: str, part: str = "", outputs: Callable[[Array], Array] = np.asarray
@@ -131,7 +137,10 @@ class LayerWriter:
         else:
             tokens = graph.op("Shape", mask, start=1, end=2)
             seen = graph.op("Expand", seen, graph.op("Concat", graph.numbers(1, 1), tokens, graph.numbers(1), axis=0))
-        where = self._last_places(mask) if self.config.pooling == "last" else ""
+        where = ""
+        if self.config.pooling == "last":
+            real = graph.op("Cast", graph.op("Cast", mask, to=TensorProto.BOOL), to=TensorProto.INT64)
+            where = graph.op("ArgMax", graph.op("Mul", real, self.places), axis=1, keepdims=1)
         reads_mask = self.config.has_convolution or self.config.pooling in ("max", "mean")
         self.rows = Rows(seen=seen, where=where, real=mask if reads_mask else "")
 
@@ -274,8 +283,11 @@ class LayerWriter:
         if config.recurrence_embedding:
             name = f"{prefix}.recurrence_embedding.weight"
             inputs = graph.op("Add", inputs, graph.op("Gather", graph.weight(name, self.weights[name]), index, axis=0))
-        with self.within(self._own_number(graph, index)):
-            updated = self.stack(graph, inputs, f"{prefix}.block", config.num_core_layers, narrow=narrow)
+        if config.is_relaxed:
+            # Beyond the trained recurrences the weights are those of the last.
+            self._recurrence = graph.op("Min", index, graph.constant(config.num_recurrences - 1, np.int64))
+        updated = self.stack(graph, inputs, f"{prefix}.block", config.num_core_layers, narrow=narrow)
+        self._recurrence = ""
         carried = graph.slice(states, 0, 1, 1) if narrow else states
         if config.learned_residual_scale:
             name = f"{prefix}.residual_scale"
@@ -285,18 +297,6 @@ class LayerWriter:
         else:
             scale = graph.number(config.residual_scale)
         return str(graph.op("Add", updated, graph.op("Mul", carried, scale)))
-
-    def _own_number(self, graph: Graph, index: str) -> str:
-        """Number of the recurrence whose weights are read: beyond the trained ones, that of the last."""
-        if not self.config.is_relaxed:
-            return ""
-        return str(graph.op("Min", index, graph.constant(self.config.num_recurrences - 1, np.int64)))
-
-    def _last_places(self, mask: str) -> str:
-        """Index of each row's last real token, ``(batch, 1)``."""
-        graph = self.graph
-        real = graph.op("Cast", graph.op("Cast", mask, to=TensorProto.BOOL), to=TensorProto.INT64)
-        return str(graph.op("ArgMax", graph.op("Mul", real, self.places), axis=1, keepdims=1))
 
     def read(self, graph: Graph, states: str) -> str:
         """The input of a head for each row, ``(batch, hidden)``: normed, if the model norms it, and pooled."""

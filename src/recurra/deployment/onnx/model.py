@@ -9,7 +9,7 @@ the configuration, and every export is compared on real rows. See `docs/decision
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,15 +29,7 @@ from recurra.deployment.onnx import (
     MODEL_NAME,
     RECURRENCES,
 )
-from recurra.deployment.onnx.graph import (
-    Array,
-    Carried,
-    Graph,
-    Int8Linear,
-    Kind,
-    Linear,
-    tensor,
-)
+from recurra.deployment.onnx.graph import Array, Carried, Graph, Int8Linear, Kind, Linear, tensor
 from recurra.deployment.onnx.layers import LayerWriter, Rows
 from recurra.deployment.onnx.linear import added, build_linear
 from recurra.models.configuration import RecurraConfig
@@ -47,41 +39,6 @@ FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 # Bound from which an exit is not used; not infinity, since OpenVINO's minimum is at most the largest finite number.
 _NEVER = float(np.finfo(np.float32).max)
 _NOTHING = onnx.numpy_helper.from_array(np.array([np.nan], dtype=np.float32))
-
-
-@dataclass(frozen=True)
-class _Left:
-    """The rows of the batch that have not left: names of the values with one entry for each of these rows.
-
-    ``numbers`` are their indices in the batch, ``rows`` the other values that layers and heads read.
-    """
-
-    states: str
-    numbers: str
-    rows: Rows
-    hidden: int
-
-    @property
-    def values(self) -> list[tuple[str, Kind]]:
-        """All values, with their types and shapes."""
-        states = tensor(FLOAT, None, "tokens", self.hidden)
-        values = [
-            (self.states, states),
-            (self.numbers, tensor(INT64, None)),
-            (self.rows.seen, tensor(BOOL, None, 1, "tokens", "tokens")),
-            (self.rows.first, states),
-            (self.rows.where, tensor(INT64, None, 1)),
-            (self.rows.real, tensor(INT64, None, "tokens")),
-        ]
-        return [(name, kind) for name, kind in values if name]
-
-    def renamed(self, names: Sequence[str]) -> _Left:
-        """The same values under other names, in the order of `values`."""
-        states, numbers, seen, *optional = names
-        first, where, real = (
-            optional.pop(0) if name else "" for name in (self.rows.first, self.rows.where, self.rows.real)
-        )
-        return _Left(states, numbers, Rows(first=first, seen=seen, where=where, real=real), self.hidden)
 
 
 class ExitWriter:
@@ -97,12 +54,26 @@ class ExitWriter:
             info(EXIT_LOGITS, FLOAT, ["rows_asked", self.exits, self.labels]),
         ]
         self._trips = self.graph.weight(RECURRENCES, np.asarray(self.config.num_recurrences, dtype=np.int64))
+        states = tensor(FLOAT, None, "tokens", int(self.config.hidden_size))
+        # Types of the values of `Rows`.
+        self._kinds = {
+            "states": states,
+            "numbers": tensor(INT64, None),
+            "seen": tensor(BOOL, None, 1, "tokens", "tokens"),
+            "first": states,
+            "where": tensor(INT64, None, 1),
+            "real": tensor(INT64, None, "tokens"),
+        }
         # Types of the results for each row: logits, recurrences taken, logits of the exits.
         self._written = [
             tensor(FLOAT, None, self.labels),
             tensor(INT64, None),
             tensor(FLOAT, None, self.exits, self.labels),
         ]
+
+    def _kinds_of(self, rows: Rows) -> list[Kind]:
+        """Types of the values of rows, and of the results."""
+        return [*(self._kinds[field] for field in rows.present()), *self._written]
 
     def write(self, states: str) -> None:
         """Adds the outputs to the main graph, from the core's input states ``(batch, tokens, hidden)``."""
@@ -113,13 +84,8 @@ class ExitWriter:
         last = graph.op("Sub", self._trips, graph.constant(1, np.int64))
         if self.config.input_injection == "none":
             layers.rows = replace(layers.rows, first="")
-
-        body = Graph(graph)
-        iteration, inner = graph.name("iteration"), graph.name("states")
-        result = layers.recurrence(body, inner, iteration, narrow=False)
-        hidden, none = int(self.config.hidden_size), graph.constant(0, np.int64)
-        carried = [Carried(states, inner, result, tensor(FLOAT, "batch", "tokens", hidden))]
-        (states,) = graph.loop(graph.op("Where", is_asked, none, last), carried, body, iteration=iteration)
+        none = graph.constant(0, np.int64)
+        states = _loop(layers, states, graph.op("Where", is_asked, none, last))
 
         # OpenVINO reads an empty constant as a single number, but an empty slice of a constant correctly.
         written = [
@@ -128,38 +94,29 @@ class ExitWriter:
         ]
         # Any one number: if the loop does not run, rows are left. A carried truth value would not do: in OpenVINO,
         # values of a fixed shape are unset after a loop that did not run.
-        left = _Left(states, graph.numbers(0), layers.rows, hidden)
+        rows = replace(layers.rows, states=states, numbers=graph.numbers(0))
         # Iterations of the loop over the exits if no row leaves; 0 if no exit is used.
         trips = graph.op("Where", is_asked, last, none)
-        left, written = self._read_exits(left, written, trips)
-        self._finish(left, written, trips, last)
+        rows, written = self._read_exits(rows, written, trips)
+        self._finish(rows, written, trips, last)
 
-    def _read_exits(self, left: _Left, written: Sequence[str], trips: str) -> tuple[_Left, list[str]]:
+    def _read_exits(self, rows: Rows, written: Sequence[str], trips: str) -> tuple[Rows, list[str]]:
         """Writes ``trips`` recurrences, fewer if no rows are left: 0, or all but the last, which has no exit."""
         graph, layers = self.graph, self.layers
         body = Graph(graph)
         iteration = graph.name("iteration")
-        inner = left.renamed([graph.name("left") for _ in left.values])
+        inner = rows.renamed([graph.name("left") for _ in rows.present()])
         before = [graph.name("written") for _ in written]
         numbers, *started = self._begin(body, iteration, [inner.numbers, *before])
-        with layers.among(inner.rows):
+        with layers.among(inner):
             states = layers.recurrence(body, inner.states, iteration, narrow=False)
-            now = replace(inner, states=states, numbers=numbers)
-            results = self._read_exit(body, now, started, iteration)
+            results = self._read_exit(body, replace(inner, states=states, numbers=numbers), started, iteration)
+        size = len(rows.present())
         goes_on = body.op("Cast", body.op("Size", results[1]), to=BOOL)
-        kinds = [kind for _, kind in left.values]
-        carried = [
-            Carried(outer, name, result, kind)
-            for outer, name, result, kind in zip(
-                [*(name for name, _ in left.values), *written],
-                [*(name for name, _ in inner.values), *before],
-                results,
-                [*kinds, *self._written],
-                strict=True,
-            )
-        ]
+        outer_names, inner_names = [*rows.present().values(), *written], [*inner.present().values(), *before]
+        carried = list(map(Carried, outer_names, inner_names, results, self._kinds_of(rows)))
         results = graph.loop(trips, carried, body, iteration=iteration, goes_on=goes_on)
-        return left.renamed(results[: len(kinds)]), results[len(kinds) :]
+        return rows.renamed(results[:size]), results[size:]
 
     def _begin(self, body: Graph, iteration: str, values: Sequence[str]) -> list[str]:
         """Starts the first recurrence with all rows and no results; later ones pass ``values`` on."""
@@ -180,13 +137,9 @@ class ExitWriter:
         kinds = [tensor(INT64, None), *self._written]
         is_first = body.op("Equal", iteration, body.constant(0, np.int64))
         passed_on = [otherwise.op("Identity", name) for name in values]
-        return body.choose(
-            is_first,
-            (first_branch, list(zip(initial, kinds, strict=True))),
-            (otherwise, list(zip(passed_on, kinds, strict=True))),
-        )
+        return body.choose(is_first, kinds, (first_branch, initial), (otherwise, passed_on))
 
-    def _read_exit(self, body: Graph, now: _Left, written: Sequence[str], iteration: str) -> list[str]:
+    def _read_exit(self, body: Graph, rows: Rows, written: Sequence[str], iteration: str) -> list[str]:
         """After one recurrence: rows leave if there is an exit here that is used; otherwise nothing changes."""
         exits, num_recurrences = list(self.config.exits), int(self.config.num_recurrences)
         # After the exits' bounds comes one for recurrences without an exit, also those beyond the configuration's.
@@ -198,12 +151,12 @@ class ExitWriter:
         is_asked = body.op("Less", bound, body.number(_NEVER))
 
         graph = Graph(body)
-        exit_scores = self._exit_head(graph, self.layers.read(graph, now.states), number)
+        exit_scores = self._exit_head(graph, self.layers.read(graph, rows.states), number)
         leaves = self._leaves(graph, exit_scores, bound, number)
         staying = graph.op("Squeeze", graph.op("NonZero", graph.op("Not", leaves)), graph.numbers(0))
-        passed_on = [graph.op("Gather", name, staying, axis=0) for name, _ in now.values]
+        passed_on = [graph.op("Gather", name, staying, axis=0) for name in rows.present().values()]
         logits, depths, exit_logits = written
-        index = graph.op("Unsqueeze", now.numbers, graph.numbers(1))
+        index = graph.op("Unsqueeze", rows.numbers, graph.numbers(1))
         done = graph.op("Add", iteration, graph.constant(1, np.int64))
         exit_number = graph.op("Expand", number, graph.op("Shape", index))
         passed_on += [
@@ -212,34 +165,30 @@ class ExitWriter:
             graph.op("ScatterND", depths, index, graph.op("Where", leaves, done, self._trips)),
             graph.op("ScatterND", exit_logits, graph.op("Concat", index, exit_number, axis=1), exit_scores),
         ]
-        kinds = [*(kind for _, kind in now.values), *self._written]
         pass_branch = Graph(body)
-        unchanged = [pass_branch.op("Identity", name) for name in (*(name for name, _ in now.values), *written)]
-        return body.choose(
-            is_asked,
-            (graph, list(zip(passed_on, kinds, strict=True))),
-            (pass_branch, list(zip(unchanged, kinds, strict=True))),
-        )
+        unchanged = [pass_branch.op("Identity", name) for name in (*rows.present().values(), *written)]
+        return body.choose(is_asked, self._kinds_of(rows), (graph, passed_on), (pass_branch, unchanged))
 
-    def _finish(self, left: _Left, written: Sequence[str], trips: str, last: str) -> None:
+    def _finish(self, rows: Rows, written: Sequence[str], trips: str, last: str) -> None:
         graph, layers = self.graph, self.layers
         logits, depths, exits = written
         some_left, none_left = Graph(graph), Graph(graph)
-        with layers.among(left.rows):
-            states = layers.recurrence(some_left, left.states, last, narrow=self.config.pooling == "first")
+        with layers.among(rows):
+            states = layers.recurrence(some_left, rows.states, last, narrow=self.config.pooling == "first")
             pooled = layers.read(some_left, states)
         scores = some_left.op("Add", *layers.head(some_left, pooled))
         early, direct = Graph(some_left), Graph(some_left)
-        index = early.op("Unsqueeze", left.numbers, early.numbers(1))
-        kind = self._written[0]
+        index = early.op("Unsqueeze", rows.numbers, early.numbers(1))
+        kinds = self._written[:1]
         (all_logits,) = some_left.choose(
             some_left.op("Greater", trips, some_left.constant(0, np.int64)),
-            (early, [(early.op("ScatterND", logits, index, scores), kind)]),
-            (direct, [(direct.op("Identity", scores), kind)]),
+            kinds,
+            (early, [early.op("ScatterND", logits, index, scores)]),
+            (direct, [direct.op("Identity", scores)]),
         )
         written_logits = none_left.op("Identity", logits)
-        is_some_left = graph.op("Cast", graph.op("Size", left.numbers), to=BOOL)
-        graph.choose(is_some_left, (some_left, [(all_logits, kind)]), (none_left, [(written_logits, kind)]), [LOGITS])
+        is_some_left = graph.op("Cast", graph.op("Size", rows.numbers), to=BOOL)
+        graph.choose(is_some_left, kinds, (some_left, [all_logits]), (none_left, [written_logits]), [LOGITS])
         graph.rename(depths, EXITED_AFTER)
         graph.rename(exits, EXIT_LOGITS)
 
@@ -270,8 +219,9 @@ class ExitWriter:
         leaves = by_entropy.op("Or", confident, by_entropy.op("LessOrEqual", entropy, entropy_bound))
         (result,) = graph.choose(
             graph.op("GreaterOrEqual", entropy_bound, graph.number(0.0)),
-            (by_entropy, [(leaves, tensor(BOOL, None))]),
-            (by_confidence, [(by_confidence.op("Identity", confident), tensor(BOOL, None))]),
+            [tensor(BOOL, None)],
+            (by_entropy, [leaves]),
+            (by_confidence, [by_confidence.op("Identity", confident)]),
         )
         return result
 
@@ -329,12 +279,18 @@ def _core(layers: LayerWriter, states: str, *, narrow: bool) -> str:
         return layers.recurrence(graph, states, graph.constant(0, np.int64), narrow=narrow)
     trips = graph.weight(RECURRENCES, np.asarray(recurrences, dtype=np.int64))
     last = graph.op("Sub", trips, graph.constant(1, np.int64))
-    body = Graph(graph)
+    states = _loop(layers, states, last if narrow else trips)
+    return layers.recurrence(graph, states, last, narrow=True) if narrow else states
+
+
+def _loop(layers: LayerWriter, states: str, trips: str) -> str:
+    """Applies the core ``trips`` times."""
+    graph, body = layers.graph, Graph(layers.graph)
     iteration, inner = graph.name("iteration"), graph.name("states")
     result = layers.recurrence(body, inner, iteration, narrow=False)
-    carried = [Carried(states, inner, result, tensor(TensorProto.FLOAT, "batch", "tokens", layers.config.hidden_size))]
-    (states,) = graph.loop(last if narrow else trips, carried, body, iteration=iteration)
-    return layers.recurrence(graph, states, last, narrow=True) if narrow else states
+    kind = tensor(FLOAT, "batch", "tokens", int(layers.config.hidden_size))
+    (states,) = graph.loop(trips, [Carried(states, inner, result, kind)], body, iteration=iteration)
+    return states
 
 
 def write_onnx(
