@@ -14,10 +14,11 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast, TextStreamer
 
 from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers
-from recurra.core.sealed import sealed_model
+from recurra.core.sealed import MODEL_NAME, sealed_model
 from recurra.core.terminal import one_line
 from recurra.data.language.tokenization import read_language_tokenizer
 from recurra.models.cache import CACHE, RecurraCache
@@ -100,7 +101,11 @@ class LanguageModel:
             ConfigurationError: If there is no tokenizer, or it does not fit the model.
         """
         check_precision(precision)
-        folder = model_folder(path)
+        folder = Path(path)
+        if not folder.is_dir():
+            raise CheckpointError(f"'{path}' is not a folder; give a run of 'recurra train' or a Hugging Face folder")
+        if (folder / MODEL_NAME).is_dir() and not (folder / "config.json").exists():
+            folder = sealed_model(folder)
         linear = holds_linear_model(folder)
         if linear or "SequenceClassification" in str(read_model_configuration(folder).get("architectures")):
             raise CheckpointError(
@@ -142,15 +147,6 @@ class LanguageModel:
         return rows
 
 
-def model_folder(path: Path | str) -> Path:
-    """Returns the model folder of a run, or the folder itself."""
-    folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointError(f"'{path}' is not a folder; give a run of 'recurra train' or a Hugging Face folder")
-    inner = folder / "model"
-    return sealed_model(folder) if inner.is_dir() and not (folder / "config.json").exists() else folder
-
-
 def _check_fit(tokenizer: PreTrainedTokenizerFast, model: Any, folder: Path) -> None:
     tokens, rows = len(tokenizer), int(model.config.vocab_size)
     # A table may have more rows than the tokenizer has tokens, to reach a round number.
@@ -168,14 +164,6 @@ def _check_fit(tokenizer: PreTrainedTokenizerFast, model: Any, folder: Path) -> 
                     f"'{folder}': '{key}' of the generation configuration is {one_line(repr(token), 60)}; it must be "
                     f"a token number below {rows:,}: correct it, or copy the folder again"
                 )
-
-
-def pad_left(rows: list[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns ids and mask ``(rows, tokens)`` of rows padded on the left."""
-    width = max(map(len, rows))
-    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-    return ids, mask
 
 
 @dataclass(frozen=True)
@@ -314,7 +302,7 @@ class Generator:
         alone = len(rows) == 1 and self.settings.num_beams == 1
         streamer = _Streamer(tokenizer, write) if write is not None and alone else None
         end, results = tokenizer.eos_token_id, []
-        for prompt, tokens in zip(prompts, self.extend(rows, streamer=streamer), strict=True):
+        for prompt, tokens in zip(prompts, self.extend(rows, streamer), strict=True):
             ended = end in tokens
             remaining = tokens[: tokens.index(end)] if ended else tokens
             text = tokenizer.decode(remaining, clean_up_tokenization_spaces=False)
@@ -323,25 +311,24 @@ class Generator:
         return results
 
     @torch.inference_mode()
-    def extend(self, rows: list[list[int]], **more: Any) -> list[list[int]]:
-        """Continues rows of tokens as one batch; ``more`` are arguments of transformers' ``generate``.
-
-        Raises:
-            RunError: If the model's scores are not numbers, from which any text could follow.
-        """
+    def extend(self, rows: list[list[int]], streamer: _Streamer | None = None) -> list[list[int]]:
+        """Continues rows of tokens as one batch; raises `RunError` if the model's scores are not numbers."""
         with decoding(self.language.model):
-            return self._extend(rows, more)
+            return self._extend(rows, streamer)
 
-    def _extend(self, rows: list[list[int]], extra: dict[str, Any]) -> list[list[int]]:
+    def _extend(self, rows: list[list[int]], streamer: _Streamer | None) -> list[list[int]]:
         model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
         if settings.draft is not None:
-            return [self._drafted(row, settings.draft, extra.get("streamer")) for row in rows]
+            return [self._drafted(row, settings.draft, streamer) for row in rows]
         end_token = tokenizer.eos_token_id
-        ids, mask = (part.to(model.device) for part in pad_left(rows, end_token))
+        tokens = [torch.tensor(row, device=model.device) for row in rows]
+        ids = pad_sequence(tokens, batch_first=True, padding_value=end_token, padding_side="left")
+        present = [torch.ones_like(row) for row in tokens]
+        mask = pad_sequence(present, batch_first=True, padding_side="left")
         width = ids.shape[1]
         arguments: dict[str, Any] = {
             **settings.arguments(),
-            **extra,
+            "streamer": streamer,
             "max_new_tokens": self._room(width),
             "logits_processor": LogitsProcessorList([_OnlyNumbers(draws=settings.draws)]),
         }
@@ -387,10 +374,10 @@ class Generator:
             return list(scores.argmax(-1).tolist())
 
         start = time.perf_counter()
-        _tell(streamer, row)
+        _put(streamer, row)
         tokens_so_far = most_probable(row, last=1)
         cache.allow_taking_back()
-        _tell(streamer, tokens_so_far)
+        _put(streamer, tokens_so_far)
         while len(tokens_so_far) < most_tokens and tokens_so_far[-1] != end:
             mark, drafts = cache.mark(), list[int]()
             while len(drafts) < min(DRAFTED, most_tokens - len(tokens_so_far) - 1) and end not in drafts:
@@ -401,7 +388,7 @@ class Generator:
             cache.keep(num_right + 1, mark)
             accepted = verified[: num_right + 1]
             accepted = accepted[: accepted.index(end) + 1] if end in accepted else accepted
-            _tell(streamer, accepted)
+            _put(streamer, accepted)
             tokens_so_far += accepted
             self.figures.drafted += len(drafts)
             self.figures.accepted += num_right
@@ -445,7 +432,7 @@ def _check_numbers(largest: torch.Tensor) -> None:
         raise no_numbers()
 
 
-def _tell(streamer: TextStreamer | None, tokens: list[int]) -> None:
+def _put(streamer: TextStreamer | None, tokens: list[int]) -> None:
     """Passes tokens to the streamer one by one, as ``generate`` does."""
     if streamer is not None:
         for token in tokens:
