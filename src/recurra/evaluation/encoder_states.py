@@ -23,6 +23,8 @@ from recurra.models.heads import mean
 from recurra.models.inference import PRECISIONS, default_device, has_bf16
 
 _BATCH_SIZE = 32
+# Most texts that a cache file holds, besides those of one call: 300 MB for MiniLM.
+MOST_CACHED_TEXTS = 200_000
 States = npt.NDArray[np.float32]
 
 
@@ -37,6 +39,7 @@ def cached_states(
 ) -> States:
     """Mean states of texts; computes only those that are not in the cache file of this encoder, precision and data.
 
+    The file forgets the texts that came first, so that one for data that is often edited stays bounded.
     Without a precision, matrix products are in bf16 if this machine has instructions for it, else in FP32.
     """
     precision = precision or ("bf16" if has_bf16(default_device()) else "fp32")
@@ -47,15 +50,17 @@ def cached_states(
     digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8] for text in texts]
     hashes = np.frombuffer(b"".join(digests), dtype=np.int64)
     cached = read_arrays(path, ["texts", "states"])
-    cached_hashes = cached["texts"] if cached is not None else np.zeros(0, dtype=np.int64)
+    cached_hashes, states = np.zeros(0, dtype=np.int64), None
+    if cached is not None:
+        cached_hashes, states = cached["texts"], cached["states"]
     distinct_hashes, rows = np.unique(hashes, return_index=True)
     rows = rows[~np.isin(distinct_hashes, cached_hashes)]
-    states = cached["states"] if cached is not None else None
     if len(rows):
         computed = mean_states(source, [texts[row] for row in rows], reporter, precision=precision)
         cached_hashes = np.concatenate([cached_hashes, hashes[rows]])
         states = computed if states is None else np.concatenate([states, computed])
-        write_arrays(path, {"texts": cached_hashes, "states": states})
+        most = max(MOST_CACHED_TEXTS, len(distinct_hashes))
+        write_arrays(path, {"texts": cached_hashes[-most:], "states": states[-most:]})
     assert states is not None, "there is no text"
     order = np.argsort(cached_hashes)
     ordered_states: States = states[order[np.searchsorted(cached_hashes, hashes, sorter=order)]]

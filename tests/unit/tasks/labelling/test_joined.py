@@ -18,6 +18,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.data.configuration import DataConfig
+from recurra.data.encoding import read_arrays
 from recurra.deployment.classifier import Classifier
 from recurra.evaluation import encoder_states
 from recurra.evaluation.encoder_states import cached_states, mean_states
@@ -129,6 +130,18 @@ def test_states_are_computed_once_whoever_asks(tmp_path: Path, monkeypatch: pyte
     ask(TEXTS[:3], data="in-memory")
     ask(TEXTS[:3], data="in-memory")
     assert read[2:] == [3, 3, 3]
+
+
+def test_a_cache_file_forgets_the_texts_of_old_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, quiet = find_encoder(str(write_tiny_encoder(tmp_path / "tiny", TEXTS))), Reporter(quiet=True)
+    monkeypatch.setattr(encoder_states, "MOST_CACHED_TEXTS", 8)
+    for version in range(4):
+        texts = [f"{TEXTS[number]} {number} {version}" for number in range(5)]
+        states = cached_states(source, texts, quiet, data="corpus", precision="fp32", cache_dir=tmp_path)
+        np.testing.assert_allclose(states, mean_states(source, texts, quiet), atol=1e-6)
+    (path,) = tmp_path.glob("states-*")
+    arrays = read_arrays(path, ["texts", "states"])
+    assert arrays is not None and len(arrays["texts"]) == len(arrays["states"]) == 8
 
 
 def write_rows(path: Path, *, several: bool) -> Path:
