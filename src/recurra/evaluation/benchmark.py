@@ -104,6 +104,7 @@ def benchmark(
 def _models(names: Sequence[str]) -> dict[str, PreTrainedModel]:
     models: dict[str, PreTrainedModel] = {}
     for name in names:
+        folder = _model_folder(name)
         if name in models:
             raise ConfigurationError(f"'{name}' is named twice; name each model once")
         if name == BERT and not models:
@@ -112,15 +113,17 @@ def _models(names: Sequence[str]) -> dict[str, PreTrainedModel]:
             models[name] = BertForSequenceClassification(bert_of_equal_shape(models[names[0]].config))
         elif name in PRESETS:
             models[name] = RecurraForSequenceClassification(preset(name))
-        elif holds_linear_model(_model_folder(name)) or holds_joined_model(_model_folder(name)):
+        elif holds_linear_model(folder) or holds_joined_model(folder):
             raise ConfigurationError(f"'{name}' is a linear model, which has no forward pass; give a Transformer's run")
-        elif name in LANGUAGE_PRESETS or (Path(name).is_dir() and _holds_language_model(_model_folder(name))):
+        elif name in LANGUAGE_PRESETS or (
+            folder.is_dir() and "CausalLM" in str(read_model_configuration(folder).get("architectures"))
+        ):
             raise ConfigurationError(
                 f"'{name}' is a language model, and bench times classifiers; 'recurra exits RUN' times its exits, "
                 "'recurra generate RUN PROMPT' each token"
             )
-        elif Path(name).is_dir():
-            models[name] = load_classifier_model(_model_folder(name))
+        elif folder.is_dir():
+            models[name] = load_classifier_model(folder)
         else:
             raise ConfigurationError(unknown("model", name, [*PRESETS, BERT, "a run folder"]))
     return models
@@ -129,10 +132,6 @@ def _models(names: Sequence[str]) -> dict[str, PreTrainedModel]:
 def _model_folder(name: str) -> Path:
     folder = Path(name)
     return folder / "model" if (folder / "model").is_dir() else folder
-
-
-def _holds_language_model(folder: Path) -> bool:
-    return "CausalLM" in str(read_model_configuration(folder).get("architectures"))
 
 
 def _real_lengths(data: str, model_name: str, longest: int, data_root: Path | None) -> tuple[list[int], str]:
@@ -168,27 +167,21 @@ def bert_of_equal_shape(config: RecurraConfig) -> BertConfig:
     )
 
 
-def inputs_of_lengths(lengths: Sequence[int], batch_size: int, *, vocab_size: int) -> list[Inputs]:
-    """Makes batches of random tokens; rows of similar length are together, padded to the longest of each batch."""
-    rng = np.random.default_rng(0)
-    counts = np.asarray(lengths, dtype=np.int64)
-    batches = []
-    for rows in sorted_batches(counts, batch_size):
-        real = np.arange(counts[rows].max()) < counts[rows][:, None]
-        ids = np.where(real, rng.integers(0, vocab_size, real.shape), 0)
-        batches.append({"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(real.astype(np.int64))})
-    return batches
-
-
 def time_models(
     models: Mapping[str, torch.nn.Module], lengths: Sequence[int], *, batch_size: int, precision: str, vocab_size: int
 ) -> dict[str, LatencyRecord]:
-    """Times forward passes of several classifiers over the same rows, batch by batch in turns."""
+    """Times forward passes of several classifiers over the same rows of random tokens, batch by batch in turns.
+
+    Rows of similar length are together, padded to the longest of each batch.
+    """
     device = default_device()
-    batches = [
-        {name: tensor.to(device) for name, tensor in batch.items()}
-        for batch in inputs_of_lengths(lengths, batch_size, vocab_size=vocab_size)
-    ]
+    rng, counts = np.random.default_rng(0), np.asarray(lengths, dtype=np.int64)
+    batches: list[Inputs] = []
+    for rows in sorted_batches(counts, batch_size):
+        real = np.arange(counts[rows].max()) < counts[rows][:, None]
+        ids = np.where(real, rng.integers(0, vocab_size, real.shape), 0)
+        inputs = {"input_ids": ids, "attention_mask": real.astype(np.int64)}
+        batches.append({name: torch.from_numpy(values).to(device) for name, values in inputs.items()})
     ready = {name: model.to(device=device, dtype=PRECISIONS[precision]).eval() for name, model in models.items()}
 
     @torch.inference_mode()

@@ -126,17 +126,15 @@ def score_texts(
 
     No text reads another one. The first token is scored too; ``first_read``, end-of-text, is read before it.
     """
-    _check_context(model, context)
+    _check_fits(model, texts, first_read, context)
     windows = list(scoring_windows([len(text) for text in texts], context, stride))
-    _check_tokens(model, texts, first_read)
     text_starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
     heads: Scores = {}
     names = head_names(model.config) if exits else [FINAL_HEAD]
     was_training = model.training
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     parameters = inspect.signature(model.forward).parameters
-    options = {"use_cache": False, "output_exits": True} if exits else {"use_cache": False}
-    options = {name: value for name, value in options.items() if name in parameters}
+    options = {name: value for name, value in (("use_cache", False), ("output_exits", exits)) if name in parameters}
     model.eval()
     try:
         with autocast(precision, device):
@@ -177,13 +175,10 @@ def _place(
         token_nats[text_starts[window.text] + window.scored : text_starts[window.text] + window.end] = piece
 
 
-def _check_context(model: Any, context: int) -> None:
+def _check_fits(model: Any, texts: Sequence[npt.NDArray[np.integer[Any]]], first_read: int, context: int) -> None:
     limit = getattr(model.config, "max_position_embeddings", None)
     if limit and context > limit:
         raise ConfigurationError(f"context {context} is more than the model can read; allowed: 1 to {limit} tokens")
-
-
-def _check_tokens(model: Any, texts: Sequence[npt.NDArray[np.integer[Any]]], first_read: int) -> None:
     largest = max([first_read, *(int(text.max()) for text in texts if len(text))])
     if largest >= model.config.vocab_size:
         raise ConfigurationError(
