@@ -36,6 +36,8 @@ class LabelDecision(ABC):
     exclusive: bool
     # What logits are divided by before they become probabilities.
     temperature: float
+    # For each label, the probability below which a text gets no label instead of it; none if every text gets one.
+    abstain_below: Probabilities | None = None
 
     def __init__(self, label_names: Sequence[str]) -> None:
         self.label_names = list(label_names)
@@ -71,12 +73,13 @@ class LabelDecision(ABC):
     @property
     def abstains(self) -> bool:
         """Whether a text whose label is too improbable gets none."""
-        return False
+        return self.abstain_below is not None
 
     def abstained(self, probabilities: Probabilities) -> Mask | None:
         """Which texts get no label for that reason, ``(texts,)``; none if the decision never abstains."""
-        del probabilities
-        return None
+        if self.abstain_below is None:
+            return None
+        return np.asarray(probabilities.max(axis=1) < self.abstain_below[self.decide(probabilities)])
 
     @abstractmethod
     def abstaining_below(self, bounds: Bounds) -> LabelDecision:
@@ -113,10 +116,7 @@ def _indices(decided: npt.NDArray[Any]) -> list[list[int]]:
 class OneLabel(LabelDecision):
     """The most probable label, by the softmax of the logits divided by a temperature.
 
-    Args:
-        temperature: Above 1 it draws probabilities together, below 1 apart; no label changes.
-        abstain_below: For each label, the probability below which a text gets no label instead of it; without bounds
-            every text gets a label.
+    A temperature above 1 draws probabilities together, one below 1 apart; no label changes.
     """
 
     exclusive = True
@@ -143,16 +143,6 @@ class OneLabel(LabelDecision):
 
     def text(self, labels: Sequence[str]) -> str:
         return labels[0]
-
-    @property
-    def abstains(self) -> bool:
-        return self.abstain_below is not None
-
-    def abstained(self, probabilities: Probabilities) -> Mask | None:
-        """Whether the highest probability is lower than the bound of its label."""
-        if self.abstain_below is None:
-            return None
-        return np.asarray(probabilities.max(axis=1) < self.abstain_below[self.decide(probabilities)])
 
     def abstaining_below(self, bounds: Bounds) -> OneLabel:
         """Returns this decision with the higher of these bounds and its present ones."""
@@ -190,8 +180,7 @@ class AnyLabels(LabelDecision):
         """The logistic function at the temperature."""
         # An infinite quotient gives a probability of 0 or 1.
         with np.errstate(over="ignore"):
-            values: Probabilities = sigmoid(logits.astype(np.float64) / self.temperature)
-        return values
+            return sigmoid(logits.astype(np.float64) / self.temperature)
 
     def decide(self, scores: Floats) -> Mask:
         return np.asarray(scores >= self.thresholds)
@@ -217,9 +206,8 @@ class AnyLabels(LabelDecision):
         )
 
     def record(self) -> DecisionRecord:
-        return DecisionRecord(
-            thresholds=self.thresholds.tolist(), separator=self.separator, temperature=self.temperature
-        )
+        thresholds = self.thresholds.tolist()
+        return DecisionRecord(thresholds=thresholds, separator=self.separator, temperature=self.temperature)
 
 
 def read_decision(label_names: Sequence[str], record: AnyDecisionRecord | None) -> LabelDecision:
