@@ -76,8 +76,9 @@ class Reference:
 
     def compare(self, classifier: Classifier) -> dict[str, ExportedSplit]:
         """Evaluates an export on the same rows."""
+        temperature = classifier.decision.temperature
         return {
-            name: compare_split(logits_of(classifier, split), self.logits[name], split.labels)
+            name: compare_split(logits_of(classifier, split), self.logits[name], split.labels, temperature)
             for name, split in self.splits.items()
         }
 
@@ -86,10 +87,10 @@ class Reference:
         rule = classifier.calibrated_rule
         if rule is None or classifier.calibration is None:
             return None
-        splits, taken = {}, {}
+        splits, taken, temperature = {}, {}, classifier.decision.temperature
         for name, split in self.splits.items():
             logits, exited_after = classifier.engine.leave_early(split.texts, classifier.batch_size, rule)
-            splits[name] = compare_split(logits, self.logits[name], split.labels)
+            splits[name] = compare_split(logits, self.logits[name], split.labels, temperature)
             taken[name] = dict(sorted(Counter(exited_after.tolist()).items()))
         return ExportedExits(calibration=classifier.calibration, splits=splits, taken=taken)
 
@@ -99,12 +100,14 @@ def logits_of(classifier: Classifier, split: TextSplit) -> Logits:
     return classifier.logits(split.texts, clean=False)
 
 
-def compare_split(logits: Logits, reference: Logits, labels: npt.NDArray[np.int64]) -> ExportedSplit:
-    """Compares the logits of an export with the reference, on rows with labels ``(rows,)``."""
+def compare_split(
+    logits: Logits, reference: Logits, labels: npt.NDArray[np.int64], temperature: float
+) -> ExportedSplit:
+    """Compares the logits of an export with the reference, on rows with labels ``(rows,)`` and at a temperature."""
     ours, theirs = logits.argmax(axis=1), reference.argmax(axis=1)
     return ExportedSplit(
-        metrics=evaluate_logits(logits, labels),
-        reference=evaluate_logits(reference, labels),
+        metrics=evaluate_logits(logits, labels, temperature),
+        reference=evaluate_logits(reference, labels, temperature),
         labels_changed=int((ours != theirs).sum()),
         only_export=int(((ours == labels) & (theirs != labels)).sum()),
         only_reference=int(((ours != labels) & (theirs == labels)).sum()),
