@@ -225,6 +225,14 @@ class Classifier:
         """
         return self._compute(texts, self._rule, clean=clean)[0]
 
+    def exit_logits(self, texts: Sequence[str]) -> dict[int, npt.NDArray[np.float32]]:
+        """Returns scores ``(texts, labels)`` of clean texts by every head with its recurrence, the final one last."""
+        depth = self.engine.depth
+        if depth is None or not depth.exits or not texts:
+            return {1 if depth is None else depth.num_recurrences: self.logits(texts, clean=False)}
+        outputs = self.engine.logits_by_recurrence(texts, self.batch_size)
+        return {**outputs, depth.num_recurrences: self._scores(outputs[depth.num_recurrences])}
+
     def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """Returns probabilities ``(texts, labels)``."""
         return self.decision.probabilities(self.logits(texts))

@@ -53,10 +53,11 @@ class ClassificationTask(LabellingTask):
 
         return evaluate_logits(logits, labels, decision.temperature)
 
-    def of_depth(self, metrics: MetricsRecord, split: TextSplit, engine: Any, batch_size: int) -> MetricsRecord:
-        if engine.depth is not None and engine.depth.exits:
-            logits = engine.logits_by_recurrence(split.texts, batch_size)
-            *exits, _ = sorted(logits)
+    def of_depth(
+        self, metrics: MetricsRecord, split: TextSplit, logits: Mapping[int, Logits], engine: Any, batch_size: int
+    ) -> MetricsRecord:
+        *exits, _ = sorted(logits)
+        if exits:
             right = {number: float((logits[number].argmax(axis=1) == split.labels).mean()) for number in exits}
             return metrics.model_copy(update={"exit_accuracy": right})
         taken = engine.recurrences(split.texts, batch_size)

@@ -63,7 +63,8 @@ def evaluate_labels(
                 raise ConfigurationError(f"{option} is '{value}' but no file is given; add --data FILE")
         rows = own_split(record, split or record.data.headline_split, data_root)
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
-    logits = classifier.logits(rows.texts, clean=False)
+    by_head = classifier.exit_logits(rows.texts)
+    logits = by_head[max(by_head)]
     decision, computation, names = classifier.decision, classifier.computation, record.data.label_names
     probabilities = decision.probabilities(logits)
     if output is not None:
@@ -71,7 +72,7 @@ def evaluate_labels(
         with open_writer(output, decision, columns=InputColumns(list(columns))) as writer:
             writer.write(PredictedRows(rows.texts, probabilities, list(columns.values())))
     metrics = task.measure(logits, rows.labels, decision)
-    metrics = task.of_depth(metrics, rows, classifier.engine, classifier.batch_size)
+    metrics = task.of_depth(metrics, rows, by_head, classifier.engine, classifier.batch_size)
     recorded = None if data is not None else record.metrics.get(rows.name)
     figures = {"Rows of": rows.name, "Rows": f"{len(rows):,}", **task.figures(metrics)}
     lines = [computation.describe(), *([] if output is None else [f"predictions: {output}"])]

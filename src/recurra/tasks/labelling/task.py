@@ -130,9 +130,11 @@ class LabellingTask(Task):
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> Any:
         """Metrics of the record on one split."""
 
-    def of_depth(self, metrics: Any, split: TextSplit, engine: Any, batch_size: int) -> Any:
-        """Adds the figures of the head after each recurrence, or how many recurrences rows took."""
-        del split, engine, batch_size
+    def of_depth(
+        self, metrics: Any, split: TextSplit, logits: Mapping[int, Logits], engine: Any, batch_size: int
+    ) -> Any:
+        """Adds figures of the head after each recurrence, from its ``logits``, or how many recurrences rows took."""
+        del split, logits, engine, batch_size
         return metrics
 
     @abstractmethod
@@ -301,9 +303,10 @@ class LabellingTask(Task):
         batch_size = max(config.protocol.evaluation_batch_size, 64)
         classifier = Classifier(engine, dataset.label_names, batch_size=batch_size, cleaning=rows.clean)
         selection, judged = dataset.splits[dataset.selection_split], dataset.splits[dataset.headline_split]
-        logits = {}
+        by_head, logits = {}, {}
         for name in dict.fromkeys((selection.name, *dataset.reported_splits)):
-            logits[name] = classifier.logits(dataset.splits[name].texts, clean=False)
+            by_head[name] = classifier.exit_logits(dataset.splits[name].texts)
+            logits[name] = by_head[name][max(by_head[name])]
             self.keep_predictions(folder, dataset.splits[name], logits[name])
         decision = self.decide(rows, dataset.label_names, logits[selection.name], selection.labels)
         classifier.decision = decision
@@ -313,7 +316,7 @@ class LabellingTask(Task):
             split = dataset.splits[name]
             metrics[name] = self.measure(logits[name], split.labels, decision)
             if not config.is_control:
-                metrics[name] = self.of_depth(metrics[name], split, engine, batch_size)
+                metrics[name] = self.of_depth(metrics[name], split, by_head[name], engine, batch_size)
             right[name] = decision.same(logits[name], split.labels)
             audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
         judged_splits = [dataset.splits[name] for name in logits]

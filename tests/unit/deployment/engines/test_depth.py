@@ -112,6 +112,23 @@ def test_a_trace_says_where_the_rule_in_force_stops(folders: dict[str, Path]) ->
         np.testing.assert_allclose(classifier.predict_proba(MIXED), trace.probabilities[:, 1], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_scores_of_all_heads_are_computed_at_once(
+    folders: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, exits = clean_texts(MIXED), SHAPES[name].get("exits", [])
+    for made, tolerance in ((on_onnx, 1e-5), (on_torch, 0.0)):
+        classifier = made(folders[name])
+        expected = classifier.logits(texts, clean=False)
+        with monkeypatch.context() as patch:
+            if exits:
+                patch.delattr(type(classifier.engine), "logits")
+            by_head = classifier.exit_logits(texts)
+        assert list(by_head) == [*exits, SHAPES[name]["num_recurrences"]]
+        np.testing.assert_allclose(by_head[max(by_head)], expected, rtol=tolerance, atol=tolerance)
+    assert on_torch(folders[name]).exit_logits([])[SHAPES[name]["num_recurrences"]].shape == (0, 2)
+
+
 def test_half_precision_fills_batches_and_gives_the_rows_asked_for(folders: dict[str, Path]) -> None:
     exact, rough = (on_torch(folders["exits"], precision=name).trace(MIXED) for name in ("fp32", "bf16"))
     assert rough.probabilities.shape == exact.probabilities.shape
