@@ -77,11 +77,7 @@ def predictions_path(folder: Path | str, split_name: str) -> Path:
 
 
 def write_predictions(
-    folder: Path | str,
-    split_name: str,
-    ids: Sequence[str],
-    labels: npt.ArrayLike,
-    logits: npt.ArrayLike,
+    folder: Path | str, split_name: str, ids: Sequence[str], labels: npt.ArrayLike, logits: npt.ArrayLike
 ) -> None:
     """Writes ``predictions/<split>.parquet`` into a run folder, atomically."""
     scores = np.ascontiguousarray(logits, dtype=np.float32)

@@ -120,12 +120,7 @@ def paired_bootstrap(
 
 
 def paired_bootstrap_by_class(
-    truth: npt.ArrayLike,
-    predicted_a: npt.ArrayLike,
-    predicted_b: npt.ArrayLike,
-    *,
-    labels: int,
-    score: ClassScore,
+    truth: npt.ArrayLike, predicted_a: npt.ArrayLike, predicted_b: npt.ArrayLike, *, labels: int, score: ClassScore
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in a figure of class counts, A minus B, each averaged over its seeds.
 

@@ -55,14 +55,7 @@ class OnnxEngine(Engine):
     max_length: int
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        precision: str,
-        max_length: int,
-        pad_token_id: int,
-        windows: int = 1,
-        threads: int = 0,
+        self, folder: Path, *, precision: str, max_length: int, pad_token_id: int, windows: int = 1, threads: int = 0
     ) -> None:
         """Reads model and tokenizer from an export; 0 threads are one for each core."""
         self.sessions = sessions = Sessions(folder / MODEL_NAME, precision, threads)

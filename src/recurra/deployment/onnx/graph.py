@@ -76,13 +76,7 @@ class Graph:
         return str(self.op("Slice", value, *parts))
 
     def loop(
-        self,
-        trips: str,
-        carried: Sequence[Carried],
-        body: Graph,
-        *,
-        iteration: str,
-        goes_on: str = "",
+        self, trips: str, carried: Sequence[Carried], body: Graph, *, iteration: str, goes_on: str = ""
     ) -> list[str]:
         """Adds a loop of at most ``trips`` iterations; returns the names of the carried values after it.
 
@@ -139,10 +133,7 @@ class Graph:
         return f"{kind}_{self._top._names}"
 
     def model(
-        self,
-        inputs: Sequence[onnx.ValueInfoProto],
-        outputs: Sequence[onnx.ValueInfoProto],
-        metadata: dict[str, str],
+        self, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto], metadata: dict[str, str]
     ) -> onnx.ModelProto:
         """The finished model; an input with the name of a weight is optional, and its default is that weight."""
         graph = helper.make_graph(

@@ -161,13 +161,7 @@ def judge_difference(
         summary=f"{what} by at most {value:.1e} of the largest ({worst}; FP32); allowed: {tolerance:.0e}",
         value=value,
         threshold=tolerance,
-        details={
-            **details,
-            "largest_difference": difference,
-            "scale": scale,
-            "by_case": by_case,
-            "precision": "fp32",
-        },
+        details={**details, "largest_difference": difference, "scale": scale, "by_case": by_case, "precision": "fp32"},
     )
 
 
