@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -311,13 +312,10 @@ class Classifier:
     @property
     def may_leave(self) -> bool:
         """Whether a text of this model can stop before the last recurrence."""
-        if self.engine.depth is None or not self.engine.depth.exits:
-            return False
-        try:
+        with contextlib.suppress(ConfigurationError):
             self._check_may_leave()
-        except ConfigurationError:
-            return False
-        return True
+            return self.engine.depth is not None and bool(self.engine.depth.exits)
+        return False
 
     def check_rule(self, rule: ExitRule) -> None:
         """Refuses an exit rule that this model cannot follow."""
@@ -341,8 +339,7 @@ class Classifier:
                 )
 
     def _calibrated(self) -> ExitRule:
-        rule = self.calibrated_rule
-        if rule is not None:
+        if (rule := self.calibrated_rule) is not None:
             return rule
         if self.calibration is None:
             reason = "export a run that was trained with exits"

@@ -49,12 +49,11 @@ def rank_labels(truth: npt.NDArray[Any], scores: npt.NDArray[Any]) -> list[Ranke
 
 
 def never_given(
-    said: npt.NDArray[Any], truth: npt.NDArray[Any], label_names: Sequence[str], *, least: int = 1
+    predicted: npt.NDArray[Any], truth: npt.NDArray[Any], label_names: Sequence[str], *, least: int = 1
 ) -> list[str]:
     """Names of labels that a model gives to no row although at least ``least`` rows have them.
 
-    Args:
-        said: The model's labels, as indices ``(rows,)`` or truth values ``(rows, labels)``; `truth` likewise.
+    Predicted and true labels are indices ``(rows,)`` or truth values ``(rows, labels)``.
     """
 
     def counts(labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -62,7 +61,8 @@ def never_given(
             return np.asarray(labels.sum(axis=0), dtype=np.int64)
         return np.bincount(labels, minlength=len(label_names))
 
-    return [label_names[label] for label in np.flatnonzero((counts(said) == 0) & (counts(truth) >= least)).tolist()]
+    unused = (counts(predicted) == 0) & (counts(truth) >= least)
+    return [label_names[label] for label in np.flatnonzero(unused).tolist()]
 
 
 BINS = 15

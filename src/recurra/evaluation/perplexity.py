@@ -38,8 +38,7 @@ class Window:
 def scoring_windows(lengths: Sequence[int], context: int, stride: int | None = None) -> Iterator[Window]:
     """Yields windows over texts; a token is scored in the first window that holds it, where it has the most context.
 
-    Args:
-        stride: Tokens from one window to the next; ``context`` (the default) gives blocks that do not overlap.
+    A stride of ``context`` tokens from one window to the next, the default, gives blocks that do not overlap.
     """
     if context < 1:
         raise ConfigurationError(f"context {context} is impossible; allowed: from 1 token")
@@ -270,8 +269,7 @@ def evaluate_perplexity(
 ) -> dict[str, Perplexity]:
     """Evaluates any causal language model on a split; every token is scored once, the first after end-of-text.
 
-    Args:
-        packed: Whether a text may read the texts before it; if not, every text starts without context (mode ``lines``).
+    If ``packed``, a text may read the texts before it; if not, every text starts without context (mode ``lines``).
     """
     texts = [encoded.joined] if packed else [encoded.text(index) for index in range(len(encoded))]
     scores = score_texts(

@@ -131,12 +131,12 @@ def paired_bootstrap_by_class(
     combinations, counts = np.unique(np.vstack([true, a, b]), axis=1, return_counts=True)
     one_hot = eye_array(labels, format="csr")
     occurs = one_hot[combinations[0]]
-    indicators = [one_hot[row] for row in combinations[1:]]
-    hits = [occurs.multiply(indicator).tocsr() for indicator in indicators]
+    answers = [one_hot[row] for row in combinations[1:]]
+    hits = [occurs.multiply(answer).tocsr() for answer in answers]
 
     def gap(weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         support = weights @ occurs
-        scores = [score(weights @ right, support, weights @ said) for right, said in zip(hits, indicators, strict=True)]
+        scores = [score(weights @ hit, support, weights @ answer) for hit, answer in zip(hits, answers, strict=True)]
         result: npt.NDArray[np.float64] = np.mean(scores[: len(a)], axis=0) - np.mean(scores[len(a) :], axis=0)
         return result
 

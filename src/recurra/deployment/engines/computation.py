@@ -102,9 +102,7 @@ class Depth:
     @property
     def output_after(self) -> tuple[int, ...]:
         """Recurrences with an output: exits and the last; without exits all recurrences, by the final head."""
-        if self.exits:
-            return (*self.exits, self.num_recurrences)
-        return tuple(range(1, self.num_recurrences + 1))
+        return (*self.exits, self.num_recurrences) if self.exits else tuple(range(1, self.num_recurrences + 1))
 
     @property
     def own_heads(self) -> bool:

@@ -78,10 +78,10 @@ class FlatRows:
         With ``few_sizes`` they are filled up to one of a dozen sizes. Half precision needs this on a CPU: oneDNN takes
         some milliseconds to compile a kernel for every new size of a matrix product, and keeps it, 1 to 3 MB with AMX.
         """
-        lengths = self.lengths
-        for rows in budget_batches(lengths, batch_size * TOKENS_A_ROW):
-            fill = few_sizes and batch_size * TOKENS_A_ROW
-            yield rows, pack_rows(self.input_ids, self.offsets[rows], lengths[rows], self.pad, budget=fill or None)
+        lengths, budget = self.lengths, batch_size * TOKENS_A_ROW
+        for rows in budget_batches(lengths, budget):
+            starts, filled = self.offsets[rows], budget if few_sizes else None
+            yield rows, pack_rows(self.input_ids, starts, lengths[rows], self.pad, budget=filled)
 
 
 def filled_size(tokens: int, budget: int) -> int:

@@ -243,8 +243,7 @@ _CHANCE = 0.05
 def judge_check(check: CheckRecord, precision: StoredPrecision, decisions: int = 1) -> str:
     """Refuses an export that differs too much from the run's model; returns a note for a doubtful one, else nothing.
 
-    Args:
-        decisions: Number of labels decided for each row: more than one if each label is decided separately.
+    ``decisions`` is the number of labels decided for each row, more than one if each label is decided separately.
 
     Raises:
         AuditError: If labels or logits differ too much, or too much accuracy is lost: more than is allowed, and more
@@ -361,8 +360,7 @@ def export_run(
 ) -> ExportManifest:
     """Exports a run, checks the export against the run's model, and moves it into place when it is complete.
 
-    Args:
-        rows: Rows to check on, for a caller that has them; none chooses them by the options.
+    A caller may have the rows to check on; else they are chosen by the options.
 
     Raises:
         CheckpointError: If the run is not finished, damaged, or not ours.

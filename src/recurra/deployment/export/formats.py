@@ -110,7 +110,7 @@ class SafetensorsFormat(ExportFormat):
 
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:  # noqa: ARG002
         write_safetensors(engine.model, precision, folder)
-        if (words := _words_of(engine)) is not None:
+        if (words := getattr(engine, "words", None)) is not None:
             words.save(folder)
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
@@ -162,7 +162,7 @@ class OnnxFormat(ExportFormat):
             return
         from recurra.deployment.onnx.model import write_onnx
 
-        write_onnx(engine.model, precision, engine.max_length, folder, metadata, words=_words_of(engine))
+        write_onnx(engine.model, precision, engine.max_length, folder, metadata, words=getattr(engine, "words", None))
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
         from recurra.deployment.onnx.linear import write_linear
@@ -182,10 +182,6 @@ class WebFormat(OnnxFormat):
         for asset in (Path(__file__).parent / "web").iterdir():
             shutil.copy(asset, folder)
         write_json(folder / "web.json", browser_steps(recorded_cleaning(record.config)))
-
-
-def _words_of(engine: TransformerEngine) -> LinearModel | None:
-    return getattr(engine, "words", None)
 
 
 def _is_foreign(config: object) -> bool:

@@ -67,13 +67,13 @@ def grade(
     graded = []
     for audit in audits:
         split = next((name for name in right if audit.name.endswith(f".{name}")), None)
-        judged = audit
         if split is not None and audit.status == "failed" and (rows := kept_rows(audit, len(right[split]))) is not None:
-            judged = _leak(audit, right[split], rows, who)
+            graded.append(_leak(audit, right[split], rows, who))
         elif audit.name.startswith(_FORM) and audit.status == "note":
             judged = audit if split is None else _form(audit, float(right[split].mean()), who)
-            judged = judged.model_copy(update={"status": "failed"}) if form_must_not_predict else judged
-        graded.append(judged)
+            graded.append(judged.model_copy(update={"status": "failed"}) if form_must_not_predict else judged)
+        else:
+            graded.append(audit)
     return graded
 
 
@@ -120,13 +120,7 @@ def _leak(audit: AuditResult, right: Mask, rows: Mask, who: str) -> AuditResult:
             f"without them {who} is right on {rest:.3f} of {without:,} rows, with them on {share:.3f} of {total:,} "
             f"(95 % interval {low:.3f} to {high:.3f}): {'outside' if failed else 'inside'} the interval"
         )
-    return audit.model_copy(
-        update={
-            "status": "failed" if failed else "note",
-            "summary": f"{audit.summary}; {sentence}",
-            "details": {**audit.details, _EFFECT: effect},
-        }
-    )
+    return _with_effect(audit, effect, sentence).model_copy(update={"status": "failed" if failed else "note"})
 
 
 def _form(audit: AuditResult, share: float, who: str) -> AuditResult:
@@ -141,6 +135,9 @@ def _form(audit: AuditResult, share: float, who: str) -> AuditResult:
         sentence += (
             f", so the form alone gives {max(0.0, effect['share_of_gain']):.0%} of what it gains over that label"
         )
-    return audit.model_copy(
-        update={"summary": f"{audit.summary}; {sentence}", "details": {**audit.details, _EFFECT: effect}}
-    )
+    return _with_effect(audit, effect, sentence)
+
+
+def _with_effect(audit: AuditResult, effect: dict[str, Any], sentence: str) -> AuditResult:
+    details = {**audit.details, _EFFECT: effect}
+    return audit.model_copy(update={"summary": f"{audit.summary}; {sentence}", "details": details})

@@ -111,10 +111,8 @@ def _audit_padding(
     for row in rows:
         alone = logits([row], row)
         scales.append(largest(alone))
-        targets = {len(row) + 1, longest + 16}
-        for length in sorted({min(target, limit or target) for target in targets} - {len(row)}):
-            if length < len(row):
-                continue
+        lengths = {min(length, limit or length) for length in (len(row) + 1, longest + 16)}
+        for length in sorted(length for length in lengths if length > len(row)):
             fillers = torch.full((length,), pad), torch.from_numpy(rng.choice(all_tokens, size=length))
             for case_differences, filler in zip(differences.values(), fillers, strict=True):
                 case_differences.append(largest(logits([row], filler) - alone))

@@ -174,11 +174,7 @@ _EXAMPLE_CHARACTERS = 200
 
 
 def audit_shortcuts(dataset: TextDataset, *, in_folds: bool = True) -> list[AuditResult]:
-    """Audits format, words and labels of every reported split.
-
-    Args:
-        in_folds: Whether format and words are judged in folds of train where a split is too small.
-    """
+    """Audits every reported split; with ``in_folds`` format and words of a small one in folds of train instead."""
     train = dataset.splits["train"]
     sample = _sample(train, TRAIN_ROWS_CAP)
     probe = cache(lambda: Probe.fit(sample))
