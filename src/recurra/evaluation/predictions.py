@@ -93,43 +93,23 @@ def write_predictions(
 def read_predictions(folder: Path | str, split_name: str) -> Predictions:
     """Reads the predictions of a split from a run folder."""
     path = predictions_path(folder, split_name)
-    with _opened(path) as stored:
-        table = stored.read()
-    if stored.schema is SEVERAL_LABELS:
+    table = _read(path)
+    if "labels" in table.column_names:
         labels = _matrix(table, path, "labels", np.int8).astype(np.int64)
     else:
         labels = _numbers(table.column("label").combine_chunks(), np.int64)
     return Predictions(table.column("id").to_pylist(), labels, _matrix(table, path))
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """One split of one run: a file of its own, or a row group of a packed file."""
-
-    path: Path
-    file: pq.ParquetFile
-    groups: Sequence[int]
-    schema: pa.Schema
-
-    def read(self) -> pa.Table:
-        """The columns of the schema, without empty cells."""
-        table = self.file.read_row_groups(self.groups, columns=self.schema.names, use_threads=False)
-        if any(column.null_count for column in table.columns):
-            raise CheckpointError(f"'{self.path}' has empty cells; evaluate the run again")
-        return table
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[_Stored]:
-    """Opens the predictions of a split."""
+def _read(path: Path) -> pa.Table:
+    """Reads the predictions of a split: a file of its own, or a row group of a packed file."""
     with _explained(path):
         file: pq.ParquetFile | None = None
         with contextlib.suppress(FileNotFoundError):
             file = pq.ParquetFile(path)
         if file is not None:
             with file:
-                yield _Stored(path, file, range(file.num_row_groups), _known_schema(path, file))
-            return
+                return _read_groups(path, file, range(file.num_row_groups))
     run, packed = path.parents[1].name, _packed(path)
     group = packed.groups.get((run, path.stem)) if packed else None
     if packed is None or group is None:
@@ -140,15 +120,18 @@ def _opened(path: Path) -> Iterator[_Stored]:
             f"{', '.join(sorted(there)) or 'none'}; evaluate the run again"
         )
     with _explained(packed.path, _RESTORE):
-        yield _Stored(path, packed.file, [group], _known_schema(packed.path, packed.file))
+        return _read_groups(packed.path, packed.file, [group])
 
 
-def _known_schema(path: Path, file: pq.ParquetFile) -> pa.Schema:
-    """Which of our two kinds of tables a file holds."""
+def _read_groups(path: Path, file: pq.ParquetFile, groups: Sequence[int]) -> pa.Table:
+    """Reads row groups of one of our two kinds of tables, which have no empty cells."""
     present = file.schema_arrow.remove_metadata()
     for schema in (SCHEMA, SEVERAL_LABELS):
         if present.equals(schema) or present.equals(_packed_schema(schema)):
-            return schema
+            table = file.read_row_groups(groups, columns=schema.names, use_threads=False)
+            if any(column.null_count for column in table.columns):
+                raise CheckpointError(f"'{path}' has empty cells; evaluate the run again")
+            return table
     raise CheckpointError(
         f"'{path}' has the columns {present.names}; predictions need {SCHEMA.names}; evaluate the run again"
     )
@@ -223,14 +206,13 @@ def pack_predictions(study: Path, runs: Collection[Path]) -> None:
     if not paths:
         target.unlink(missing_ok=True)
         return
-    with _opened(next(iter(paths.values()))) as stored:
-        schema = stored.schema
+    schema = _packed_schema(SEVERAL_LABELS if "labels" in _read(next(iter(paths.values()))).column_names else SCHEMA)
     # The file that is replaced is mapped into memory and read while the new one is written.
     with (
         atomic_path(target) as temporary,
         pq.ParquetWriter(
             temporary,
-            _packed_schema(schema),
+            schema,
             compression="zstd",
             compression_level=9,
             use_dictionary=["run", "split", "label", "labels.list.element"],
@@ -238,13 +220,10 @@ def pack_predictions(study: Path, runs: Collection[Path]) -> None:
         ) as writer,
     ):
         for key, path in sorted(paths.items()):
-            with _opened(path) as stored:
-                table = stored.read()
+            table = _read(path)
             _matrix(table, path)
             names = [pa.array([name] * len(table), pa.string()) for name in key]
-            writer.write_table(
-                pa.Table.from_arrays([*names, *table.columns], schema=_packed_schema(schema)), len(table)
-            )
+            writer.write_table(pa.Table.from_arrays([*names, *table.columns], schema=schema), len(table))
 
 
 def _matrix(table: pa.Table, path: Path, column: str = "logits", dtype: Any = np.float32) -> npt.NDArray[Any]:
