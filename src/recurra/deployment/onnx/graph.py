@@ -42,11 +42,15 @@ class Graph:
             self._names = 0
             self._scalars: dict[tuple[str, bytes], str] = {}
 
-    def op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Adds a node; returns the name of its output, or a list of names."""
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Adds a node; returns the name of its output."""
+        return self.ops(1, kind, *inputs, **attributes)[0]
+
+    def ops(self, outputs: int, kind: str, *inputs: str, **attributes: Any) -> list[str]:
+        """Adds a node with several outputs; returns their names."""
         names = [self.name(kind) for _ in range(outputs)]
         self.nodes.append(helper.make_node(kind, list(inputs), names, **attributes))
-        return names[0] if outputs == 1 else names
+        return names
 
     def weight(self, name: str, values: Array) -> str:
         """Stores a weight in the main graph, once for each name; returns the name."""
@@ -73,7 +77,7 @@ class Graph:
     def slice(self, value: str, start: int, end: int, axis: int) -> str:
         """Part of a value along one axis."""
         parts = (self.numbers(start), self.numbers(end), self.numbers(axis))
-        return str(self.op("Slice", value, *parts))
+        return self.op("Slice", value, *parts)
 
     def loop(
         self, trips: str, carried: Sequence[Carried], body: Graph, *, iteration: str, goes_on: str = ""
@@ -100,8 +104,7 @@ class Graph:
             ],
             value_info=body._kinds,
         )
-        outputs = self.op("Loop", trips, "", *(value.before for value in carried), body=graph, outputs=len(carried))
-        names: list[str] = outputs if isinstance(outputs, list) else [outputs]
+        names = self.ops(len(carried), "Loop", trips, "", *(value.before for value in carried), body=graph)
         self._kinds += [helper.make_value_info(name, value.kind) for name, value in zip(names, carried, strict=True)]
         return names
 
@@ -179,11 +182,11 @@ class Linear:
 
     def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
         """Maps ``(..., inputs)`` to ``(..., outputs)`` without a bias; ``weight`` is ``(outputs, inputs)``."""
-        return str(graph.op("MatMul", states, graph.weight(f"{name}.weight", weight.T)))
+        return graph.op("MatMul", states, graph.weight(f"{name}.weight", weight.T))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
         """Looks up rows of a table."""
-        return str(graph.op("Gather", graph.weight(f"{name}.weight", table), ids, axis=0))
+        return graph.op("Gather", graph.weight(f"{name}.weight", table), ids, axis=0)
 
 
 def quantise_rows(weight: Array) -> tuple[Array, Array]:
@@ -210,13 +213,13 @@ class Int8Linear(Linear):
         int8_weight = graph.weight(f"{name}.weight_int8", values.T)
         scales = graph.weight(f"{name}.weight_scale", scale[:, 0])
         weight_zero = graph.constant(0, np.int8)
-        quantised, state_scale, state_zero = graph.op("DynamicQuantizeLinear", states, outputs=3)
+        quantised, state_scale, state_zero = graph.ops(3, "DynamicQuantizeLinear", states)
         product = graph.op("MatMulInteger", quantised, int8_weight, state_zero, weight_zero)
         product = graph.op("Cast", product, to=TensorProto.FLOAT)
-        return str(graph.op("Mul", product, graph.op("Mul", state_scale, scales)))
+        return graph.op("Mul", product, graph.op("Mul", state_scale, scales))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
         values, scale = quantise_rows(table)
         rows = graph.op("Gather", graph.weight(f"{name}.weight_int8", values), ids, axis=0)
         scales = graph.op("Gather", graph.weight(f"{name}.weight_scale", scale), ids, axis=0)
-        return str(graph.op("Mul", graph.op("Cast", rows, to=TensorProto.FLOAT), scales))
+        return graph.op("Mul", graph.op("Cast", rows, to=TensorProto.FLOAT), scales)

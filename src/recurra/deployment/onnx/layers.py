@@ -76,12 +76,12 @@ class LayerWriter:
         """A linear map of ``(..., inputs)`` by its name among the model's weights, or a part of its outputs."""
         stored_name = part or name
         product = self.linear.product(graph, states, stored_name, outputs(self.weights[f"{name}.weight"]))
-        mapped = str(graph.op("Add", product, self._weight(graph, f"{name}.bias", f"{stored_name}.bias", outputs)))
+        mapped = graph.op("Add", product, self._weight(graph, f"{name}.bias", f"{stored_name}.bias", outputs))
         if not self._has_own(f"{name}.down"):
             return mapped
         lowered = graph.op("MatMul", states, self._weight(graph, f"{name}.down", f"{name}.down", np.transpose))
         up = self._weight(graph, f"{name}.up", f"{stored_name}.up", lambda values: outputs(values).T)
-        return str(graph.op("Add", mapped, graph.op("MatMul", lowered, up)))
+        return graph.op("Add", mapped, graph.op("MatMul", lowered, up))
 
     def _has_own(self, name: str) -> bool:
         """Whether each recurrence has its own weight under this name of the shared layers."""
@@ -94,21 +94,21 @@ class LayerWriter:
         recurrences = range(self.config.num_recurrences)
         stacked = np.stack([take(self.weights[name.replace(_SHARED, _OWN.format(number))]) for number in recurrences])
         values = graph.weight(stored.replace(_SHARED, _OWN.format("all")), stacked)
-        return str(graph.op("Gather", values, self._recurrence, axis=0))
+        return graph.op("Gather", values, self._recurrence, axis=0)
 
     def norm(self, graph: Graph, states: str, name: str) -> str:
         """RMSNorm or LayerNorm."""
         scale = self._weight(graph, f"{name}.weight", f"{name}.weight")
         epsilon = self.config.rms_norm_eps
         if self.config.norm == "rms":
-            return str(graph.op("RMSNormalization", states, scale, axis=-1, epsilon=epsilon))
+            return graph.op("RMSNormalization", states, scale, axis=-1, epsilon=epsilon)
         shift = self._weight(graph, f"{name}.bias", f"{name}.bias")
-        return str(graph.op("LayerNormalization", states, scale, shift, axis=-1, epsilon=epsilon))
+        return graph.op("LayerNormalization", states, scale, shift, axis=-1, epsilon=epsilon)
 
     def without_padding(self, graph: Graph, states: str, value: float) -> str:
         """States ``(batch, tokens, hidden)`` with ``value`` at padding."""
         real = graph.op("Cast", graph.op("Unsqueeze", self.rows.real, graph.numbers(2)), to=TensorProto.BOOL)
-        return str(graph.op("Where", real, states, graph.number(value)))
+        return graph.op("Where", real, states, graph.number(value))
 
     def positions(self, ids: str) -> None:
         """Writes the positions ``(tokens,)``, and the cosines and sines of a rotary embedding."""
@@ -179,12 +179,12 @@ class LayerWriter:
         before = self.config.norm_placement == "pre"
         normed = self.norm(graph, states, f"{name}.attention_norm") if before else states
         attended = self._attention(graph, normed, f"{name}.attention", positions, narrow=narrow)
-        states = str(graph.op("Add", graph.slice(states, 0, 1, 1) if narrow else states, attended))
+        states = graph.op("Add", graph.slice(states, 0, 1, 1) if narrow else states, attended)
         inner = self.norm(graph, states, f"{name}.{'feed_forward' if before else 'attention'}_norm")
         changed = self._feed_forward(graph, inner, f"{name}.feed_forward")
         if before:
-            return str(graph.op("Add", states, changed))
-        return self.norm(graph, str(graph.op("Add", inner, changed)), f"{name}.feed_forward_norm")
+            return graph.op("Add", states, changed)
+        return self.norm(graph, graph.op("Add", inner, changed), f"{name}.feed_forward_norm")
 
     def _feed_forward(self, graph: Graph, states: str, name: str) -> str:
         if self.config.has_cycles:
@@ -235,7 +235,7 @@ class LayerWriter:
             kernel_shape=[config.kernel_size],
             pads=[reach - ahead, ahead],
         )
-        return str(graph.op("Transpose", convolved, perm=[0, 2, 1]))
+        return graph.op("Transpose", convolved, perm=[0, 2, 1])
 
     def _attention(self, graph: Graph, states: str, name: str, positions: str, *, narrow: bool) -> str:
         """Attention with separate products for queries, keys and values: splitting the result of one copies it."""
@@ -269,7 +269,7 @@ class LayerWriter:
     def _turn(self, graph: Graph, states: str, positions: str) -> str:
         """Rotary embedding of ``(batch, tokens, hidden)`` at positions ``(batch, tokens)``."""
         heads = self.config.num_attention_heads
-        return str(graph.op("RotaryEmbedding", states, self.cosines, self.sines, positions, num_heads=heads))
+        return graph.op("RotaryEmbedding", states, self.cosines, self.sines, positions, num_heads=heads)
 
     def recurrence(self, graph: Graph, states: str, index: str, *, narrow: bool) -> str:
         """One application of the core; ``index`` is its number, from 0."""
@@ -296,7 +296,7 @@ class LayerWriter:
             return updated
         else:
             scale = graph.number(config.residual_scale)
-        return str(graph.op("Add", updated, graph.op("Mul", carried, scale)))
+        return graph.op("Add", updated, graph.op("Mul", carried, scale))
 
     def read(self, graph: Graph, states: str) -> str:
         """The input of a head for each row, ``(batch, hidden)``: normed, if the model norms it, and pooled."""
@@ -307,20 +307,20 @@ class LayerWriter:
 
     def _pool(self, graph: Graph, states: str) -> str:
         if self.config.pooling == "first":
-            return str(graph.op("Squeeze", graph.slice(states, 0, 1, 1), graph.numbers(1)))
+            return graph.op("Squeeze", graph.slice(states, 0, 1, 1), graph.numbers(1))
         if self.config.pooling == "max":
             real = self.without_padding(graph, states, -np.inf)
-            return str(graph.op("ReduceMax", real, graph.numbers(1), keepdims=0))
+            return graph.op("ReduceMax", real, graph.numbers(1), keepdims=0)
         if self.config.pooling == "mean":
             total = graph.op("ReduceSum", self.without_padding(graph, states, 0.0), graph.numbers(1), keepdims=0)
             tokens = graph.op("ReduceSum", self.rows.real, graph.numbers(1), keepdims=1)
-            return str(graph.op("Div", total, graph.op("Cast", tokens, to=TensorProto.FLOAT)))
+            return graph.op("Div", total, graph.op("Cast", tokens, to=TensorProto.FLOAT))
         where = graph.op("Unsqueeze", self.rows.where, graph.numbers(2))
         size = graph.op(
             "Concat", graph.op("Shape", where, start=0, end=2), graph.numbers(self.config.hidden_size), axis=0
         )
         row = graph.op("GatherElements", states, graph.op("Expand", where, size), axis=1)
-        return str(graph.op("Squeeze", row, graph.numbers(1)))
+        return graph.op("Squeeze", row, graph.numbers(1))
 
     def _final_norm(self, graph: Graph, states: str) -> str:
         return self.norm(graph, states, "model.final_norm") if self.config.final_norm else states
@@ -329,7 +329,7 @@ class LayerWriter:
         """The final head's product and its bias, to be added."""
         weight, bias = self.weights["classifier.weight"], self.weights["classifier.bias"]
         product = graph.op("MatMul", pooled, graph.weight("classifier.weight", weight.T))
-        return str(product), graph.weight("classifier.bias", bias)
+        return product, graph.weight("classifier.bias", bias)
 
 
 def _half(index: int, values: Array) -> Array:

@@ -87,7 +87,7 @@ def added(classifier: onnx.ModelProto, words: onnx.ModelProto) -> onnx.ModelProt
 
 
 def _double(graph: Graph, value: str) -> str:
-    return str(graph.op("Cast", value, to=TensorProto.DOUBLE))
+    return graph.op("Cast", value, to=TensorProto.DOUBLE)
 
 
 def _features(graph: Graph, vectorizer: Vectorizer) -> str:
@@ -122,4 +122,4 @@ def _features(graph: Graph, vectorizer: Vectorizer) -> str:
     )
     length = graph.op("Sqrt", graph.op("ReduceSum", graph.op("Mul", values, values), keepdims=1))
     is_zero = graph.op("Equal", length, graph.constant(0, np.float64))
-    return str(graph.op("Div", values, graph.op("Where", is_zero, one, length)))
+    return graph.op("Div", values, graph.op("Where", is_zero, one, length))

@@ -195,17 +195,12 @@ class ExitWriter:
     def _exit_head(self, graph: Graph, pooled: str, number: str) -> str:
         """Logits ``(rows, labels)`` of an exit's head."""
         heads = self.exits if self.config.heads == "separate" else 1
-        weights, biases = (
-            np.stack([self.layers.weights[f"exit_classifiers.{index}.{part}"] for index in range(heads)])
-            for part in ("weight", "bias")
-        )
-        weights = weights.transpose(0, 2, 1)
-        if heads == 1:
-            weight, bias = graph.weight("exit_classifiers.weight", weights[0]), biases[0]
-            return str(graph.op("Gemm", pooled, weight, graph.weight("exit_classifiers.bias", bias)))
-        weight = graph.op("Gather", graph.weight("exit_classifiers.weight", weights), number, axis=0)
-        bias = graph.op("Gather", graph.weight("exit_classifiers.bias", biases), number, axis=0)
-        return str(graph.op("Gemm", pooled, weight, bias))
+        operands = []
+        for part in ("weight", "bias"):
+            values = np.stack([self.layers.weights[f"exit_classifiers.{index}.{part}"].T for index in range(heads)])
+            stored = graph.weight(f"exit_classifiers.{part}", values[0] if heads == 1 else values)
+            operands.append(stored if heads == 1 else graph.op("Gather", stored, number, axis=0))
+        return graph.op("Gemm", pooled, *operands)
 
     def _leaves(self, graph: Graph, scores: str, bound: str, number: str) -> str:
         """Which rows are sure enough to leave, ``(rows,)``; see `recurra.models.exits.rules`."""

@@ -42,17 +42,9 @@ class LanguageProbe:
         # A cache would be useless, and some models lay out their states differently with one.
         self.fixed = {"use_cache": False} if "use_cache" in accepted and not self.ours else {}
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of the model's token ids."""
-        return int(self.model.config.vocab_size)
-
-    @property
-    def context_tokens(self) -> int | None:
-        """Longest input, if the model says so."""
-        length = getattr(self.model.config, "max_position_embeddings", None)
-        return int(length) if length else None
+        self.vocabulary = int(model.config.vocab_size)
+        # The longest input, if the model limits it.
+        self.context_tokens: int | None = getattr(model.config, "max_position_embeddings", None) or None
 
     def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> dict[str, Tensor]:
         """Returns ``(batch, tokens, vocabulary)`` of each head by its name, the final one last."""
