@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import FINAL_HEAD, IN_TRAINING, AuditResult
-from recurra.evaluation.audits.invariance import TOLERANCE, exact_fp32, judge_difference, largest, padded
+from recurra.evaluation.audits.invariance import exact_fp32, judge_difference, largest, padded
 from recurra.evaluation.perplexity import head_names
 from recurra.models.configuration import RecurraConfig
 from recurra.models.heads import IGNORED
@@ -82,7 +82,7 @@ class LanguageProbe:
 LENGTHS = (5, 24, 11, 17, 2)
 
 
-def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: int = 0) -> list[AuditResult]:
+def audit_language_padding(model: Any, *, seed: int = 0) -> list[AuditResult]:
     """Compares rows alone with the same rows in padded batches.
 
     The loss of a model that is not ours is only judged with padding on the right, as in training: with padding on the
@@ -100,10 +100,10 @@ def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: in
             "padding tokens": torch.full((longest,), fill),
             "masked tokens": torch.randint(0, probe.vocabulary, (longest,), generator=generator),
         }
-        return [_logits(probe, rows, fillers, tolerance), _loss(probe, rows, fillers, tolerance)]
+        return [_logits(probe, rows, fillers), _loss(probe, rows, fillers)]
 
 
-def _logits(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], tolerance: float) -> AuditResult:
+def _logits(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor]) -> AuditResult:
     alone = [probe.logits(row[None]) for row in rows]
     scale = max(float(logits.abs().max()) for heads in alone for logits in heads.values())
     differences = {}
@@ -116,10 +116,10 @@ def _logits(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor]
                 for index, heads in enumerate(alone)
                 for head, logits in heads.items()
             ]
-    return judge_difference("padding.logits", "padding or neighbours change a logit", differences, scale, tolerance)
+    return judge_difference("padding.logits", "padding or neighbours change a logit", differences, scale)
 
 
-def _loss(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], tolerance: float) -> AuditResult:
+def _loss(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor]) -> AuditResult:
     alone = [probe.loss(row[None], torch.ones(1, len(row), dtype=torch.long)) for row in rows]
     differences = {
         f"{case}, {side}": [
@@ -129,7 +129,7 @@ def _loss(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], 
         for case, filler in fillers.items()
         for side in (("right", "left") if probe.ours else ("right",))
     }
-    return judge_difference("padding.loss", "padding changes a loss", differences, largest(alone), tolerance)
+    return judge_difference("padding.loss", "padding changes a loss", differences, largest(alone))
 
 
 # In short rows every token but the first is exchanged; a longer row measures convolutions that read far ahead.

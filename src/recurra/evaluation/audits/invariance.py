@@ -61,8 +61,6 @@ def audit_invariance(
     *,
     pad_token_id: int = 0,
     rows: int = 12,
-    max_length: int | None = None,
-    tolerance: float = TOLERANCE,
     seed: int = 0,
 ) -> list[AuditResult]:
     """Compares logits of the same tokenised rows, each a mapping with ``input_ids``, alone, padded, among neighbours.
@@ -74,7 +72,7 @@ def audit_invariance(
     if len(chosen) < MIN_ROWS or min(map(len, chosen)) == 0:
         why = f"{len(chosen)} tokenised rows; {MIN_ROWS} that are not empty are needed"
         return [AuditResult.skipped(f"invariance.{kind}", why) for kind in ("padding", "neighbours")]
-    limit = max_length or getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     rng = np.random.default_rng(derive_seed(seed, "invariance", "content"))
     with exact_fp32(model) as exact:
         device = next((parameter.device for parameter in exact.parameters()), torch.device("cpu"))
@@ -86,8 +84,8 @@ def audit_invariance(
             return np.asarray(output.logits.detach().to("cpu", torch.float64).numpy())
 
         return [
-            _audit_padding(logits, chosen, pad_token_id, tolerance, rng, limit=limit),
-            _audit_neighbours(logits, chosen, pad_token_id, tolerance, rng),
+            _audit_padding(logits, chosen, pad_token_id, rng, limit),
+            _audit_neighbours(logits, chosen, pad_token_id, rng),
         ]
 
 
@@ -102,7 +100,7 @@ def padded(rows: Sequence[Tensor], filler: Tensor, *, left: bool = False) -> tup
 
 
 def _audit_padding(
-    logits: Logits, rows: Sequence[Tensor], pad: int, tolerance: float, rng: np.random.Generator, *, limit: int | None
+    logits: Logits, rows: Sequence[Tensor], pad: int, rng: np.random.Generator, limit: int | None
 ) -> AuditResult:
     differences: dict[str, list[float]] = {"padding tokens": [], "masked tokens": []}
     scales = []
@@ -116,13 +114,11 @@ def _audit_padding(
             fillers = torch.full((length,), pad), torch.from_numpy(rng.choice(all_tokens, size=length))
             for case_differences, filler in zip(differences.values(), fillers, strict=True):
                 case_differences.append(largest(logits([row], filler) - alone))
-    name, changes = "invariance.padding", "padding changes a logit"
-    return judge_difference(name, changes, differences, largest(scales), tolerance, rows=len(rows))
+    what = "padding changes a logit"
+    return judge_difference("invariance.padding", what, differences, largest(scales), rows=len(rows))
 
 
-def _audit_neighbours(
-    logits: Logits, rows: Sequence[Tensor], pad: int, tolerance: float, rng: np.random.Generator
-) -> AuditResult:
+def _audit_neighbours(logits: Logits, rows: Sequence[Tensor], pad: int, rng: np.random.Generator) -> AuditResult:
     # All batches have the same padded length, so that only the neighbours differ; padding is the other audit's matter.
     filler = torch.full((max(map(len, rows)),), pad)
     alone = np.concatenate([logits([row], filler) for row in rows])
@@ -134,7 +130,7 @@ def _audit_neighbours(
         for name, orders in together.items()
     }
     what = "neighbours in the batch change a logit"
-    return judge_difference("invariance.neighbours", what, differences, largest(alone), tolerance, rows=len(rows))
+    return judge_difference("invariance.neighbours", what, differences, largest(alone), rows=len(rows))
 
 
 def largest(values: npt.ArrayLike) -> float:
@@ -143,7 +139,7 @@ def largest(values: npt.ArrayLike) -> float:
 
 
 def judge_difference(
-    name: str, what: str, differences: Mapping[str, Sequence[float]], scale: float, tolerance: float, **details: Any
+    name: str, what: str, differences: Mapping[str, Sequence[float]], scale: float, **details: Any
 ) -> AuditResult:
     """Judges the largest difference relative to the largest logit or loss; values that are not finite fail."""
     by_case = {case: largest(values) for case, values in differences.items()}
@@ -152,13 +148,13 @@ def judge_difference(
     value = difference / scale if scale > 0 else difference
     if not math.isfinite(difference) or not math.isfinite(scale):
         summary = f"what is compared is not finite ({worst})"
-        return AuditResult(name=name, status="failed", summary=summary, threshold=tolerance, details=details)
+        return AuditResult(name=name, status="failed", summary=summary, threshold=TOLERANCE, details=details)
     return AuditResult(
         name=name,
-        status="failed" if value > tolerance else "passed",
-        summary=f"{what} by at most {value:.1e} of the largest ({worst}; FP32); allowed: {tolerance:.0e}",
+        status="failed" if value > TOLERANCE else "passed",
+        summary=f"{what} by at most {value:.1e} of the largest ({worst}; FP32); allowed: {TOLERANCE:.0e}",
         value=value,
-        threshold=tolerance,
+        threshold=TOLERANCE,
         details={**details, "largest_difference": difference, "scale": scale, "by_case": by_case, "precision": "fp32"},
     )
 
@@ -181,9 +177,7 @@ TOKENS = 64
 NAME = "cache.logits"
 
 
-def audit_cache(
-    model: RecurraForCausalLM, *, tokens: int = TOKENS, tolerance: float = TOLERANCE, seed: int = 0
-) -> AuditResult:
+def audit_cache(model: RecurraForCausalLM, *, tokens: int = TOKENS, seed: int = 0) -> AuditResult:
     """Compares logits of rows read token by token with a cache with those of whole rows read without one.
 
     Looped models are known to fail after a few tokens, when recurrences share a cache that each must have of its own,
@@ -209,4 +203,4 @@ def audit_cache(
             differences.append(float((output.logits[real, 0] - reference[real, index]).abs().max()))
         scale = float(reference[mask.bool()].abs().max())
     what = f"reading {length} tokens one by one with a cache changes a logit"
-    return judge_difference(NAME, what, {"one by one": differences}, scale, tolerance, tokens=length)
+    return judge_difference(NAME, what, {"one by one": differences}, scale, tokens=length)
