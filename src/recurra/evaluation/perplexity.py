@@ -106,8 +106,6 @@ BATCH_POSITIONS = 2048
 # The loss needs a second copy of the logits, for this many positions at a time.
 _CHUNK_POSITIONS = 256
 
-Scores = dict[str, npt.NDArray[np.float64]]
-
 
 @torch.inference_mode()
 def score_texts(
@@ -120,7 +118,7 @@ def score_texts(
     batch_positions: int = BATCH_POSITIONS,
     precision: str = "fp32",
     exits: bool = False,
-) -> Scores:
+) -> dict[str, npt.NDArray[np.float64]]:
     """Nats of each token of all texts, ``(tokens of all texts,)``, by head: ``final``, and with ``exits`` every exit.
 
     No text reads another one. The first token is scored too; ``first_read``, end-of-text, is read before it.
@@ -128,8 +126,8 @@ def score_texts(
     _check_fits(model, texts, first_read, context)
     windows = list(scoring_windows([len(text) for text in texts], context, stride))
     text_starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
-    heads: Scores = {}
     names = head_names(model.config) if exits else [FINAL_HEAD]
+    heads = {name: np.zeros(int(text_starts[-1])) for name in names}
     was_training = model.training
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     parameters = inspect.signature(model.forward).parameters
@@ -145,10 +143,10 @@ def score_texts(
                 last = {"logits_to_keep": num_positions} if "logits_to_keep" in parameters else {}
                 output = model(input_ids=inputs.to(device), **mask, **last, **options)
                 head_outputs = [*((getattr(output, "exit_logits", None) or ()) if exits else ()), output.logits]
-                for name, logits in zip(names, head_outputs, strict=True):
+                for name, logits in zip(heads, head_outputs, strict=True):
                     head_logits, head_targets = logits[:, -num_positions:], targets[:, -num_positions:].to(device)
-                    nats = heads.setdefault(name, np.zeros(int(text_starts[-1])))
-                    _place(_nats(head_logits, head_targets), nats, batch, text_starts, inputs.shape[1] - num_positions)
+                    nats, skipped = _nats(head_logits, head_targets), inputs.shape[1] - num_positions
+                    _place(nats, heads[name], batch, text_starts, skipped)
                     del head_logits
                 # Otherwise these logits would stay in memory while the next batch computes its own.
                 del output, head_outputs, logits
@@ -157,7 +155,7 @@ def score_texts(
     for name, nats in heads.items():
         if np.isnan(nats).any():
             raise RunError(f"the model's logits ({name}) are not numbers; check its weights, or use precision=fp32")
-    return heads or {FINAL_HEAD: np.zeros(int(text_starts[-1]))}
+    return heads
 
 
 def _place(
