@@ -115,8 +115,8 @@ class FolderJob:
             quieten_libraries()
         return Classifier.open(self.model, precision=self.precision, batch_size=self.batch_size, threads=threads)
 
-    def predict(self, name: str, classifier: Classifier) -> dict[str, Any]:
-        """Predicts one file; returns counts of its rows, or its ``failure``, as JSON values."""
+    def predict(self, name: str, classifier: Classifier) -> FolderResult:
+        """Predicts one file; returns the counts of its rows, or why it failed."""
         source = self.source / name
         try:
             stat_before = source.stat()
@@ -128,31 +128,29 @@ class FolderJob:
                 if (stat_after.st_size, stat_after.st_mtime_ns) != (stat_before.st_size, stat_before.st_mtime_ns):
                     raise DataError("the file was changed while it was read; try again when no program writes to it")
         except RecurraError as error:
-            return {"failure": one_line(f"{name}: {error}")}
+            return FolderResult(failures=[one_line(f"{name}: {error}")])
         except OSError as error:
-            return {"failure": one_line(f"{name}: {error.strerror}; check the file and its name")}
-        return counts.plain()
+            return FolderResult(failures=[one_line(f"{name}: {error.strerror}; check the file and its name")])
+        return FolderResult(**vars(counts), made=1)
 
 
 @dataclass
 class FolderResult(PredictionCounts):
-    """The results for all files; rows are counted for the files predicted now, not for those skipped."""
+    """The results for some files; rows are counted for the files predicted now, not for those skipped."""
 
     skipped: list[str] = field(default_factory=list)
     made: int = 0
     failures: list[str] = field(default_factory=list)
 
-    def add(self, outcome: dict[str, Any]) -> None:
-        """Adds what `FolderJob.predict` returned."""
-        if "failure" in outcome:
-            self.failures.append(outcome["failure"])
-            return
-        self.made += 1
-        self.rows += outcome["rows"]
-        self.empty += outcome["empty"]
-        self.labels.update(outcome["labels"])
-        if "abstained" in outcome:
-            self.abstained = (self.abstained or 0) + outcome["abstained"]
+    def add(self, other: FolderResult) -> None:
+        """Adds the result for a file, as `FolderJob.predict` returns it."""
+        self.made += other.made
+        self.failures += other.failures
+        self.rows += other.rows
+        self.empty += other.empty
+        self.labels.update(other.labels)
+        if other.abstained is not None:
+            self.abstained = (self.abstained or 0) + other.abstained
 
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -160,7 +158,7 @@ class FolderResult(PredictionCounts):
         return {**files, **super().plain(), "labels": dict(sorted(self.labels.items()))}
 
 
-Outcomes = Iterator[tuple[str, dict[str, Any]]]
+Outcomes = Iterator[tuple[str, FolderResult]]
 """Names of files, each with the result of `FolderJob.predict`."""
 
 
@@ -208,13 +206,13 @@ def _loaded(job: FolderJob, threads: int) -> Classifier:
     return job.load(threads)
 
 
-def predict_on_node(job: FolderJob, name: str, threads: int) -> dict[str, Any]:
-    """Predicts one file on a node of the cluster; returns as ``unable`` why a node cannot."""
+def predict_on_node(job: FolderJob, name: str, threads: int) -> FolderResult | str:
+    """Predicts one file on a node of the cluster, or returns why the node cannot."""
     try:
         return job.predict(name, _loaded(job, threads))
     except RecurraError as error:
         requirement = "all nodes must see the same model, input and --output under the same path"
-        return {"unable": f"{requirement}, and {platform.node()} does not: {one_line(str(error))}"}
+        return f"{requirement}, and {platform.node()} does not: {one_line(str(error))}"
 
 
 def predict_on_ray(
@@ -254,13 +252,13 @@ def predict_on_ray(
         except ray.exceptions.RayError:
             losses[name] += 1
             if losses[name] > retries:
-                outcome = {"failure": f"{one_line(name)}: its worker died each time; see Ray's logs"}
+                outcome = FolderResult(failures=[f"{one_line(name)}: its worker died each time; see Ray's logs"])
             else:
                 reporter.say(f"{one_line(name)} was lost because its worker died; it is started again")
                 waiting.append(name)
                 continue
-        if "unable" in outcome:
-            raise StorageError(outcome["unable"])
+        if isinstance(outcome, str):
+            raise StorageError(outcome)
         yield name, outcome
 
 

@@ -183,7 +183,7 @@ def test_an_input_that_changes_under_way_is_no_result(
     classifier = Classifier.open(run)
     job = FolderJob(run, inputs, tmp_path / "out")
     outcome = job.predict("b.txt", Meddler(classifier.engine, classifier.classes_.tolist()))
-    assert "was changed while it was read" in outcome["failure"] and not job.output_of("b.txt").exists()
+    assert "was changed while it was read" in outcome.failures[0] and not job.output_of("b.txt").exists()
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_node_that_sees_something_else_does_nothing(job: FolderJob, tmp_path: 
     other = replace(job, model=train_linear(tmp_path, rows=120))
     for seen, reason in ((elsewhere, "cannot be read"), (other, "predictions of another model")):
         outcome = predict_on_node(seen, "a.txt", 1)
-        assert "all nodes must see the same model" in outcome["unable"] and reason in outcome["unable"]
+        assert "all nodes must see the same model" in str(outcome) and reason in str(outcome)
         assert not seen.output_of("a.txt").exists()
         with pytest.raises(StorageError, match=reason):
             list(predict_on_ray(seen, ["a.txt"], ray=Cluster(), reporter=Reporter(quiet=True)))
