@@ -127,7 +127,7 @@ def test_as_many_batches_at_once_as_there_are_workers(make) -> None:
 
 def test_workers_share_the_wait(make) -> None:
     bench = make(alone=True, workers=2, max_wait_s=3.0)
-    bench.batcher._learn(1.5)
+    bench.batcher._seconds_a_text = 1.5
     for text in ("a", "b", "c", "d"):
         bench.batcher.submit([text], Extras())
     with pytest.raises(Refusal) as caught:
