@@ -188,10 +188,9 @@ class Trace:
     def __len__(self) -> int:
         return len(self.probabilities)
 
-    def part(self, start: int, end: int) -> Trace:
-        """The trace of the texts from ``start`` to ``end``."""
-        stops = None if self.stops_after is None else self.stops_after[start:end]
-        return replace(self, probabilities=self.probabilities[start:end], stops_after=stops)
+    def __getitem__(self, rows: slice) -> Trace:
+        stops_after = None if self.stops_after is None else self.stops_after[rows]
+        return replace(self, probabilities=self.probabilities[rows], stops_after=stops_after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +204,9 @@ class Classified:
     exited_after: npt.NDArray[np.int64] | None = None
     trace: Trace | None = None
     cut: npt.NDArray[np.bool_] | None = None
+
+    def __getitem__(self, rows: slice) -> Classified:
+        return Classified(**{name: None if values is None else values[rows] for name, values in vars(self).items()})
 
 
 def softmax(logits: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:

@@ -341,18 +341,8 @@ class Batcher:
         for job in jobs:
             end = start + len(job.texts)
             waited_ms = 1000 * (started - job.arrived)
-            job.future.set_result(Computed(_part(answers, start, end), waited_ms, 1000 * seconds, len(texts)))
+            job.future.set_result(Computed(answers[start:end], waited_ms, 1000 * seconds, len(texts)))
             start = end
-
-
-def _part(answers: Classified, start: int, end: int) -> Classified:
-    exited_after, trace = answers.exited_after, answers.trace
-    return Classified(
-        answers.probabilities[start:end],
-        None if exited_after is None else exited_after[start:end],
-        None if trace is None else trace.part(start, end),
-        None if answers.cut is None else answers.cut[start:end],
-    )
 
 
 class Models:
