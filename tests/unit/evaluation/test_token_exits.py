@@ -10,8 +10,7 @@ import torch
 
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
-from recurra.evaluation.perplexity import score_texts
-from recurra.evaluation.token_exits import calibrate_language, score_token_exits
+from recurra.evaluation.perplexity import calibrate_language, score_texts, score_token_exits
 from recurra.models.cache import RecurraCache
 from recurra.models.exits.rules import ConfidenceRule, ExitRule, FixedExit, confidence
 from tiny import language_model, stir

@@ -17,7 +17,7 @@ from recurra.data.configuration import LanguageDataConfig
 from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import read_language_tokenizer
 from recurra.deployment.generation import decoding
-from recurra.evaluation.token_exits import calibrate_language, score_token_exits
+from recurra.evaluation.perplexity import calibrate_language, score_token_exits
 from recurra.models.exits.rules import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import default_device
