@@ -11,16 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from recurra.core.best_run import no_run
 from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, DataError, RecurraError, RunError, StorageError, unknown
 from recurra.core.files import read_json, write_json
 from recurra.core.progress import Reporter
-from recurra.core.record import read_record
 from recurra.core.terminal import one_line
 from recurra.data.tables import STREAM_FORMATS, check_pyarrow, format_of, stream_rows
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, refuse_precision
+from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, read_run, refuse_precision
 from recurra.deployment.prediction.files import PredictionCounts, open_writer, write_stream
 
 SIDECAR_NAME = "predictions.json"
@@ -267,7 +265,5 @@ def _identify(model: Path) -> tuple[str, str]:
     if is_export(model):
         export = read_manifest(model)
         return export.run_id, export.content_hash
-    if not model.is_dir():
-        raise no_run(model)
-    record = read_record(model)
+    record = read_run(model)
     return record.run_id, record.content_hash or content_hash(record.model_dump(mode="json"), length=64)
