@@ -6,10 +6,9 @@ speed drifts by more than most models differ.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -65,7 +64,10 @@ def measure_side_by_side(
         for name in names:
             calls[name](batches[position])
     wait()
-    with _garbage_collector_off():
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
         for position, batch in enumerate(batches):
             first = position % len(names)
             for name in names[first:] + names[:first]:
@@ -74,6 +76,9 @@ def measure_side_by_side(
                 calls[name](batch)
                 wait()
                 batch_ms[name][position] = (clock() - start) / 1e6
+    finally:
+        if was_enabled:
+            gc.enable()
     records = {}
     for name, elapsed in batch_ms.items():
         median, p90, p99 = np.percentile(elapsed / sizes, [50, 90, 99]).tolist()
@@ -90,15 +95,3 @@ def measure_side_by_side(
             scope=scope,
         )
     return records
-
-
-@contextlib.contextmanager
-def _garbage_collector_off() -> Iterator[None]:
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
