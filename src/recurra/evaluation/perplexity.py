@@ -338,8 +338,7 @@ def score_token_exits(
     Where a token has skipped recurrences, later tokens read the states that `recurra.models.cache.RecurraCache` fills
     in, so the loss is that of generating these texts with this rule. Every token is decoded: there is no prompt.
     """
-    if model.config.leaks:
-        raise ConfigurationError("a leaking model cannot decode: it reads tokens that do not exist yet")
+    model.check_generates()
     if rule is not None:
         rule.check(model.config, model.config.vocab_size)
     decoder = _Decoder(model, rule)

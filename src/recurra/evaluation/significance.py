@@ -112,11 +112,12 @@ def paired_bootstrap(
     two-sided p-value is the share of resamples at least as far from the observed difference as that is from zero. It
     is never 0: with drawn samples 1 is added to numerator and denominator, and an exact one is at least 1e-15.
     """
-    a, b = _paired(correct_a, correct_b)
-    values, counts = np.unique(np.round(a - b, 12), return_counts=True)
+    differences = np.asarray(correct_a, dtype=np.float64) - np.asarray(correct_b, dtype=np.float64)
+    values, counts = np.unique(differences.round(12), return_counts=True)
     grid = _grid(values)
     exact = None if grid is None else _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid)
-    return exact or weighted_bootstrap(lambda weights: weights @ values / a.size, counts, samples=samples, seed=seed)
+    rows = counts.sum()
+    return exact or weighted_bootstrap(lambda weights: weights @ values / rows, counts, samples=samples, seed=seed)
 
 
 def paired_bootstrap_by_class(
@@ -191,13 +192,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty_like(array)
     adjusted[order] = stepped
     return [float(value) for value in adjusted]
-
-
-def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    scores_a, scores_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if scores_a.ndim != 1 or scores_a.shape != scores_b.shape or scores_a.size == 0:
-        raise ValueError(f"a paired test needs the same rows twice; got shapes {scores_a.shape} and {scores_b.shape}")
-    return scores_a, scores_b
 
 
 def _grid(values: npt.NDArray[np.float64]) -> int | None:

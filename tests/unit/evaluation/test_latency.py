@@ -99,19 +99,6 @@ def test_competitors_may_compute_in_other_precisions() -> None:
     assert (got["a"].precision, got["b"].precision) == ("bf16", "fp32")
 
 
-@pytest.mark.parametrize(
-    ("calls", "batches", "words"),
-    [
-        ({}, [[1]], "no model"),
-        ({"a": len}, [], "no batch"),
-        ({"a": len}, [[1], []], "empty one"),
-    ],
-)
-def test_refuses_empty_comparisons(calls: dict[str, Any], batches: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        measure_side_by_side(calls, batches, threads=1)
-
-
 def test_garbage_collector_is_put_back_also_after_an_error() -> None:
     seen: list[bool] = []
 

@@ -142,12 +142,6 @@ def test_holm_by_hand_and_bounds() -> None:
     assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(("a", "b"), [([True], [True, False]), ([], []), ([[True]], [[True]])])
-def test_paired_tests_need_the_same_rows(a: list[object], b: list[object]) -> None:
-    with pytest.raises(ValueError, match="same rows"):
-        paired_bootstrap(a, b)
-
-
 def test_bootstrap_of_macro_f1_is_the_resampling_of_rows() -> None:
     rng = np.random.default_rng(4)
     truth = rng.choice(3, 300, p=[0.7, 0.2, 0.1])

@@ -100,7 +100,7 @@ def test_a_threshold_keeps_the_loss_bound_and_a_looser_bound_takes_fewer_recurre
         (lambda model: calibrate_language(model, some_texts(), -0.1, **READ), "loss bound is -0.1; allowed: 0 or ab"),
         (
             lambda _: score_token_exits(language_model(causal_convolution=False), some_texts(), None, **READ),
-            "a leaking model cannot decode",
+            "this model cannot generate: it leaks",
         ),
     ],
 )
