@@ -305,22 +305,16 @@ class JoinedEngine(TransformerEngine):
         """True, because the linear model reads texts whole."""
         return True
 
-    def parts(self, texts: Sequence[str], batch_size: int) -> tuple[Logits, Logits]:
-        """Scores of the linear model, and of the encoder, ``(texts, labels)`` each."""
-        words = self.words.logits(texts)
-        if not len(texts):
-            return words, words
+    def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
+        """Returns ``(texts, labels)`` for cleaned texts: the scores of the linear model and of the encoder, added."""
 
         def compute(**inputs: Any) -> list[torch.Tensor]:
             states = self.model.model(**inputs, return_dict=True).last_hidden_state.float()
             pooled = pool(states, "mean", inputs.get("attention_mask"), inputs.get("row_lengths"))
             return [self.model.classifier(pooled)]
 
-        return words, self._compute(texts, batch_size, compute)[0]
-
-    def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
-        """Returns ``(texts, labels)`` for cleaned texts."""
-        return np.add(*self.parts(texts, batch_size))
+        scores: Logits = self.words.logits(texts) + self._compute(texts, batch_size, compute)[0]
+        return scores
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[Logits, Integers]:  # noqa: ARG002
         """Every text takes the only pass of the encoder, and the linear model's scores are added."""
