@@ -209,8 +209,6 @@ class TransformerEngine(Engine):
         It computes in ``precision`` if one is given, else in ``preferred`` or the weights' precision if the device is
         fast in it. A text is cut after ``max_length`` tokens, or read in windows of this length.
         """
-        if precision is not None:
-            check_precision(precision)
         model = load_classifier_model(folder)
         device = default_device()
         storage = preferred or _stored_in(model)
@@ -313,8 +311,7 @@ class JoinedEngine(TransformerEngine):
             pooled = pool(states, "mean", inputs.get("attention_mask"), inputs.get("row_lengths"))
             return [self.model.classifier(pooled)]
 
-        scores: Logits = self.words.logits(texts) + self._compute(texts, batch_size, compute)[0]
-        return scores
+        return self.words.logits(texts) + self._compute(texts, batch_size, compute)[0]
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[Logits, Integers]:  # noqa: ARG002
         """Every text takes the only pass of the encoder, and the linear model's scores are added."""
