@@ -411,15 +411,14 @@ def answer(classifier: Classifier, texts: list[str], extras: Extras) -> Classifi
 
     A model without an exit rule computes all recurrences and reports them; one without recurrences reports none.
     """
-    answers = _classified(classifier, texts, replace(extras, cut=False))
+    answers = _classified(classifier, texts, extras)
     return replace(answers, cut=classifier.are_cut(texts)) if extras.cut else answers
 
 
 def _classified(classifier: Classifier, texts: list[str], extras: Extras) -> Classified:
-    depth, rule = classifier.engine.depth, classifier.calibrated_rule
-    if extras.exit_after is not None:
-        rule = FixedExit(extras.exit_after)
-    if depth is None or extras == Extras():
+    depth = classifier.engine.depth
+    rule = classifier.calibrated_rule if extras.exit_after is None else FixedExit(extras.exit_after)
+    if depth is None or not (extras.exits or extras.recurrences):
         return Classified(classifier.predict_proba(texts))
     all_recurrences = None if depth.counted else np.full(len(texts), depth.num_recurrences)
     if rule is None and not extras.recurrences:
