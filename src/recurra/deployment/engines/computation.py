@@ -206,7 +206,8 @@ class Classified:
     cut: npt.NDArray[np.bool_] | None = None
 
     def __getitem__(self, rows: slice) -> Classified:
-        return Classified(**{name: None if values is None else values[rows] for name, values in vars(self).items()})
+        values: dict[str, Any] = {name: value if value is None else value[rows] for name, value in vars(self).items()}
+        return Classified(**values)
 
 
 def softmax(logits: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:

@@ -120,6 +120,6 @@ def _features(graph: Graph, vectorizer: Vectorizer) -> str:
     values = graph.op(
         "Mul", values, _double(graph, graph.weight(f"idf_{vectorizer.unit}", vectorizer.idf.astype(np.float32)))
     )
-    length = graph.op("Sqrt", graph.op("ReduceSum", graph.op("Mul", values, values), keepdims=1))
-    is_zero = graph.op("Equal", length, graph.constant(0, np.float64))
-    return graph.op("Div", values, graph.op("Where", is_zero, one, length))
+    norm = graph.op("Sqrt", graph.op("ReduceSum", graph.op("Mul", values, values), keepdims=1))
+    is_zero = graph.op("Equal", norm, graph.constant(0, np.float64))
+    return graph.op("Div", values, graph.op("Where", is_zero, one, norm))
