@@ -52,7 +52,7 @@ from recurra.tasks.labelling import labelled
 from recurra.tasks.run_folder import TRAINING_NAME, run_facts, shape_of
 from recurra.tasks.runs import default_protocol, make_run, refuse_unused_keys, resolve_model
 from recurra.tasks.study_data import Machine, StudyData
-from recurra.training.fit import own_randomness, remove_checkpoints
+from recurra.training.fit import isolated_random_state, remove_checkpoints
 
 ESTIMATOR_NAME = "estimator.json"
 # Epochs without improvement that `early_stopping=True` waits for.
@@ -194,7 +194,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
             )
         config = self._run(dataset, weights, seed)
         estimator = self._file(classes) if self.folder is not None else None
-        with tempfile.TemporaryDirectory() as temporary, own_randomness(), self._threads(), quiet_loading():
+        with tempfile.TemporaryDirectory() as temporary, isolated_random_state(), self._threads(), quiet_loading():
             run = Path(temporary, "run") if self.folder is None else Path(self.folder)
             data = StudyData(Machine(cache_dir=Path(temporary, "cache")))
             data.hold(labelled(config.data), dataset)

@@ -58,7 +58,7 @@ from recurra.study.export_plan import PlannedExport, make_exports, plan_exports
 from recurra.study.final import final_run, gains_rows, train_again
 from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, PlannedRun, plan_study, refuse_untrusted
 from recurra.study.ray_executor import Cluster, RayExecutor
-from recurra.study.run import preflight, refuse_unheard_texts
+from recurra.study.run import preflight, refuse_unlabelled_without_teacher
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.status import check_measure
 from recurra.study.workers import Workers
@@ -350,7 +350,7 @@ def run_and_report(
     machine = data.machine
     planned = plan_study(spec, output)
     refuse_untrusted(planned)
-    refuse_unheard_texts(run.config for run in planned)
+    refuse_unlabelled_without_teacher(run.config for run in planned)
     # A record of an export that cannot be trusted is reported before anything starts.
     planned_exports = plan_exports(spec, output, planned)
     for request in {item.request.format: item.request for item in planned_exports if item.state != "done"}.values():

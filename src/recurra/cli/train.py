@@ -46,7 +46,7 @@ def train(
     """
     from recurra.core.progress import Reporter
     from recurra.data.configuration import DataConfig
-    from recurra.study.run import execute_run, is_finished, preflight, refuse_unheard_texts
+    from recurra.study.run import execute_run, is_finished, preflight, refuse_unlabelled_without_teacher
     from recurra.tasks.runs import default_protocol, make_run, refuse_unused_keys, resolve_model
     from recurra.tasks.study_data import Machine, StudyData
     from recurra.training.protocols import DEFAULT_PROTOCOL
@@ -64,7 +64,7 @@ def train(
     training = task.load_protocol(protocol_name, assigned.protocol)
     refuse_unused_keys(name, model_keys, assigned.protocol, protocol, training)
     config = make_run(model, data_config, training, seed=seed, precision=precision, overrides=assigned.model)
-    refuse_unheard_texts([config])
+    refuse_unlabelled_without_teacher([config])
     notes: list[str] = []
     if not is_finished(config, output):
         notes = [*filter(None, [note, reason]), *preflight([config], study_data)]

@@ -423,24 +423,24 @@ def join_cells(cells: Sequence[str], width: int) -> str:
     return cells[0] if width == 1 else " ".join(filter(None, (cell.strip() for cell in cells)))
 
 
-def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
+def check_text(value: Any, where: str, unit: str, number: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
     """Returns a cell as text of at most ``longest`` characters; None becomes the empty text."""
     if value is None:
         return ""
     if not isinstance(value, str):
         raise DataError(
-            f"{where} {unit} {place}: the text is {shown(value)}, a {type(value).__name__}; give text, in quotes"
+            f"{where} {unit} {number}: the text is {shown(value)}, a {type(value).__name__}; give text, in quotes"
         )
     if longest is not None and len(value) > longest:
-        raise _too_long(where, unit, place)
+        raise _too_long(where, unit, number)
     if "\0" in value:
-        raise DataError(f"{where} {unit} {place}: the text holds a NUL character; remove it")
+        raise DataError(f"{where} {unit} {number}: the text holds a NUL character; remove it")
     if not value.isascii():
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{where} {unit} {place}: the text holds \\u{ord(value[error.start]):04x}, half of a pair, "
+                f"{where} {unit} {number}: the text holds \\u{ord(value[error.start]):04x}, half of a pair, "
                 "which is no valid Unicode; write the whole character"
             ) from error
     return value

@@ -115,7 +115,7 @@ class FileTable:
     labels: list[Any]
     ids: list[str]
     groups: list[str] | None
-    places: list[int]
+    row_numbers: list[int]
     empty: int = 0
     notes: list[str] = field(default_factory=list)
     unlabelled: list[int] = field(default_factory=list)
@@ -290,7 +290,7 @@ def _separator_hint(counts: Mapping[str, int]) -> str:
 def _index(table: FileTable, names: Sequence[str]) -> dict[str, int]:
     """The index of each name; refuses a table with any other label."""
     index = {name: position for position, name in enumerate(names)}
-    rows = zip(table.places, map(_names, table.labels), strict=True)
+    rows = zip(table.row_numbers, map(_names, table.labels), strict=True)
     unknown = next(((number, label) for number, labels in rows for label in labels if label not in index), None)
     if unknown is None:
         return index
@@ -401,7 +401,7 @@ class _Rows:
             self.inner[number] = {end.strip() for fields in lines for end in (fields[0], fields[-1])}
         self.made.texts.append(raw if self.as_written else text)
         self.made.labels.append(label)
-        self.made.places.append(number)
+        self.made.row_numbers.append(number)
         identity = as_identity(values[-1], source, unit, number, self.id_column or DEFAULT_ID_COLUMN)
         self.made.ids.append(identity or f"{unit}-{number}")
         if self.made.groups is not None:
@@ -429,13 +429,13 @@ class _Rows:
     def table(self, *, skip_unlabelled: bool | None) -> FileTable:
         """All rows that were added."""
         source, unlabelled = self.file.source, self.made.unlabelled
-        places = f"{self.file.unit} {listed_places(unlabelled)}"
+        rows = f"{self.file.unit} {listed_numbers(unlabelled)}"
         if unlabelled and not skip_unlabelled:
             source_part = "" if source.startswith("'") else f" of {source}"
             skip = ", or leave them out with --skip-unlabelled" if skip_unlabelled is False else ""
             raise DataError(
                 f"{source} has {len(unlabelled):,} row{'s' * (len(unlabelled) > 1)} without a label in column "
-                f"'{self.label_column}' ({places}{source_part}); fill them in or remove the rows{skip}"
+                f"'{self.label_column}' ({rows}{source_part}); fill them in or remove the rows{skip}"
             )
         if not self.made.texts:
             content = f"{self.empty} rows, all without text after cleaning" if self.empty else "no rows"
@@ -444,19 +444,19 @@ class _Rows:
             content = f"{len(unlabelled):,} rows with text, all without label" if unlabelled else content
             raise DataError(f"{source} has {content}; give rows with text in column '{', '.join(self.text_columns)}'")
         repeats = self._repeated_ids()
-        ids = [f"{self.file.unit}-{place}" for place in self.made.places] if repeats else self.made.ids
+        ids = [f"{self.file.unit}-{number}" for number in self.made.row_numbers] if repeats else self.made.ids
         notes = [*self.file.notes, *repeats]
         if self.removed:
             content = " and ".join(f"{kind} out of {rows:,} texts" for kind, rows in sorted(self.removed.items()))
             notes.append(f"Cleaning takes {content} of {source}; data.clean=none leaves texts as they are.")
         if unlabelled:
-            notes.append(f"{len(unlabelled):,} rows of {source} have no label and are left out ({places}).")
+            notes.append(f"{len(unlabelled):,} rows of {source} have no label and are left out ({rows}).")
         return replace(self.made, ids=ids, empty=self.empty, notes=[*notes, *self._odd_rows()])
 
     def _repeated_ids(self) -> list[str]:
         """A note that ids repeat, if they do; refuses repeated ids in a column that the user named."""
         first_row: dict[str, int] = {}
-        rows = list(zip(self.made.places, self.made.ids, strict=True))
+        rows = list(zip(self.made.row_numbers, self.made.ids, strict=True))
         repeats = [(number, row_id) for number, row_id in rows if first_row.setdefault(row_id, number) != number]
         if not repeats:
             return []
@@ -474,7 +474,7 @@ class _Rows:
         if self.headers:
             notes.append(
                 f"{self.file.source} repeats its header among the rows ({self.file.unit} "
-                f"{listed_places(self.headers, _MOST_SHOWN)}), where it is taken as a text with a label; remove it."
+                f"{listed_numbers(self.headers, _MOST_SHOWN)}), where it is taken as a text with a label; remove it."
             )
         known = {label for label in self.made.labels if isinstance(label, str)}
         swallowed = [number for number, ends in self.inner.items() if ends & known]
@@ -487,23 +487,23 @@ class _Rows:
         return notes
 
 
-def listed_places(places: Sequence[int], most: int = 20) -> str:
+def listed_numbers(numbers: Sequence[int], most: int = 20) -> str:
     """Row numbers as text, for example ``3, 9, 12 and 4 more``."""
-    rest = f" and {len(places) - most:,} more" if len(places) > most else ""
-    return ", ".join(map(str, places[:most])) + rest
+    rest = f" and {len(numbers) - most:,} more" if len(numbers) > most else ""
+    return ", ".join(map(str, numbers[:most])) + rest
 
 
 def _folded(name: object) -> str:
     return str(name).strip().casefold()
 
 
-def as_identity(value: Any, source: str, unit: str, place: int, column: str | None) -> str:
+def as_identity(value: Any, source: str, unit: str, number: int, column: str | None) -> str:
     """An identity or a group as a word; it may be a date, a UUID or another key of a database."""
     plain = value is None or isinstance(value, str | int | float)
-    return as_word(value if plain else str(value), source, unit, place, column)
+    return as_word(value if plain else str(value), source, unit, number, column)
 
 
-def as_word(value: Any, source: str, unit: str, place: int, column: str | None) -> str:
+def as_word(value: Any, source: str, unit: str, number: int, column: str | None) -> str:
     """A label, group or identity as a word; empty if it is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -514,9 +514,9 @@ def as_word(value: Any, source: str, unit: str, place: int, column: str | None) 
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, str):
-        return check_text(" ".join(value.split()), source, unit, place)
+        return check_text(" ".join(value.split()), source, unit, number)
     raise DataError(
-        f"{source} {unit} {place}: column '{column}' holds {shown(value)}, a {type(value).__name__}; "
+        f"{source} {unit} {number}: column '{column}' holds {shown(value)}, a {type(value).__name__}; "
         "give a word or a whole number"
     )
 

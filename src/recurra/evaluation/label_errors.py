@@ -88,7 +88,7 @@ class LabelErrors:
             probabilities, label = self.probabilities[row], int(self.labels[row])
             suggested = int(np.where(np.arange(len(probabilities)) == label, -1.0, probabilities).argmax())
             yield DoubtedLabel(
-                self.table.places[row],
+                self.table.row_numbers[row],
                 self.names[label],
                 self.names[suggested],
                 round(float(probabilities[label]), _DIGITS),

@@ -45,7 +45,7 @@ def preflight(configs: Iterable[RunConfig], data: StudyData) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def refuse_unheard_texts(configs: Iterable[RunConfig]) -> None:
+def refuse_unlabelled_without_teacher(configs: Iterable[RunConfig]) -> None:
     """Refuses texts without labels if no model has a teacher that could label them.
 
     Raises:

@@ -352,7 +352,7 @@ def training_record(
 
 
 @contextlib.contextmanager
-def own_randomness() -> Iterator[None]:
+def isolated_random_state() -> Iterator[None]:
     """Restores the process's random generators afterwards, because a training seeds all of them.
 
     One training at a time has them, and the state that accelerate keeps for the process; other threads wait.

@@ -15,7 +15,7 @@ from recurra.data.corpora import SENTENCE_WORDS, load_dataset, sentences_of
 from recurra.data.dataset import TextDataset
 from recurra.data.frames import rows_in_memory
 from recurra.evaluation.audits.leakage import audit_leakage
-from recurra.study.run import refuse_unheard_texts
+from recurra.study.run import refuse_unlabelled_without_teacher
 from recurra.tasks.runs import make_run
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_reviews
@@ -85,10 +85,10 @@ def test_the_file_is_part_of_what_a_run_is_and_somebody_must_read_it(reviews: Pa
             hashes.append(config.config_hash)
             assert "more-texts" in config.run_id
             with pytest.raises(ConfigurationError, match="is only for models with a teacher"):
-                refuse_unheard_texts([config])
+                refuse_unlabelled_without_teacher([config])
     assert len(set(hashes)) == 4
     plain = make_run("linear", DataConfig(name="demo"), PROTOCOLS["tuned"], seed=0, precision="fp32")
-    refuse_unheard_texts([plain])
+    refuse_unlabelled_without_teacher([plain])
     assert plain.data_hash is None
 
 

@@ -376,7 +376,7 @@ def export_run(
     export_format.check_packages()
     record = read_run(run)
     _check_kind(run, record, export_format)
-    check_place(run, output, overwrite=options.overwrite)
+    refuse_output_in_run(run, output, overwrite=options.overwrite)
     engine: Any = load_engine(sealed_model(run), precision="fp32", **recorded_reading(record.config))
     if isinstance(engine, LinearEngine):
         _check_linear(run, options)
@@ -448,7 +448,7 @@ def export_run(
         return write_manifest(folder, manifest.model_copy(update={"files": _files(folder)}))
 
 
-def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
+def refuse_output_in_run(run: Path, output: Path, *, overwrite: bool) -> None:
     """Refuses an output that would overwrite the run or anything that is not an export."""
     source, target = run.resolve(), output.resolve()
     if target == source or source in target.parents or target in source.parents:

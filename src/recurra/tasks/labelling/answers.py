@@ -20,7 +20,7 @@ from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
 from recurra.data.formats import check_text, column_if_there, join_cells, split_names
-from recurra.data.labels import DEFAULT_ID_COLUMN, as_identity, as_word, listed_places, spelling_key
+from recurra.data.labels import DEFAULT_ID_COLUMN, as_identity, as_word, listed_numbers, spelling_key
 from recurra.data.splits import read_rows
 from recurra.data.tables import TableFile
 from recurra.deployment.decision import OneLabel
@@ -93,7 +93,7 @@ def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) 
         needed = "an id" if by_id else f"a text (column '{config.text_column}')"
         raise DataError(
             f"{table.source} has {len(unmatched):,} answers that match no row of '{name}' ({table.unit} "
-            f"{listed_places(unmatched, 5)}); each needs {needed} from '{name}'"
+            f"{listed_numbers(unmatched, 5)}); each needs {needed} from '{name}'"
         )
     answers: dict[str, _Row] = {}
     for row in rows:
@@ -120,7 +120,7 @@ def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) 
     if withheld := [answers[answer_key].place for answer_key in answer_keys.values() if answers[answer_key].abstained]:
         raise DataError(
             f"{table.source} gives no label to {len(withheld):,} of {len(answer_keys):,} test rows ({table.unit} "
-            f"{listed_places(sorted(withheld), 5)}); give each a label, or leave out the key or column 'abstained'"
+            f"{listed_numbers(sorted(withheld), 5)}); give each a label, or leave out the key or column 'abstained'"
         )
     scores = {row_id: answers[answer_key].scores for row_id, answer_key in answer_keys.items()}
     if label_column and len(scores) >= LEAST_ALL_RIGHT:
@@ -168,8 +168,8 @@ def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
     A left-out row that repeats an identity is named by its position.
     """
     usable, _ = read_rows(path, config)
-    ids = dict(zip(usable.places, usable.ids, strict=True))
-    has_ids = usable.ids != [f"{usable.unit}-{position}" for position in usable.places]
+    ids = dict(zip(usable.row_numbers, usable.ids, strict=True))
+    has_ids = usable.ids != [f"{usable.unit}-{position}" for position in usable.row_numbers]
     table = TableFile(path, config.text_column.split(","), encoding=config.encoding)
     columns, column = split_names(config.text_column, table.header), id_column(config)
     column = column_if_there(table.source, column, table.columns()) or column if config.id_column else column
