@@ -12,7 +12,6 @@ import io
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from recurra.core.errors import DataError, did_you_mean
@@ -348,28 +347,16 @@ def _checked_object(value: Any, where: str, *, escaped: bool) -> dict[str, Any]:
             f"{where} holds a {type(value).__name__}; write one JSON object a line, "
             'e.g. {"text": "...", "label": "..."}'
         )
-    # `check_text` checks the texts; names and nested cells are checked only here.
-    if escaped and not _is_unicode([*value, *(cell for cell in value.values() if isinstance(cell, dict | list))]):
-        raise DataError(
-            f"{where} holds half of a pair (\\ud800 to \\udfff), which is no valid Unicode; write the whole character"
-        )
+    if escaped:
+        # `check_text` checks the texts; names and nested cells are checked only here.
+        unchecked = [*value, *(cell for cell in value.values() if isinstance(cell, dict | list))]
+        try:
+            json.dumps(unchecked, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{where} holds half of a pair (\\ud800 to \\udfff), which is no valid Unicode; write the whole character"
+            ) from error
     return value
-
-
-def is_json(text: str) -> bool:
-    """Whether a text is valid JSON."""
-    with contextlib.suppress(ValueError, RecursionError):
-        json.loads(text)
-        return True
-    return False
-
-
-def _is_unicode(value: object) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def find_column(where: str, column: str, present: Sequence[str]) -> str:
@@ -392,23 +379,19 @@ def column_if_there(where: str, column: str, present: Sequence[str]) -> str | No
     return similar[0] if similar else None
 
 
-def missing_column(where: str | Path, column: str, present: Sequence[str]) -> MissingColumnError:
+def missing_column(where: str, column: str, present: Sequence[str]) -> MissingColumnError:
     """The error for a column that a table, or one line of it, lacks."""
     shown = ", ".join(repr(name) for name in present[:20]) or "none"
     return MissingColumnError(
-        f"{_quoted(where)} has no column '{column}'{did_you_mean(column, present)}; its columns are {shown}", column
+        f"{where} has no column '{column}'{did_you_mean(column, present)}; its columns are {shown}", column
     )
 
 
-def check_unique(where: str | Path, columns: Sequence[str], present: Sequence[str]) -> None:
+def check_unique(where: str, columns: Sequence[str], present: Sequence[str]) -> None:
     """Refuses a table, or a line of it, that has a column to be read more than once."""
     for column in columns:
         if present.count(column) > 1:
-            raise DataError(f"{_quoted(where)} has {present.count(column)} columns '{column}'; rename all but one")
-
-
-def _quoted(where: str | Path) -> str:
-    return f"'{where}'" if isinstance(where, Path) else where
+            raise DataError(f"{where} has {present.count(column)} columns '{column}'; rename all but one")
 
 
 def split_names(columns: str, present: Sequence[str]) -> list[str]:

@@ -137,8 +137,8 @@ def _check_columns(file: pq.ParquetFile, path: Path, columns: Sequence[str]) -> 
     present = file.schema_arrow.names
     for column in columns:
         if column not in present:
-            raise missing_column(path, column, present)
-    check_unique(path, columns, present)
+            raise missing_column(f"'{path}'", column, present)
+    check_unique(f"'{path}'", columns, present)
 
 
 def _chunks(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[Any]:

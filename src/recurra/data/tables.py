@@ -36,7 +36,6 @@ from recurra.data.formats import (
     delimiter_of,
     find_column,
     header_names,
-    is_json,
     join_cells,
     json_lines,
     json_objects,
@@ -156,7 +155,8 @@ class TableFile:
             number, first = 0, ""
             if self.kind == "json":
                 text, encoding, has_mark = decoded_whole(stream, self.source, self._encoding)
-                self._read_document(text, wanted)
+                self._document = list(json_objects(text, self.source, [name.strip() for name in wanted]))
+                self.kind = "document"
             else:
                 lines, encoding, has_mark = decoded(stream, self.source, self._encoding)
                 number, first = _first_line(lines)
@@ -180,14 +180,10 @@ class TableFile:
         lines = self._lines()
         try:
             _, first = _first_line(lines)
-            return first.lstrip().startswith("{") and is_json(first) and _first_line(lines) != (0, "")
-        except DataError:
+            return isinstance(json.loads(first), dict) and _first_line(lines) != (0, "")
+        except (DataError, ValueError, RecursionError):
             # One line may be the whole file, and longer than a line of rows may be.
             return False
-
-    def _read_document(self, text: str, wanted: Sequence[str]) -> None:
-        self._document = list(json_objects(text, self.source, [name.strip() for name in wanted]))
-        self.kind = "document"
 
     def _open_csv(self, number: int, first: str, wanted: Sequence[str]) -> None:
         usual = "\t" if self.kind == "tsv" else ","
