@@ -17,7 +17,7 @@ from recurra.core.configuration import names_in, plain_name
 from recurra.core.errors import ConfigurationError, DataError, errors_for_python
 from recurra.core.files import write_text
 from recurra.core.progress import Reporter
-from recurra.data.columns import is_missing, kind_of, one_dimension, plain_value, with_article
+from recurra.data.columns import check_lengths, is_missing, kind_of, one_dimension, plain_value, with_article
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.formats import split_names
 from recurra.data.frames import opened_rows, rows_in_memory
@@ -196,9 +196,7 @@ def _answers_file(name: str, value: Any, config: RunData, data: StudyData, outpu
                 "the same order, or a table with ids or texts"
             )
         cells[id_column(config)] = ids
-    if len({len(column) for column in cells.values()}) > 1:
-        lengths = ", ".join(f"'{key}' {len(column):,}" for key, column in cells.items())
-        raise DataError(f"{arg} has columns of different lengths ({lengths}); give one cell a row in each")
+    check_lengths(cells, arg)
     wanted = answers | rows_named
     cells = {
         key: [None if is_missing(cell) else cell for cell in _as_named(column, names if key in label_columns else [])]

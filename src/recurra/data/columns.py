@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,13 @@ def one_dimension(values: Any, what: str) -> list[Any]:
     if hasattr(values, "to_pylist"):
         return list(values.to_pylist())
     return [*map(plain_value, values if hasattr(values, "__iter__") else np.asarray(values))]
+
+
+def check_lengths(columns: Mapping[str, Sized], what: str) -> None:
+    """Refuses columns of different lengths."""
+    if len({*map(len, columns.values())}) > 1:
+        lengths = ", ".join(f"'{name}' {len(column):,}" for name, column in columns.items())
+        raise DataError(f"{what} has columns of different lengths ({lengths}); give one cell a row in each")
 
 
 def is_missing(cell: Any) -> bool:

@@ -141,8 +141,7 @@ def _label_array(labels: Any, what: str) -> npt.NDArray[Any]:
     for row, label in enumerate(values, start=1):
         if is_missing(label):
             raise InputError(f"{what}: the label of row {row:,} is missing (Input contains NaN or None); fill it in")
-    typed = labels if isinstance(labels, np.ndarray) and labels.dtype != object else None
-    column = typed if typed is not None else _array(values)
+    column = labels if isinstance(labels, np.ndarray) and labels.dtype != object else _array(values)
     if column.dtype.kind == "f":
         if not np.isfinite(column).all():
             raise InputError(f"{what} has the label inf (Input contains infinity); give finite numbers, or words")

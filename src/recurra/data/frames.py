@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from recurra.core.configuration import content_hash
 from recurra.core.errors import DataError, did_you_mean
 from recurra.core.files import atomic_path
-from recurra.data.columns import is_missing, is_of, kind_of, one_dimension, plain_value, with_article
+from recurra.data.columns import check_lengths, is_missing, is_of, kind_of, one_dimension, plain_value, with_article
 from recurra.data.formats import check_text, check_unique, missing_column, naming_options, split_names
 from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, LABEL_OPTIONS, as_identity, as_word
 from recurra.data.tables import MADE_FROM
@@ -148,12 +148,7 @@ def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[
         ]
         for name in [*wanted, *ids]
     }
-    (first, cells), *others = columns.items()
-    for name, more in others:
-        if len(more) != len(cells):
-            raise DataError(
-                f"{source} has {len(cells):,} cells in column '{first}' and {len(more):,} in '{name}'; give one each"
-            )
+    check_lengths(columns, source)
     return columns
 
 
@@ -178,7 +173,7 @@ def opened_rows(rows: Any, source: str, names: list[str]) -> tuple[list[str], Ca
     if is_of(rows, "polars", "LazyFrame"):
         rows = rows.collect()
     if not hasattr(rows, "__arrow_c_stream__") or not hasattr(rows, "columns"):
-        raise DataError(f"data is {with_article(kind_of(rows))}; give {KINDS}".replace("data", _split_of(source), 1))
+        raise DataError(f"{_split_of(source)} is {with_article(kind_of(rows))}; give {KINDS}")
     # Polars, Arrow and every other library with Arrow's interface.
     table = pa.table(rows)
     return list(table.column_names), lambda name: list(table.column(name).to_pylist())

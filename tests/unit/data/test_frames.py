@@ -150,7 +150,7 @@ def test_a_file_is_written_once_and_again_if_it_was_damaged(tmp_path: Path) -> N
         ((TEXTS, WORDS[1:]), "data has 4 texts and 3 labels; give one label a text"),
         (
             {"text": TEXTS, "label": ["x"]},
-            "the dict has 4 cells in column 'text' and 1 in 'label'; give one",
+            "the dict has columns of different lengths ('text' 4, 'label' 1); give one",
         ),
         ((TEXTS, np.eye(4)), "labels has the shape (4, 4); give one column of values"),
         (([*TEXTS[1:], 3.5], WORDS), "(texts, labels) row 4: the text is 3.5, a float; give text, in quotes"),
