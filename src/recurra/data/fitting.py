@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -180,7 +181,6 @@ def _label_words(classes: npt.NDArray[Any]) -> list[str]:
         as_word(label, "y", "label", number, "y") if isinstance(label, str | int | float) else str(label)
         for number, label in enumerate(classes.tolist(), start=1)
     ]
-    repeated = sorted({word for word in words if words.count(word) > 1})
-    if repeated:
+    if repeated := sorted(word for word, count in Counter(words).items() if count > 1):
         raise InputError(f"y has several labels that are written as '{repeated[0]}'; give them different names")
     return words
