@@ -281,8 +281,10 @@ def cut_passages(text: str, sizes: Iterator[int]) -> Iterator[str]:
             yield " ".join(words)
             words, size = [], next(sizes)
         words += new
-        while len(words) > max(PASSAGE_WORDS):
-            yield " ".join(words[: max(PASSAGE_WORDS)])
-            words = words[max(PASSAGE_WORDS) :]
+        start = 0
+        while len(words) - start > max(PASSAGE_WORDS):
+            yield " ".join(words[start : start + max(PASSAGE_WORDS)])
+            start += max(PASSAGE_WORDS)
+        words = words[start:]
     if words:
         yield " ".join(words)

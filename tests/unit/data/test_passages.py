@@ -31,6 +31,11 @@ def test_passages_hold_all_words_in_order(words: list[str], sizes: list[int]) ->
     assert all(0 < len(passage.split()) <= max(PASSAGE_WORDS) for passage in passages)
 
 
+def test_a_book_without_ends_of_sentences_is_cut_in_linear_time() -> None:
+    passages = list(cut_passages("word " * 2_000_000, itertools.cycle(PASSAGE_WORDS)))
+    assert len(passages) == -(-2_000_000 // max(PASSAGE_WORDS)) and passages[-1].split() == ["word"] * 20
+
+
 def source(name: str, rows: int) -> PassageSource:
     lengths = np.random.default_rng(rows).integers(3, 40, rows)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
