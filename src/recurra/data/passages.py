@@ -17,6 +17,7 @@ import numpy.typing as npt
 from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.progress import Reporter
+from recurra.core.sealed import describe_file
 from recurra.data.batching import padded_length
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
@@ -212,8 +213,7 @@ def _training_texts(
     if name in corpora:
         train = corpora[name].splits["train"]
         return train.fingerprint, train.texts
-    with Path(name).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest(), texts_of_file(name)
+    return describe_file(Path(name)).sha256, texts_of_file(name)
 
 
 def _texts_of_file(name: str, *, text_column: str, encoding: str | None) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import DataError
+from recurra.core.sealed import describe_file
 from recurra.data.configuration import DataConfig, LanguageDataConfig, RunData
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
@@ -156,6 +157,5 @@ def hash_of_files(paths: Sequence[Path]) -> str:
     """Hash of the content of files, in their order."""
     digest = hashlib.sha256()
     for path in paths:
-        with path.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+        digest.update(bytes.fromhex(describe_file(path).sha256))
     return digest.hexdigest()[:16]

@@ -6,7 +6,6 @@ Weights are read from safetensors alone, and nothing of a folder is ever run.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 from recurra.core.errors import CheckpointError, ConfigurationError, StorageError, UnavailableError, did_you_mean
 from recurra.core.files import pickles_in, read_json
 from recurra.core.hub import hub_file
+from recurra.core.sealed import describe_file
 from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.folder import CONFIG_NAME, MOST, WEIGHTS_NAME, check_sizes, read_model_configuration
 from recurra.models.names import GELU, MODEL_KEYS
@@ -196,8 +196,7 @@ def _sha256_of(path: Path) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _sha256(path: Path, changed_ns: int, size: int) -> str:  # noqa: ARG001 - of the file as it was then
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return describe_file(path).sha256
 
 
 def is_hub_name(name: str) -> bool:

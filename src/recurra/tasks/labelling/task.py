@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, AuditResult, LabelRunRecord, LatencyRecord
-from recurra.core.sealed import MODEL_NAME
+from recurra.core.sealed import MODEL_NAME, describe_file
 from recurra.core.terminal import interval
 from recurra.data.cleaning import CAREFUL, FIRST
 from recurra.data.configuration import DataConfig, RunData
@@ -531,6 +530,5 @@ def _encoder_audits(config: RunConfig) -> list[AuditResult]:
     reported_file = Path(data.test or data.name)
     if source is None or not source.taught or not reported_file.is_file():
         return []
-    with reported_file.open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    sha256 = describe_file(reported_file).sha256
     return run_audits(Subject.ENCODER, source.name, source.taught, reported_file.name, sha256)
