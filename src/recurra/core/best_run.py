@@ -55,20 +55,20 @@ def find_run(path: Path | str) -> FoundRun:
     file = comparison / BEST_NAME
     if not comparison.is_dir() or (comparison / RECORD_NAME).exists():
         return FoundRun(path)
+    finished = sorted(record.parent for record in (comparison / RUNS_NAME).glob(f"*/{RECORD_NAME}"))
+    number, cure = "several runs" if len(finished) > 1 else "one run", _advice(finished)
     if not file.is_file():
-        if not _finished(comparison):
+        if not finished:
             return FoundRun(path)
-        raise CheckpointError(
-            f"'{comparison}' holds {_runs(comparison)}, but '{file}' recommends none; {_list(comparison)}"
-        )
-    best = BestRunRecord.read(file, what="a recommendation of ours", cure=_list(comparison))
+        raise CheckpointError(f"'{comparison}' holds {number}, but '{file}' recommends none; {cure}")
+    best = BestRunRecord.read(file, what="a recommendation of ours", cure=cure)
     run = comparison / best.folder
     if not run.resolve().is_relative_to(comparison.resolve()):
-        raise CheckpointError(f"'{file}' names '{best.folder}', which lies outside of it; {_list(comparison)}")
+        raise CheckpointError(f"'{file}' names '{best.folder}', which lies outside of it; {cure}")
     if not (run / RECORD_NAME).is_file():
-        raise CheckpointError(f"'{file}' names '{best.folder}', which is no finished run; {_list(comparison)}")
-    which_run = "the recommended one" if (runs := _runs(comparison)) != "one run" else "it"
-    return FoundRun(run, f"'{comparison}' holds {runs}; taking {which_run}, {run} ({best.model})")
+        raise CheckpointError(f"'{file}' names '{best.folder}', which is no finished run; {cure}")
+    which_run = "the recommended one" if len(finished) > 1 else "it"
+    return FoundRun(run, f"'{comparison}' holds {number}; taking {which_run}, {run} ({best.model})")
 
 
 def no_run(folder: Path) -> CheckpointError:
@@ -86,17 +86,8 @@ def no_run(folder: Path) -> CheckpointError:
     return CheckpointError(f"'{folder}' {problem}; give a folder made by 'recurra train'")
 
 
-def _finished(comparison: Path) -> list[Path]:
-    return sorted(record.parent for record in (comparison / RUNS_NAME).glob(f"*/{RECORD_NAME}"))
-
-
-def _runs(comparison: Path) -> str:
-    return "several runs" if len(_finished(comparison)) > 1 else "one run"
-
-
-def _list(comparison: Path) -> str:
-    runs = [str(run) for run in _finished(comparison)]
-    if not runs:
+def _advice(finished: list[Path]) -> str:
+    if not finished:
         return "none of its runs is finished: start its command again"
-    rest = f" and {len(runs) - _MOST_LISTED:,} more" if len(runs) > _MOST_LISTED else ""
-    return f"give {'one of them' if len(runs) > 1 else 'it'}: {', '.join(runs[:_MOST_LISTED])}{rest}"
+    rest = f" and {len(finished) - _MOST_LISTED:,} more" if len(finished) > _MOST_LISTED else ""
+    return f"give {'one of them' if len(finished) > 1 else 'it'}: {', '.join(map(str, finished[:_MOST_LISTED]))}{rest}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -79,10 +80,6 @@ def parse_yaml(text: str) -> Any:
 def explain(error: yaml.YAMLError) -> str:
     """The error in one line of bounded length."""
     return re.sub(r"\s+", " ", str(error)).strip()[:400]
-
-
-# Characters of an assignment that a message shows.
-_SHOWN_CHARACTERS = 120
 
 
 class Settings(BaseModel):
@@ -230,7 +227,7 @@ def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Co
     result: dict[str, Any] = json.loads(json.dumps(values))
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
-        shown = assignment if len(assignment) <= _SHOWN_CHARACTERS else f"{assignment[:_SHOWN_CHARACTERS]}..."
+        shown = f"{assignment[:120]}..." if len(assignment) > 120 else assignment
         if not separator or not key.strip():
             raise ConfigurationError(f"cannot read the override '{shown}'; write key=value, e.g. epochs=3")
         section = result
@@ -251,16 +248,10 @@ def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Co
             detail = explain(error)
             raise ConfigurationError(f"override '{shown}': the value is not valid YAML: {detail}") from error
         if isinstance(section[leaf], str) and key.strip() not in texts:
-            section[leaf] = _number_if_scientific(section[leaf])
+            # YAML 1.1 takes 3e-5 for a word.
+            with contextlib.suppress(ValueError):
+                section[leaf] = float(section[leaf])
     return result
-
-
-def _number_if_scientific(text: str) -> str | float:
-    """Turns a word such as ``3e-5`` into a number, which YAML 1.1 does not."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def content_hash(value: Any, length: int = 16) -> str:

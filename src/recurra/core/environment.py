@@ -18,13 +18,8 @@ from pathlib import Path
 from recurra.core.record import CodeRecord, EnvironmentRecord
 from recurra.core.version import __version__
 
+# The packages that can change a number.
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "scikit-learn")
-
-
-@lru_cache(maxsize=1)
-def package_versions() -> dict[str, str]:
-    """Versions of the packages that can change a number."""
-    return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 @lru_cache(maxsize=1)
@@ -77,7 +72,7 @@ def environment_record(*, threads: int, precision: str, accelerator: str | None 
     """Describes this machine and process."""
     return EnvironmentRecord(
         python=platform.python_version(),
-        packages=package_versions(),
+        packages={name: importlib.metadata.version(name) for name in PACKAGES},
         platform=platform.platform(),
         cpu=cpu_name(),
         cores=available_cores(),

@@ -149,9 +149,14 @@ def write_text(path: Path | str, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def json_text(value: Any) -> str:
+    """The text of a JSON document; non-finite numbers are refused, keys keep their order."""
+    return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
 def write_json(path: Path | str, value: Any) -> None:
-    """Writes one JSON document atomically; non-finite numbers are refused, keys keep their order."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    """Writes one JSON document atomically, as `json_text`."""
+    write_text(path, json_text(value))
 
 
 def read_json(path: Path | str) -> Any:

@@ -222,7 +222,6 @@ class LabelRunRecord(RunRecordBase):
 
     data: DataRecord
     training: TrainingRecord
-    metrics: dict[str, Any]
     decision: AnyDecisionRecord | None = None
     teacher: TeacherRecord | None = None
     learning_curve: LearningCurveRecord | None = None

@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from recurra.core.configuration import HashedSettings
-from recurra.core.sealed import Sealed, text_of
+from recurra.core.files import json_text
+from recurra.core.sealed import Sealed
 
 # The kind of a model of which only the answers are known: there is nothing to train, time or ship.
 ANSWERS = "answers"
@@ -183,7 +184,7 @@ class RunRecordBase(Sealed):
     @classmethod
     def hash_of(cls, values: dict[str, Any]) -> str:
         """The hash of the file that `write` makes from the values."""
-        return hash_of_text(text_of({**values, "content_hash": None}).encode("utf-8", "surrogatepass"))
+        return hash_of_text(json_text({**values, "content_hash": None}).encode("utf-8", "surrogatepass"))
 
     @classmethod
     def fits(cls, text: bytes, values: dict[str, Any]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -13,7 +12,7 @@ from pydantic_core import from_json
 
 from recurra.core.configuration import HashedSettings, content_hash
 from recurra.core.errors import CheckpointError
-from recurra.core.files import write_text
+from recurra.core.files import write_json
 from recurra.core.packed import read_study_bytes
 
 
@@ -47,18 +46,13 @@ class Sealed(HashedSettings):
         """Writes the file atomically with the hash of its content; returns the written object."""
         values = self.plain()
         values["content_hash"] = self.hash_of(values)
-        write_text(path, text_of(values))
+        write_json(path, values)
         return self.model_copy(update={"content_hash": values["content_hash"]})
 
     @classmethod
     def read(cls, path: Path, *, what: str, cure: str) -> Self:
         """Reads a file of this class; see `read_sealed`."""
         return read_sealed(path, lambda _: cls, what=what, cure=cure)
-
-
-def text_of(values: dict[str, Any]) -> str:
-    """The text of a file with these values."""
-    return json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
 AnySealed = TypeVar("AnySealed", bound=Sealed)
