@@ -77,11 +77,6 @@ def one_convention(text: str) -> str:
     return written.strip()
 
 
-def bare_words(text: str) -> str:
-    """The words of a text in one convention, without its marks."""
-    return " ".join(word for word in text.split() if word not in MARKS)
-
-
 LABEL_NAMES = ["local business", "movie", "online shopping"]
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 # Three or four words of a review occur in other reviews by chance.
@@ -200,8 +195,10 @@ def _bare_and_equally_long(
     for split in ("test", "validation", "train"):
         remaining[split] = [[] for _ in LABEL_NAMES]
         for triple in zip(*columns[split], strict=False):
-            shortened = cut_alike([bare_words(texts[row]) for row in triple])
-            if len(shortened[0].split()) < LEAST_BARE_WORDS:
+            words = [[word for word in texts[row].split() if word not in MARKS] for row in triple]
+            shortest = min(map(len, words))
+            shortened = [" ".join(text_words[:shortest]) for text_words in words]
+            if shortest < LEAST_BARE_WORDS:
                 left_out[f"rows of triples under {LEAST_BARE_WORDS} words"] += len(triple)
             elif len(set(shortened)) < len(triple) or not seen.isdisjoint(shortened):
                 left_out["rows of triples that repeat a text after the cut"] += len(triple)
@@ -211,13 +208,6 @@ def _bare_and_equally_long(
                     domain_rows.append(row)
                     cut_texts[row] = text
     return cut_texts, {split: remaining[split] for split in columns}, dict(left_out)
-
-
-def cut_alike(texts: Sequence[str]) -> list[str]:
-    """Cuts texts to the number of words of the shortest."""
-    words = [text.split() for text in texts]
-    shortest = min(map(len, words))
-    return [" ".join(text_words[:shortest]) for text_words in words]
 
 
 _PROTOCOL_NOTES = {

@@ -212,39 +212,33 @@ REVIEWS = (YELP_POLARITY, AMAZON_POLARITY, YELP_REVIEWS, AMAZON_REVIEWS, YELP_SE
 
 
 def _read_tables(reviews: Reviews, data_root: Path | None) -> dict[str, pa.Table]:
-    return {part: _checked(table, part, reviews) for part, table in reviews.read(data_root).items()}
-
-
-def _checked(table: pa.Table, part: str, reviews: Reviews) -> pa.Table:
-    *texts, labels = table.columns
-    if len(texts) > 1:
-        kind = pa.large_string()
-        cells = [column.cast(kind) for column in texts]
-        texts = [
-            pc.binary_join_element_wise(*cells, pa.scalar(" ", kind), null_handling="replace", null_replacement="")
-        ]
-    is_text = pa.types.is_string(texts[0].type) or pa.types.is_large_string(texts[0].type)
-    is_label = pa.types.is_integer(labels.type) and set(labels.unique().to_pylist()) <= {0, 1}
-    if not (is_text and is_label and table.num_rows):
-        raise DataError(
-            f"{part} of {reviews.name} ({reviews.public_name or 'a local copy'}) has another layout: label must be 0 "
-            f"or 1 and {reviews.columns[0]} text, in one row at least; the layout is {reviews.layout}"
-        )
-    return pa.table({"text": texts[0], "label": labels})
+    """The parts of a release, each with a column of text and one of labels."""
+    tables = {}
+    for part, table in reviews.read(data_root).items():
+        *texts, labels = table.columns
+        if len(texts) > 1:
+            kind = pa.large_string()
+            cells = [column.cast(kind) for column in texts]
+            joined_cells = pc.binary_join_element_wise(
+                *cells, pa.scalar(" ", kind), null_handling="replace", null_replacement=""
+            )
+            texts = [joined_cells]
+        is_text = pa.types.is_string(texts[0].type) or pa.types.is_large_string(texts[0].type)
+        is_label = pa.types.is_integer(labels.type) and set(labels.unique().to_pylist()) <= {0, 1}
+        if not (is_text and is_label and table.num_rows):
+            raise DataError(
+                f"{part} of {reviews.name} ({reviews.public_name or 'a local copy'}) has another layout: label must be "
+                f"0 or 1 and {reviews.columns[0]} text, in one row at least; the layout is {reviews.layout}"
+            )
+        tables[part] = pa.table({"text": texts[0], "label": labels})
+    return tables
 
 
 def load_reviews(reviews: Reviews, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
     """Loads reviews as a sentiment corpus."""
     load = _splits_of_all if reviews.public_name is None else _splits_drawn
     splits, dropped, notes = load(reviews, protocol, split_seed, data_root)
-    return TextDataset(
-        name=reviews.name,
-        protocol=protocol,
-        label_names=LABEL_NAMES,
-        splits=splits,
-        dropped=dropped,
-        notes=notes,
-    )
+    return TextDataset(reviews.name, protocol, LABEL_NAMES, splits, dropped=dropped, notes=notes)
 
 
 _Loaded = tuple[dict[str, TextSplit], dict[str, int], list[str]]
@@ -264,25 +258,18 @@ def _splits_of_all(reviews: Reviews, protocol: str, seed: int, data_root: Path |
 def _splits_drawn(reviews: Reviews, protocol: str, seed: int, data_root: Path | None) -> _Loaded:
     """Splits of every row of a release (``official``), or of as many as in the papers."""
     tables = _read_tables(reviews, data_root)
-    rows = {part: table.num_rows for part, table in tables.items()}
-    if protocol == "official":
-        validation = round(OFFICIAL_VALIDATION_SHARE * rows["train"])
-        sizes = {"train": rows["train"] - validation, "validation": validation, "test": rows["test"]}
-    else:
+    from_train, from_test = tables["train"].num_rows, tables["test"].num_rows
+    validation = round(OFFICIAL_VALIDATION_SHARE * from_train)
+    if protocol != "official":
         # If the parts have fewer rows, all of them in the same proportion.
         wanted = PAPER_SIZES["train"] + PAPER_SIZES["validation"]
-        from_train = min(wanted, rows["train"])
+        from_train, from_test = min(wanted, from_train), min(PAPER_SIZES["test"], from_test)
         validation = PAPER_SIZES["validation"] * from_train // wanted
-        sizes = {
-            "train": from_train - validation,
-            "validation": validation,
-            "test": min(PAPER_SIZES["test"], rows["test"]),
-        }
     seen: set[str] = set()
     dropped: Counter[str] = Counter()
-    test = _draw(tables["test"], {"test": sizes["test"]}, seed=seed, part="test", seen=seen, dropped=dropped)
-    rest = {name: sizes[name] for name in ("validation", "train")}
-    parts = test | _draw(tables["train"], rest, seed=seed, part="train", seen=seen, dropped=dropped)
+    parts = _draw(tables["test"], {"test": from_test}, seed=seed, part="test", seen=seen, dropped=dropped)
+    rest = {"validation": validation, "train": from_train - validation}
+    parts |= _draw(tables["train"], rest, seed=seed, part="train", seen=seen, dropped=dropped)
     splits = {name: parts[name] for name in ("train", "validation", "test")}
     notes = []
     if protocol != "official":

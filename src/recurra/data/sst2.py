@@ -150,9 +150,8 @@ def _pooled(parts: dict[str, TextSplit], seed: int, dropped: dict[str, int]) -> 
         protocol="pooled",
         label_names=LABEL_NAMES,
         splits={
-            "train": pool.select(order[:first], name="train"),
-            "validation": pool.select(order[first:second], name="validation"),
-            "test": pool.select(order[second:], name="test"),
+            name: pool.select(rows, name=name)
+            for name, rows in zip(("train", "validation", "test"), np.split(order, [first, second]), strict=True)
         },
         dropped=dropped,
         notes=[
