@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -146,11 +147,8 @@ class TextDataset:
 def summarise_lengths(words: npt.NDArray[np.int64]) -> LengthSummary:
     """Summarises lengths in words."""
     longest = int(words.max())
-    edges = [0]
-    for edge in (*_WORD_EDGES, longest + 1):
-        edges.append(edge)
-        if edge > longest:
-            break
+    last = bisect.bisect_right(_WORD_EDGES, longest)
+    edges = [0, *(*_WORD_EDGES, longest + 1)[: last + 1]]
     counts, _ = np.histogram(words, bins=[*edges[:-1], edges[-1] - 0.5])
     return LengthSummary(
         mean=float(words.mean()),

@@ -84,13 +84,12 @@ def join_spellings(table: FileTable, names: Iterable[str] | None = None) -> File
 
     With ``names``, a label that spells none of them stays as it is.
     """
+    counts = Counter(name for label in table.labels for name in _names(label))
     if names is None:
-        counts = Counter(name for label in table.labels for name in _names(label))
         chosen = {label: group[0] for group in spellings(counts) for label in group}
     else:
         by_key = {spelling_key(name): name for name in names if not looks_missing(name)}
-        present = {name for label in table.labels for name in _names(label)}
-        chosen = {label: by_key.get(spelling_key(label), label) for label in present}
+        chosen = {label: by_key.get(spelling_key(label), label) for label in counts}
     return replace(table, labels=[_respelt(label, chosen) for label in table.labels])
 
 
@@ -137,15 +136,16 @@ class LabelColumn:
         """
         if isinstance(cell, Choices) and len(cell) <= 1:
             return word(cell[0]) if cell else ""
-        if isinstance(cell, list | dict) or _parsed_list(cell) is not None:
-            kind = "an object" if isinstance(cell, dict) else "a list"
-            parts = cell if isinstance(cell, list) else _parsed_list(cell) or []
-            if isinstance(cell, dict) and not isinstance(cell.get("choices"), list):
-                raise ValueError(f"holds {kind}, {shown(cell)}; write the name of the label")
-            if any(isinstance(part, list | dict) for part in parts):
-                raise ValueError(f"holds {kind}, {shown(cell)}: it marks passages; write labels of the whole text")
-            raise ValueError(f"holds {kind}, {shown(cell)}; lists of labels are read with {_READ_LISTS}")
-        return word(cell)
+        parsed = cell if isinstance(cell, list | dict) else _parsed_list(cell)
+        if parsed is None:
+            return word(cell)
+        if isinstance(cell, dict) and not isinstance(cell.get("choices"), list):
+            advice = "; write the name of the label"
+        elif any(isinstance(part, list | dict) for part in parsed):
+            advice = ": it marks passages; write labels of the whole text"
+        else:
+            advice = f"; lists of labels are read with {_READ_LISTS}"
+        raise ValueError(f"holds {'an object' if isinstance(cell, dict) else 'a list'}, {shown(cell)}{advice}")
 
     def names(self, table: FileTable, label_column: str) -> list[str]:
         """The class names of a table; refuses a single class, and so many that the column can hardly be a label."""
@@ -409,19 +409,17 @@ class _Rows:
         if _folded(label) == _folded(self.label_column) and _folded(raw) == _folded(", ".join(self.text_columns)):
             self.headers.append(number)
 
-    def _word(self, cell: Any, number: int, column: str | None) -> str:
-        return as_word(cell, self.file.source, self.file.unit, number, column)
-
     def _label(self, cell: Any, number: int) -> Any:
-        where = f"{self.file.source} {self.file.unit} {number}"
+        source, unit, column = self.file.source, self.file.unit, self.label_column
+        where = f"{source} {unit} {number}"
         try:
-            label = self.reader.read(cell, lambda part: self._word(part, number, self.label_column))
+            label = self.reader.read(cell, lambda part: as_word(part, source, unit, number, column))
         except ValueError as error:
-            raise DataError(f"{where}: column '{self.label_column}' {error}") from error
+            raise DataError(f"{where}: column '{column}' {error}") from error
         longest = max(map(len, _names(label)), default=0)
         if longest > MAX_LABEL_CHARACTERS:
             raise DataError(
-                f"{where} has a label of {longest:,} characters in column '{self.label_column}'; at most "
+                f"{where} has a label of {longest:,} characters in column '{column}'; at most "
                 f"{MAX_LABEL_CHARACTERS} are a label: shorten it, or name the right column with --label-column"
             )
         return label

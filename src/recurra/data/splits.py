@@ -72,7 +72,12 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
     if fraction == 1:
         return split
     if split.labels.ndim == 2:
-        return split.select(_iterative_fraction(split, fraction, seed))
+        # The identity is part of the key, since equal texts would have equal keys.
+        units = [[row] for row in range(len(split))]
+        ids = (row_id.encode("utf-8", "surrogatepass") for row_id in split.ids)
+        keys = [split_key(seed, split.texts, [row]) + row_id for row, row_id in enumerate(ids)]
+        parts = iterative_split(units, keys, split.labels, {"rest": 1 - fraction, "kept": fraction})
+        return split.select([row for row, part in enumerate(parts) if part == "kept"])
     present, counts = np.unique(split.labels, return_counts=True)
     return _drawn(split, dict(zip(present.tolist(), apportion(counts, fraction).tolist(), strict=True)), seed)
 
@@ -88,14 +93,6 @@ def _drawn(split: TextSplit, sizes: Mapping[int, int], seed: int) -> TextSplit:
         generator = np.random.default_rng(derive_seed(seed, "fraction", label))
         chosen.append(generator.permutation(np.flatnonzero(split.labels == label))[:size])
     return split.select(np.sort(np.concatenate(chosen)))
-
-
-def _iterative_fraction(split: TextSplit, fraction: float, seed: int) -> Labels:
-    units = [[row] for row in range(len(split))]
-    # The identity is part of the key, since equal texts would have equal keys.
-    keys = [split_key(seed, split.texts, unit) + split.ids[unit[0]].encode("utf-8", "surrogatepass") for unit in units]
-    parts = iterative_split(units, keys, split.labels, {"rest": 1 - fraction, "kept": fraction})
-    return np.array([row for row, part in enumerate(parts) if part == "kept"], dtype=np.int64)
 
 
 def apportion(
@@ -133,12 +130,12 @@ def load_files(config: DataConfig) -> TextDataset:
     joined = join_spellings(table) if config.join_labels else table
     names = config.labels.names(joined, config.label_column)
     whole = _as_split("train", table, names, config)
-    own_files = {
-        name: (other, _as_split(name, other, names, config))
-        for name, path in (("validation", config.validation), ("test", config.test))
-        if path is not None
-        for other in [_read(path, config)]
-    }
+    tables = {"rows": table}
+    own_files: dict[str, TextSplit] = {}
+    for name, path in (("validation", config.validation), ("test", config.test)):
+        if path is not None:
+            tables[name] = _read(path, config)
+            own_files[name] = _as_split(name, tables[name], names, config)
     wanted = [name for name in ("validation", "test") if name not in own_files]
     if config.cross_validated:
         parts = fold_rows(
@@ -159,10 +156,10 @@ def load_files(config: DataConfig) -> TextDataset:
             f"{_MINIMUM_UNITS} different {'groups' if of_groups else 'texts'}, one each to train, to choose the epoch "
             "and to test; label more, or give your own files with --validation and --test"
         )
-    splits = {"train": whole.select(parts["train"])}
-    for name in ("validation", "test"):
-        splits[name] = own_files[name][1] if name in own_files else whole.select(parts[name], name=name)
-    tables = {"rows": table, **{name: other for name, (other, _) in own_files.items()}}
+    splits = {
+        name: own_files[name] if name in own_files else whole.select(parts[name], name=name)
+        for name in ("train", "validation", "test")
+    }
     return TextDataset(
         name=Path(config.name).name,
         protocol="split",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -145,11 +146,6 @@ class TextSource(Release):
         return splits
 
 
-def _line(row: str) -> str:
-    """Strips a row of WikiText, which is a line with a space before, and a space and a newline after it."""
-    return row.strip()
-
-
 def _novel(row: str) -> str:
     return row.replace("\r\n", "\n").strip("\n")
 
@@ -164,7 +160,8 @@ SOURCES: dict[str, TextSource] = {
                 public_name="Salesforce/wikitext",
                 configuration=name,
                 unit="line",
-                clean=_line,
+                # A row of WikiText has a space before its line, and a space and a newline after it.
+                clean=str.strip,
             )
             for name, description in (
                 ("wikitext-2-v1", "WikiText-2, tokenised, rare words as <unk>: 720 Wikipedia articles"),
@@ -229,15 +226,9 @@ def load_text_files(config: LanguageDataConfig, splits: Sequence[str] | None = N
 
 
 def _cut(lines: list[str], parts: int) -> list[list[str]]:
-    sizes = [len(line.encode("utf-8")) + 1 for line in lines]
-    cuts: list[int] = []
-    total, seen = sum(sizes), 0
-    bounds = [total * (1 - HELD_OUT_SHARE * (parts - number)) for number in range(parts)]
-    for number, size in enumerate(sizes):
-        while len(cuts) < parts and seen + size > bounds[len(cuts)]:
-            cuts.append(number)
-        seen += size
-    edges = [0, *cuts, len(lines)]
+    ends = list(itertools.accumulate(len(line.encode("utf-8")) + 1 for line in lines))
+    bounds = [ends[-1] * (1 - HELD_OUT_SHARE * (parts - number)) for number in range(parts)]
+    edges = [0, *(bisect.bisect_right(ends, bound) for bound in bounds), len(lines)]
     return [lines[start:end] for start, end in itertools.pairwise(edges)]
 
 
