@@ -25,7 +25,7 @@ from recurra.data.tokenization import tokenizer_hash
 from recurra.data.windows import cut_windows, first_windows, most_tokens, share_weights
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 
@@ -158,6 +158,11 @@ def encode_texts(
     return input_ids, offsets
 
 
+def added_tokens(tokenizer: PreTrainedTokenizerFast | Tokenizer) -> int:
+    """Tokens that a tokenizer adds to each text."""
+    return int(getattr(tokenizer, "backend_tokenizer", tokenizer).num_special_tokens_to_add(False))
+
+
 def encode_windows(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int, windows: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
@@ -168,11 +173,9 @@ def encode_windows(
     """
     if windows == 1:
         return *encode_texts(texts, tokenizer, max_length), None
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    added = int(backend.num_special_tokens_to_add(False))
-    input_ids, offsets, before = _encode_rows(
-        texts, backend, most_tokens(max_length, windows, added), longer_than=max_length
-    )
+    added = added_tokens(tokenizer)
+    most = most_tokens(max_length, windows, added)
+    input_ids, offsets, before = _encode_rows(texts, tokenizer, most, longer_than=max_length)
     if before is None:
         return input_ids, offsets, None
     return cut_windows(input_ids, offsets, before=before, added=added, max_length=max_length)
@@ -182,12 +185,11 @@ def are_cut(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int, windows: int
 ) -> npt.NDArray[np.bool_]:
     """Whether each cleaned text has more tokens than `encode_windows` takes, ``(texts,)``."""
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    added = int(backend.num_special_tokens_to_add(False))
+    added = added_tokens(tokenizer)
     most = most_tokens(max_length, windows, added)
     # A token has at least one byte, and most texts have so few bytes that no tokens need be counted.
     long = np.array([len(text.encode()) > most - added for text in texts], dtype=np.bool_)
-    _, offsets = encode_texts([texts[index] for index in np.flatnonzero(long).tolist()], backend, most + 1)
+    _, offsets = encode_texts([texts[index] for index in np.flatnonzero(long).tolist()], tokenizer, most + 1)
     long[long] = np.diff(offsets) > most
     return long
 
@@ -216,7 +218,11 @@ def _encode_rows(
             chunk: Sequence[str] = texts[start : start + _CHUNK_ROWS]
             if max_length is not None:
                 chunk = [_shorten(text, max_length) for text in chunk]
-            encodings = _encode(backend, chunk, special=not whole_texts)
+            if len(chunk) == 1:
+                # The library's threads would cost more than they save.
+                encodings = [backend.encode(chunk[0], add_special_tokens=not whole_texts)]
+            else:
+                encodings = backend.encode_batch_fast(chunk, add_special_tokens=not whole_texts)
             encoded = [encoding.ids for encoding in encodings]
             offsets[start + 1 : start + 1 + len(chunk)] = [len(ids) for ids in encoded]
             rows.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32))
@@ -229,14 +235,6 @@ def _encode_rows(
         backend.encode_special_tokens = as_text
     flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
     return flat, np.cumsum(offsets), before
-
-
-def _encode(backend: Tokenizer, texts: Sequence[str], *, special: bool) -> list[Encoding]:
-    """Encodes a chunk; a single text is not handed to the library's threads, which would cost more than they save."""
-    if len(texts) == 1:
-        return [backend.encode(texts[0], add_special_tokens=special)]
-    encoded: list[Encoding] = backend.encode_batch_fast(texts, add_special_tokens=special)
-    return encoded
 
 
 def _shorten(text: str, max_length: int) -> str:

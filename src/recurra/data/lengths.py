@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.encoding import encode_texts
+from recurra.data.encoding import added_tokens, encode_texts
 from recurra.data.windows import MOST_WINDOWS, most_tokens
 
 if TYPE_CHECKING:
@@ -57,15 +57,9 @@ def samples_of(dataset: TextDataset) -> dict[str, list[str]]:
 
 def token_lengths(texts: Sequence[str], tokenizer: Tokenizer | Any) -> Lengths:
     """Uncut lengths of texts in tokens, with those that a tokenizer adds to each, shape ``(texts,)``."""
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    _, offsets = encode_texts([text[:_MOST_CHARACTERS] for text in texts], backend, None)
+    _, offsets = encode_texts([text[:_MOST_CHARACTERS] for text in texts], tokenizer, None)
     factors = np.asarray([max(1.0, len(text) / _MOST_CHARACTERS) for text in texts], dtype=np.float64)
-    return np.ceil(np.diff(offsets) * factors).astype(np.int64) + added_tokens(backend)
-
-
-def added_tokens(tokenizer: Tokenizer | Any) -> int:
-    """Tokens that a tokenizer adds to each text; it may be a fast one or one of the tokenizers library."""
-    return int(getattr(tokenizer, "backend_tokenizer", tokenizer).num_special_tokens_to_add(False))
+    return np.ceil(np.diff(offsets) * factors).astype(np.int64) + added_tokens(tokenizer)
 
 
 def cut_texts(lengths: Lengths, max_length: int) -> CutTexts:

@@ -10,9 +10,9 @@ from typing import Any
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset
+from recurra.data.encoding import added_tokens
 from recurra.data.lengths import (
     NOTE_SHARE,
-    added_tokens,
     choose_max_length,
     cut_texts,
     describe_limit,

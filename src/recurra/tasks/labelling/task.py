@@ -23,13 +23,12 @@ from recurra.data.cleaning import CAREFUL, FIRST
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import CORPORA, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.encoding import encode_split
+from recurra.data.encoding import added_tokens, encode_split
 from recurra.data.lengths import (
     HELD_SHARE,
     LIMITS,
     MOST_BROKEN,
     Lengths,
-    added_tokens,
     broken_share,
     choose_max_length,
     cut_texts,
