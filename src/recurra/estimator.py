@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
 from recurra.core.errors import CheckpointError, ConfigurationError, UnusedLabelWarning, errors_for_python
-from recurra.core.files import FolderLock, atomic_folder
+from recurra.core.files import atomic_folder, locked_folder
 from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, RunRecord, read_record, write_record
@@ -198,7 +198,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
             run = Path(temporary, "run") if self.folder is None else Path(self.folder)
             data = StudyData(Machine(cache_dir=Path(temporary, "cache")))
             data.hold(labelled(config.data), dataset)
-            with FolderLock(run):
+            with locked_folder(run):
                 if claim_folder(config, run) is None:
                     with input_errors():
                         self._train(config, run, data, dataset, weights)

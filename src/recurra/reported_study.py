@@ -14,7 +14,7 @@ from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError, RunError, StorageError
-from recurra.core.files import FolderLock, is_part, write_text
+from recurra.core.files import is_part, locked_folder, write_text
 from recurra.core.packed import (
     HISTORY_NAME,
     LATENCY_NAME,
@@ -365,7 +365,7 @@ def run_and_report(
         check_notes = preflight(pending, data)
         if cluster is not None and pending:
             cluster.check()
-        with FolderLock(output):
+        with locked_folder(output):
             refuse_folder_of_another(spec.name, output)
             write_text(output / SPEC_NAME, write_yaml(spec.plain()))
             say_what_comes(spec, planned, [note, *check_notes], reporter)

@@ -235,8 +235,8 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path, refused: Cal
 
 HOLD = """
 import sys
-from recurra.core.files import FolderLock
-with FolderLock(sys.argv[1]):
+from recurra.core.files import locked_folder
+with locked_folder(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -167,56 +167,44 @@ def read_json(path: Path | str) -> Any:
         raise ValueError("the values are nested too deeply") from error
 
 
-class FolderLock:
+@contextlib.contextmanager
+def locked_folder(folder: Path | str) -> Iterator[None]:
     """Holds a folder for one process, through an advisory lock that the system drops when the process dies.
 
     A second process that asks for the same folder gets a `StorageError` at once, unless the file system has no locks.
     """
-
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
-        self._handle: int | None = None
-
-    def __enter__(self) -> FolderLock:
-        path = self.folder / LOCK_NAME
-        with storage_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        while True:
-            with storage_errors(self.folder):
-                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                owner_pid = os.pread(handle, 64, 0).decode("ascii", "replace").strip()
-                os.close(handle)
-                raise StorageError(
-                    f"'{self.folder}' is in use by another process (pid {owner_pid or 'unknown'}); "
-                    "wait for it to end, stop it, or choose another --output"
-                ) from error
-            except OSError:
-                # On a file system without locks, nothing keeps two processes apart.
-                pass
-            # The last holder may have removed the file between our open and our lock; our lock then protects nothing.
-            with contextlib.suppress(FileNotFoundError):
-                if os.fstat(handle).st_ino == path.stat().st_ino:
-                    break
-            os.close(handle)
-        self._handle = handle
+    path = Path(folder) / LOCK_NAME
+    with storage_errors(folder):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with storage_errors(folder):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            with storage_errors(self.folder):
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, str(os.getpid()).encode(), 0)
-        except StorageError:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._handle is not None:
-            with contextlib.suppress(OSError):
-                (self.folder / LOCK_NAME).unlink()
-            os.close(self._handle)
-            self._handle = None
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner_pid = os.pread(handle, 64, 0).decode("ascii", "replace").strip()
+            os.close(handle)
+            raise StorageError(
+                f"'{path.parent}' is in use by another process (pid {owner_pid or 'unknown'}); "
+                "wait for it to end, stop it, or choose another --output"
+            ) from error
+        except OSError:
+            # On a file system without locks, nothing keeps two processes apart.
+            pass
+        # The last holder may have removed the file between our open and our lock; our lock then protects nothing.
+        with contextlib.suppress(FileNotFoundError):
+            if os.fstat(handle).st_ino == path.stat().st_ino:
+                break
+        os.close(handle)
+    try:
+        with storage_errors(folder):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        os.close(handle)
 
 
 _AT_FDCWD = -100
@@ -237,7 +225,7 @@ def atomic_folder(path: Path | str, *, replace: bool = False, mark: str = "") ->
     staging = target.parent / f".{target.name}.part"
     fresh, old = staging / "new", staging / "old"
     try:
-        with FolderLock(staging):
+        with locked_folder(staging):
             try:
                 with storage_errors(target):
                     _recover(target, fresh, old)

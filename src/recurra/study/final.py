@@ -12,7 +12,7 @@ from pathlib import Path
 from recurra.core.best_run import FINAL_NAME
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
-from recurra.core.files import FolderLock
+from recurra.core.files import locked_folder
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
 from recurra.data.configuration import DataConfig
@@ -51,7 +51,7 @@ def train_again(
     folder = output / FINAL_NAME
     if (folder / CONFIG_NAME).is_file() and not _is_of(judged, folder):
         # Another call may be training there.
-        with FolderLock(folder):
+        with locked_folder(folder):
             shutil.rmtree(folder)
     reporter.say(f"training {judged.model} once more, on test rows too")
     # A model without torch gains nothing from threads, and a worker that has run one has imported what it needs.

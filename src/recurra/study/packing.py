@@ -10,7 +10,7 @@ from pathlib import Path
 from recurra.core.best_run import BEST_NAME, FINAL_NAME
 from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import EXITS_NAME, read_exits
-from recurra.core.files import FolderLock, atomic_path
+from recurra.core.files import atomic_path, locked_folder
 from recurra.core.packed import (
     HISTORY_NAME,
     PREDICTIONS_NAME,
@@ -67,7 +67,7 @@ def pack_study(study: Path, output: Path) -> PackedStudy:
         read_exits(run)
     load_export_records(study)
     lines = {name: _line(study, name) for name in dict.fromkeys(_files(study, runs))}
-    with FolderLock(output):
+    with locked_folder(output):
         before = packed_files(output)
         packed_before = {Path(name).parts[1] for name in before if Path(name).match(f"{RUNS_NAME}/*/{RECORD_NAME}")}
         names = {run.name for run in runs}

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, RecurraError, RunError, StorageError, UnavailableError
-from recurra.core.files import FolderLock, atomic_path, write_text
+from recurra.core.files import atomic_path, locked_folder, write_text
 from recurra.core.record import RECORD_NAME
 from recurra.study.executor import EXECUTE, LOG_NAME, Executor, Outcome, outcome_of, threads_of
 from recurra.study.plan import ERROR_NAME, claim_folder, look_at, note_failure, run_folder
@@ -210,7 +210,7 @@ def _wait_for_release(folder: Path) -> None:
     deadline = time.monotonic() + RELEASE_S
     while time.monotonic() < deadline:
         try:
-            with FolderLock(folder):
+            with locked_folder(folder):
                 return
         except StorageError:
             time.sleep(0.5)

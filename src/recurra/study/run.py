@@ -10,7 +10,7 @@ from pathlib import Path
 from recurra.core.configuration import content_hash
 from recurra.core.environment import code_record
 from recurra.core.errors import ConfigurationError, RecurraError
-from recurra.core.files import FolderLock
+from recurra.core.files import locked_folder
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record, write_record
 from recurra.data.configuration import DataConfig
@@ -116,7 +116,7 @@ def execute_run(
             if not config.is_control and not (folder / RECORD_NAME).exists():
                 task.trainer(config)(config, folder, data, Reporter(quiet=True))
             return None
-        context.enter_context(FolderLock(folder))
+        context.enter_context(locked_folder(folder))
         if (done := claim_folder(config, folder)) is not None:
             reporter.say(f"{config.run_id}: already done")
             return done

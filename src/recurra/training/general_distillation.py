@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from recurra.core.errors import CheckpointError, ConfigurationError, RunError
-from recurra.core.files import FolderLock, read_json, storage_errors, write_json
+from recurra.core.files import locked_folder, read_json, storage_errors, write_json
 from recurra.core.progress import Reporter
 from recurra.data.batching import pad_rows
 from recurra.data.passages import Passages
@@ -99,7 +99,7 @@ class GeneralDistillation:
         Raises:
             KeyboardInterrupt: After SIGTERM or SIGINT, once a checkpoint is written.
         """
-        with FolderLock(folder), _stop_signals() as stopped:
+        with locked_folder(folder), _stop_signals() as stopped:
             self._check_task(folder, task)
             if (checkpoint := latest_checkpoint(folder)) is not None:
                 self._load(checkpoint)

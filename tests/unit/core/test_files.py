@@ -20,9 +20,9 @@ from recurra.core import files as folders
 from recurra.core.errors import DataError, StorageError
 from recurra.core.files import (
     LOCK_NAME,
-    FolderLock,
     atomic_folder,
     atomic_path,
+    locked_folder,
     read_json,
     storage_errors,
     write_json,
@@ -143,7 +143,7 @@ def test_a_file_in_the_place_of_a_folder_is_one_clear_line(tmp_path: Path) -> No
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="a file stands where a folder is needed"):
         write_text(tmp_path / "file" / "inner", "y")
-    with pytest.raises(StorageError, match="a file stands where a folder is needed"), FolderLock(tmp_path / "file"):
+    with pytest.raises(StorageError, match="a file stands where a folder is needed"), locked_folder(tmp_path / "file"):
         pass
 
 
@@ -158,8 +158,8 @@ def test_what_native_writers_say_of_a_full_disk_is_understood(tmp_path: Path) ->
 
 HOLD = """
 import sys
-from recurra.core.files import FolderLock
-with FolderLock(sys.argv[1]):
+from recurra.core.files import locked_folder
+with locked_folder(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -173,13 +173,13 @@ def test_another_process_is_refused_until_the_holder_is_killed(tmp_path: Path) -
             assert holder.stdout is not None and holder.stdout.readline() == "held\n"
             with (
                 pytest.raises(StorageError, match=rf"in use by another process \(pid {holder.pid}\)"),
-                FolderLock(tmp_path),
+                locked_folder(tmp_path),
             ):
                 pass
         finally:
             holder.kill()
     assert (tmp_path / LOCK_NAME).exists()
-    with FolderLock(tmp_path):
+    with locked_folder(tmp_path):
         assert (tmp_path / LOCK_NAME).read_text() == str(os.getpid())
     assert leftovers(tmp_path) == []
 
@@ -189,7 +189,7 @@ def _count_up(folder: Path, rounds: int) -> None:
     for _ in range(rounds):
         while True:
             try:
-                with FolderLock(folder):
+                with locked_folder(folder):
                     counter = folder.parent / "counter"
                     value = int(counter.read_text())
                     time.sleep(0.0005)

@@ -17,7 +17,7 @@ import pytest
 
 from factories import finish
 from recurra.core.errors import ConfigurationError, RunError, UnavailableError
-from recurra.core.files import FolderLock
+from recurra.core.files import locked_folder
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.study import ray_executor as cluster_module
@@ -181,7 +181,7 @@ def test_a_file_that_would_leave_the_folder_is_not_written(tmp_path: Path) -> No
 
 def test_a_run_waits_until_the_process_of_the_dead_node_is_gone(worker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = order(worker, shared=True)
-    lock = FolderLock(wanted[1])
+    lock = locked_folder(wanted[1])
     lock.__enter__()
     waits: list[float] = []
 

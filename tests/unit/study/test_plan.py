@@ -18,7 +18,7 @@ from factories import finish
 from recurra.cli.main import main
 from recurra.core.configuration import write_yaml
 from recurra.core.errors import ConfigurationError, RecurraError, StorageError
-from recurra.core.files import LOCK_NAME, FolderLock, write_json
+from recurra.core.files import LOCK_NAME, locked_folder, write_json
 from recurra.data.configuration import DataConfig
 from recurra.reported_study import refuse_folder_of_another
 from recurra.study.plan import (
@@ -224,7 +224,7 @@ def test_status_takes_a_folder_or_a_file_and_changes_nothing(tmp_path: Path, com
 
 def test_status_leaves_the_locks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = make_study(tmp_path)
-    with FolderLock(tmp_path), FolderLock(runs[2].folder):
+    with locked_folder(tmp_path), locked_folder(runs[2].folder):
         taken = []
         flock = fcntl.flock
         monkeypatch.setattr(fcntl, "flock", lambda *arguments: taken.append(arguments) or flock(*arguments))

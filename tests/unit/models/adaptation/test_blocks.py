@@ -16,7 +16,7 @@ from transformers import AutoModel
 
 from blocks_file import write_blocks
 from recurra.core.errors import CheckpointError, UnavailableError
-from recurra.core.files import FolderLock
+from recurra.core.files import locked_folder
 from recurra.data.tokenization import read_tokenizer, with_fewer_pieces
 from recurra.ladder import choose_models
 from recurra.models.adaptation.blocks import unpack_encoder
@@ -122,8 +122,8 @@ def test_a_package_becomes_a_folder_once(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(PACKAGED, "e5", released("tinye5", path))
     # Another process that unpacks it is waited for.
     folder = tmp_path / "home" / ".cache" / "recurra" / "encoders" / f"e5-{PACKAGED['e5'].sha256[:12]}"
-    held = FolderLock(folder.with_name(f".{folder.name}.part"))
-    monkeypatch.setattr(time, "sleep", lambda _: held.__exit__())
+    held = locked_folder(folder.with_name(f".{folder.name}.part"))
+    monkeypatch.setattr(time, "sleep", lambda _: held.__exit__(None, None, None))
     with held:
         found = find_encoder("e5")
     assert (found.name, found.num_layers, found.licence) == ("e5", 2, "MIT") and "stored in 4 bits" in found.trained_on
