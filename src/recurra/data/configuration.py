@@ -264,14 +264,11 @@ def percent(share: float) -> str:
 
 # Short names of the corpora whose data sets have a version in their name.
 ALIASES = {"wikitext-2": "wikitext-2-v1", "wikitext-103": "wikitext-103-v1"}
-PACKED = "packed"
 LINES = "lines"
 MODES = {
-    PACKED: "texts joined by end-of-text and cut in blocks of the context; no padding, the remainder is dropped",
+    "packed": "texts joined by end-of-text and cut in blocks of the context; no padding, the remainder is dropped",
     LINES: "a sample a line of more than min_characters, cut at the context and padded; padding is not counted",
 }
-MINIMUM_CONTEXT = 2
-_LONGEST_CONTEXT = 1_048_576
 
 
 class LanguageDataConfig(RunData):
@@ -291,20 +288,12 @@ class LanguageDataConfig(RunData):
     })  # fmt: skip
 
     mode: Literal["packed", "lines"] = "packed"
-    context: int = 1024
+    # One token is read before one is predicted.
+    context: int = Field(default=1024, ge=2, le=1_048_576)
     min_characters: int = Field(default=50, ge=0)
     max_lines: int | None = Field(default=None, ge=1)
     tokenizer: str = "gpt2"
     trained_vocab_size: int = Field(default=8192, ge=300, le=100_000)
-
-    @field_validator("context")
-    @classmethod
-    def _predicts(cls, value: int) -> int:
-        if not MINIMUM_CONTEXT <= value <= _LONGEST_CONTEXT:
-            raise ValueError(
-                f"allowed: {MINIMUM_CONTEXT} to {_LONGEST_CONTEXT:,} tokens; one token is read before one is predicted"
-            )
-        return value
 
     @field_validator("name")
     @classmethod

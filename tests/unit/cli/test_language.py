@@ -88,7 +88,7 @@ def test_prepare_tokenises_what_train_then_uses(text: str, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["context=0"], "'context' is 0: allowed: 2 to"),
+        (["context=0"], "'context' is 0: input should be greater than or equal to 2"),
         (["contxt=8"], "did you mean 'data.context'"),
         (["mode=pack"], "'mode' is \"pack\""),
         (["context=100000"], "do not fill one block of 100000"),

@@ -107,7 +107,7 @@ def test_damaged_rows(tmp_path: Path, rows: list[Any], message: str) -> None:
         ({"name": "wikitext-2v1"}, None, r"did you mean 'wikitext-2-v1'"),
         ({"name": "wikitext-2-v1", "test": "a.txt"}, None, "'test' is for your own files"),
         ({"name": "wikitext-2-v1"}, ["valid"], r"unknown split 'valid' \(did you mean 'validation'"),
-        ({"name": "wikitext-2-v1", "context": 0}, None, r"'context' is 0: allowed: 2 to"),
+        ({"name": "wikitext-2-v1", "context": 0}, None, r"'context' is 0: input should be greater than or equal to 2"),
         ({"name": "wikitext-2-v1", "max_lines": 9}, None, "set mode=lines"),
         ({"name": " "}, None, "must not be empty"),
     ],
