@@ -293,21 +293,21 @@ def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | N
     if config.tokenizer == TRAINED:
         texts = dataset.splits["train"].texts
         return as_transformers(wordpiece(train_wordpiece(texts, config.trained_vocab_size)))
-    if config.tokenizer in BERT.names:
-        return as_transformers(wordpiece(read_vocabulary(*BERT.paths(data_root))))
-    return read_tokenizer(config.tokenizer)
+    return read_tokenizer(_tokenizer_path(config.tokenizer, data_root))
 
 
 def counting_tokenizer(name: str, texts: Sequence[str], vocab_size: int, data_root: Path | None) -> Tokenizer:
     """A tokenizer with the same counts as the one that a configuration names, without loading transformers."""
     if name == TRAINED:
         return wordpiece(train_wordpiece([text[:_SAMPLED_CHARACTERS] for text in texts], vocab_size))
-    if name in BERT.names:
-        return wordpiece(read_vocabulary(*BERT.paths(data_root)))
-    path = _find_tokenizer(name)
+    path = _find_tokenizer(_tokenizer_path(name, data_root))
     if path.is_file():
         return wordpiece(read_vocabulary(path))
     return read_tokenizer_file(path / "tokenizer.json", "copy it again")
+
+
+def _tokenizer_path(name: str, data_root: Path | None) -> Path:
+    return BERT.paths(data_root)[0] if name in BERT.names else Path(name)
 
 
 def default_tokenizer(name: str, data_root: Path | None) -> str:
@@ -323,24 +323,24 @@ def check_tokenizer(config: DataConfig, data_root: Path | None) -> None:
 
 def read_tokenizer(path: Path | str) -> PreTrainedTokenizerFast:
     """Reads a tokenizer from a folder made by ``save_pretrained``, or from a ``vocab.txt``."""
-    found_path = _find_tokenizer(path)
-    if found_path.is_file():
-        return as_transformers(wordpiece(read_vocabulary(found_path)))
-    return _checked(tokenizer_from_folder(found_path), found_path)
+    path = _find_tokenizer(path)
+    if path.is_file():
+        return as_transformers(wordpiece(read_vocabulary(path)))
+    return _checked(tokenizer_from_folder(path), path)
 
 
 def _find_tokenizer(path: Path | str) -> Path:
     """The folder with ``tokenizer.json``, or the vocabulary file, for a path."""
-    found_path = Path(path)
-    if found_path.is_dir() and not (found_path / "tokenizer.json").exists():
-        found_path = found_path / "vocab.txt"
-    if not found_path.exists():
+    name, path = path, Path(path)
+    if path.is_dir() and not (path / "tokenizer.json").exists():
+        path = path / "vocab.txt"
+    if not path.exists():
         options = [BERT.name, TRAINED]
         raise ConfigurationError(
-            f"unknown tokenizer '{path}'{did_you_mean(str(path), options)}; allowed: {', '.join(options)}, "
+            f"unknown tokenizer '{name}'{did_you_mean(str(name), options)}; allowed: {', '.join(options)}, "
             "or the path of a folder with tokenizer.json or of a vocab.txt"
         )
-    return found_path
+    return path
 
 
 def tokenizer_from_folder(folder: Path) -> PreTrainedTokenizerFast:
