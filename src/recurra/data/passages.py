@@ -174,7 +174,9 @@ def read_passages(
     }
     sources = []
     for name in names:
-        sha256, texts = _training_texts(name, corpora, texts_of_file)
+        train = corpora[name].splits["train"] if name in corpora else None
+        sha256 = describe_file(Path(name)).sha256 if train is None else train.fingerprint
+        texts: Iterable[str] = texts_of_file(name) if train is None else train.texts
         path_key = content_hash({**key, "source": sha256})
         path = cache_path(f"passages-{path_key}", cache_dir)
         cut = partial(_cut, name, texts, set(reported), judged, tokenizer, reporter=reporter)
@@ -204,16 +206,6 @@ def _check_training_text(name: str) -> None:
             f"'{name}' is named like a test or validation part, and an encoder that has seen one cannot be evaluated "
             "on it; give training texts, or rename the file if it is not one"
         )
-
-
-def _training_texts(
-    name: str, corpora: Mapping[str, TextDataset], texts_of_file: Callable[[str], Iterable[str]]
-) -> tuple[str, Iterable[str]]:
-    """The texts of a file or of a corpus's training split, after the file's SHA-256 or the split's fingerprint."""
-    if name in corpora:
-        train = corpora[name].splits["train"]
-        return train.fingerprint, train.texts
-    return describe_file(Path(name)).sha256, texts_of_file(name)
 
 
 def _texts_of_file(name: str, *, text_column: str, encoding: str | None) -> Iterator[str]:
