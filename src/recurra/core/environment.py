@@ -131,8 +131,12 @@ def use_huge_pages() -> bool:
     libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.free(libc.malloc(_HEAP_RESERVE_BYTES))
-    heap = _heap_range()
-    return heap is not None and libc.madvise(heap[0], heap[1] - heap[0], mmap.MADV_HUGEPAGE) == 0
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.endswith("[heap]"):
+                start, end = (int(address, 16) for address in line.split(" ", 1)[0].split("-"))
+                return bool(libc.madvise(start, end - start, mmap.MADV_HUGEPAGE) == 0)
+    return False
 
 
 def peak_memory_mib() -> float:
@@ -182,14 +186,4 @@ def _glibc() -> ctypes.CDLL | None:
         return None
     with contextlib.suppress(OSError):
         return ctypes.CDLL("libc.so.6")
-    return None
-
-
-def _heap_range() -> tuple[int, int] | None:
-    """First address of the heap and the one after its last."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/maps").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.endswith("[heap]"):
-                start, end = line.split(" ", 1)[0].split("-")
-                return int(start, 16), int(end, 16)
     return None

@@ -228,7 +228,11 @@ def atomic_folder(path: Path | str, *, replace: bool = False, mark: str = "") ->
         with locked_folder(staging):
             try:
                 with storage_errors(target):
-                    _recover(target, fresh, old)
+                    # A killed process may have moved the folder aside, and begun another one.
+                    if old.exists() and not target.exists():
+                        old.rename(target)
+                    for leftover in filter(Path.exists, (fresh, old)):
+                        shutil.rmtree(leftover)
                     fresh.mkdir()
                     yield fresh
                     _flush(fresh)
@@ -255,15 +259,6 @@ def refuse_present(target: Path, *, replace: bool, mark: str = "") -> None:
         raise StorageError(f"'{target}' is a file, where a folder is needed; choose another --output")
     if mark and target.is_dir() and any(target.iterdir()) and not (target / mark).is_file():
         raise StorageError(f"'{target}' has files but no {mark}, and is not replaced; choose another --output")
-
-
-def _recover(target: Path, fresh: Path, old: Path) -> None:
-    """Restores the folder that a killed process moved aside, and removes the one that it had begun."""
-    if old.exists() and not target.exists():
-        old.rename(target)
-    for leftover in (fresh, old):
-        if leftover.exists():
-            shutil.rmtree(leftover)
 
 
 def _flush(folder: Path) -> None:

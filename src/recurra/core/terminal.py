@@ -25,19 +25,18 @@ def printable(text: str, most: int = LONGEST_LINE) -> str:
     cut_text = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
     if cut_text.isprintable():
         return cut_text
-    return "".join(_written_out(character) for character in cut_text)
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if character in _TURNING or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+        else character
+        for character in cut_text
+    )
 
 
 def one_line(text: str, most: int = LONGEST_LINE) -> str:
     """Returns a text in one line: each run of white space becomes one blank, the rest is as in `printable`."""
     # Cut first, so that the rest of a long text is not read.
     return printable(" ".join(text[: 2 * most].split()) if len(text) > 2 * most else " ".join(text.split()), most)
-
-
-def _written_out(character: str) -> str:
-    if character in _TURNING or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp"):
-        return character.encode("unicode_escape").decode("ascii")
-    return character
 
 
 NONE = "–"

@@ -354,7 +354,8 @@ def _checked_object(value: Any, where: str, *, escaped: bool) -> dict[str, Any]:
             json.dumps(unchecked, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{where} holds half of a pair (\\ud800 to \\udfff), which is no valid Unicode; write the whole character"
+                f"{where} holds half of a pair (\\ud800 to \\udfff), which is no valid Unicode; write the whole "
+                "character"
             ) from error
     return value
 

@@ -156,8 +156,14 @@ def read_passages(
     """
     for name in names:
         _check_training_text(name)
+
+    def texts_of_file(name: str) -> Iterator[str]:
+        """Yields the texts of a file; a row may be a whole book."""
+        table = TableFile(Path(name), text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
+        for _, cells in table.rows(split_names(text_column, table.header), ()):
+            yield " ".join(cell for cell in cells if isinstance(cell, str))
+
     corpora = {name: load_dataset(DataConfig(name=name), data_root) for name in {*names, *apart} if name in CORPORA}
-    texts_of_file = partial(_texts_of_file, text_column=text_column, encoding=encoding)
     judged = [
         text
         for name in dict.fromkeys([*apart, *(name for name in names if name in corpora)])
@@ -199,20 +205,12 @@ def short_name(name: str) -> str:
 def _check_training_text(name: str) -> None:
     if name in CORPORA:
         return
-    path = Path(name)
-    check_path(path, STREAM_FORMATS)
-    if _TEST_NAME.search(path.name):
+    check_path(Path(name), STREAM_FORMATS)
+    if _TEST_NAME.search(Path(name).name):
         raise DataError(
             f"'{name}' is named like a test or validation part, and an encoder that has seen one cannot be evaluated "
             "on it; give training texts, or rename the file if it is not one"
         )
-
-
-def _texts_of_file(name: str, *, text_column: str, encoding: str | None) -> Iterator[str]:
-    """Yields the texts of a file; a row may be a whole book."""
-    table = TableFile(Path(name), text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
-    for _, cells in table.rows(split_names(text_column, table.header), ()):
-        yield " ".join(cell for cell in cells if isinstance(cell, str))
 
 
 def _reported(

@@ -321,7 +321,8 @@ def _draw(
             split = next((name for name, quota in quotas.items() if quota[label]), None)
             if split is None:
                 continue
-            text = clean_text(unescaped(raw or ""))
+            # The Yelp release writes \n for a line break, and \" for a quote.
+            text = clean_text((raw or "").replace("\\n", " ").replace('\\"', '"'))
             identity = text_identity(text)
             if not text or identity in seen:
                 dropped[f"{part}: " + ("repeats a row drawn before" if text else "empty after cleaning")] += 1
@@ -345,8 +346,3 @@ def _quota(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
     if size <= 0:
         return np.zeros_like(counts)
     return np.minimum(counts, apportion(counts, min(size, total) / total))
-
-
-def unescaped(text: str) -> str:
-    r"""Undoes the escapes that the Yelp release keeps in its texts: ``\n`` for a line break, ``\"`` for a quote."""
-    return text.replace("\\n", " ").replace('\\"', '"') if "\\" in text else text
