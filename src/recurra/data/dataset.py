@@ -82,6 +82,20 @@ class TextSplit:
         )
 
 
+def joined(name: str, splits: Sequence[TextSplit]) -> TextSplit:
+    """Joins the rows of several splits; rows without groups get an empty one if any split has groups."""
+    groups = None
+    if any(split.groups is not None for split in splits):
+        groups = [group for split in splits for group in (split.groups or [()] * len(split))]
+    return TextSplit(
+        name=name,
+        texts=[text for split in splits for text in split.texts],
+        labels=np.concatenate([split.labels for split in splits]),
+        ids=[identity for split in splits for identity in split.ids],
+        groups=groups,
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class TextDataset:
     """A corpus under one protocol.
@@ -121,12 +135,9 @@ class TextDataset:
 
     def with_test_rows(self, *notes: str) -> TextDataset:
         """The same data with the test rows moved into training; only the selection split is left to report."""
-        train, test, selection = self.splits["train"], self.splits["test"], self.selection_split
-        groups = None if train.groups is None or test.groups is None else [*train.groups, *test.groups]
-        labels = np.concatenate([train.labels, test.labels])
-        rows = TextSplit("train", [*train.texts, *test.texts], labels, [*train.ids, *test.ids], groups)
-        splits = {"train": rows, selection: self.splits[selection]}
-        return replace(self, splits=splits, reported_splits=[selection], notes=[*self.notes, *notes])
+        train = joined("train", (self.splits["train"], self.splits["test"]))
+        splits = {"train": train, self.selection_split: self.splits[self.selection_split]}
+        return replace(self, splits=splits, reported_splits=[self.selection_split], notes=[*self.notes, *notes])
 
     def record(self, tokenizer: dict[str, Any] | None = None) -> DataRecord:
         """Returns the record of this data."""

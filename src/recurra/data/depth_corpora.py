@@ -24,8 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recurra.core.configuration import derive_seed
-from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.reviews import joined
+from recurra.data.dataset import TextDataset, TextSplit, joined
 
 PROTOCOL = "beyond"
 LETTERS = "abcdefghi"

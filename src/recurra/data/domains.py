@@ -26,8 +26,8 @@ import numpy as np
 
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError
-from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.reviews import Reviews, joined, read_pool, without_empty, without_repeats
+from recurra.data.dataset import TextDataset, TextSplit, joined
+from recurra.data.reviews import Reviews, read_pool, without_empty, without_repeats
 from recurra.data.sst2 import read_sst2
 
 # One way of writing for texts that were tokenised in different ways.

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError
 from recurra.data.cleaning import clean_text, clean_texts
-from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.dataset import TextDataset, TextSplit, joined
 from recurra.data.releases import Release
 from recurra.data.splits import apportion
 
@@ -97,21 +97,6 @@ def cut_by_label(pool: TextSplit, seed: int) -> dict[str, TextSplit]:
         for name, part in zip(names, parts, strict=True):
             chosen[name].append(part)
     return {name: pool.select(np.sort(np.concatenate(parts)), name=name) for name, parts in chosen.items()}
-
-
-def joined(name: str, pools: Iterable[TextSplit]) -> TextSplit:
-    """Joins the rows of several sources; rows without groups get an empty one if any source has groups."""
-    pools = list(pools)
-    groups = None
-    if any(pool.groups is not None for pool in pools):
-        groups = [group for pool in pools for group in (pool.groups or [()] * len(pool))]
-    return TextSplit(
-        name=name,
-        texts=[text for pool in pools for text in pool.texts],
-        labels=np.concatenate([pool.labels for pool in pools]),
-        ids=[identity for pool in pools for identity in pool.ids],
-        groups=groups,
-    )
 
 
 def runs(words: Words, length: int) -> Iterator[Words]:

@@ -25,10 +25,10 @@ import numpy as np
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError
 from recurra.data.cleaning import clean_text, clean_texts
-from recurra.data.dataset import Group, TextDataset, TextSplit
+from recurra.data.dataset import Group, TextDataset, TextSplit, joined
 from recurra.data.parquet import read_parquet_table
 from recurra.data.releases import Release
-from recurra.data.reviews import LABEL_NAMES, joined, rows_that_give_away, without_empty
+from recurra.data.reviews import LABEL_NAMES, rows_that_give_away, without_empty
 
 SOURCES_FILE = Path("sst/sst2_phrase_sources.parquet")
 SENTENCES_FILE = Path("sst/sentences.parquet")
