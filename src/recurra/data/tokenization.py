@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
-from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError, did_you_mean
+from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError, unknown
 from recurra.core.hub import broken_folder_errors, hub_file
 
 if TYPE_CHECKING:
@@ -335,10 +335,9 @@ def _find_tokenizer(path: Path | str) -> Path:
     if path.is_dir() and not (path / "tokenizer.json").exists():
         path = path / "vocab.txt"
     if not path.exists():
-        options = [BERT.name, TRAINED]
         raise ConfigurationError(
-            f"unknown tokenizer '{name}'{did_you_mean(str(name), options)}; allowed: {', '.join(options)}, "
-            "or the path of a folder with tokenizer.json or of a vocab.txt"
+            f"{unknown('tokenizer', str(name), [BERT.name, TRAINED])}, or the path of a folder with tokenizer.json "
+            "or of a vocab.txt"
         )
     return path
 

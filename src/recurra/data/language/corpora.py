@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import content_hash
-from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
+from recurra.core.errors import ConfigurationError, DataError, unknown
 from recurra.data.configuration import ALIASES, LanguageDataConfig
 from recurra.data.formats import check_text
 from recurra.data.releases import Release
@@ -251,8 +251,7 @@ def load_language_dataset(
     if source is None:
         if not Path(config.name).suffix and not Path(config.name).exists():
             raise ConfigurationError(
-                f"unknown corpus '{config.name}'{did_you_mean(config.name, SOURCES)}; allowed: {', '.join(SOURCES)}, "
-                f"or the path of a text file ({', '.join(TEXT_FORMATS)})"
+                f"{unknown('corpus', config.name, SOURCES)}, or the path of a text file ({TEXT_FORMATS[0]})"
             )
         return _part_of(load_text_files(config, splits), config)
     keys = [key for key in ("validation", "test") if getattr(config, key) is not None]

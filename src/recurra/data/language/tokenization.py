@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from recurra.core.errors import ConfigurationError, did_you_mean
+from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import ALIASES, LanguageDataConfig
 from recurra.data.encoding import Arrays, cache_path, cached_arrays, encode_texts
 from recurra.data.language.corpora import SOURCES, LanguageDataset, RunningText
@@ -70,8 +70,6 @@ def encode_running_text(
     split: RunningText, tokenizer: PreTrainedTokenizerFast, cache_dir: Path | None = None
 ) -> EncodedText:
     """Tokenises the texts of a split, or reads them from the cache; nothing is cut."""
-    if tokenizer.eos_token_id is None:
-        raise ConfigurationError("the tokenizer has no end-of-text token (eos_token); texts cannot be joined with it")
     key = f"text-{split.fingerprint}-{tokenizer_hash(tokenizer)}"
     names = ("input_ids", "offsets")
 
@@ -171,9 +169,8 @@ def read_language_tokenizer(folder: Path | str) -> PreTrainedTokenizerFast:
         files = [path / name for name in GPT2.files]
         if all(file.is_file() for file in files):
             return as_language_tokenizer(read_byte_bpe(*files))
-        options = [GPT2.name, TRAINED]
         raise ConfigurationError(
-            f"unknown tokenizer '{folder}'{did_you_mean(str(folder), options)}; allowed: {', '.join(options)}, "
+            f"{unknown('tokenizer', str(folder), [GPT2.name, TRAINED])}, "
             f"or the path of a folder with tokenizer.json, or with {' and '.join(GPT2.files)}"
         )
     tokenizer = tokenizer_from_folder(path)
