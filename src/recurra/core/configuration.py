@@ -152,8 +152,8 @@ def _first_problem(error: ValidationError, cls: type[BaseModel]) -> str:
     message = f"{message[0].lower()}{message[1:]}"
     if not location:
         return message
-    shown = json.dumps(problem["input"], default=str, ensure_ascii=False)
-    return f"'{location}' is {shown[:120]}: {message}"
+    value = json.dumps(problem["input"], default=str, ensure_ascii=False)
+    return f"'{location}' is {value[:120]}: {message}"
 
 
 def _fields_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
@@ -227,17 +227,17 @@ def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Co
     result: dict[str, Any] = json.loads(json.dumps(values))
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
-        shown = f"{assignment[:120]}..." if len(assignment) > 120 else assignment
+        named = f"{assignment[:120]}..." if len(assignment) > 120 else assignment
         if not separator or not key.strip():
-            raise ConfigurationError(f"cannot read the override '{shown}'; write key=value, e.g. epochs=3")
+            raise ConfigurationError(f"cannot read the override '{named}'; write key=value, e.g. epochs=3")
         section = result
         *path, leaf = key.strip().split(".")
         if len(path) >= MAX_DEPTH:
-            raise ConfigurationError(f"override '{shown}': the key has more than {MAX_DEPTH} parts; write fewer")
+            raise ConfigurationError(f"override '{named}': the key has more than {MAX_DEPTH} parts; write fewer")
         for part in path:
             child = section.setdefault(part, {})
             if not isinstance(child, dict):
-                raise ConfigurationError(f"override '{shown}': '{part}' is not a section")
+                raise ConfigurationError(f"override '{named}': '{part}' is not a section")
             section = child
         if key.strip() in texts and text.strip() not in ("", "null", "~") and text.strip()[0] not in "\"'":
             section[leaf] = text
@@ -246,7 +246,7 @@ def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Co
             section[leaf] = parse_yaml(text)
         except yaml.YAMLError as error:
             detail = explain(error)
-            raise ConfigurationError(f"override '{shown}': the value is not valid YAML: {detail}") from error
+            raise ConfigurationError(f"override '{named}': the value is not valid YAML: {detail}") from error
         if isinstance(section[leaf], str) and key.strip() not in texts:
             # YAML 1.1 takes 3e-5 for a word.
             with contextlib.suppress(ValueError):

@@ -176,7 +176,7 @@ class MetricsRecord(HashedSettings):
             **({} if error is None else {"calibration error": f"{error:.4f}"}),
         }
 
-    def of_labels(self) -> MetricsRecord:
+    def without_probabilities(self) -> MetricsRecord:
         """The same record without the figures that need probabilities."""
         return self.model_copy(update={"loss": None, "calibration_error": None, "uncalibrated_error": None})
 

@@ -163,7 +163,7 @@ class DataConfig(RunData):
         return self.folds is not None and self.folds > 1
 
     @property
-    def of_folds(self) -> str:
+    def fold_description(self) -> str:
         """Which fold, in words; empty if there is one split."""
         return f" for fold {self.fold + 1} of {self.folds}" if self.cross_validated else ""
 

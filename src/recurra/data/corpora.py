@@ -188,7 +188,7 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
             "the run was trained on texts in memory, which were not kept; evaluate it on a labelled file (--data FILE)"
         )
     if corpus is None:
-        _check_looks_like_file(config.name)
+        _refuse_unknown_corpus(config.name)
         _check_protocol(config, [FILE_PROTOCOL])
         dataset = load_files(config)
     else:
@@ -206,7 +206,7 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
     return dataset if config.unlabelled is None else _with_unlabelled(dataset, config, data_root)
 
 
-def _check_looks_like_file(name: str) -> None:
+def _refuse_unknown_corpus(name: str) -> None:
     if name in SOURCES:
         raise ConfigurationError(
             f"'{name}' is running text for language modelling and has no labels; allowed: {', '.join(CORPORA)}, "
@@ -266,7 +266,7 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
             cure = "take a larger tail_fraction"
         elif config.cross_validated:
             cure += ", or take one split (folds 1)"
-        raise DataError(f"'{dataset.name}' has {only}{config.of_folds}; {cure}")
+        raise DataError(f"'{dataset.name}' has {only}{config.fold_description}; {cure}")
     return replace(dataset, splits=splits, notes=notes)
 
 

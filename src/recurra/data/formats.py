@@ -220,8 +220,8 @@ def delimiter_of(header: str, wanted: Iterable[str], usual: str) -> str:
     If none gives them all and the usual one gives a single name, it is the separator that gives the most names.
     """
     names = {separator: header_names(header.casefold(), separator) for separator in (usual, *SEPARATORS)}
-    asked = {name.strip().casefold() for name in wanted}
-    finding = [separator for separator in names if asked and asked <= {*names[separator]}]
+    wanted_names = {name.strip().casefold() for name in wanted}
+    finding = [separator for separator in names if wanted_names and wanted_names <= {*names[separator]}]
     if finding:
         return finding[0]
     if len(names[usual]) > 1:
@@ -272,7 +272,7 @@ def record_rows(
         if not all(name in record for name in columns):
             keys, where = list(record), f"{source} {unit} {number}"
             names = [
-                column_if_there(where, name, keys) or name if name in lenient else find_column(where, name, keys)
+                matching_column(where, name, keys) or name if name in lenient else find_column(where, name, keys)
                 for name in columns
             ]
         if unseen:
@@ -362,13 +362,13 @@ def _checked_object(value: Any, where: str, *, escaped: bool) -> dict[str, Any]:
 
 def find_column(where: str, column: str, present: Sequence[str]) -> str:
     """The name by which a table or line has a column: as asked for, in other case, or with blanks around."""
-    name = column_if_there(where, column, present)
+    name = matching_column(where, column, present)
     if name is None:
         raise missing_column(where, column, present)
     return name
 
 
-def column_if_there(where: str, column: str, present: Sequence[str]) -> str | None:
+def matching_column(where: str, column: str, present: Sequence[str]) -> str | None:
     """The name that `find_column` returns; None if the column is missing."""
     if column in present:
         return column
@@ -382,9 +382,9 @@ def column_if_there(where: str, column: str, present: Sequence[str]) -> str | No
 
 def missing_column(where: str, column: str, present: Sequence[str]) -> MissingColumnError:
     """The error for a column that a table, or one line of it, lacks."""
-    shown = ", ".join(repr(name) for name in present[:20]) or "none"
+    names = ", ".join(map(repr, present[:20])) or "none"
     return MissingColumnError(
-        f"{where} has no column '{column}'{did_you_mean(column, present)}; its columns are {shown}", column
+        f"{where} has no column '{column}'{did_you_mean(column, present)}; its columns are {names}", column
     )
 
 
@@ -413,7 +413,7 @@ def check_text(value: Any, where: str, unit: str, number: int, *, longest: int |
         return ""
     if not isinstance(value, str):
         raise DataError(
-            f"{where} {unit} {number}: the text is {shown(value)}, a {type(value).__name__}; give text, in quotes"
+            f"{where} {unit} {number}: the text is {short_repr(value)}, a {type(value).__name__}; give text, in quotes"
         )
     if longest is not None and len(value) > longest:
         raise _too_long(where, unit, number)
@@ -430,7 +430,7 @@ def check_text(value: Any, where: str, unit: str, number: int, *, longest: int |
     return value
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value for a message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -184,14 +184,14 @@ def _split_of(source: str) -> str:
 
 
 def _pair(rows: tuple[Any, ...], source: str, names: list[str]) -> dict[str, list[Any]]:
-    shown = _split_of(source)
+    subject = _split_of(source)
     if len(rows) != 2:
-        raise DataError(f"{shown} is a tuple of {len(rows)}; give {KINDS}")
+        raise DataError(f"{subject} is a tuple of {len(rows)}; give {KINDS}")
     if len(names) > 2:
         raise DataError(f"the column '{names[2]}' was named, but (texts, labels) have no columns; give a DataFrame")
     texts, labels = one_dimension(rows[0], "texts"), one_dimension(rows[1], "labels")
     if len(texts) != len(labels):
-        raise DataError(f"{shown} has {len(texts):,} texts and {len(labels):,} labels; give one label a text")
+        raise DataError(f"{subject} has {len(texts):,} texts and {len(labels):,} labels; give one label a text")
     return {names[0]: texts, names[1]: labels}
 
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from recurra.core.errors import DataError, did_you_mean
 from recurra.core.record import MOST_LABELS
 from recurra.data.cleaning import FIRST, clean_text, removed_by
-from recurra.data.formats import check_text, join_cells, naming_options, shown, split_names
+from recurra.data.formats import check_text, join_cells, naming_options, short_repr, split_names
 from recurra.data.tables import Choices, TableFile, Unanswered
 
 DEFAULT_ID_COLUMN = "id"
@@ -145,7 +145,7 @@ class LabelColumn:
             advice = ": it marks passages; write labels of the whole text"
         else:
             advice = f"; lists of labels are read with {_READ_LISTS}"
-        raise ValueError(f"holds {'an object' if isinstance(cell, dict) else 'a list'}, {shown(cell)}{advice}")
+        raise ValueError(f"holds {'an object' if isinstance(cell, dict) else 'a list'}, {short_repr(cell)}{advice}")
 
     def names(self, table: FileTable, label_column: str) -> list[str]:
         """The class names of a table; refuses a single class, and so many that the column can hardly be a label."""
@@ -185,7 +185,7 @@ class SeveralLabels(LabelColumn):
 
     def _parts(self, cell: Any) -> Sequence[Any]:
         if isinstance(cell, list) or _parsed_list(cell) is not None:
-            raise ValueError(f"holds a list, {shown(cell)}; read it with {_READ_LISTS}")
+            raise ValueError(f"holds a list, {short_repr(cell)}; read it with {_READ_LISTS}")
         return cell.split(self.separator) if isinstance(cell, str) else [cell]
 
     def _list(self, cell: Any) -> Sequence[Any]:
@@ -459,7 +459,9 @@ class _Rows:
         if not repeats:
             return []
         (number, row_id), unit = repeats[0], self.file.unit
-        where = f"{self.file.source} {unit} {number} has the id '{shown(row_id)[1:-1]}' of {unit} {first_row[row_id]}"
+        where = (
+            f"{self.file.source} {unit} {number} has the id '{short_repr(row_id)[1:-1]}' of {unit} {first_row[row_id]}"
+        )
         if self.id_column:
             raise DataError(f"{where} (column '{self.id_column}'); make the ids unique, or leave --id-column out")
         return [
@@ -514,7 +516,7 @@ def as_word(value: Any, source: str, unit: str, number: int, column: str | None)
     if isinstance(value, str):
         return check_text(" ".join(value.split()), source, unit, number)
     raise DataError(
-        f"{source} {unit} {number}: column '{column}' holds {shown(value)}, a {type(value).__name__}; "
+        f"{source} {unit} {number}: column '{column}' holds {short_repr(value)}, a {type(value).__name__}; "
         "give a word or a whole number"
     )
 
@@ -545,10 +547,10 @@ def _counted(labels: Iterable[str], counts: Mapping[str, int]) -> list[str]:
 
 def visible_form(label: str) -> str:
     """A label cut to 60 characters, its invisible characters written as escapes."""
-    shown = "".join(
+    visible = "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in label
     )
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return visible if len(visible) <= 60 else f"{visible[:57]}..."
 
 
 def _listed(items: Sequence[str], separator: str) -> str:

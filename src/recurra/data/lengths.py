@@ -126,7 +126,7 @@ def broken_share(texts: Sequence[str], tokenizer: Tokenizer | Any) -> float:
     return broken / max(len(pieces), 1)
 
 
-def say_cut(lengths: Mapping[str, Lengths], max_length: int, longest: int, *, windows: int = 1, added: int = 0) -> str:
+def cut_note(lengths: Mapping[str, Lengths], max_length: int, longest: int, *, windows: int = 1, added: int = 0) -> str:
     """One line on what a limit cuts of each split; with advice if a split has at least 1 % of its rows cut."""
     limit = describe_limit(max_length, windows)
     cut = {name: cut_texts(counts, most_tokens(max_length, windows, added)) for name, counts in lengths.items()}

@@ -151,7 +151,7 @@ def load_files(config: DataConfig) -> TextDataset:
         of_groups = f" in {groups} group{'s' * (groups > 1)} of '{config.group_column}'" if table.groups else ""
         of_groups += _joined_groups(whole.texts, table.groups)
         raise DataError(
-            f"{table.source} has too few rows to split off {' and '.join(missing)}{config.of_folds}: "
+            f"{table.source} has too few rows to split off {' and '.join(missing)}{config.fold_description}: "
             f"{len(table)} rows, {len(set(whole.texts))} different texts{of_groups}; one label at least must have "
             f"{_MINIMUM_UNITS} different {'groups' if of_groups else 'texts'}, one each to train, to choose the epoch "
             "and to test; label more, or give your own files with --validation and --test"

@@ -293,8 +293,8 @@ class TableFile:
             raise DataError(f"{self.source} is not a sheet that can be read ({error}); save it as CSV") from error
         if others:
             self.notes.append(f"Only the sheet '{first}' of {self.source} is read, not {', '.join(map(repr, others))}.")
-        asked = {name.strip().casefold() for name in wanted}
-        for name in [name for name in sheet.columns if name.strip().casefold() in asked]:
+        wanted_names = {name.strip().casefold() for name in wanted}
+        for name in [name for name in sheet.columns if name.strip().casefold() in wanted_names]:
             sheet[name] = sheet[name].map(_as_typed)
         self.kind, self.header = "document", list(sheet.columns)
         # The first row has the names.

@@ -219,20 +219,20 @@ def _remaining_pieces(
 ) -> list[str]:
     counts = np.bincount(ids, minlength=max(vocabulary.values()) + 1)
     text_of = {piece: piece.removeprefix("##").removeprefix("\u2581") for piece in vocabulary}
-    kept_pieces = {piece for piece in vocabulary if piece in added or len(text_of[piece]) <= 1}
-    ordered = sorted((piece for piece in vocabulary if piece not in kept_pieces), key=vocabulary.__getitem__)
+    always_kept = {piece for piece in vocabulary if piece in added or len(text_of[piece]) <= 1}
+    ordered = sorted((piece for piece in vocabulary if piece not in always_kept), key=vocabulary.__getitem__)
     used = [piece for piece in ordered if counts[vocabulary[piece]]]
     used.sort(key=lambda piece: (-counts[vocabulary[piece]], vocabulary[piece]))
-    if most is not None and most <= len(kept_pieces):
+    if most is not None and most <= len(always_kept):
         raise ConfigurationError(
-            f"{most:,} pieces are to be kept, but single characters and special tokens alone are {len(kept_pieces):,}; "
-            f"allowed: more than that; the training rows use {len(kept_pieces) + len(used):,} with them"
+            f"{most:,} pieces are to be kept, but single characters and special tokens alone are {len(always_kept):,}; "
+            f"allowed: more than that; the training rows use {len(always_kept) + len(used):,} with them"
         )
-    room = len(used) if most is None else most - len(kept_pieces)
+    room = len(used) if most is None else most - len(always_kept)
     letters = set().union(*(text_of[piece] for piece in vocabulary if counts[vocabulary[piece]]))
     # The lowest numbers are the pieces that were commonest in the text that the tokenizer was trained on.
     others = sorted(ordered, key=lambda piece: not letters.issuperset(text_of[piece]))
-    return sorted([*kept_pieces, *itertools.islice(dict.fromkeys([*used, *others]), room)], key=vocabulary.__getitem__)
+    return sorted([*always_kept, *itertools.islice(dict.fromkeys([*used, *others]), room)], key=vocabulary.__getitem__)
 
 
 def _renumber(state: dict[str, Any], numbers: Mapping[str, int]) -> None:

@@ -18,10 +18,10 @@ from recurra.data.lengths import (
     SAMPLE_ROWS,
     broken_share,
     choose_max_length,
+    cut_note,
     cut_texts,
     read_more,
     sample_of,
-    say_cut,
     token_lengths,
     windows_needed,
 )
@@ -95,13 +95,13 @@ def test_at_most_2000_rows_are_counted_evenly() -> None:
 
 def test_the_statement_says_the_cure_that_there_is() -> None:
     long, short = np.array([300] * 10), np.array([10] * 10)
-    assert say_cut({"train": short}, 64, 512) == "max_length 64: no text is cut"
-    said = say_cut({"train": long, "test": short}, 128, 512)
+    assert cut_note({"train": short}, 64, 512) == "max_length 64: no text is cut"
+    said = cut_note({"train": long, "test": short}, 128, 512)
     assert "train: 100.0% of the rows and 57.3% of the tokens; test: 0.0%" in said and "--max-length 512" in said
     assert "reads no more than 128 tokens" in read_more(long, 128, 128)
     assert "--max-length 256" in read_more(np.array([10] * 97 + [200] * 3), 64, 256)
     # Below 1 % of the rows it is said, and no advice is given.
-    assert "--max-length" not in say_cut({"train": np.array([10] * 199 + [100])}, 64, 512)
+    assert "--max-length" not in cut_note({"train": np.array([10] * 199 + [100])}, 64, 512)
 
 
 @given(st.lists(st.integers(2, 900), min_size=1, max_size=250), st.integers(8, 64), st.integers(0, 2))
@@ -114,7 +114,7 @@ def test_windows_that_are_suggested_hold_the_texts(lengths: list[int], max_lengt
 
     assert cut(needed) < 0.01 or needed == 64
     assert needed == 1 or cut(needed - 1) >= 0.01
-    said = say_cut({"train": counted}, max_length, max_length, windows=needed, added=added)
+    said = cut_note({"train": counted}, max_length, max_length, windows=needed, added=added)
     assert "--windows" not in said and "--max-length" not in said
     assert ("no text is cut" in said) == (cut(needed) == 0)
 

@@ -396,7 +396,7 @@ class ClassificationReporting(LabellingReporting):
         by_fold = [record.metrics[split] for record in records]
         of_rows = np.repeat(temperatures, [len(part) for part in parts])
         metrics = evaluate_logits(logits, labels, of_rows).model_copy(update=_by_depth(by_fold))
-        return metrics.of_labels() if by_fold[0].loss is None else metrics
+        return metrics.without_probabilities() if by_fold[0].loss is None else metrics
 
     def measure_of(self, table: TableRuns, questions: Questions) -> Measure:
         """The measure asked for; else accuracy, or macro F1 if the classes of the headline split are unequal."""

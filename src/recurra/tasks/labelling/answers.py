@@ -19,7 +19,7 @@ from recurra.core.record_parts import ANSWERS
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
-from recurra.data.formats import check_text, column_if_there, join_cells, split_names
+from recurra.data.formats import check_text, join_cells, matching_column, split_names
 from recurra.data.labels import DEFAULT_ID_COLUMN, as_identity, as_word, listed_numbers, spelling_key
 from recurra.data.splits import read_rows
 from recurra.data.tables import TableFile
@@ -172,7 +172,7 @@ def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
     has_ids = usable.ids != [f"{usable.unit}-{position}" for position in usable.row_numbers]
     table = TableFile(path, config.text_column.split(","), encoding=config.encoding)
     columns, column = split_names(config.text_column, table.header), id_column(config)
-    column = column_if_there(table.source, column, table.columns()) or column if config.id_column else column
+    column = matching_column(table.source, column, table.columns()) or column if config.id_column else column
     taken, rows = set(usable.ids), []
     for position, cells in table.rows(columns, [column]):
         own_id = as_identity(cells[-1], table.source, table.unit, position, column)
@@ -195,10 +195,10 @@ def _rows_of(
     candidates = [id_column(config), *config.text_column.split(","), "label", config.label_column]
     table = TableFile(path, candidates, encoding=encoding)
     present = table.columns()
-    matched = [column_if_there(table.source, name, present) for name in split_names(config.text_column, present)]
+    matched = [matching_column(table.source, name, present) for name in split_names(config.text_column, present)]
     text_columns = [name for name in matched if name is not None] if None not in matched else []
     # Without a configured id column only the exact default name counts, as in the data.
-    id_name = column_if_there(table.source, config.id_column, present) if config.id_column else DEFAULT_ID_COLUMN
+    id_name = matching_column(table.source, config.id_column, present) if config.id_column else DEFAULT_ID_COLUMN
     id_columns = [id_name] if id_name in present else []
     if not text_columns and not id_columns:
         raise DataError(
@@ -224,7 +224,7 @@ def _rows_of(
     else:
         candidates = [f"label{PREDICTED}", "label", config.label_column]
         exact = [name for name in candidates if name in present]
-        similar = [name for name in (column_if_there(table.source, name, present) for name in candidates) if name]
+        similar = [name for name in (matching_column(table.source, name, present) for name in candidates) if name]
         columns = [*exact, *similar][:1]
         label_column = columns[0] if columns else ""
         label_by_spelling = {spelling_key(name): name for name in names} if config.join_labels else {}
@@ -326,7 +326,7 @@ def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, 
             description=f"answers of {Path(str(config.answers)).name}",
         ),
         training=single_fit(config),
-        metrics={split.name: metrics.of_labels() if answers.labels_only else metrics},
+        metrics={split.name: metrics.without_probabilities() if answers.labels_only else metrics},
         audits=[
             *grade(audits, right, config.label, form_must_not_predict=rows.form_must_not_predict),
             AuditResult(

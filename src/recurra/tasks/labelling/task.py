@@ -31,9 +31,9 @@ from recurra.data.lengths import (
     Lengths,
     broken_share,
     choose_max_length,
+    cut_note,
     cut_texts,
     sample_of,
-    say_cut,
 )
 from recurra.data.tokenization import (
     MODEL_MAX_LENGTH,
@@ -261,7 +261,7 @@ class LabellingTask(Task):
             # The first fold has reported this for all.
             return []
         longest = self._longest_input(config.model, overrides)
-        cut = say_cut(lengths, rows.max_length, longest, windows=rows.windows, added=added_tokens(tokenizer))
+        cut = cut_note(lengths, rows.max_length, longest, windows=rows.windows, added=added_tokens(tokenizer))
         return [f"{Path(rows.name).name}: {cut}", *notes]
 
     def training_modules(self, config: RunConfig) -> Sequence[str]:
