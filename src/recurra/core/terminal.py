@@ -35,8 +35,7 @@ def printable(text: str, most: int = LONGEST_LINE) -> str:
 
 def one_line(text: str, most: int = LONGEST_LINE) -> str:
     """Returns a text in one line: each run of white space becomes one blank, the rest is as in `printable`."""
-    # Cut first, so that the rest of a long text is not read.
-    return printable(" ".join(text[: 2 * most].split()) if len(text) > 2 * most else " ".join(text.split()), most)
+    return printable(" ".join(text.split()), most)
 
 
 NONE = "–"
