@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -59,21 +59,12 @@ class RunningText:
         """Bytes in UTF-8, one for each end of line."""
         return sum(len(text.encode("utf-8", "surrogatepass")) + 1 for text in self.texts)
 
-    def lines(self) -> Iterator[str]:
-        """Yields the lines without the white space around them."""
-        for text in self.texts:
-            for line in text.split("\n"):
-                yield line.strip()
-
     def long_lines(self, min_characters: int, limit: int | None = None) -> RunningText:
         """Returns the lines of more than ``min_characters`` characters, the first ``limit`` of them."""
-        lines: list[str] = []
-        for line in self.lines():
-            if len(lines) == limit:
-                break
-            if len(line) > min_characters:
-                lines.append(line)
-        return RunningText(self.name, lines)
+        lines = (line.strip() for text in self.texts for line in text.split("\n"))
+        return RunningText(
+            self.name, [*itertools.islice((line for line in lines if len(line) > min_characters), limit)]
+        )
 
 
 @dataclass(frozen=True, eq=False)
