@@ -41,28 +41,20 @@ def text_identity(text: str) -> str:
 
 def without_repeats(pool: TextSplit, parts: Sequence[str]) -> tuple[TextSplit, dict[str, int]]:
     """Keeps one row of each text (`text_identity`), and none of a text that has several labels."""
-    first: dict[str, int] = {}
-    repeats: list[tuple[int, int]] = []
-    opposed: set[int] = set()
+    rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(pool.texts):
-        original = first.setdefault(text_identity(text), row)
-        if original != row:
-            repeats.append((row, original))
-            if pool.labels[row] != pool.labels[original]:
-                opposed.add(original)
+        rows_of[text_identity(text)].append(row)
+    chosen: list[int] = []
     counts: Counter[str] = Counter()
-    removed = set(opposed)
-    for row, original in repeats:
-        removed.add(row)
-        if original in opposed:
-            counts["text stands with several labels"] += 1
-        elif parts[row] == parts[original]:
-            counts[f"{parts[row]}: repeats another of its rows"] += 1
-        else:
-            counts[f"{parts[row]}: repeats a row of {parts[original]}"] += 1
-    if opposed:
-        counts["text stands with several labels"] += len(opposed)
-    return pool.select([row for row in range(len(pool)) if row not in removed]), dict(counts)
+    for original, *repeats in rows_of.values():
+        if any(pool.labels[row] != pool.labels[original] for row in repeats):
+            counts["text stands with several labels"] += 1 + len(repeats)
+            continue
+        chosen.append(original)
+        for row in repeats:
+            of_other = f"a row of {parts[original]}" if parts[row] != parts[original] else "another of its rows"
+            counts[f"{parts[row]}: repeats {of_other}"] += 1
+    return pool.select(chosen), dict(counts)
 
 
 def without_empty(pool: TextSplit) -> tuple[TextSplit, dict[str, int]]:

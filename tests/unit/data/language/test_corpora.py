@@ -49,7 +49,7 @@ def test_a_novel_is_one_text_of_many_lines(tmp_path: Path) -> None:
     assert splits["train"].words == 120_001
     split = splits["test"]
     assert (len(split), split.num_lines, split.words) == (2, 5, 1 + 4 + 2 + 1 + 5)
-    assert list(split.lines()) == ["TITLE", "", "It was the age", "of wisdom,", "Ça"]
+    assert split.long_lines(-1).texts == ["TITLE", "", "It was the age", "of wisdom,", "Ça"]
     assert split.num_bytes == len("TITLE\n\nIt was the age\n  of wisdom,\nÇa\n".encode())
 
 
