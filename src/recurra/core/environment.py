@@ -182,8 +182,6 @@ def _set_allocator(*settings: tuple[int, int]) -> bool:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    if not sys.platform.startswith("linux"):
-        return None
     with contextlib.suppress(OSError):
         return ctypes.CDLL("libc.so.6")
     return None

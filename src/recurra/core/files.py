@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -287,8 +286,6 @@ def _place(fresh: Path, target: Path, old: Path) -> None:
 
 def _exchange(first: Path, second: Path) -> bool:
     """Exchanges two folders in one step where the system can (Linux, most file systems)."""
-    if not sys.platform.startswith("linux"):
-        return False
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

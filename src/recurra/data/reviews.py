@@ -319,7 +319,6 @@ def _draw(
 
 
 def _quota(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    """Rows to draw of each class, in proportion."""
     total = int(counts.sum())
-    if size <= 0:
-        return np.zeros_like(counts)
-    return np.minimum(counts, apportion(counts, min(size, total) / total))
+    return np.minimum(counts, apportion(counts, min(size, total) / total)) if size else np.zeros_like(counts)

@@ -82,8 +82,7 @@ def cut_windows(
         parts = (input_ids[first + low : first + high] for low, high in itertools.pairwise(bounds))
         rows += [np.concatenate([prefix, part, suffix]) for part in parts]
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
-    flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
-    return flat, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), counts
+    return np.concatenate(rows), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), counts
 
 
 def first_windows(counts: Counts) -> Counts:
