@@ -19,7 +19,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,20 +30,13 @@ LETTERS = "abcdefghi"
 DIGITS = "0123456789"
 
 
-class Level(NamedTuple):
-    """Steps from ``low`` to ``high`` that are tested together."""
-
-    low: int
-    high: int
-
-
 @dataclass(frozen=True)
 class DepthCorpus:
     """How the texts of a corpus are made.
 
-    ``draw`` makes a text of a number of steps, and its label. The first ``inside`` of the rising ``levels`` are trained
-    on, and so are the numbers of steps in ``easier``, with the number of texts that each has: too few to test on.
-    ``train_rows`` is the number of training texts.
+    ``draw`` makes a text of a number of steps, and its label. The numbers of a level are tested together. The first
+    ``inside`` of the rising ``levels`` are trained on, and so are the numbers in ``easier``, with the number of texts
+    that each has: too few to test on. ``train_rows`` is the number of training texts.
     """
 
     name: str
@@ -52,7 +44,7 @@ class DepthCorpus:
     unit: str
     label_names: Sequence[str]
     draw: Callable[[random.Random, int], tuple[str, int]]
-    levels: Sequence[Level]
+    levels: Sequence[range]
     inside: int = 4
     easier: Mapping[int, int] = field(default_factory=dict)
     train_rows: int = 32_000
@@ -88,7 +80,7 @@ def _nested(dice: random.Random, depth: int) -> tuple[str, int]:
 
 
 _FEW_DIGITS = {count: len(DIGITS) ** count for count in range(1, 5)}
-_OF_LENGTH = [Level(low, low + (3 if low < 21 else 4)) for low in (5, 9, 13, 17, 21, 26, 31, 36)]
+_OF_LENGTH = [range(low, low + (4 if low < 21 else 5)) for low in (5, 9, 13, 17, 21, 26, 31, 36)]
 DEPTH_CORPORA = (
     DepthCorpus(
         "hops",
@@ -96,7 +88,7 @@ DEPTH_CORPORA = (
         "hops",
         list(LETTERS),
         _draw_hops,
-        [Level(hops, hops) for hops in range(1, 9)],
+        [range(hops, hops + 1) for hops in range(1, 9)],
     ),
     DepthCorpus(
         "parity",
@@ -122,7 +114,7 @@ DEPTH_CORPORA = (
         "depth",
         list(DIGITS),
         _draw_listops,
-        [Level(depth, depth) for depth in range(3, 9)],
+        [range(depth, depth + 1) for depth in range(3, 9)],
         inside=2,
         easier={1: 200, 2: 8_000},
         train_rows=128_000,
@@ -163,16 +155,16 @@ def generate_depth(
     )
 
 
-def level_name(corpus: DepthCorpus, level: Level) -> str:
+def level_name(corpus: DepthCorpus, level: range) -> str:
     """The split of a difficulty."""
-    return f"{corpus.unit}-{level.low}" + (f"-to-{level.high}" if level.high > level.low else "")
+    return f"{corpus.unit}-{level[0]}" + (f"-to-{level[-1]}" if len(level) > 1 else "")
 
 
 def _rows(
     corpus: DepthCorpus,
     seed: int,
     name: str,
-    levels: Sequence[Level],
+    levels: Sequence[range],
     *,
     count: int,
     seen: set[str],
@@ -180,7 +172,7 @@ def _rows(
 ) -> TextSplit:
     """New rows with every number of steps equally often, or with all texts that it has."""
     dice = random.Random(derive_seed(seed, corpus.name, name))
-    steps = [number for level in levels for number in range(level.low, level.high + 1)]
+    steps = [number for level in levels for number in level]
     share = count // (len(steps) + len(easier or ()))
     easier_numbers = [number for number, available in (easier or {}).items() for _ in range(min(available, share))]
     texts, labels = [], []
