@@ -35,7 +35,6 @@ from recurra.data.splits import length_tail, load_files, rows_of_each_label, str
 from recurra.data.sst2 import SST2, load_sst2, with_treebank_labels
 from recurra.data.tables import TABLE_FORMATS, stream_texts
 
-FILE_PROTOCOL = "split"
 # The name of data that lie in no file, in the record of a model that a program trained on its own rows.
 IN_MEMORY = "in-memory"
 DEMO = Path(__file__).parent / "demo"
@@ -47,10 +46,10 @@ class Corpus:
 
     name: str
     description: str
-    public_name: str | None
-    layout: str | None
     protocols: dict[str, str]
     load: Callable[[str, int, Path | None], TextDataset]
+    public_name: str | None = None
+    layout: str | None = None
 
 
 def _load_demo(protocol: str, _split_seed: int, _data_root: Path | None) -> TextDataset:
@@ -66,7 +65,7 @@ def _load_depth(corpus: DepthCorpus, _protocol: str, split_seed: int, _data_root
 def _released(
     release: Release, protocols: dict[str, str], load: Callable[[str, int, Path | None], TextDataset]
 ) -> Corpus:
-    return Corpus(release.name, release.description, release.public_name, release.layout, protocols, load)
+    return Corpus(release.name, release.description, protocols, load, release.public_name, release.layout)
 
 
 def _domains(name: str, description: str, reviews: tuple[Reviews, Reviews]) -> Corpus:
@@ -100,7 +99,6 @@ _SST2_PROTOCOLS = {
     "report GLUE validation (872) and the labelled test sentences (1,821)",
     "pooled": "GLUE train and validation pooled, random 54,576 / 6,822 / 6,823; leaks, as published",
 }
-_DEMO_PROTOCOLS = {"by-address": "900 / 300 / 600 rows; no address is in two splits"}
 _DEPTH_PROTOCOLS = {PROTOCOL: "a split of its own for every difficulty; those of beyond are harder than training"}
 
 CORPORA: dict[str, Corpus] = {
@@ -128,13 +126,11 @@ CORPORA: dict[str, Corpus] = {
         Corpus(
             "demo",
             "Sentences of State of the Union addresses, by period; comes with the package",
-            None,
-            None,
-            _DEMO_PROTOCOLS,
+            {"by-address": "900 / 300 / 600 rows; no address is in two splits"},
             _load_demo,
         ),
         *(
-            Corpus(depth.name, depth.description, None, None, _DEPTH_PROTOCOLS, partial(_load_depth, depth))
+            Corpus(depth.name, depth.description, _DEPTH_PROTOCOLS, partial(_load_depth, depth))
             for depth in DEPTH_CORPORA
         ),
     )
@@ -189,7 +185,7 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
         )
     if corpus is None:
         _refuse_unknown_corpus(config.name)
-        _check_protocol(config, [FILE_PROTOCOL])
+        _check_protocol(config, ["split"])
         dataset = load_files(config)
     else:
         file_keys = [key for key in _OF_FILES if getattr(config, key, None) not in (None, False, FIRST)]
