@@ -149,8 +149,8 @@ class TableFile:
             self.source = source_name.decode("utf-8")
 
     def _open_text(self, wanted: Sequence[str]) -> None:
-        if self.kind == "json" and self._has_object_a_line():
-            self.kind = "jsonl"
+        if self.kind in ("json", "jsonl"):
+            self.kind = "json" if self._is_document() else "jsonl"
         with self._stream() as stream:
             number, first = 0, ""
             if self.kind == "json":
@@ -160,10 +160,6 @@ class TableFile:
             else:
                 lines, encoding, has_mark = decoded(stream, self.source, self._encoding)
                 number, first = _first_line(lines)
-        if self.kind == "jsonl" and first.lstrip().startswith("["):
-            self.kind = "json"
-            self._open_text(wanted)
-            return
         if encoding != "utf-8":
             reason = "its first bytes say" if has_mark else "was asked for"
             self.notes.append(f"{self.source} is read as {encoding.upper()}, as {reason}.")
@@ -176,14 +172,17 @@ class TableFile:
         elif self.kind != "txt":
             self._recognise()
 
-    def _has_object_a_line(self) -> bool:
+    def _is_document(self) -> bool:
+        """Whether a JSON file is read whole, because it has not one object a line."""
         lines = self._lines()
         try:
             _, first = _first_line(lines)
-            return isinstance(json.loads(first), dict) and _first_line(lines) != (0, "")
+            if self.kind == "jsonl":
+                return first.lstrip().startswith("[")
+            return not isinstance(json.loads(first), dict) or _first_line(lines) == (0, "")
         except (DataError, ValueError, RecursionError):
             # One line may be the whole file, and longer than a line of rows may be.
-            return False
+            return self.kind == "json"
 
     def _open_csv(self, number: int, first: str, wanted: Sequence[str]) -> None:
         usual = "\t" if self.kind == "tsv" else ","
