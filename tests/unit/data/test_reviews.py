@@ -16,11 +16,10 @@ from recurra.core.errors import DataError, UnavailableError
 from recurra.data import reviews as polarity
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.dataset import TextDataset, TextSplit, joined
 from recurra.data.reviews import (
     balanced,
     cut_by_label,
-    joined,
     text_identity,
     without_empty,
     without_repeats,
