@@ -34,18 +34,13 @@ _MOST_COMPRESSION = 1000
 
 def open_parquet(path: Path) -> pq.ParquetFile:
     """Opens a Parquet file."""
-    try:
+    with _damage(path):
         file = pq.ParquetFile(path)
         # Each group of rows has the column names once more, and they are decoded only when they are read.
         for group in range(file.metadata.num_row_groups):
             for column in range(file.metadata.num_columns):
                 _ = file.metadata.row_group(group).column(column).path_in_schema
-        return file
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).split(".")[0]
-        raise DataError(
-            f"'{path}' is an incomplete or damaged Parquet file ({reason}); write it again, or give CSV or JSONL"
-        ) from error
+    return file
 
 
 def parquet_columns(path: Path) -> list[str]:
@@ -128,7 +123,8 @@ def _damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"'{path}' is damaged: {str(error).splitlines()[0]}; write the Parquet file again") from error
+        reason = str(error).split(".")[0]
+        raise DataError(f"'{path}' is an incomplete or damaged Parquet file ({reason}); write it again") from error
     except UnicodeDecodeError as error:
         raise DataError(f"'{path}' holds text that is not UTF-8 ({error.reason}); write it again as UTF-8") from error
 

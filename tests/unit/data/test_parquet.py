@@ -76,7 +76,7 @@ def test_a_name_that_is_no_text_is_one_line(tmp_path: Path) -> None:
     data = path.read_bytes()
     place = data.rindex(b"text")
     path.write_bytes(data[:place] + b"t\xe1xt" + data[place + 4 :])
-    with pytest.raises(DataError, match="is an incomplete or damaged Parquet file"):
+    with pytest.raises(DataError, match="holds text that is not UTF-8"):
         list(iterate_parquet(path, ["label"]))
 
 
