@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from recurra.core.record import AuditResult, LabelRunRecord, ModelRecord
 from recurra.core.record_parts import ANSWERS
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
-from recurra.data.dataset import TextDataset
-from recurra.data.formats import check_text, join_cells, matching_column, split_names
+from recurra.data.formats import check_text, matching_column, join_cells, split_names
 from recurra.data.labels import DEFAULT_ID_COLUMN, as_identity, as_word, listed_numbers, spelling_key
 from recurra.data.splits import read_rows
 from recurra.data.tables import TableFile
@@ -49,7 +48,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class _Row:
-    place: int
+    position: int
     id: str
     text: str
     scores: Scores
@@ -73,88 +72,82 @@ def read_answers(config: RunConfig, data: StudyData) -> Answers:
 def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) -> Answers:
     dataset = data.rows(config)
     try:
-        table, rows, label_column = _rows_of(path, config, dataset, None)
+        table, rows, label_column = _rows_of(path, config, dataset.label_names, None)
     except DataError as error:
         # Programs answer in UTF-8, whatever the encoding of the data.
         if config.encoding is None or not isinstance(error.__cause__, UnicodeDecodeError):
             raise
-        table, rows, label_column = _rows_of(path, config, dataset, config.encoding)
+        table, rows, label_column = _rows_of(path, config, dataset.label_names, config.encoding)
     if planned is not None and hash_of_files([path]) != planned:
         raise ConfigurationError(f"{table.source} was changed after the comparison was planned; start it again")
     files = [Path(file) for file in (config.name, config.validation, config.test) if file and Path(file).is_file()]
     corpus = [row for file in files for row in file_rows(file, config)]
     corpus = corpus or [row for split in dataset.splits.values() for row in zip(split.ids, split.texts, strict=True)]
-    by_id = bool({row.id for row in rows} & {row for row, _ in corpus})
-    key: Callable[[_Row], str] = (lambda row: row.id) if by_id else (lambda row: row.text)
-    left = Counter(row if by_id else text for row, text in corpus)
+    by_id = bool({row.id for row in rows} & {row_id for row_id, _ in corpus})
+    left = Counter(row_id if by_id else text for row_id, text in corpus)
+    keyed = [(row.id if by_id else row.text, row) for row in rows if by_id or row.text]
     name = Path(config.name).name
-    rows = [row for row in rows if by_id or row.text]
-    if unmatched := [row.place for row in rows if key(row) not in left]:
+    if unmatched := [row.position for key, row in keyed if key not in left]:
         needed = "an id" if by_id else f"a text (column '{config.text_column}')"
         raise DataError(
             f"{table.source} has {len(unmatched):,} answers that match no row of '{name}' ({table.unit} "
             f"{listed_numbers(unmatched, 5)}); each needs {needed} from '{name}'"
         )
     answers: dict[str, _Row] = {}
-    for row in rows:
-        first = answers.setdefault(key(row), row)
-        left[key(row)] -= 1
-        if left[key(row)] < 0 or (first is not row and (by_id or not np.array_equal(first.scores, row.scores))):
+    for key, row in keyed:
+        first = answers.setdefault(key, row)
+        left[key] -= 1
+        if left[key] < 0 or (first is not row and (by_id or not np.array_equal(first.scores, row.scores))):
+            remedy = "" if by_id else f", by its id where texts repeat (column {id_column(config)})"
             raise DataError(
-                f"{table.source} {table.unit} {row.place} answers the row of {table.unit} {first.place} again; give "
-                f"one answer a row{'' if by_id else f', by its id where texts repeat (column {id_column(config)})'}"
+                f"{table.source} {table.unit} {row.position} answers the row of {table.unit} {first.position} again; "
+                f"give one answer a row{remedy}"
             )
+    judged = [fold.splits[fold.headline_split] for fold in map(data.rows, config.every_fold)]
     answer_keys = {
         row_id: row_id if by_id else text
-        for fold in config.every_fold
-        for split in [judged_split(data.rows(fold))]
+        for split in judged
         for row_id, text in zip(split.ids, split.texts, strict=True)
     }
-    if missing := [row_id for row_id, answer_key in answer_keys.items() if answer_key not in answers]:
+    if missing := [row_id for row_id, key in answer_keys.items() if key not in answers]:
         folds = len(config.every_fold)
         hint = f"with {folds} folds every row is a test row (--folds 1 tests a part of them): " if folds > 1 else ""
         raise DataError(
             f"{table.source} lacks the answers of {len(missing):,} of {len(answer_keys):,} test rows "
             f"({', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}); {hint}answer every row of '{name}'"
         )
-    if withheld := [answers[answer_key].place for answer_key in answer_keys.values() if answers[answer_key].abstained]:
+    if abstained := sorted(answers[key].position for key in answer_keys.values() if answers[key].abstained):
         raise DataError(
-            f"{table.source} gives no label to {len(withheld):,} of {len(answer_keys):,} test rows ({table.unit} "
-            f"{listed_numbers(sorted(withheld), 5)}); give each a label, or leave out the key or column 'abstained'"
+            f"{table.source} gives no label to {len(abstained):,} of {len(answer_keys):,} test rows ({table.unit} "
+            f"{listed_numbers(abstained, 5)}); give each a label, or leave out the key or column 'abstained'"
         )
-    scores = {row_id: answers[answer_key].scores for row_id, answer_key in answer_keys.items()}
+    scores = {row_id: answers[key].scores for row_id, key in answer_keys.items()}
     if label_column and len(scores) >= LEAST_ALL_RIGHT:
-        _refuse_truth(table, label_column, scores, config, data)
+        truth = (row for split in judged for row in zip(split.ids, split.labels.tolist(), strict=True))
+        if all(scores[row_id].argmax() == label for row_id, label in truth):
+            _refuse_truth(table, label_column, len(scores), config, dataset.label_names)
     return Answers(scores, bool(label_column))
 
 
-def _refuse_truth(
-    table: TableFile, column: str, scores: Mapping[str, Scores], config: DataConfig, data: StudyData
-) -> None:
+def _refuse_truth(table: TableFile, column: str, num_rows: int, config: DataConfig, label_names: Sequence[str]) -> None:
     """Refuses a file whose label column has the labels of the data, while another column may have the answers."""
-    for fold in config.every_fold:
-        split = judged_split(data.rows(fold))
-        if any(scores[row_id].argmax() != label for row_id, label in zip(split.ids, split.labels, strict=True)):
-            return
     read_columns = [id_column(config), *config.text_column.split(","), "label", config.label_column]
     expected = {name.strip().casefold() for name in read_columns}
-    label_columns = [name for name in table.columns() if name.strip().casefold() not in expected]
-    labels = {name.casefold() for name in data.rows(config.every_fold[0]).label_names}
-    for _, cells in table.rows(others := list(label_columns)):
-        without = {name for name, cell in zip(others, cells, strict=True) if str(cell).strip().casefold() not in labels}
-        label_columns = [name for name in label_columns if name not in without]
-    if not label_columns or column.strip().casefold() == f"label{PREDICTED}":
-        return
-    raise DataError(
-        f"{table.source} has in column '{column}' the label of the data for all {len(scores):,} test rows, so it "
-        f"may not hold answers; call the column of the answers 'label{PREDICTED}' ({', '.join(label_columns[:10])} has "
-        "labels too)"
-    )
-
-
-def judged_split(dataset: TextDataset) -> Any:
-    """The split for which answers are needed: the one that models are judged on."""
-    return dataset.splits[dataset.headline_split]
+    others = [name for name in table.columns() if name.strip().casefold() not in expected]
+    labels = {name.casefold() for name in label_names}
+    without_labels = {
+        name
+        for _, cells in table.rows(others)
+        for name, cell in zip(others, cells, strict=True)
+        if str(cell).strip().casefold() not in labels
+    }
+    label_columns = [name for name in others if name not in without_labels]
+    if label_columns and column.strip().casefold() != f"label{PREDICTED}":
+        raise DataError(
+            f"{table.source} has in column '{column}' the label of the data for all {num_rows:,} test rows, so it "
+            f"may not hold answers; call the column of the answers 'label{PREDICTED}' ({', '.join(label_columns[:10])} "
+            "has labels too)"
+        )
 
 
 def id_column(config: DataConfig) -> str:
@@ -172,7 +165,8 @@ def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
     has_ids = usable.ids != [f"{usable.unit}-{position}" for position in usable.row_numbers]
     table = TableFile(path, config.text_column.split(","), encoding=config.encoding)
     columns, column = split_names(config.text_column, table.header), id_column(config)
-    column = matching_column(table.source, column, table.columns()) or column if config.id_column else column
+    if config.id_column:
+        column = matching_column(table.source, column, table.columns()) or column
     taken, rows = set(usable.ids), []
     for position, cells in table.rows(columns, [column]):
         own_id = as_identity(cells[-1], table.source, table.unit, position, column)
@@ -188,12 +182,11 @@ def _text(cells: Sequence[Any], table: TableFile, position: int, config: DataCon
 
 
 def _rows_of(
-    path: Path, config: DataConfig, dataset: TextDataset, encoding: str | None
+    path: Path, config: DataConfig, names: Sequence[str], encoding: str | None
 ) -> tuple[TableFile, list[_Row], str]:
     """The rows of a file of answers, and its column of labels; this is empty if it has probabilities."""
-    names = dataset.label_names
-    candidates = [id_column(config), *config.text_column.split(","), "label", config.label_column]
-    table = TableFile(path, candidates, encoding=encoding)
+    wanted = [id_column(config), *config.text_column.split(","), "label", config.label_column]
+    table = TableFile(path, wanted, encoding=encoding)
     present = table.columns()
     matched = [matching_column(table.source, name, present) for name in split_names(config.text_column, present)]
     text_columns = [name for name in matched if name is not None] if None not in matched else []
@@ -205,8 +198,6 @@ def _rows_of(
             f"{table.source} has neither the column '{id_column(config)}' nor '{config.text_column}', by which its "
             f"rows are found in '{Path(config.name).name}'; there: {', '.join(present)}"
         )
-    read: Callable[[Sequence[Any], str, int], Scores]
-    label_column = ""
     # `predict` adds this suffix where columns of the same name, such as another model's, are there already.
     columns = next(
         (
@@ -217,44 +208,44 @@ def _rows_of(
         ),
         [],
     )
-    if len(columns) > 1:
-        read = lambda cells, where, _: _of_probabilities(cells, where)  # noqa: E731
-    elif columns:
-        read = lambda cells, where, _: _of_probabilities(_by_name(cells[0], names, where), where)  # noqa: E731
-    else:
+    label_column = ""
+    if not columns:
         candidates = [f"label{PREDICTED}", "label", config.label_column]
         exact = [name for name in candidates if name in present]
         similar = [name for name in (matching_column(table.source, name, present) for name in candidates) if name]
-        columns = [*exact, *similar][:1]
-        label_column = columns[0] if columns else ""
-        label_by_spelling = {spelling_key(name): name for name in names} if config.join_labels else {}
-        index = {name: position for position, name in enumerate(names)}
+        if not similar:
+            raise DataError(
+                f"{table.source} has no column 'label', and no column probability_NAME for each of the labels "
+                f"{', '.join(names[:20])}; there: {', '.join(present)}"
+            )
+        label_column = [*exact, *similar][0]
+        columns = [label_column]
+    label_by_spelling = {spelling_key(name): name for name in names} if config.join_labels else {}
+    index = {name: number for number, name in enumerate(names)}
 
-        def read(cells: Sequence[Any], where: str, position: int) -> Scores:
-            word = as_word(cells[0], table.source, table.unit, position, columns[0])
-            label = word if word in index else label_by_spelling.get(spelling_key(word), word)
-            if label not in index:
-                answer = f"the label '{word[:60]}'{did_you_mean(word, names)}" if word else "no label"
-                raise DataError(
-                    f"{where} has {answer} in column '{columns[0]}'; the labels of '{Path(config.name).name}' are "
-                    f"{', '.join(names[:20])}"
-                )
-            return _log(np.arange(len(names)) == index[label])
+    def row_probabilities(cells: Sequence[Any], position: int) -> npt.NDArray[Any]:
+        where = f"{table.source} {table.unit} {position}"
+        if not label_column:
+            return _probabilities(cells, names, where)
+        word = as_word(cells[0], table.source, table.unit, position, label_column)
+        label = word if word in index else label_by_spelling.get(spelling_key(word), word)
+        if label not in index:
+            answer = f"the label '{word[:60]}'{did_you_mean(word, names)}" if word else "no label"
+            raise DataError(
+                f"{where} has {answer} in column '{label_column}'; the labels of '{Path(config.name).name}' are "
+                f"{', '.join(names[:20])}"
+            )
+        return np.arange(len(names)) == index[label]
 
-    if not columns:
-        raise DataError(
-            f"{table.source} has no column 'label', and no column probability_NAME for each of the labels "
-            f"{', '.join(names[:20])}; there: {', '.join(present)}"
-        )
     rows = []
     abstained = _abstained_column(columns, present) if not label_column else ""
     for position, (*cells, flag) in table.rows([*columns, *text_columns, *id_columns, abstained or columns[0]]):
-        scores = read(cells[: len(columns)], f"{table.source} {table.unit} {position}", position)
-        other_cells = cells[len(columns) :]
-        row_id = as_identity(other_cells[-1], table.source, table.unit, position, id_columns[0]) if id_columns else ""
-        text = _text(other_cells[: len(text_columns)], table, position, config) if text_columns else ""
+        scores = np.log(np.maximum(row_probabilities(cells[: len(columns)], position), LEAST_PROBABILITY))
+        own_cells = cells[len(columns) :]
+        row_id = as_identity(own_cells[-1], table.source, table.unit, position, id_columns[0]) if id_columns else ""
+        text = _text(own_cells[: len(text_columns)], table, position, config) if text_columns else ""
         has_no_label = bool(abstained) and str(flag).strip().casefold() == "true"
-        rows.append(_Row(position, row_id, text, scores, has_no_label))
+        rows.append(_Row(position, row_id, text, scores.astype(np.float32), has_no_label))
     return table, rows, label_column
 
 
@@ -270,13 +261,15 @@ def _abstained_column(columns: Sequence[str], present: Sequence[str]) -> str:
     return ABSTAINED if ABSTAINED in following else ""
 
 
-def _by_name(cell: Any, names: Sequence[str], where: str) -> list[Any]:
-    if not isinstance(cell, Mapping) or set(cell) != set(names):
-        raise DataError(f"{where} has no object in '{PROBABILITIES}' with a number for each of {', '.join(names[:20])}")
-    return [cell[name] for name in names]
-
-
-def _of_probabilities(cells: Iterable[Any], where: str) -> Scores:
+def _probabilities(cells: Sequence[Any], names: Sequence[str], where: str) -> npt.NDArray[np.float64]:
+    """Probabilities of the labels, from a cell for each or from one object that holds all."""
+    if len(cells) == 1:
+        (by_name,) = cells
+        if not isinstance(by_name, Mapping) or set(by_name) != set(names):
+            raise DataError(
+                f"{where} has no object in '{PROBABILITIES}' with a number for each of {', '.join(names[:20])}"
+            )
+        cells = [by_name[name] for name in names]
     try:
         values = [float(cell) for cell in cells]
     except (TypeError, ValueError):
@@ -287,18 +280,14 @@ def _of_probabilities(cells: Iterable[Any], where: str) -> Scores:
             f"{where} has probabilities that sum to {total:g}; numbers from 0 to 1 that sum to 1 (within "
             f"{TOLERANCE:g}) are needed"
         )
-    return _log(np.array(values))
-
-
-def _log(probabilities: npt.NDArray[Any]) -> Scores:
-    return np.log(np.maximum(probabilities.astype(np.float64), LEAST_PROBABILITY)).astype(np.float32)
+    return np.array(values)
 
 
 def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, *, started: float) -> LabelRunRecord:
     """Keeps the answers of the test rows as predictions, and measures them like the predictions of a model."""
     rows, answers = labelled(config.data), read_answers(config, data)
     dataset = data.rows(rows)
-    split = judged_split(dataset)
+    split = dataset.splits[dataset.headline_split]
     logits = np.stack([answers.logits[row_id] for row_id in split.ids])
     task.keep_predictions(folder, split, logits)
     # Probabilities are taken as given, without a temperature.
