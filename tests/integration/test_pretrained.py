@@ -198,7 +198,7 @@ def test_answers_are_kept_and_nobody_is_asked_twice(
 ) -> None:
     monkeypatch.setattr(teacher_module, "PART_ROWS", 50)
     asked: list[int] = []
-    honest = teacher_module._Asked.compute_logits
+    honest = teacher_module.Teacher.compute_logits
 
     def dies_late(self: Any, texts: Any, names: Any) -> Any:
         if len(asked) == 1:
@@ -209,7 +209,7 @@ def test_answers_are_kept_and_nobody_is_asked_twice(
     config = run(root, overrides={"plan": "0 3"}, teacher=str(taught_by))
     own = root / f"cache-{tmp_path.name}"
     alone = Machine(cache_dir=own, latency=False, threads=1)
-    monkeypatch.setattr(teacher_module._Asked, "compute_logits", dies_late)
+    monkeypatch.setattr(teacher_module.Teacher, "compute_logits", dies_late)
     with pytest.raises(KeyboardInterrupt):
         execute_run(StudyData(alone), tmp_path / "student", config)
     again: list[int] = []
@@ -218,12 +218,12 @@ def test_answers_are_kept_and_nobody_is_asked_twice(
         again.append(len(texts))
         return honest(self, texts, names)
 
-    monkeypatch.setattr(teacher_module._Asked, "compute_logits", counted)
+    monkeypatch.setattr(teacher_module.Teacher, "compute_logits", counted)
     assert execute_run(StudyData(alone), tmp_path / "student", config) is not None
     rows = read_record(tmp_path / "student").data
     parts = sum(-(-rows.splits[name].rows // 50) for name in ("train", rows.selection_split))
     assert asked == [50] and len(again) == parts - 1
-    monkeypatch.setattr(teacher_module._Asked, "compute_logits", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(teacher_module.Teacher, "compute_logits", lambda *_: pytest.fail("asked again"))
     assert execute_run(StudyData(alone), tmp_path / "another", config) is not None
 
 

@@ -47,31 +47,107 @@ PART_ROWS = 8192
 _BATCH_SIZE = 64
 
 
-@dataclass(frozen=True, eq=False)
 class Teacher:
-    """One teacher that was located."""
+    """A teacher of a run; its answers are cached by content, part by part, and it is opened only if a part is missing.
 
-    config: TeacherConfig
-    folder: Path
-    identity: str
-    record: LabelRunRecord | None
-
-
-def find_teacher(teacher: TeacherConfig, run: Path) -> Teacher:
-    """Locates a teacher of the run in a folder; teachers that are runs of the same study lie beside it.
+    A teacher that is a run of the same study lies beside the run.
 
     Raises:
         RunError: If it is a run of the study without a record, or not the teacher that the run was planned with.
         CheckpointError: If it cannot be read.
     """
-    folder = run.resolve().parent / teacher.run_id if teacher.run_id else Path(teacher.folder)
-    if teacher.run_id and not holds_any_record(folder):
-        raise RunError(f"its teacher '{teacher.run_id}' has no record in '{folder.parent}'; train that run first")
-    located = locate_teacher(str(folder))
-    if teacher.identity and located.identity != teacher.identity:
-        raise RunError(f"teacher '{folder}' is not the one that the run was planned with; give the run another output")
-    has_record = is_export(folder) or holds_any_record(folder)
-    return Teacher(teacher, folder, located.identity, read_source_record(folder) if has_record else None)
+
+    def __init__(
+        self, config: TeacherConfig, run: Path, *, precision: str, cache_dir: Path | None, reporter: Reporter
+    ) -> None:
+        folder = run.resolve().parent / config.run_id if config.run_id else Path(config.folder)
+        if config.run_id and not holds_any_record(folder):
+            raise RunError(f"its teacher '{config.run_id}' has no record in '{folder.parent}'; train that run first")
+        self.name, self.folder, self.identity = config.name, folder, locate_teacher(str(folder)).identity
+        if config.identity and self.identity != config.identity:
+            raise RunError(
+                f"teacher '{folder}' is not the one that the run was planned with; give the run another output"
+            )
+        has_record = is_export(folder) or holds_any_record(folder)
+        self.record: LabelRunRecord | None = read_source_record(folder) if has_record else None
+        self._precision, self._cache_dir, self._reporter = precision, cache_dir, reporter
+
+    def close(self) -> None:
+        """Frees the memory of its model, which is opened again where it is needed."""
+        for name in ("_classifier", "_model"):
+            vars(self).pop(name, None)
+
+    def logits(self, texts: Sequence[str], label_names: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Logits ``(texts, labels)`` in the order of the student's labels."""
+        parts = [np.zeros((0, len(label_names)), dtype=np.float32)]
+        for start in range(0, len(texts), PART_ROWS):
+            part = texts[start : start + PART_ROWS]
+            digest = hashlib.sha256("\0".join([*label_names, "", *part]).encode("utf-8", "surrogatepass"))
+            compute = partial(self.compute_logits, part, label_names)
+            parts.append(self._part("logits", start, len(part), ["answers", digest.hexdigest()], compute))
+        return np.concatenate(parts)
+
+    def states(
+        self, input_ids: npt.NDArray[np.int32], rows: npt.NDArray[np.int64], layers: Sequence[int]
+    ) -> npt.NDArray[np.float16]:
+        """States ``(rows, layers, hidden)`` of rows that the teacher's tokenizer wrote; ``rows`` are their offsets."""
+        parts = []
+        for start in range(0, len(rows) - 1, PART_ROWS):
+            offsets = rows[start : start + PART_ROWS + 1]
+            ids, offsets = input_ids[offsets[0] : offsets[-1]], offsets - offsets[0]
+            digest = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
+            compute = partial(self._compute_states, ids, offsets, layers)
+            parts.append(self._part("states", start, len(offsets) - 1, ["states", list(layers), digest], compute))
+        return np.concatenate(parts)
+
+    def _part(self, name: str, start: int, rows: int, identity: list[Any], compute: Callable[[], Any]) -> Any:
+        """Reads or computes one part; ``identity`` is what it depends on beside the teacher."""
+        key = content_hash([identity[0], self.identity, self._precision, *identity[1:]])[:40]
+
+        def ask() -> dict[str, npt.NDArray[Any]]:
+            suffix = "" if name == "logits" else f" for {name}"
+            self._reporter.say(f"running {self.name}{suffix}: rows {start + 1:,} to {start + rows:,}")
+            return {name: compute()}
+
+        return cached_arrays(cache_path(f"teacher-{key}", self._cache_dir), (name,), ask)[name]
+
+    def compute_logits(self, texts: Sequence[str], label_names: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Asks for one part."""
+        teacher_labels = [str(name) for name in self._classifier.classes_]
+        if sorted(teacher_labels) != sorted(label_names):
+            raise ConfigurationError(
+                f"teacher '{self.name}' has the labels {', '.join(teacher_labels[:8])}, the data have "
+                f"{', '.join(label_names[:8])}; take a teacher of the same labels"
+            )
+        columns = {name: column for column, name in enumerate(teacher_labels)}
+        order = [columns[name] for name in label_names]
+        # Columns in another order have another memory layout, and files keep the layout.
+        return np.ascontiguousarray(self._classifier.logits(texts, clean=False)[:, order])
+
+    @cached_property
+    def _classifier(self) -> Any:
+        if self.record is None:
+            return ForeignClassifier.load(self.folder, precision=self._precision)
+        own_precision = is_export(self.folder) or self.record.model.kind != "transformer"
+        return Classifier.open(self.folder, precision=None if own_precision else self._precision)
+
+    @cached_property
+    def _model(self) -> RecurraForSequenceClassification:
+        return load_classifier_model(sealed_model(self.folder)).to(default_device())
+
+    def _compute_states(
+        self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], layers: Sequence[int]
+    ) -> npt.NDArray[np.float16]:
+        rows = FlatRows(ids, offsets, int(self._model.config.pad_token_id or 0))
+
+        def compute(**inputs: torch.Tensor) -> list[torch.Tensor]:
+            states = self._model.model(**inputs, output_hidden_states=True, return_dict=True).hidden_states
+            means = [mean_of_packed(states[layer].float(), inputs["row_lengths"]) for layer in layers]
+            return [torch.stack(means, dim=1).half()]
+
+        batches = rows.packed(_BATCH_SIZE, few_sizes=self._precision != "fp32")
+        (states,) = compute_rows(self._model, batches, len(offsets) - 1, compute, precision=self._precision)
+        return states
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +177,7 @@ class Lesson:
         return [
             result
             for teacher in self.teachers
-            for result in run_audits(Subject.TEACHER, dataset, teacher.config.name, _trained_on(teacher, dataset, data))
+            for result in run_audits(Subject.TEACHER, dataset, teacher.name, _trained_on(teacher, dataset, data))
         ]
 
     def record(self, student: Classifier) -> TeacherRecord:
@@ -109,7 +185,7 @@ class Lesson:
         answers = student.logits(self.selection, clean=False)
         axes = self.labels.ndim
         return TeacherRecord(
-            names=[teacher.config.name for teacher in self.teachers],
+            names=[teacher.name for teacher in self.teachers],
             runs=[teacher.record.run_id if teacher.record else "" for teacher in self.teachers],
             identities=[teacher.identity for teacher in self.teachers],
             rows=len(self.labels),
@@ -124,9 +200,7 @@ class Lesson:
         """Probabilities to learn of each text, ``(texts, labels)``: of labelled rows mixed with the label.
 
         A loss that is a weighted mean of two cross-entropies is the cross-entropy with the mean of their targets.
-
-        Args:
-            weight: Share that the teachers' answers have where there is a label.
+        ``weight`` is the share of the teachers' answers where there is a label.
         """
         logits, rows = self.on_train.astype(np.float64), len(self.labels)
         several = self.labels.ndim == 2
@@ -146,14 +220,17 @@ def ask_teachers(
         RunError: If a teacher is missing or has changed.
     """
     started = time.perf_counter()
-    teachers = [find_teacher(teacher, run) for teacher in config.teachers]
+    teachers = [
+        Teacher(teacher, run, precision=config.precision, cache_dir=cache_dir, reporter=reporter)
+        for teacher in config.teachers
+    ]
     train, unlabelled = dataset.splits["train"], dataset.unlabelled
     splits = [train, *([] if unlabelled is None else [unlabelled]), dataset.splits[dataset.selection_split]]
     answers: list[list[npt.NDArray[np.float32]]] = [[] for _ in splits]
     for teacher in teachers:
-        cached_teacher = _Asked(teacher, config, cache_dir, reporter)
         for logits, split in zip(answers, splits, strict=True):
-            logits.append(cached_teacher.logits(split.texts, dataset.label_names))
+            logits.append(teacher.logits(split.texts, dataset.label_names))
+        teacher.close()
     *on_train, on_selection = (np.stack(logits).mean(axis=0, dtype=np.float32) for logits in answers)
     return Lesson(
         teachers,
@@ -174,8 +251,6 @@ def taught_rows(
     *,
     plan: SharingPlan | None,
     tokenizer: PreTrainedTokenizerFast,
-    cache_dir: Path | None,
-    reporter: Reporter,
 ) -> tuple[TaughtSplit, Lesson]:
     """The rows that a Transformer learns from, with answers and, if it has its teacher's encoder, the teacher's states.
 
@@ -192,8 +267,8 @@ def taught_rows(
         is_labelled = np.repeat([True, False], [len(train), len(unlabelled)])
         train = train.followed_by(unlabelled).weighed(None)
     teacher_rows = _as_teacher_reads(config, lesson, train, tokenizer) if layers else None
-    cached_teacher = _Asked(lesson.teachers[0], config, cache_dir, reporter)
-    states = None if teacher_rows is None else cached_teacher.states(*teacher_rows, layers)
+    states = None if teacher_rows is None else lesson.teachers[0].states(*teacher_rows, layers)
+    lesson.teachers[0].close()
     taught = TaughtSplit(
         train.input_ids,
         train.offsets,
@@ -253,83 +328,3 @@ def _as_teacher_reads(
     ids, offsets, counts = encode_windows(lesson.texts, teacher_tokenizer, data.max_length, data.windows)
     same_windows = np.array_equal(train.windows_of_texts, np.ones(len(lesson.texts)) if counts is None else counts)
     return (ids, offsets) if same_windows else None
-
-
-class _Asked:
-    """A teacher whose answers are cached by content, part by part; it is opened only if a part is missing."""
-
-    def __init__(self, teacher: Teacher, config: RunConfig, cache_dir: Path | None, reporter: Reporter) -> None:
-        self.teacher, self.precision = teacher, config.precision
-        self._cache_dir, self._reporter = cache_dir, reporter
-
-    def logits(self, texts: Sequence[str], label_names: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Logits ``(texts, labels)`` in the order of the student's labels."""
-        parts = [np.zeros((0, len(label_names)), dtype=np.float32)]
-        for start in range(0, len(texts), PART_ROWS):
-            part = texts[start : start + PART_ROWS]
-            digest = hashlib.sha256("\0".join([*label_names, "", *part]).encode("utf-8", "surrogatepass"))
-            compute = partial(self.compute_logits, part, label_names)
-            parts.append(self._part("logits", start, len(part), ["answers", digest.hexdigest()], compute))
-        return np.concatenate(parts)
-
-    def states(
-        self, input_ids: npt.NDArray[np.int32], rows: npt.NDArray[np.int64], layers: Sequence[int]
-    ) -> npt.NDArray[np.float16]:
-        """States ``(rows, layers, hidden)`` of rows that the teacher's tokenizer wrote; ``rows`` are their offsets."""
-        parts = []
-        for start in range(0, len(rows) - 1, PART_ROWS):
-            offsets = rows[start : start + PART_ROWS + 1]
-            ids, offsets = input_ids[offsets[0] : offsets[-1]], offsets - offsets[0]
-            digest = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
-            compute = partial(self._compute_states, ids, offsets, layers)
-            parts.append(self._part("states", start, len(offsets) - 1, ["states", list(layers), digest], compute))
-        return np.concatenate(parts)
-
-    def _part(self, name: str, start: int, rows: int, identity: list[Any], compute: Callable[[], Any]) -> Any:
-        """Reads or computes one part; ``identity`` is what it depends on beside the teacher."""
-        key = content_hash([identity[0], self.teacher.identity, self.precision, *identity[1:]])[:40]
-
-        def ask() -> dict[str, npt.NDArray[Any]]:
-            suffix = "" if name == "logits" else f" for {name}"
-            self._reporter.say(f"running {self.teacher.config.name}{suffix}: rows {start + 1:,} to {start + rows:,}")
-            return {name: compute()}
-
-        return cached_arrays(cache_path(f"teacher-{key}", self._cache_dir), (name,), ask)[name]
-
-    def compute_logits(self, texts: Sequence[str], label_names: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Asks for one part."""
-        teacher_labels = [str(name) for name in self._classifier.classes_]
-        if sorted(teacher_labels) != sorted(label_names):
-            raise ConfigurationError(
-                f"teacher '{self.teacher.config.name}' has the labels {', '.join(teacher_labels[:8])}, the data have "
-                f"{', '.join(label_names[:8])}; take a teacher of the same labels"
-            )
-        # Columns in another order have another memory layout, and files keep the layout.
-        order = [teacher_labels.index(name) for name in label_names]
-        return np.ascontiguousarray(self._classifier.logits(texts, clean=False)[:, order])
-
-    @cached_property
-    def _classifier(self) -> Any:
-        folder, record = self.teacher.folder, self.teacher.record
-        if record is None:
-            return ForeignClassifier.load(folder, precision=self.precision)
-        own_precision = is_export(folder) or record.model.kind != "transformer"
-        return Classifier.open(folder, precision=None if own_precision else self.precision)
-
-    @cached_property
-    def _model(self) -> RecurraForSequenceClassification:
-        return load_classifier_model(sealed_model(self.teacher.folder)).to(default_device())
-
-    def _compute_states(
-        self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], layers: Sequence[int]
-    ) -> npt.NDArray[np.float16]:
-        rows = FlatRows(ids, offsets, int(self._model.config.pad_token_id or 0))
-
-        def compute(**inputs: torch.Tensor) -> list[torch.Tensor]:
-            states = self._model.model(**inputs, output_hidden_states=True, return_dict=True).hidden_states
-            means = [mean_of_packed(states[layer].float(), inputs["row_lengths"]) for layer in layers]
-            return [torch.stack(means, dim=1).half()]
-
-        batches = rows.packed(_BATCH_SIZE, few_sizes=self.precision != "fp32")
-        (states,) = compute_rows(self._model, batches, len(offsets) - 1, compute, precision=self.precision)
-        return states

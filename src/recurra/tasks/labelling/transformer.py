@@ -82,8 +82,6 @@ def train_model(
             None if dataset.unlabelled is None else encode(dataset.unlabelled),
             plan=None if source is None or source.is_adapted or source.is_foreign else source.plan(plan),
             tokenizer=tokenizer,
-            cache_dir=cache_dir,
-            reporter=reporter,
         )
     training_file = folder / TRAINING_NAME
     if training_file.exists() and (folder / MODEL_NAME).is_dir():

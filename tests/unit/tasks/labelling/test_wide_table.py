@@ -67,13 +67,13 @@ def test_a_teacher_of_other_rows_reads_a_students_rows_in_its_own_pieces(
     monkeypatch.setattr(training, "WIDE_TABLE", 10)
     monkeypatch.setattr(training, "NARROWED_TO", 10)
     asked: list[list[int]] = []
-    compute = teacher._Asked._compute_states
+    compute = teacher.Teacher._compute_states
 
     def seen(self: Any, ids: Any, offsets: Any, layers: Any) -> Any:
         asked.extend(row.tolist() for row in np.split(ids, offsets[1:-1]))
         return compute(self, ids, offsets, layers)
 
-    monkeypatch.setattr(teacher._Asked, "_compute_states", seen)
+    monkeypatch.setattr(teacher.Teacher, "_compute_states", seen)
     options = ["--quiet", "--max-length", "32", "--cache-dir", str(tmp_path / "cache"), "--protocol", "finetune-few"]
     # Each has words that the other lacks, and the student more of them.
     rows = {
