@@ -25,9 +25,9 @@ import recurra.core.files as folders_module
 import recurra.deployment.export.build as export_module
 import recurra.deployment.export.formats as formats_module
 import recurra.deployment.prediction.folder as folder_module
-import recurra.evaluation.predictions as predictions_module
 import recurra.study.exporting as exporting_module
 import recurra.study.run as run_module
+import recurra.tasks.labelling.task as labelling_task_module
 import recurra.tasks.run_folder as run_folder_module
 import recurra.training.fit as fit_module
 import recurra.training.trainer as trainer_module
@@ -119,7 +119,7 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "end of training": (trainer_module.RecurraTrainer, "_load_best_model", 1),
     "model folder": (run_folder_module, "save_model_folder", 1),
     "note that training is done": (run_folder_module, "write_json", 1),
-    "predictions": (predictions_module, "write_predictions", 2),
+    "predictions": (labelling_task_module, "write_predictions", 2),
     "record": (run_module, "write_record", 1),
 }
 

@@ -26,12 +26,8 @@ OF_OURS = {
     ("study.model_auditing", "models.folder"),
     ("study.timing", "evaluation.latency"),
     ("tasks.base", "evaluation.latency"),
-    ("tasks.classification.task", "evaluation.metrics"),
-    ("tasks.classification.task", "evaluation.predictions"),
     ("tasks.labelling.task", "deployment.classifier"),
     ("tasks.labelling.task", "tasks.labelling.evaluation"),
-    ("tasks.multilabel.task", "evaluation.metrics"),
-    ("tasks.multilabel.task", "evaluation.predictions"),
 }
 
 

@@ -79,15 +79,24 @@ def predictions_path(folder: Path | str, split_name: str) -> Path:
 def write_predictions(
     folder: Path | str, split_name: str, ids: Sequence[str], labels: npt.ArrayLike, logits: npt.ArrayLike
 ) -> None:
-    """Writes ``predictions/<split>.parquet`` into a run folder, atomically."""
-    scores = np.ascontiguousarray(logits, dtype=np.float32)
+    """Writes ``predictions/<split>.parquet`` into a run folder, atomically; labels as `Predictions` has them."""
     truth = np.asarray(labels, dtype=np.int64)
-    rows, classes = scores.shape
-    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(classes)
-    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(scores.ravel()))
-    table = pa.Table.from_arrays([pa.array(list(ids), pa.string()), pa.array(truth), lists], schema=SCHEMA)
+    several = truth.ndim == 2
+    columns = [
+        pa.array(list(ids), pa.string()),
+        _lists(truth.astype(np.int8)) if several else pa.array(truth),
+        _lists(np.ascontiguousarray(logits, dtype=np.float32)),
+    ]
+    table = pa.Table.from_arrays(columns, schema=SEVERAL_LABELS if several else SCHEMA)
     with atomic_path(predictions_path(folder, split_name)) as temporary:
         pq.write_table(table, temporary, compression="zstd")
+
+
+def _lists(values: npt.NDArray[Any]) -> pa.ListArray:
+    """A column with a list for each row of ``(rows, numbers)``."""
+    rows, width = values.shape
+    offsets = np.arange(0, rows * width + 1, width, dtype=np.int32) if rows else np.zeros(1, dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.ravel()))
 
 
 def read_predictions(folder: Path | str, split_name: str) -> Predictions:

@@ -14,6 +14,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.deployment.decision import LabelDecision, OneLabel
 from recurra.evaluation.audits.registry import Subject, run_audits
+from recurra.evaluation.metrics import evaluate_logits, fit_temperature
 from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.classification.measures import ACCURACY, F1, PRECISION, RECALL
 from recurra.tasks.exits import ExitSubject
@@ -44,13 +45,9 @@ class ClassificationTask(LabellingTask):
         self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
     ) -> LabelDecision:
         """Chooses a temperature."""
-        from recurra.evaluation.metrics import fit_temperature
-
         return OneLabel(label_names, fit_temperature(logits, labels))
 
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> MetricsRecord:
-        from recurra.evaluation.metrics import evaluate_logits
-
         return evaluate_logits(logits, labels, decision.temperature)
 
     def of_depth(
@@ -65,11 +62,6 @@ class ClassificationTask(LabellingTask):
             return metrics
         numbers, rows = np.unique(taken, return_counts=True)
         return metrics.model_copy(update={"recurrences": dict(zip(numbers.tolist(), rows.tolist(), strict=True))})
-
-    def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
-        from recurra.evaluation.predictions import write_predictions
-
-        write_predictions(folder, split.name, split.ids, split.labels, logits)
 
     def details(self, names: Sequence[str], metrics: Any, decision: LabelDecision) -> Table:
         matrix = [

@@ -25,6 +25,7 @@ from recurra.data.tables import TableFile
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.prediction.files import ABSTAINED, PREDICTED, PROBABILITIES
 from recurra.evaluation.audits.grading import grade
+from recurra.evaluation.predictions import write_predictions
 from recurra.tasks.base import ANSWERS_HASH, RunConfig
 from recurra.tasks.labelling import labelled
 from recurra.tasks.run_folder import run_facts, single_fit
@@ -289,7 +290,7 @@ def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, 
     dataset = data.rows(rows)
     split = dataset.splits[dataset.headline_split]
     logits = np.stack([answers.logits[row_id] for row_id in split.ids])
-    task.keep_predictions(folder, split, logits)
+    write_predictions(folder, split.name, split.ids, split.labels, logits)
     # Probabilities are taken as given, without a temperature.
     decision = OneLabel(dataset.label_names)
     metrics = task.measure(logits, split.labels, decision)

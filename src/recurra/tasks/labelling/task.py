@@ -47,6 +47,7 @@ from recurra.deployment.export_record import WITH_EXITS
 from recurra.evaluation.audits.grading import control_right, grade, needs_predictions
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.evaluation.metrics import never_given
+from recurra.evaluation.predictions import write_predictions
 from recurra.models.adaptation.source import MULTILINGUAL
 from recurra.models.controls import STATES_TOKENS
 from recurra.models.names import PRESETS
@@ -134,10 +135,6 @@ class LabellingTask(Task):
         """Adds figures of the head after each recurrence, from its ``logits``, or how many recurrences rows took."""
         del split, logits, engine, batch_size
         return metrics
-
-    @abstractmethod
-    def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
-        """Writes the predictions for each row of a split into the run folder."""
 
     @abstractmethod
     def details(self, names: Sequence[str], metrics: Any, decision: LabelDecision) -> Table:
@@ -303,9 +300,10 @@ class LabellingTask(Task):
         selection, judged = dataset.splits[dataset.selection_split], dataset.splits[dataset.headline_split]
         by_head, logits = {}, {}
         for name in dict.fromkeys((selection.name, *dataset.reported_splits)):
-            by_head[name] = classifier.exit_logits(dataset.splits[name].texts)
+            split = dataset.splits[name]
+            by_head[name] = classifier.exit_logits(split.texts)
             logits[name] = by_head[name][max(by_head[name])]
-            self.keep_predictions(folder, dataset.splits[name], logits[name])
+            write_predictions(folder, name, split.ids, split.labels, logits[name])
         decision = self.decide(rows, dataset.label_names, logits[selection.name], selection.labels)
         classifier.decision = decision
         audits = list(data.once("audits", rows, lambda: self.data_audits(dataset)))

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
-from recurra.core.files import atomic_path
 from recurra.core.record import AuditResult, MultiLabelMetricsRecord, MultiLabelRunRecord, read_record
 from recurra.data.configuration import DataConfig, MultiLabelData
-from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.dataset import TextDataset
 from recurra.data.labels import AS_JSON
 from recurra.deployment.decision import AnyLabels, LabelDecision
 from recurra.evaluation.audits.leakage import audit_leakage
+from recurra.evaluation.metrics import fit_temperature
 from recurra.tasks.exits import ExitSubject
 from recurra.tasks.labelling.task import LabellingTask, Logits
 from recurra.tasks.multilabel.reporting import FIGURES, as_two_labels, choose_thresholds, measure_labels
@@ -48,8 +48,6 @@ class MultiLabelTask(LabellingTask):
         self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
     ) -> LabelDecision:
         """Chooses a temperature for all labels, and a threshold for each."""
-        from recurra.evaluation.metrics import fit_temperature
-
         assert isinstance(config, MultiLabelData)
         temperature = fit_temperature(*as_two_labels(logits, labels))
         undecided = AnyLabels(label_names, [0.5] * len(label_names), config.label_separator or AS_JSON, temperature)
@@ -60,17 +58,6 @@ class MultiLabelTask(LabellingTask):
         self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision
     ) -> MultiLabelMetricsRecord:
         return measure_labels(logits, labels, decision)
-
-    def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from recurra.evaluation.predictions import SEVERAL_LABELS, predictions_path
-
-        rows = {"id": split.ids, "labels": split.labels.tolist(), "logits": logits.tolist()}
-        table = pa.table(rows, schema=SEVERAL_LABELS)
-        with atomic_path(predictions_path(folder, split.name)) as temporary:
-            pq.write_table(table, temporary, compression="zstd")
 
     def details(self, names: Sequence[str], metrics: Any, decision: LabelDecision) -> Table:
         assert isinstance(decision, AnyLabels)
