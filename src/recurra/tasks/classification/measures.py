@@ -15,13 +15,10 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record import MetricsRecord
 from recurra.evaluation.metrics import log_softmax, rank_labels
 from recurra.evaluation.significance import ClassScore
-from recurra.tasks.labelling.reporting import LabellingTable
+from recurra.tasks.labelling.reporting import LabellingTable, bootstrap_interval
 from recurra.tasks.measures import Measure, WeightedScore
 from recurra.tasks.questions import COST
 
-BOOTSTRAP_SAMPLES = 2000
-BOOTSTRAP_SEED = 20
-_SUMS_AT_ONCE = 2**20
 F1_OF = "f1"
 AVERAGE_PRECISION = "average_precision"
 # Of a standard normal distribution.
@@ -109,24 +106,11 @@ def _over_rows(score: CellScore) -> Callable[[MetricsRecord], tuple[float, float
 
 
 def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: CellScore) -> tuple[float, float] | None:
-    """95 % percentile interval of a figure over examples; none without rows or with one label.
-
-    Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions
-    themselves are not needed, and a cell without rows is never drawn.
-    """
+    """95 % percentile interval of a figure over rows; none without rows or with one label."""
     true, predicted, counts, labels = _cells(confusion_matrix)
-    rows = int(counts.sum())
-    if rows == 0 or labels < 2:
+    if not counts.any() or labels < 2:
         return None
-    generator = np.random.default_rng(BOOTSTRAP_SEED)
-    # Of thousands of labels the sums of all samples together would take gigabytes.
-    at_once = max(1, _SUMS_AT_ONCE // max(labels, len(true)))
-    scores = []
-    for start in range(0, BOOTSTRAP_SAMPLES, at_once):
-        draws = generator.multinomial(rows, counts / rows, size=min(at_once, BOOTSTRAP_SAMPLES - start))
-        scores.append(score(true, predicted, draws.astype(np.float64), labels))
-    low, high = np.quantile(np.concatenate(scores), [0.025, 0.975])
-    return float(low), float(high)
+    return bootstrap_interval(lambda draws: score(true, predicted, draws, labels), counts, labels)
 
 
 ACCURACY = Measure(

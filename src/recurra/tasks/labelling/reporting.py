@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recurra.core import terminal as form
 from recurra.core.configuration import content_hash
@@ -54,6 +55,30 @@ CALIBRATION_NOTE = (
     "Calibration error is the mean gap between the probability of the predicted label and the share of right answers, "
     "over 15 bins (Guo et al. 2017, equation 3), with and without the temperature fitted on the selection split."
 )
+
+
+BOOTSTRAP_SAMPLES = 2000
+BOOTSTRAP_SEED = 20
+# Of thousands of labels the sums of all samples together would take gigabytes.
+_SUMS_AT_ONCE = 2**20
+
+
+def bootstrap_interval(
+    score: Callable[[NDArray[np.float64]], NDArray[np.float64]], counts: NDArray[Any], width: int = 1
+) -> tuple[float, float]:
+    """95 % percentile interval over rows of a figure; ``counts`` of rows that are alike, ``(kinds,)``.
+
+    Drawing rows with replacement is drawing kinds of rows from a multinomial, and a kind without rows is never drawn.
+    ``score`` computes the figure from ``(samples, kinds)`` and holds ``width`` numbers a sample, or one a kind.
+    """
+    generator = np.random.default_rng(BOOTSTRAP_SEED)
+    rows, at_once = int(counts.sum()), max(1, _SUMS_AT_ONCE // max(width, len(counts)))
+    scores = []
+    for start in range(0, BOOTSTRAP_SAMPLES, at_once):
+        draws = generator.multinomial(rows, counts / rows, size=min(at_once, BOOTSTRAP_SAMPLES - start))
+        scores.append(score(draws.astype(np.float64)))
+    low, high = np.quantile(np.concatenate(scores), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def _label_counts(counts: dict[str, int]) -> str:

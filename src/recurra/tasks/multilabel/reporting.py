@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from recurra.tasks.labelling.reporting import (
     UNCALIBRATED,
     LabellingReporting,
     LabellingTable,
+    bootstrap_interval,
     mistakes_table,
     telling_words,
 )
@@ -31,8 +33,6 @@ from recurra.tasks.reporting import beside_best, best_model
 from recurra.tasks.summary import TableSummary
 from recurra.tasks.tables import Table, audits, contrasts, results, tests
 
-BOOTSTRAP_SAMPLES = 2000
-BOOTSTRAP_SEED = 20
 DEFAULT_THRESHOLD = 0.5
 
 Floats = npt.NDArray[np.float64]
@@ -70,8 +70,7 @@ def _threshold(probabilities: Floats, truth: Integers) -> float:
         return DEFAULT_THRESHOLD
     values, value_indices = np.unique(probabilities, return_inverse=True)
     # Rows at or above each value, and those of them that have the label.
-    predicted = np.bincount(value_indices, minlength=len(values))[::-1].cumsum()[::-1]
-    right = np.bincount(value_indices, weights=truth, minlength=len(values))[::-1].cumsum()[::-1]
+    predicted, right = (np.bincount(value_indices, counts)[::-1].cumsum()[::-1] for counts in (None, truth))
     f1 = 2 * right / (predicted + truth.sum())
     below = np.concatenate([[0.0], values[:-1]])
     middle = (below + values) / 2
@@ -83,12 +82,7 @@ def _threshold(probabilities: Floats, truth: Integers) -> float:
 
 
 def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: LabelDecision) -> MultiLabelMetricsRecord:
-    """Computes the figures of a split.
-
-    Raises:
-        DataError: If there is no row.
-        RunError: If a logit is not finite.
-    """
+    """Computes the figures of a split; raises `DataError` without rows, `RunError` if a logit is not finite."""
     scores, truth = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.int64)
     if not len(scores):
         raise DataError("there is no row to evaluate (0 rows); give a split with at least one row")
@@ -105,31 +99,31 @@ def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: Label
 def measure_decided(
     scores: Floats,
     truth: Integers,
-    said: npt.NDArray[np.bool_],
+    decided: npt.NDArray[Any],
     probabilities: Floats,
     label_names: Sequence[str],
 ) -> MultiLabelMetricsRecord:
     """Computes the figures from known labels and probabilities, which may come from several models."""
-    decided = said.astype(np.int64)
+    decided = decided.astype(np.int64)
     correct = decided * truth
     right, predicted, support = correct.sum(axis=0), decided.sum(axis=0), truth.sum(axis=0)
     f1 = 2 * right / np.maximum(predicted + support, 1)
     # -log of the probability of what is true, without overflow.
     losses = np.logaddexp(0.0, np.where(truth == 1, -scores, scores))
+    figures = {
+        "precision": right / np.maximum(predicted, 1),
+        "recall": right / np.maximum(support, 1),
+        "f1": f1,
+        "support": support,
+        "predicted": predicted,
+    }
     by_label = {
-        name: LabelFiguresRecord(
-            precision=float(right[index] / max(predicted[index], 1)),
-            recall=float(right[index] / max(support[index], 1)),
-            f1=float(f1[index]),
-            support=int(support[index]),
-            predicted=int(predicted[index]),
-        )
+        name: LabelFiguresRecord(**{key: values[index].item() for key, values in figures.items()})
         for index, name in enumerate(label_names)
     }
-    total = int(predicted.sum() + support.sum())
     return MultiLabelMetricsRecord(
         rows=len(scores),
-        micro_f1=float(2 * right.sum() / max(total, 1)),
+        micro_f1=float(2 * right.sum() / max(predicted.sum() + support.sum(), 1)),
         micro_f1_interval=bootstrap_micro_f1(correct.sum(axis=1), decided.sum(axis=1) + truth.sum(axis=1)),
         macro_f1=float(f1.mean()),
         subset_accuracy=float((decided == truth).all(axis=1).mean()),
@@ -144,33 +138,28 @@ def measure_decided(
 def bootstrap_micro_f1(right: Integers, total: Integers) -> tuple[float, float]:
     """95 % percentile interval of micro F1 over rows.
 
-    Rows with equal counts are alike: drawing rows with replacement is drawing kinds of rows from a multinomial.
-
     Args:
         right: Labels of each row that were given and are true, ``(rows,)``.
         total: Labels that were given, and labels that are true, together, ``(rows,)``.
     """
     kinds, counts = np.unique(np.stack([right, total], axis=1), axis=0, return_counts=True)
-    generator = np.random.default_rng(BOOTSTRAP_SEED)
-    draws = generator.multinomial(len(right), counts / counts.sum(), size=BOOTSTRAP_SAMPLES)
-    sums = draws @ kinds
-    low, high = np.quantile(2 * sums[:, 0] / np.maximum(sums[:, 1], 1), [0.025, 0.975])
-    return float(low), float(high)
+
+    def micro_f1(draws: Floats) -> Floats:
+        sums = draws @ kinds
+        return np.asarray(2 * sums[:, 0] / np.maximum(sums[:, 1], 1))
+
+    return bootstrap_interval(micro_f1, counts)
 
 
 def _measure(key: str, heading: str, **more: Any) -> Measure:
-    def read(metrics: MultiLabelMetricsRecord) -> float:
-        return float(getattr(metrics, key))
-
-    return Measure(
-        key, heading, "points", higher_is_better=True, read=read, limits=(0.0, 1.0), scale=100.0, gap_digits=1, **more
-    )
+    read = attrgetter(key)
+    return Measure(key, heading, "points", True, read, limits=(0.0, 1.0), scale=100.0, gap_digits=1, **more)
 
 
-MICRO_F1 = _measure("micro_f1", "Micro F1", over_rows=lambda metrics: metrics.micro_f1_interval)
+MICRO_F1 = _measure("micro_f1", "Micro F1", over_rows=attrgetter("micro_f1_interval"))
 MACRO_F1 = _measure("macro_f1", "Macro F1")
 SUBSET_ACCURACY = _measure("subset_accuracy", "All labels right")
-HAMMING_LOSS = Measure("hamming_loss", "Hamming loss", "", False, lambda metrics: metrics.hamming_loss)
+HAMMING_LOSS = Measure("hamming_loss", "Hamming loss", "", False, attrgetter("hamming_loss"))
 FIGURES = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY, HAMMING_LOSS, LOSS, CALIBRATION, UNCALIBRATED)
 _NOTE = (
     "Micro F1 counts pairs of a text and a label; macro F1 is the mean over labels. Figures are means ± standard "
@@ -233,16 +222,11 @@ class MultiLabelReporting(LabellingReporting):
         )
 
     def score(self, split: str, metrics: Sequence[MultiLabelMetricsRecord], measure: Measure) -> Score:
-        labels = {
-            label: {
-                **{
-                    key: statistics.fmean(getattr(seed_metrics.labels[label], key) for seed_metrics in metrics)
-                    for key in ("precision", "recall", "f1")
-                },
-                "rows": figures.support,
-            }
-            for label, figures in metrics[0].labels.items()
-        }
+        labels: dict[str, dict[str, float]] = {}
+        for label, figures in metrics[0].labels.items():
+            by_seed = [seed_metrics.labels[label] for seed_metrics in metrics]
+            means = {key: statistics.fmean(map(attrgetter(key), by_seed)) for key in ("precision", "recall", "f1")}
+            labels[label] = {**means, "rows": figures.support}
         return Score(split, metrics[0].rows, estimates(FIGURES, metrics), labels=labels)
 
     def conclude(self, table: TableSummary) -> str:
@@ -250,12 +234,10 @@ class MultiLabelReporting(LabellingReporting):
         measure, split = table.judged_by, table.headline_split
         best = best_model(scored, split, measure)
         value = measure.value(measure.mean(best, split))
-        sentences = [
+        lead = (
             f"{best.label} scores highest: {measure.in_text} {value} on the {best.scores[split].rows:,} {split} rows."
-        ]
-        sentences += beside_best(best, scored, table)
-        sentences += audit_sentences(table.audits, table.headline_split)
-        return " ".join(sentences)
+        )
+        return " ".join([lead, *beside_best(best, scored, table), *audit_sentences(table.audits, split)])
 
 
 REPORTING = MultiLabelReporting()

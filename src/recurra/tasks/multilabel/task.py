@@ -49,10 +49,11 @@ class MultiLabelTask(LabellingTask):
     ) -> LabelDecision:
         """Chooses a temperature for all labels, and a threshold for each."""
         assert isinstance(config, MultiLabelData)
-        temperature = fit_temperature(*as_two_labels(logits, labels))
-        undecided = AnyLabels(label_names, [0.5] * len(label_names), config.label_separator or AS_JSON, temperature)
-        thresholds = choose_thresholds(undecided.probabilities(logits), labels)
-        return AnyLabels(label_names, thresholds, config.label_separator or AS_JSON, temperature)
+        separator, temperature = config.label_separator or AS_JSON, fit_temperature(*as_two_labels(logits, labels))
+        undecided = AnyLabels(label_names, [0.5] * len(label_names), separator, temperature)
+        return AnyLabels(
+            label_names, choose_thresholds(undecided.probabilities(logits), labels), separator, temperature
+        )
 
     def measure(
         self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision
@@ -93,33 +94,25 @@ def audit_label_shortcuts(dataset: TextDataset) -> list[AuditResult]:
     frequent = np.argsort(-dataset.splits["train"].labels.sum(axis=0), kind="stable")[:MOST_PROBED]
     by_audit: dict[str, list[tuple[str, AuditResult]]] = defaultdict(list)
     for label in frequent.tolist():
+        name = dataset.label_names[label]
+        splits = {key: replace(split, labels=split.labels[:, label]) for key, split in dataset.splits.items()}
+        one_label = replace(dataset, label_names=[f"not {name}", name], splits=splits)
         # Folds of each label would take minutes.
-        for result in audit_shortcuts(_of_label(dataset, label), in_folds=False):
-            by_audit[result.name].append((dataset.label_names[label], result))
-    return [_worst(results) for results in by_audit.values()]
+        for result in audit_shortcuts(one_label, in_folds=False):
+            by_audit[result.name].append((name, result))
+    audits = []
+    for results in by_audit.values():
+        label, worst = max(results, key=_badness)
+        summary = f"'{label}', the worst of {len(results)} labels: {worst.summary}"
+        details = {**worst.details, "label": label, "values": {name: audit.value for name, audit in results}}
+        audits.append(worst.model_copy(update={"summary": summary, "details": details}))
+    return audits
 
 
-def _of_label(dataset: TextDataset, label: int) -> TextDataset:
-    name = dataset.label_names[label]
-    splits = {key: replace(split, labels=split.labels[:, label]) for key, split in dataset.splits.items()}
-    return replace(dataset, label_names=[f"not {name}", name], splits=splits)
-
-
-def _worst(results: Sequence[tuple[str, AuditResult]]) -> AuditResult:
-    def badness(item: tuple[str, AuditResult]) -> tuple[bool, float]:
-        audit = item[1]
-        return audit.status in ("failed", "note"), -1.0 if audit.value is None else audit.value - (
-            audit.threshold or 0.0
-        )
-
-    label, worst = max(results, key=badness)
-    values = {name: audit.value for name, audit in results}
-    return worst.model_copy(
-        update={
-            "summary": f"'{label}', the worst of {len(results)} labels: {worst.summary}",
-            "details": {**worst.details, "label": label, "values": values},
-        }
-    )
+def _badness(result: tuple[str, AuditResult]) -> tuple[bool, float]:
+    _, audit = result
+    beyond = -1.0 if audit.value is None else audit.value - (audit.threshold or 0.0)
+    return audit.status in ("failed", "note"), beyond
 
 
 TASK = MultiLabelTask()
