@@ -31,7 +31,7 @@ def study(root: Path, label: str) -> tuple[Summary, list[LoadedRun]]:
             metrics = {}
             for split, rows in (("validation", 60), ("test", 80)):
                 truth = np.random.default_rng(rows).integers(0, 2, (rows, 3))
-                metrics[split] = measure_labels(2.0 * truth - 1 + own.normal(0, noise, truth.shape), truth, decision)
+                metrics[split] = measure_labels((2.0 * truth - 1 + own.normal(0, noise, truth.shape), truth, decision))
             values = read_record(folder).plain() | {"task": "multi-label classification", "metrics": metrics}
             told = MistakeRecord(id="0", labels=names[:2], said="third", probability=0.9, words=[label])
             values["mistakes"] = [

@@ -189,15 +189,10 @@ def evaluate_logits(
     scores = np.asarray(logits, dtype=np.float64)
     truth = np.asarray(labels)
     rows, classes = scores.shape
-    if rows == 0:
-        raise DataError("there is no row to evaluate (0 rows); give a split with at least one row")
+    check_scores(scores)
     if truth.min() < 0 or truth.max() >= classes:
         outside = int(truth.max()) if truth.max() >= classes else int(truth.min())
         raise DataError(f"label {outside} is outside the model's {classes} classes; allowed: 0 to {classes - 1}")
-    if not np.isfinite(scores).all():
-        bad = int((~np.isfinite(scores).all(axis=1)).sum())
-        raise RunError(f"logits of {bad} of {rows} rows are not finite; the training diverged: lower the learning rate")
-
     predictions = scores.argmax(axis=1)
     confusion = np.bincount(truth * classes + predictions, minlength=classes * classes).reshape(classes, classes)
     precision, recall, f1 = _precision_recall_f1(confusion)
@@ -224,6 +219,16 @@ def evaluate_logits(
         ],
         **calibration,
     )
+
+
+def check_scores(scores: Floats) -> None:
+    """Refuses logits ``(rows, labels)``: raises `DataError` without rows, `RunError` if one is not finite."""
+    if not len(scores):
+        raise DataError("there is no row to evaluate (0 rows); give a split with at least one row")
+    if bad := int((~np.isfinite(scores).all(axis=1)).sum()):
+        raise RunError(
+            f"logits of {bad} of {len(scores)} rows are not finite; the training diverged: lower the learning rate"
+        )
 
 
 def log_softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:

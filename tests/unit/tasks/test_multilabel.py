@@ -237,7 +237,7 @@ def test_figures_are_those_of_scikit_learn(seed: int) -> None:
     truth = (dice.random((50, 4)) < [0.5, 0.3, 0.1, 0.0]).astype(np.int64)
     logits = dice.normal(0, 2, truth.shape).astype(np.float32)
     decision = AnyLabels(["a", "b", "c", "d"], [0.5, 0.2, 0.7, 0.4], ";")
-    metrics = measure_labels(logits, truth, decision)
+    metrics = measure_labels((logits, truth, decision))
     probabilities = 1 / (1 + np.exp(-logits.astype(np.float64)))
     given = (probabilities >= decision.thresholds).astype(int)
     assert metrics.micro_f1 == pytest.approx(f1_score(truth, given, average="micro"))
@@ -270,7 +270,7 @@ def test_one_temperature_makes_the_probabilities_of_all_labels_honest(factor: fl
     assert read_decision(names, decision.record()).probabilities(honest) == pytest.approx(
         decision.probabilities(honest)
     )
-    metrics = measure_labels(factor * honest, truth, decision)
+    metrics = measure_labels((factor * honest, truth, decision))
     assert metrics.calibration_error is not None and metrics.calibration_error < 0.02
     assert metrics.uncalibrated_error is not None
     if factor != 1:
@@ -284,9 +284,9 @@ def test_one_temperature_makes_the_probabilities_of_all_labels_honest(factor: fl
 def test_figures_of_nothing_and_of_no_numbers() -> None:
     decision = AnyLabels(["a", "b"], [0.5, 0.5], ";")
     with pytest.raises(DataError, match="no row"):
-        measure_labels(np.zeros((0, 2)), np.zeros((0, 2), dtype=int), decision)
+        measure_labels((np.zeros((0, 2)), np.zeros((0, 2), dtype=int), decision))
     with pytest.raises(RunError, match="1 of 2 rows"):
-        measure_labels(np.array([[0, np.nan], [0, 0]]), np.zeros((2, 2), dtype=int), decision)
+        measure_labels((np.array([[0, np.nan], [0, 0]]), np.zeros((2, 2), dtype=int), decision))
 
 
 @pytest.mark.parametrize("exits", [(), (1,)])

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core import terminal as form
-from recurra.core.errors import DataError, RunError
 from recurra.core.record import LabelFiguresRecord, LabelRunRecord, MultiLabelMetricsRecord
 from recurra.deployment.decision import LabelDecision, read_decision, sigmoid
-from recurra.evaluation.metrics import expected_calibration_error
+from recurra.evaluation.metrics import check_scores, expected_calibration_error
 from recurra.evaluation.predictions import Predictions
 from recurra.tasks.audits import audit_sentences
 from recurra.tasks.labelling.reporting import (
@@ -81,30 +80,18 @@ def _threshold(probabilities: Floats, truth: Integers) -> float:
     return float(min(cuts[best].tolist(), key=lambda cut: (abs(cut - DEFAULT_THRESHOLD), -cut)))
 
 
-def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: LabelDecision) -> MultiLabelMetricsRecord:
-    """Computes the figures of a split; raises `DataError` without rows, `RunError` if a logit is not finite."""
-    scores, truth = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.int64)
-    if not len(scores):
-        raise DataError("there is no row to evaluate (0 rows); give a split with at least one row")
-    if not np.isfinite(scores).all():
-        bad_rows = int((~np.isfinite(scores).all(axis=1)).sum())
-        raise RunError(
-            f"logits of {bad_rows} of {len(scores)} rows are not finite; the training diverged: lower the learning rate"
-        )
-    return measure_decided(
-        scores, truth, decision.of_logits(scores), decision.probabilities(scores), decision.label_names
-    )
+def measure_labels(*parts: tuple[npt.ArrayLike, npt.ArrayLike, LabelDecision]) -> MultiLabelMetricsRecord:
+    """Computes the figures of a split from logits, labels and decision of its rows, or of each fold of them.
 
-
-def measure_decided(
-    scores: Floats,
-    truth: Integers,
-    decided: npt.NDArray[Any],
-    probabilities: Floats,
-    label_names: Sequence[str],
-) -> MultiLabelMetricsRecord:
-    """Computes the figures from known labels and probabilities, which may come from several models."""
-    decided = decided.astype(np.int64)
+    Raises `DataError` without rows, `RunError` if a logit is not finite.
+    """
+    by_part = [np.asarray(logits, dtype=np.float64) for logits, _, _ in parts]
+    decisions = [decision for _, _, decision in parts]
+    scores, truth = np.concatenate(by_part), np.concatenate([np.asarray(labels, np.int64) for _, labels, _ in parts])
+    check_scores(scores)
+    pairs = list(zip(decisions, by_part, strict=True))
+    decided = np.concatenate([decision.of_logits(part) for decision, part in pairs]).astype(np.int64)
+    probabilities = np.concatenate([decision.probabilities(part) for decision, part in pairs])
     correct = decided * truth
     right, predicted, support = correct.sum(axis=0), decided.sum(axis=0), truth.sum(axis=0)
     f1 = 2 * right / np.maximum(predicted + support, 1)
@@ -119,7 +106,7 @@ def measure_decided(
     }
     by_label = {
         name: LabelFiguresRecord(**{key: values[index].item() for key, values in figures.items()})
-        for index, name in enumerate(label_names)
+        for index, name in enumerate(decisions[0].label_names)
     }
     return MultiLabelMetricsRecord(
         rows=len(scores),
@@ -195,16 +182,9 @@ class MultiLabelReporting(LabellingReporting):
     def measure_folds(
         self, records: Sequence[LabelRunRecord], parts: Sequence[Predictions], split: str
     ) -> MultiLabelMetricsRecord:
-        del split
         decisions = [read_decision(record.data.label_names, record.decision) for record in records]
-        scores = [part.logits.astype(np.float64) for part in parts]
-        pairs = list(zip(decisions, scores, strict=True))
-        return measure_decided(
-            np.concatenate(scores),
-            np.concatenate([part.labels for part in parts]),
-            np.concatenate([decision.of_logits(logits) for decision, logits in pairs]),
-            np.concatenate([decision.probabilities(logits) for decision, logits in pairs]),
-            records[0].data.label_names,
+        return measure_labels(
+            *((part.logits, part.labels, decision) for part, decision in zip(parts, decisions, strict=True))
         )
 
     def figures(self, table: Any) -> Sequence[Measure]:

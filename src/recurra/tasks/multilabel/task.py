@@ -58,7 +58,7 @@ class MultiLabelTask(LabellingTask):
     def measure(
         self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision
     ) -> MultiLabelMetricsRecord:
-        return measure_labels(logits, labels, decision)
+        return measure_labels((logits, labels, decision))
 
     def details(self, names: Sequence[str], metrics: Any, decision: LabelDecision) -> Table:
         assert isinstance(decision, AnyLabels)
