@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -32,30 +33,33 @@ Floats = NDArray[np.float64]
 CellScore = Callable[[NDArray[np.int64], NDArray[np.int64], Floats, int], Floats]
 
 
-def f1_by_class(right: Floats, support: Floats, said: Floats) -> Floats:
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    """A quotient; 0 where the whole is 0."""
+    return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
+
+
+def f1_by_class(right: Floats, support: Floats, predicted: Floats) -> Floats:
     """F1 of each class, ``(..., labels)``; 0 of a label that neither occurs nor is predicted."""
-    total = support + said
-    return np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
+    return _ratio(2 * right, support + predicted)
 
 
-def macro_f1(right: Floats, support: Floats, said: Floats) -> Floats:
+def macro_f1(right: Floats, support: Floats, predicted: Floats) -> Floats:
     """Mean F1 over labels; one that neither occurs nor is predicted counts for nothing, as in `evaluation.metrics`."""
-    occurring = (support + said > 0).sum(axis=-1)
-    mean: Floats = f1_by_class(right, support, said).sum(axis=-1) / np.maximum(occurring, 1)
-    return mean
+    occurring = (support + predicted > 0).sum(axis=-1)
+    return np.asarray(f1_by_class(right, support, predicted).sum(axis=-1) / np.maximum(occurring, 1))
 
 
-def usual_f1(right: Floats, support: Floats, said: Floats) -> Floats:
+def usual_f1(right: Floats, support: Floats, predicted: Floats) -> Floats:
     """F1 of label 1 for two labels, the mean over labels for more."""
-    return f1_by_class(right, support, said)[..., 1] if right.shape[-1] == 2 else macro_f1(right, support, said)
+    return (
+        f1_by_class(right, support, predicted)[..., 1] if right.shape[-1] == 2 else macro_f1(right, support, predicted)
+    )
 
 
-def balanced_accuracy(right: Floats, support: Floats, said: Floats) -> Floats:
+def balanced_accuracy(right: Floats, support: Floats, predicted: Floats) -> Floats:
     """Mean recall over the labels that occur (Brodersen et al. 2010), in a resample too."""
-    del said
-    recall = np.divide(right, support, out=np.zeros_like(support), where=support > 0)
-    mean: Floats = recall.sum(axis=-1) / np.maximum((support > 0).sum(axis=-1), 1)
-    return mean
+    del predicted
+    return np.asarray(_ratio(right, support).sum(axis=-1) / np.maximum((support > 0).sum(axis=-1), 1))
 
 
 def _f1_of_label(index: int) -> ClassScore:
@@ -85,8 +89,7 @@ def by_cost(costs: Sequence[Sequence[float]]) -> CellScore:
 
     def of_cells(true: NDArray[np.int64], predicted: NDArray[np.int64], counts: Floats, labels: int) -> Floats:
         del labels
-        mean: Floats = (counts * cost_of[true, predicted]).sum(axis=-1) / counts.sum(axis=-1)
-        return mean
+        return np.asarray((counts * cost_of[true, predicted]).sum(axis=-1) / counts.sum(axis=-1))
 
     return of_cells
 
@@ -97,14 +100,6 @@ def _cells(confusion_matrix: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64]
     return true, predicted, matrix[true, predicted], len(matrix)
 
 
-def _read(score: CellScore) -> Callable[[MetricsRecord], float]:
-    return lambda metrics: float(score(*_cells(metrics.confusion_matrix)))
-
-
-def _over_rows(score: CellScore) -> Callable[[MetricsRecord], tuple[float, float] | None]:
-    return lambda metrics: bootstrap_matrix(metrics.confusion_matrix, score)
-
-
 def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: CellScore) -> tuple[float, float] | None:
     """95 % percentile interval of a figure over rows; none without rows or with one label."""
     true, predicted, counts, labels = _cells(confusion_matrix)
@@ -113,13 +108,21 @@ def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: CellScore
     return bootstrap_interval(lambda draws: score(true, predicted, draws, labels), counts, labels)
 
 
+def _of_matrix(score: CellScore) -> dict[str, Any]:
+    """How a measure is read from the confusion matrix of a record, and its interval over rows."""
+    return {
+        "read": lambda metrics: float(score(*_cells(metrics.confusion_matrix))),
+        "over_rows": lambda metrics: bootstrap_matrix(metrics.confusion_matrix, score),
+    }
+
+
 ACCURACY = Measure(
     "accuracy",
     "Accuracy",
     "points",
     higher_is_better=True,
-    read=lambda metrics: metrics.accuracy,
-    over_rows=lambda metrics: metrics.accuracy_interval,
+    read=attrgetter("accuracy"),
+    over_rows=attrgetter("accuracy_interval"),
     paired_by_rows=True,
     better="more accurate",
     limits=(0.0, 1.0),
@@ -127,27 +130,16 @@ ACCURACY = Measure(
     gap_digits=1,
 )
 F1 = Measure(
-    "f1",
-    "F1",
-    "points",
-    higher_is_better=True,
-    read=lambda metrics: metrics.f1,
-    over_rows=_over_rows(by_class(usual_f1)),
-    limits=(0.0, 1.0),
-    scale=100.0,
-    gap_digits=1,
-)
-
-
-PRECISION = Measure(
-    "precision", "Precision", "points", True, lambda metrics: metrics.precision, limits=(0.0, 1.0), scale=100.0
-)
-RECALL = Measure("recall", "Recall", "points", True, lambda metrics: metrics.recall, limits=(0.0, 1.0), scale=100.0)
+    "f1", "F1", "points", True, attrgetter("f1"), over_rows=_of_matrix(by_class(usual_f1))["over_rows"],
+    limits=(0.0, 1.0), scale=100.0, gap_digits=1,
+)  # fmt: skip
+PRECISION = Measure("precision", "Precision", "points", True, attrgetter("precision"), limits=(0.0, 1.0), scale=100.0)
+RECALL = Measure("recall", "Recall", "points", True, attrgetter("recall"), limits=(0.0, 1.0), scale=100.0)
 
 
 def _mean_recurrences(metrics: MetricsRecord) -> float | None:
-    taken = metrics.recurrences
-    return sum(number * rows for number, rows in taken.items()) / metrics.rows if taken else None
+    rows_of = metrics.recurrences
+    return sum(number * rows for number, rows in rows_of.items()) / metrics.rows if rows_of else None
 
 
 # The recurrences of a model that decides their number itself, row by row.
@@ -172,23 +164,17 @@ def exit_measures(table: LabellingTable) -> list[Measure]:
     """The accuracy of every exit that some model of a table has."""
     keys = {key for model in table.models for score in model.scores.values() for key in score.figures}
     prefix = f"{ACCURACY.key}:exit-"
-    return [
-        accuracy_after(number)
-        for number in sorted(int(key.removeprefix(prefix)) for key in keys if key.startswith(prefix))
-    ]
+    return [accuracy_after(number) for number in sorted(int(key.removeprefix(prefix)) for key in keys if prefix in key)]
+
+
+def _paired_measure(key: str, heading: str, **changes: Any) -> Measure:
+    """A measure in points by which models are compared on the same rows."""
+    measure = replace(F1, key=key, heading=heading, paired_by_rows=True, **changes)
+    return replace(measure, better=f"better by {measure.in_text}")
 
 
 def _class_measure(key: str, heading: str, score: ClassScore) -> Measure:
-    return replace(
-        F1,
-        key=key,
-        heading=heading,
-        read=_read(by_class(score)),
-        over_rows=_over_rows(by_class(score)),
-        paired_by_rows=True,
-        of_classes=score,
-        better=f"better by {heading if heading.startswith(F1.heading) else heading[0].lower() + heading[1:]}",
-    )
+    return _paired_measure(key, heading, **_of_matrix(by_class(score)), of_classes=score)
 
 
 # For unequal classes, with which a model that ignores the rare ones has a high accuracy.
@@ -209,32 +195,18 @@ def _average_precision(key: str, heading: str, chosen: int | None) -> Measure:
 
     def over_rows(metrics: MetricsRecord) -> tuple[float, float] | None:
         value = read(metrics)
-        return (
-            None if chosen is None or value is None else _logit_interval(value, sum(metrics.confusion_matrix[chosen]))
-        )
+        if chosen is None or value is None:
+            return None
+        return _logit_interval(value, sum(metrics.confusion_matrix[chosen]))
 
     def of_logits(truth: NDArray[np.int64], logits: NDArray[np.floating[Any]]) -> WeightedScore:
         ranks = rank_labels(truth, log_softmax(logits))
         ranked = [label for label in (ranks if chosen is None else ranks[chosen : chosen + 1]) if label is not None]
         if not ranked:
             return lambda weights: np.zeros(() if weights is None else weights.shape[:-1])
+        return lambda weights: np.asarray(np.mean([label.average_precision(weights) for label in ranked], axis=0))
 
-        def value(weights: Floats | None) -> Floats:
-            mean: Floats = np.mean([label.average_precision(weights) for label in ranked], axis=0)
-            return mean
-
-        return value
-
-    return replace(
-        F1,
-        key=key,
-        heading=heading,
-        read=read,
-        over_rows=over_rows,
-        paired_by_rows=True,
-        of_logits=of_logits,
-        better=f"better by {heading[0].lower() + heading[1:]}",
-    )
+    return _paired_measure(key, heading, read=read, over_rows=over_rows, of_logits=of_logits)
 
 
 def _logit_interval(value: float, relevant: int) -> tuple[float, float] | None:
@@ -247,14 +219,13 @@ def _logit_interval(value: float, relevant: int) -> tuple[float, float] | None:
 
 
 def _cost_measure(costs: Sequence[Sequence[float]]) -> Measure:
-    cost_of, score = np.asarray(costs, dtype=np.float64), by_cost(costs)
+    cost_of = np.asarray(costs, dtype=np.float64)
     return Measure(
         COST,
         "Mean cost",
         "cost a row",
         higher_is_better=False,
-        read=_read(score),
-        over_rows=_over_rows(score),
+        **_of_matrix(by_cost(costs)),
         paired_by_rows=True,
         of_rows=lambda truth, predicted: cost_of[truth, predicted],
         better="less costly in its mistakes",
@@ -263,13 +234,7 @@ def _cost_measure(costs: Sequence[Sequence[float]]) -> Measure:
 
 
 def named_measure(name: str, label_names: Sequence[str], costs: Sequence[Sequence[float]] | None = None) -> Measure:
-    """A measure by the name that a user gives it.
-
-    Args:
-        name: ``accuracy``, ``macro_f1``, ``balanced_accuracy``, ``average_precision`` (the mean over labels), ``cost``,
-            or ``f1:LABEL`` and ``average_precision:LABEL``.
-        label_names: Of the data.
-        costs: For ``cost``, ``[true][predicted]`` in the order of the labels.
+    """A measure by the name that a user gives it; costs are ``[true][predicted]`` in the order of the labels.
 
     Raises:
         ConfigurationError: If there is no measure of that name, or no such label.
@@ -281,14 +246,14 @@ def named_measure(name: str, label_names: Sequence[str], costs: Sequence[Sequenc
     if name == COST and costs is not None:
         return _cost_measure(costs)
     kind, colon, label = name.partition(":")
-    if colon and kind in (F1_OF, AVERAGE_PRECISION):
-        if label not in label_names:
-            raise ConfigurationError(unknown("label of the measure", label, label_names))
-        index = list(label_names).index(label)
-        if kind == AVERAGE_PRECISION:
-            return _average_precision(name, f"Average precision of '{label}'", index)
-        return _class_measure(name, f"F1 of '{label}'", _f1_of_label(index))
-    raise ConfigurationError(unknown("measure", name, [*plain, "f1:LABEL", "average_precision:LABEL", "cost:FILE"]))
+    if not colon or kind not in (F1_OF, AVERAGE_PRECISION):
+        raise ConfigurationError(unknown("measure", name, [*plain, "f1:LABEL", "average_precision:LABEL", "cost:FILE"]))
+    if label not in label_names:
+        raise ConfigurationError(unknown("label of the measure", label, label_names))
+    index = list(label_names).index(label)
+    if kind == AVERAGE_PRECISION:
+        return _average_precision(name, f"Average precision of '{label}'", index)
+    return _class_measure(name, f"F1 of '{label}'", _f1_of_label(index))
 
 
 def label_of(measure: Measure) -> str:
@@ -306,9 +271,7 @@ def margin(table: LabellingTable, confusion_matrix: Sequence[Sequence[int]]) -> 
 
     The confusion matrix, of any model on the judged split, says how often each label occurs.
     """
-    if table.costs is None:
-        return 0.01
-    return 0.01 * cheapest_answer(table.costs, confusion_matrix)[1]
+    return 0.01 if table.costs is None else 0.01 * cheapest_answer(table.costs, confusion_matrix)[1]
 
 
 def cheapest_answer(costs: Sequence[Sequence[float]], confusion_matrix: Sequence[Sequence[int]]) -> tuple[int, float]:
@@ -324,8 +287,4 @@ def label_figures(matrix: Floats) -> tuple[Floats, Floats, Floats]:
     A figure whose denominator is 0 is 0.
     """
     right, predicted, true = np.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
-
-    def share(whole: Floats, part: Floats) -> Floats:
-        return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
-
-    return share(predicted, right.copy()), share(true, right.copy()), f1_by_class(right, true, predicted)
+    return _ratio(right, predicted), _ratio(right, true), f1_by_class(right, true, predicted)
