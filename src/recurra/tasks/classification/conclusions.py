@@ -40,38 +40,30 @@ def conclude(table: LabellingTable) -> str:
     """The conclusion of a table, in a line or two."""
     split = table.headline_split
     scored = [model for model in table.models if split in model.scores]
-    rows = scored[0].scores[split].rows
-    if labels := only_class(scored[0].scores[split].confusion_matrix):
-        verdict = (
+    rows, matrix = scored[0].scores[split].rows, scored[0].scores[split].confusion_matrix
+    if labels := only_class(matrix):
+        sentences = [
             f"All {rows:,} {split} rows are '{table.label_names[labels[0]]}': they cannot show whether a model knows "
             "the other classes, so there is no verdict. Test on rows of every class."
-        )
-        return " ".join([verdict, *audit_sentences(table.audits, split)])
-    if label := unseen_label(table.judged_by, table.label_names, scored[0].scores[split].confusion_matrix):
-        verdict = (
+        ]
+    elif label := unseen_label(table.judged_by, table.label_names, matrix):
+        sentences = [
             f"No {split} row has the label '{label}': {table.judged_by.in_text} cannot be measured, so there is "
             "no verdict. Test on rows with this label, or judge by another measure."
-        )
-        return " ".join([verdict, *audit_sentences(table.audits, split)])
-    sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored)
-    if rows < FEW_ROWS:
-        sentences.append(
-            f"{rows} {split} rows are too few to choose a model: one row is worth {100 / rows:.0f} points. Label more."
-        )
-    untested = [
-        name
-        for name, row in zip(table.label_names, scored[0].scores[split].confusion_matrix, strict=True)
-        if not sum(row)
-    ]
-    if untested:
-        names = words(untested) if len(untested) <= MOST_UNTESTED else f"{len(untested):,}"
-        sentences.append(f"Labels without a {split} row: {names}. How well models recognise them is unknown.")
-    sentences.append(f"For comparison, without reading the texts: {without_reading(table, scored[0])}.")
-    if any(len(model.seeds) == 1 and model.kind == "transformer" for model in scored):
-        sentences.append("With one seed, another training could turn out differently.")
-    sentences.extend(_of_answers(table, scored))
-    sentences.extend(audit_sentences(table.audits, split))
-    return " ".join(sentences)
+        ]
+    else:
+        sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored)
+        if rows < FEW_ROWS:
+            worth = f"one row is worth {100 / rows:.0f} points"
+            sentences.append(f"{rows} {split} rows are too few to choose a model: {worth}. Label more.")
+        if untested := [name for name, row in zip(table.label_names, matrix, strict=True) if not sum(row)]:
+            names = words(untested) if len(untested) <= MOST_UNTESTED else f"{len(untested):,}"
+            sentences.append(f"Labels without a {split} row: {names}. How well models recognise them is unknown.")
+        sentences.append(f"For comparison, without reading the texts: {without_reading(table, scored[0])}.")
+        if any(len(model.seeds) == 1 and model.kind == "transformer" for model in scored):
+            sentences.append("With one seed, another training could turn out differently.")
+        sentences += _of_answers(table, scored)
+    return " ".join([*sentences, *audit_sentences(table.audits, split)])
 
 
 def _one(model: ModelSummary, split: str) -> str:
@@ -85,22 +77,21 @@ def _one(model: ModelSummary, split: str) -> str:
 
 def _several(table: LabellingTable, models: Sequence[ModelSummary]) -> list[str]:
     split, measure = table.headline_split, table.judged_by
-    found = [(model, fault_of(table, model)) for model in models]
-    faults = [f"{model.label} does not work as a classifier: {fault}." for model, fault in found if fault]
-    usable = [model for model, fault in found if not fault]
+    judged = [(model, fault_of(table, model)) for model in models]
+    faults = [f"{model.label} does not work as a classifier: {fault}." for model, fault in judged if fault]
+    usable = [model for model, fault in judged if not fault]
     if not usable:
         return [*faults, "No model here should be used."]
     best = best_model(usable, split, measure)
-    rows = best.scores[split].rows
     sentences = _why(table, best)
     mean, lead = measure.mean(best, split), "scores highest" if measure.higher_is_better else "costs least"
     value = f"right on {_percent(mean)} of" if measure.key == ACCURACY.key else f"{measure.value(mean)} on"
-    sentences.append(f"{best.label} {lead}: {value} the {rows:,} {split} rows.")
+    sentences.append(f"{best.label} {lead}: {value} the {best.scores[split].rows:,} {split} rows.")
     sentences += beside_best(best, usable, table)
     misses = [
         f"{model.label} never predicts {ignored}."
         for model in usable
-        if not measure.ranks and (ignored := _never_said(table, model)[0])
+        if not measure.ranks and (ignored := _never_predicted(table, model)[0])
     ]
     return [*sentences, *misses, *faults]
 
@@ -116,10 +107,9 @@ def _of_answers(table: LabellingTable, models: Sequence[ModelSummary]) -> list[s
         test = find_test(table.tests, model, best)
         interval = None if test is None else test.ahead(model.label)
         extent = f" (95 % {measure.range(*interval)})" if interval else ""
-        tested = test is not None and test.verdict != "untested"
-        chance = (
-            f", {'beyond' if test.supported else 'not beyond'} chance" if test is not None and tested else ", untested"
-        )
+        chance = ", untested"
+        if test is not None and test.verdict != "untested":
+            chance = f", {'beyond' if test.supported else 'not beyond'} chance"
         gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
         sentences.append(f"{model.label}: {gap} compared with {best.label}, the best trained here{extent}{chance}.")
     if answers:
@@ -152,9 +142,8 @@ def without_reading(table: LabellingTable, model: ModelSummary) -> str:
     return f"{share}, length and punctuation alone on {_percent(table.form_accuracy)}"
 
 
-def said_costs(table: LabellingTable) -> str:
-    """The costs of mistakes, as many as can be read."""
-    names, costs = table.label_names, table.costs or []
+def costs_in_words(names: Sequence[str], costs: Sequence[Sequence[float]]) -> str:
+    """The costs of mistakes ``[true][predicted]``, as many as can be read."""
     cells = [
         f"'{true}' predicted as '{predicted}': {cost:g}"
         for true, row in zip(names, costs, strict=True)
@@ -176,7 +165,7 @@ def fault_of(table: LabellingTable, model: ModelSummary) -> str:
         return model.barred
     split = table.headline_split
     score = model.scores[split]
-    ignored, share = _never_said(table, model)
+    ignored, share = _never_predicted(table, model)
     if ignored and (len(table.label_names) <= MANY_LABELS or share >= MOST_IGNORED):
         return f"it never predicts {ignored}"
     if table.costs is not None:
@@ -191,7 +180,7 @@ def fault_of(table: LabellingTable, model: ModelSummary) -> str:
     return ""
 
 
-def _never_said(table: LabellingTable, model: ModelSummary) -> tuple[str, float]:
+def _never_predicted(table: LabellingTable, model: ModelSummary) -> tuple[str, float]:
     """Classes that a model ignores, in words, and their share of the rows; nothing if there are none."""
     matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
     rows = matrix.sum(axis=1)

@@ -17,7 +17,14 @@ from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import Predictions
 from recurra.tasks import drawing
-from recurra.tasks.classification.conclusions import advise, conclude, fault_of, only_class, said_costs, unseen_label
+from recurra.tasks.classification.conclusions import (
+    advise,
+    conclude,
+    costs_in_words,
+    fault_of,
+    only_class,
+    unseen_label,
+)
 from recurra.tasks.classification.exports import ExportLine, export_lines, published_lines
 from recurra.tasks.classification.lengths import length_chart
 from recurra.tasks.classification.measures import (
@@ -500,10 +507,8 @@ class ClassificationReporting(LabellingReporting):
         )
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
-        return [
-            *super().facts(table),
-            *([("Costs of mistakes", said_costs(table))] if table.costs is not None else []),
-        ]
+        costs = [] if table.costs is None else [costs_in_words(table.label_names, table.costs)]
+        return [*super().facts(table), *(("Costs of mistakes", text) for text in costs)]
 
     def charts(self, table: LabellingTable, runs: Records, key: str) -> list[Chart]:
         charts = self.control_charts(table, key)
