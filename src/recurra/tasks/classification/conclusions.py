@@ -315,22 +315,24 @@ class _Choice:
             sure += " It was trained with one seed: another seed could give another result."
         time_alone = f", {significant(chosen.single_ms)} ms for a single text" if chosen.single_ms is not None else ""
         costs = f"{_size(chosen)}{time_alone}, trained in {duration(chosen.training_wall_s)}."
-        loss, changes = self.measure.size(self.gap(chosen, best)), []
+        loss, changes = self.measure.size(self.gap(chosen, best)), dict[str, str]()
         given_up = f"No {self.measure.in_text}." if self.measure.higher_is_better else "Nothing."
         if loss != self.measure.size(0):
             given_up = f"{loss}: {best.label} {'scores higher' if self.measure.higher_is_better else 'costs less'}."
-            changes.append(f"If that matters, take {best.label} ({_size(best)}).")
+            changes[best.label] = f"If that matters, take {best.label} ({_size(best)})."
         details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
         if smaller := [model for model in rivals if model.file_size_mib < chosen.file_size_mib]:
             second = self.best_of(smaller)
-            changes.append(f"If it must be smaller, take {second.label} ({_size(second)}), {self._far(second)}.")
+            changes[second.label] = (
+                f"If it must be smaller, take {second.label} ({_size(second)}), {self._far(second)}."
+            )
         faster = [
             model for model in rivals if model.single_ms is not None and 2 * model.single_ms < (chosen.single_ms or 0)
         ]
-        if faster and (quick := self.best_of(faster)).label not in "".join(changes):
+        if faster and (quick := self.best_of(faster)).label not in changes:
             cost = f"{significant(quick.single_ms or 0)} ms a text"
-            changes.append(f"If it must be faster, take {quick.label} ({cost}), {self._far(quick)}.")
-        return [*details, *([("What would change this", " ".join(changes))] if changes else [])]
+            changes[quick.label] = f"If it must be faster, take {quick.label} ({cost}), {self._far(quick)}."
+        return [*details, *([("What would change this", " ".join(changes.values()))] if changes else [])]
 
     def _far(self, model: ModelSummary) -> str:
         """How far a model is from the best one, with its interval."""
