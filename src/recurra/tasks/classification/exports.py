@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,9 +177,6 @@ class ExportLine:
         return f"{self.format} {self.precision}{', exits' if self.exits else ''}"
 
 
-MIB = 2**20
-
-
 def export_lines(
     table: TableRuns,
     measured: MeasuredExports,
@@ -196,7 +193,7 @@ def export_lines(
     for label, runs in table.groups.items():
         kinds: dict[tuple[str, str], list[tuple[LoadedRun, ExportRecord]]] = defaultdict(list)
         for run in runs:
-            for record in by_run.get(run.record.run_id, []):
+            for record in by_run[run.record.run_id]:
                 if table.headline in record.splits and fits(record, run.record):
                     kinds[record.format, record.precision].append((run, record))
         for kind in sorted(kinds, key=lambda item: storage_order(*item)):
@@ -218,8 +215,7 @@ def _export_line(
     exits: bool = False,
 ) -> ExportLine:
     """One line; with ``exits`` it is of the same exports with texts leaving early."""
-    records = [record for _, record in members]
-    first, computed = records[0], [record.computation for record in records]
+    (run, first), records = members[0], [record for _, record in members]
     exit_records = [record.exits for record in records if record.exits] if exits else []
     splits = [source.splits[table.headline] for source in exit_records or records]
     names = [f"{record.run_id}/{record.format}-{record.precision}" for record in records]
@@ -227,19 +223,19 @@ def _export_line(
     gaps = [split.metrics.accuracy - split.reference.accuracy for split in splits]
     accuracy = estimate(ACCURACY, [split.metrics for split in splits])
     assert accuracy is not None
-    run = members[0][0]
-    preset, export_key = run.record.model.preset, table.key._replace(precision=first.precision)
+    computed = [record.computation for record in records]
     # Only references for which the study names the precision.
     fitting = _fitting([item for item in references or () if item.precision is not None], run, first.precision)
+    preset, key = run.record.model.preset, table.key._replace(precision=first.precision)
     return ExportLine(
         model=label,
         format=first.format,
         precision=first.precision,
         computed="; ".join(dict.fromkeys(f"{how.compute_precision}, {how.engine} on {how.device}" for how in computed)),
-        exits=_exits_of_rows(exit_records, table.headline),
+        exits=_exits_of_rows(exit_records, table.headline) if exits else None,
         seeds=[run.record.seed for run, _ in members],
-        weights_mib=statistics.median(record.weights_bytes for record in records) / MIB,
-        folder_mib=statistics.median(record.folder_bytes for record in records) / MIB,
+        weights_mib=statistics.median(record.weights_bytes for record in records) / 2**20,
+        folder_mib=statistics.median(record.folder_bytes for record in records) / 2**20,
         accuracy=accuracy,
         gap=statistics.fmean(gaps),
         gap_half=mean_interval(gaps).half,
@@ -247,22 +243,16 @@ def _export_line(
         only_export=sum(split.only_export for split in splits),
         only_reference=sum(split.only_reference for split in splits),
         rows=sum(split.metrics.rows for split in splits),
-        median_ms=_times(timings, lambda timing: timing.median_ms),
-        p90_ms=_times(timings, lambda timing: timing.p90_ms),
-        p99_ms=_times(timings, lambda timing: timing.p99_ms),
+        median_ms=_times(timings, "median_ms"),
+        p90_ms=_times(timings, "p90_ms"),
+        p99_ms=_times(timings, "p99_ms"),
         memory_mib=max(filter(None, map(measured.memory_mib.get, names)), default=None),
-        published=[
-            _line(preset, preset, published, export_key, accuracy)
-            for published in fitting
-            if preset in published.figures
-        ],
+        published=[_line(preset, preset, item, key, accuracy) for item in fitting if preset in item.figures],
     )
 
 
-def _exits_of_rows(records: Sequence[ExportedExits], split: str) -> str | None:
+def _exits_of_rows(records: Sequence[ExportedExits], split: str) -> str:
     """Where rows leave, over all seeds."""
-    if not records:
-        return None
     taken: Counter[int] = Counter()
     for record in records:
         taken.update(record.taken[split])
@@ -270,12 +260,10 @@ def _exits_of_rows(records: Sequence[ExportedExits], split: str) -> str | None:
     return ", ".join(f"{count / total:.0%} after {number}" for number, count in sorted(taken.items()))
 
 
-def _times(
-    timings: Iterable[Mapping[str, LatencyRecord]], read: Callable[[LatencyRecord], float | None]
-) -> dict[str, float]:
+def _times(timings: Iterable[Mapping[str, LatencyRecord]], field: str) -> dict[str, float]:
     """Median over seeds of one figure, by batch size; batches without it are left out."""
     by_batch: dict[int, list[float]] = defaultdict(list)
     for timing in (timing for export_timings in timings for timing in export_timings.values()):
-        if (value := read(timing)) is not None:
+        if (value := getattr(timing, field)) is not None:
             by_batch[timing.batch_size].append(value)
     return {str(batch): statistics.median(values) for batch, values in sorted(by_batch.items())}
