@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from recurra.core.record import LengthSummary
 from recurra.tasks import drawing
 from recurra.tasks.drawing import LEFT, RIGHT, Chart, Line, Point
@@ -11,11 +13,8 @@ from recurra.tasks.drawing import LEFT, RIGHT, Chart, Line, Point
 SHARE_SHOWN = 0.995
 
 
-def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart | None:
+def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart:
     """Distributions of lengths in words over each other."""
-    named = {name: lengths for name, lengths in named.items() if sum(lengths.counts)}
-    if not named:
-        return None
     shown = max(_edge_of_share(lengths) for lengths in named.values())
     lines = [
         Line(name, color, _outline(lengths, shown), "outline") for color, (name, lengths) in enumerate(named.items())
@@ -36,12 +35,8 @@ def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> 
 
 def _edge_of_share(lengths: LengthSummary) -> int:
     """The first edge below which nearly all texts lie."""
-    total, below = sum(lengths.counts), 0
-    for edge, number in zip(lengths.edges[1:], lengths.counts, strict=False):
-        below += number
-        if below >= SHARE_SHOWN * total:
-            return edge
-    return lengths.edges[-1]
+    below = np.cumsum(lengths.counts)
+    return lengths.edges[1 + int(np.searchsorted(below, SHARE_SHOWN * below[-1]))]
 
 
 def _outline(lengths: LengthSummary, shown: int) -> list[Point]:

@@ -12,11 +12,10 @@ from markupsafe import Markup
 
 from recurra.core import terminal as form
 from recurra.core.record import LabelRunRecord, LengthSummary, MetricsRecord, RunRecord, are_unequal
-from recurra.core.terminal import NONE
 from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import Predictions
-from recurra.tasks import drawing
+from recurra.tasks import drawing, tables
 from recurra.tasks.classification.conclusions import (
     advise,
     conclude,
@@ -57,18 +56,7 @@ from recurra.tasks.measures import Estimate, Measure, MeasuredExports, Score, es
 from recurra.tasks.questions import Limits, Questions, ordered_costs
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
-from recurra.tasks.tables import (
-    Cells,
-    Table,
-    advice,
-    audits,
-    by_length,
-    contrasts,
-    early_exits,
-    interval,
-    results,
-    tests,
-)
+from recurra.tasks.tables import Cells, Table
 
 _EXPORTS = (
     "The same trained weights, stored in each precision, read back from disk and evaluated. MiB are file sizes. "
@@ -95,15 +83,12 @@ def exports_table(table: LabellingTable) -> Table:
 
 def _export(line: ExportLine, batches: Sequence[int]) -> Cells:
     half = "" if line.gap_half is None else f" ± {line.gap_half * 100:.2f}"
-    timed: Cells = {}
-    for batch in map(str, batches):
-        times = [ms for times in (line.median_ms, line.p90_ms, line.p99_ms) if (ms := times.get(batch)) is not None]
-        timed[f"ms, batch {batch}"] = " / ".join(map(form.significant, times)) or NONE
     published = [
         f"{form.decimal(item.accuracy)}, {form.decimal(item.size_mib, 2)}, {form.significant(item.latency_ms)} "
         f"({item.source}, {item.protocol})"
         for item in line.published
     ]
+    times = (line.median_ms, line.p90_ms, line.p99_ms)
     return {
         "Model": line.model,
         "Stored as": line.stored_as,
@@ -112,11 +97,14 @@ def _export(line: ExportLine, batches: Sequence[int]) -> Cells:
         "Weights, MiB": f"{line.weights_mib:.2f}",
         "Folder, MiB": f"{line.folder_mib:.2f}",
         "Accuracy": form.decimal(line.accuracy.mean),
-        "95 % interval": interval(line.accuracy),
+        "95 % interval": tables.interval(line.accuracy),
         "Gap to FP32, points": f"{form.signed(line.gap * 100, 2)}{half}",
         "Labels changed": f"{line.labels_changed:,} of {line.rows:,}",
         "Right only in export : in FP32": f"{line.only_export:,} : {line.only_reference:,}",
-        **timed,
+        **{
+            f"ms, batch {batch}": " / ".join(form.significant(ms[batch]) for ms in times if batch in ms) or form.NONE
+            for batch in map(str, batches)
+        },
         "Memory, MiB": form.count(line.memory_mib),
         "Published: accuracy, MiB, ms": "; ".join(published),
         "Ours − published": "; ".join(
@@ -129,12 +117,14 @@ def published_table(table: LabellingTable) -> Table:
     """The published figures below ours, model by model."""
     rows: list[Cells] = []
     classes: list[str] = []
+    details = (F1, PRECISION, RECALL)
     for model in table.models:
         lines = [line for line in table.published if line.model == model.label]
         score = model.scores.get(table.headline_split)
         if not lines or score is None:
             continue
         timing = model.latency[max(model.latency, key=int)] if model.latency else None
+        time_text = f"{form.significant(timing.median_ms)}, batch {timing.batch_size}" if timing else form.NONE
         accuracy: Estimate = score.figures[ACCURACY.key]
         rows.append(
             {
@@ -142,9 +132,9 @@ def published_table(table: LabellingTable) -> Table:
                 "Figures": f"ours, {table.headline_split}",
                 "Split protocol": table.protocol,
                 "Accuracy": f"{form.decimal(accuracy.mean)} ({form.interval(accuracy.low, accuracy.high)})",
-                **dict.fromkeys(("Ours − published", "In our 95 % interval", "What differs"), NONE),
-                **{part.heading: form.decimal(score.figures[part.key].mean) for part in (F1, PRECISION, RECALL)},
-                "ms a text": f"{form.significant(timing.median_ms)}, batch {timing.batch_size}" if timing else NONE,
+                **dict.fromkeys(("Ours − published", "In our 95 % interval", "What differs"), form.NONE),
+                **{measure.heading: form.decimal(score.figures[measure.key].mean) for measure in details},
+                "ms a text": time_text,
             }
         )
         rows += [
@@ -153,12 +143,10 @@ def published_table(table: LabellingTable) -> Table:
                 "Figures": f"published, {line.source}: {line.what}",
                 "Split protocol": line.protocol,
                 "Accuracy": form.decimal(line.accuracy),
-                "Ours − published": NONE if line.difference is None else ACCURACY.gap(line.difference),
+                "Ours − published": form.NONE if line.difference is None else ACCURACY.gap(line.difference),
                 "In our 95 % interval": form.yes_no(line.inside),
                 "What differs": line.differs or "nothing known",
-                "F1": form.decimal(line.f1),
-                "Precision": form.decimal(line.precision),
-                "Recall": form.decimal(line.recall),
+                **{measure.heading: form.decimal(getattr(line, measure.key)) for measure in details},
                 "ms a text": form.decimal(line.latency_ms),
             }
             for line in lines
@@ -196,7 +184,7 @@ def results_table(table: LabellingTable, figures: Sequence[Measure]) -> Table:
         f"nats.{f' {CALIBRATION_NOTE}' if calibrated else ''} {latency} A model is on a Pareto front if no other is "
         f"both cheaper and {table.judged_by.better}; fronts compare means, whether or not a gap is supported."
     )
-    return results(table, figures, note=note)
+    return tables.results(table, figures, note=note)
 
 
 def splits_table(table: LabellingTable) -> Table:
@@ -206,7 +194,7 @@ def splits_table(table: LabellingTable) -> Table:
         cells = {"Model": model.label}
         for split in table.reported_splits:
             value = ACCURACY.of(model, split)
-            cells[split] = NONE if value is None else f"{ACCURACY.text(value)}, {interval(value)}"
+            cells[split] = form.NONE if value is None else f"{ACCURACY.text(value)}, {tables.interval(value)}"
         rows.append(cells)
     chosen = [split["name"] for split in table.splits if split["role"] == "chose the checkpoint, reported"]
     note = " ".join(f"The checkpoint was chosen on {name}: figures there are a little too good." for name in chosen)
@@ -244,11 +232,9 @@ def label_table(table: LabellingTable) -> Table:
         {
             "Label": name,
             "Rows": form.count(count),
-            "Precision": form.decimal(precision, 3),
-            "Recall": form.decimal(recall, 3),
-            "F1": form.decimal(f1, 3),
+            **dict(zip(("Precision", "Recall", "F1"), (form.decimal(value, 3) for value in values), strict=True)),
         }
-        for name, count, (precision, recall, f1) in (lines if short else sorted(lines, key=lambda line: line[2][2]))
+        for name, count, values in (lines if short else sorted(lines, key=lambda line: line[2][2]))
     ]
     note = (
         "Precision is the share of right answers among the texts that get this label; recall is the share of the "
@@ -423,25 +409,18 @@ class ClassificationReporting(LabellingReporting):
 
         Also bars every model if the rows have one class alone, or none has the label that the measure is about.
         """
-        record = runs[0].record_of(RunRecord)
-        if split in record.metrics and only_class(record.metrics[split].confusion_matrix):
+        records = [run.record_of(RunRecord) for run in runs]
+        names = records[0].data.label_names
+        matrices = [item.metrics[split].confusion_matrix for item in records if split in item.metrics]
+        if not matrices:
+            return ""
+        if only_class(matrices[0]):
             return f"all rows of {split} are of one class"
-        if split in record.metrics and (
-            label := unseen_label(measure, record.data.label_names, record.metrics[split].confusion_matrix)
-        ):
+        if label := unseen_label(measure, names, matrices[0]):
             return f"no row of {split} has the label '{label}'"
-        if measure.ranks:
-            return ""
-        answers = {
-            label
-            for run in runs
-            if split in (metrics := run.record_of(RunRecord).metrics)
-            for label in np.flatnonzero(np.sum(metrics[split].confusion_matrix, axis=0)).tolist()
-        }
-        if len(answers) != 1:
-            return ""
-        name = record.data.label_names[answers.pop()]
-        return f"it predicts '{name}' for every text of {split}"
+        predicted = np.flatnonzero(np.sum(matrices, axis=(0, 1)))
+        alone = len(predicted) == 1 and not measure.ranks
+        return f"it predicts '{names[predicted[0]]}' for every text of {split}" if alone else ""
 
     def fault(self, table: Any, model: Any) -> str:
         return fault_of(table, model)
@@ -469,30 +448,31 @@ class ClassificationReporting(LabellingReporting):
             figures = [figure for figure in figures if figure.key != F1.key]
         return (
             results_table(table, figures),
-            advice(table),
+            tables.advice(table),
             splits_table(table),
             exits_table(table),
-            early_exits(table, _EARLY_EXIT),
+            tables.early_exits(table, _EARLY_EXIT),
             mistakes_table(table),
             confused_table(table),
             label_table(table),
             telling_words(table),
-            contrasts(table),
-            by_length(table),
-            tests(table),
+            tables.contrasts(table),
+            tables.by_length(table),
+            tables.tests(table),
             published_table(table),
             exports_table(table),
-            audits(table),
+            tables.audits(table),
         )
 
     def conclude(self, table: Any) -> str:
         return conclude(table)
 
     def advise(self, table: Any, limits: Limits) -> list[Advice]:
-        label_advice, items = more_rows(table), advise(table, limits)
-        return [
-            replace(item, details=[*item.details, *label_advice]) if item.details else item for item in items
-        ] or super().advise(table, limits)
+        items = [
+            replace(item, details=[*item.details, *more_rows(table)]) if item.details else item
+            for item in advise(table, limits)
+        ]
+        return items or super().advise(table, limits)
 
     def table(
         self, common: TableSummary, table: TableRuns, questions: Questions, exports: MeasuredExports
@@ -507,8 +487,10 @@ class ClassificationReporting(LabellingReporting):
         )
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
-        costs = [] if table.costs is None else [costs_in_words(table.label_names, table.costs)]
-        return [*super().facts(table), *(("Costs of mistakes", text) for text in costs)]
+        facts = super().facts(table)
+        if table.costs is None:
+            return facts
+        return [*facts, ("Costs of mistakes", costs_in_words(table.label_names, table.costs))]
 
     def charts(self, table: LabellingTable, runs: Records, key: str) -> list[Chart]:
         charts = self.control_charts(table, key)
@@ -534,10 +516,10 @@ class ClassificationReporting(LabellingReporting):
         models = [model for model in table.models if not many or model is shown_model(table)]
         splits = runs[table.models[0].runs[0].run_id].record_of(RunRecord).data.splits
         named = {name: splits[name].words for name in ("train", table.headline_split) if name in splits}
-        more = [length_chart("Lengths of the texts in words", named, f"{key}-lengths")]
-        more += [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
-        more += [_accuracy_by_difficulty(table, f"{key}-splits")]
-        return [*charts, *(chart for chart in more if chart is not None)]
+        charts.append(length_chart("Lengths of the texts in words", named, f"{key}-lengths"))
+        more = [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
+        more.append(_accuracy_by_difficulty(table, f"{key}-splits"))
+        return [*charts, *filter(None, more)]
 
     def charts_across(self, tables: Sequence[LabellingTable], runs: Records) -> list[Chart]:
         """Across tables that were trained on parts of one corpus: lengths of each part, and accuracy by rows."""
@@ -554,16 +536,15 @@ class ClassificationReporting(LabellingReporting):
                 )
         sized = {key: parts for key, parts in by_rows.items() if len({rows for rows, _ in parts}) > 1}
         name_counts = Counter(name for name, _ in sized)
-        lengths = [
+        charts = [
             length_chart(f"Lengths of the training texts: {name}", parts, f"s{index}-lengths")
             for index, (name, parts) in enumerate(groups.items())
             if len(parts) > 1
         ]
-        curves = []
         for index, ((name, length), parts) in enumerate(sized.items()):
             heading = f"{name}, {length} tokens" if name_counts[name] > 1 else name
-            curves.append(_accuracy_by_rows(f"Accuracy against data size: {heading}", parts, f"s{index}-rows"))
-        return [*(chart for chart in lengths if chart is not None), *curves]
+            charts.append(_accuracy_by_rows(f"Accuracy against data size: {heading}", parts, f"s{index}-rows"))
+        return charts
 
 
 def _by_depth(folds: Sequence[MetricsRecord]) -> dict[str, Any]:
