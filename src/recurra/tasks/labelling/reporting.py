@@ -22,7 +22,6 @@ from recurra.core.record import (
     DecisionRecord,
     LabelRunRecord,
     LearningCurveRecord,
-    LengthSummary,
     MistakeRecord,
     SplitRecord,
 )
@@ -154,19 +153,19 @@ LONGEST_TEXT = 300
 
 
 def surest_mistakes(
-    predict: Callable[[Sequence[str]], Probabilities], decision: LabelDecision, split: TextSplit, said: Probabilities
+    predict: Callable[[Sequence[str]], Probabilities],
+    decision: LabelDecision,
+    split: TextSplit,
+    probabilities: Probabilities,
 ) -> list[MistakeRecord]:
     """The rows with the surest wrong label, the surest first, and the words on which this label depends.
 
-    Args:
-        predict: Gives probabilities ``(texts, labels)`` of texts.
-        decision: Turns probabilities into labels.
-        said: Probabilities of the rows of the split, ``(rows, labels)``.
+    ``probabilities`` are those of the rows of the split, ``(rows, labels)``; ``predict`` gives those of other texts.
     """
-    names, predicted, truth = decision.label_names, decision.decide(said), split.labels
+    names, predicted, truth = decision.label_names, decision.decide(probabilities), split.labels
     if decision.exclusive:
         predicted, truth = (np.arange(len(names)) == labels[:, None] for labels in (predicted, truth))
-    wrong_scores = np.where(predicted & (truth == 0), said, 0.0)
+    wrong_scores = np.where(predicted & (truth == 0), probabilities, 0.0)
     surest, wrong = wrong_scores.max(axis=1), wrong_scores.argmax(axis=1)
     rows = [row for row in np.argsort(-surest, kind="stable")[:MOST_RECORDED].tolist() if surest[row] > 0]
     texts = {row: split.texts[row] for row in rows if len(split.texts[row]) <= LONGEST_EXPLAINED}
@@ -174,7 +173,8 @@ def surest_mistakes(
     reduced = predict([without(texts[row], span) for row, cut in spans.items() for span in cut])
     words: dict[int, list[str]] = {}
     for row, cut in spans.items():
-        effects, reduced = effects_of(texts[row], cut, said[row], reduced[: len(cut)], wrong[row]), reduced[len(cut) :]
+        effects = effects_of(texts[row], cut, probabilities[row], reduced[: len(cut)], wrong[row])
+        reduced = reduced[len(cut) :]
         words[row] = [one_line(word.text, LONGEST_WORD) for word in strongest(effects, MOST_WORDS)]
     return [
         MistakeRecord(
@@ -235,8 +235,8 @@ def shown_mistakes(
 def _right_rows(runs: Sequence[LoadedRun], split: str, wanted: set[str]) -> set[str]:
     """Identities of the wanted rows that most seeds of a model get right."""
     predictions = [run.predictions(split) for run in runs if split in run.record.metrics]
-    correct = [row for part in predictions for row, right in zip(part.ids, part.correct, strict=True) if right]
-    counts = Counter(row for row in correct if row in wanted)
+    rows = (row for part in predictions for row in zip(part.ids, part.correct, strict=True))
+    counts = Counter(row_id for row_id, right in rows if row_id in wanted and right)
     return {row for row, seeds in counts.items() if seeds > len(predictions) / 2}
 
 
@@ -286,9 +286,8 @@ def more_rows(table: LabellingTable) -> list[tuple[str, str]]:
     ends = " to ".join(form.points(end).removesuffix(" points") for end in (low, high))
     measured = f"{form.points(gain)} (95 % over test rows {ends})"
     rows = f"from {form.count(before)} to {form.count(last)} training rows {table.control} gained {measured}"
-    if low > 0:
-        return [("Would more labels help", f"Probably: {rows}. Doubling them again may bring as much, at most.")]
-    return [("Would more labels help", f"Not shown: {rows}.")]
+    likely = f"Probably: {rows}. Doubling them again may bring as much, at most."
+    return [("Would more labels help", likely if low > 0 else f"Not shown: {rows}.")]
 
 
 class LabellingReporting(Reporting):
@@ -350,19 +349,15 @@ class LabellingReporting(Reporting):
 
     def subset(self, run: LoadedRun) -> str:
         data = run.data_settings
-        parts = []
-        fraction = data.get("fraction")
-        if isinstance(fraction, (int, float)) and fraction != 1:
-            parts.append(f"{fraction:.3g} of train")
-        if data.get("rows_per_label"):
-            parts.append(f"{data['rows_per_label']:,} rows a label")
-        if int(data.get("folds") or 1) > 1:
-            parts.append(f"{data['folds']}-fold cross-validation")
-        if data.get("length_tail"):
-            parts.append(f"{data['length_tail']} {data.get('tail_fraction', '')} by words".replace("  ", " "))
-        if data.get("whole_test"):
-            parts.append("tested on any length")
-        return ", ".join(parts)
+        fraction, tail = data.get("fraction"), data.get("length_tail")
+        parts = [
+            f"{fraction:.3g} of train" if isinstance(fraction, (int, float)) and fraction != 1 else "",
+            f"{data['rows_per_label']:,} rows a label" if data.get("rows_per_label") else "",
+            f"{data['folds']}-fold cross-validation" if _folds(run) else "",
+            f"{tail} {data.get('tail_fraction', '')} by words".replace("  ", " ") if tail else "",
+            "tested on any length" if data.get("whole_test") else "",
+        ]
+        return ", ".join(filter(None, parts))
 
     def stands_everywhere(self, run: LoadedRun) -> bool:
         """A model that is no Transformer depends on neither protocol nor precision, unless a teacher taught it."""
@@ -473,42 +468,32 @@ def _data(records: Sequence[LabelRunRecord], fingerprint: str) -> DataRecord:
 
 
 def _split(parts: Sequence[SplitRecord]) -> SplitRecord:
-    counts: dict[str, int] = defaultdict(int)
-    for part in parts:
-        for label, rows in part.label_counts.items():
-            counts[label] += rows
-    rows = sum(part.rows for part in parts)
+    """A split of all folds; medians and 90th percentiles of lengths are medians over folds, the histogram the first."""
+    rows, lengths = [part.rows for part in parts], [part.words for part in parts]
+    words = {
+        "mean": float(np.average([part.mean for part in lengths], weights=rows)),
+        "median": statistics.median(part.median for part in lengths),
+        "p90": statistics.median(part.p90 for part in lengths),
+        "max": max(part.max for part in lengths),
+    }
     return SplitRecord(
         fingerprint=content_hash([part.fingerprint for part in parts]),
-        rows=rows,
-        label_counts=dict(counts),
-        words=_words([part.words for part in parts], [part.rows for part in parts]),
-    )
-
-
-def _words(parts: Sequence[LengthSummary], rows: Sequence[int]) -> LengthSummary:
-    """Summary of lengths of all folds; medians and 90th percentiles are medians over folds, the histogram the first."""
-    return parts[0].model_copy(
-        update={
-            "mean": float(np.average([part.mean for part in parts], weights=rows)),
-            "median": statistics.median(part.median for part in parts),
-            "p90": statistics.median(part.p90 for part in parts),
-            "max": max(part.max for part in parts),
-        }
+        rows=sum(rows),
+        label_counts={label: sum(part.label_counts[label] for part in parts) for label in parts[0].label_counts},
+        words=lengths[0].model_copy(update=words),
     )
 
 
 def _curve(records: Sequence[LabelRunRecord]) -> LearningCurveRecord | None:
     """The mean over folds, weighted by their test rows, which differ; training rows are those of the first."""
-    curves = [record.learning_curve for record in records]
-    first = curves[0]
-    if first is None or any(curve is None or len(curve.right) != len(first.right) for curve in curves):
+    curves = [record.learning_curve for record in records if record.learning_curve is not None]
+    if len(curves) < len(records) or len({len(curve.right) for curve in curves}) > 1:
         return None
-    known = [curve for curve in curves if curve is not None]
+    first = curves[0]
     rows = np.array([record.data.splits[first.split].rows for record in records], dtype=np.float64)
     shares = rows / rows.sum()
-    right = shares @ np.array([curve.right for curve in known])
-    halves = np.array([(curve.last_gain[1] - curve.last_gain[0]) / 2 for curve in known])
+    right = shares @ np.array([curve.right for curve in curves])
+    halves = np.array([(curve.last_gain[1] - curve.last_gain[0]) / 2 for curve in curves])
     gain, half = float(right[-1] - right[-2]), float(np.sqrt(np.sum((shares * halves) ** 2)))
     return first.model_copy(update={"right": right.tolist(), "last_gain": (gain - half, gain + half)})
 
@@ -531,10 +516,8 @@ def _audit(by_fold: Mapping[int, AuditResult], ids: Sequence[Sequence[str]]) -> 
     masks = [kept_rows(by_fold[index], len(rows)) if index in by_fold else None for index, rows in enumerate(ids)]
     details = {key: value for key, value in worst.details.items() if key != ROWS}
     if any(mask is not None for mask in masks):
-        found_rows = [
-            np.zeros(len(rows), dtype=bool) if mask is None else mask for mask, rows in zip(masks, ids, strict=True)
-        ]
-        details |= keep_rows(np.concatenate(found_rows)[in_order([name for rows in ids for name in rows])])
+        known = [np.zeros(len(rows), bool) if mask is None else mask for mask, rows in zip(masks, ids, strict=True)]
+        details |= keep_rows(np.concatenate(known)[in_order([name for rows in ids for name in rows])])
     several = len({audit.summary for audit in by_fold.values()}) > 1
     summary = f"{worst.summary} (fold {fold + 1}, the worst of {len(by_fold)})" if several else worst.summary
     return worst.model_copy(update={"summary": summary, "details": details})
