@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,6 @@ def evaluate_labels(
     Args:
         split: A split of the run's own data; none takes ``test``, or else the last that the run reports.
         data: A labelled file instead, with columns and encoding as the run's data have them unless they are named.
-        output: Where to write a prediction for each row (CSV, TSV, JSONL or Parquet); none writes nothing.
         precision: Precision to compute in; none takes the run's own, of an export that of its weights.
 
     Raises:
@@ -52,15 +52,16 @@ def evaluate_labels(
     record = read_source_record(run)
     if output is not None:
         check_output(output, data)
+    named = {"text_column": text_column, "label_column": label_column, "encoding": encoding}
+    reading = {name: value for name, value in named.items() if value is not None}
     if data is not None:
         if split is not None:
             raise ConfigurationError(f"both the split '{split}' and the file '{data}' are given; give one of the two")
-        rows = _file_split(record, data, text_column=text_column, label_column=label_column, encoding=encoding)
+        rows = _file_split(record, data, reading)
     else:
-        for name, value in {"text_column": text_column, "label_column": label_column, "encoding": encoding}.items():
-            if value is not None:
-                option = f"--{name.replace('_', '-')}"
-                raise ConfigurationError(f"{option} is '{value}' but no file is given; add --data FILE")
+        for name, value in reading.items():
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigurationError(f"{option} is '{value}' but no file is given; add --data FILE")
         rows = own_split(record, split or record.data.headline_split, data_root)
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     by_head = classifier.exit_logits(rows.texts)
@@ -80,11 +81,8 @@ def evaluate_labels(
         first = task.measures[0]
         lines.append(f"{first.in_text} in the record: {first.value(first.of_run(recorded))}")
     if by_exit := getattr(metrics, "exit_accuracy", None):
-        figures_of_exits = ", ".join(f"{accuracy:.4f} after {number}" for number, accuracy in by_exit.items())
-        lines.append(f"accuracy if every text stops early: {figures_of_exits}")
-    abstained = decision.abstained(probabilities)
-    if abstained is not None:
-        lines.append(_withheld(abstained, decision.same(logits, rows.labels)))
+        accuracies = ", ".join(f"{accuracy:.4f} after {number}" for number, accuracy in by_exit.items())
+        lines.append(f"accuracy if every text stops early: {accuracies}")
     plain = {
         "run_id": record.run_id,
         "source": rows.name,
@@ -95,16 +93,16 @@ def evaluate_labels(
         "computation": computation.plain(),
         "output": None if output is None else str(output),
     }
-    if abstained is not None:
+    if (abstained := decision.abstained(probabilities)) is not None:
         plain["abstained"] = int(abstained.sum())
+        lines.append(_abstaining(abstained, decision.same(logits, rows.labels)))
     if isinstance(decision, AnyLabels):
         plain["thresholds"] = dict(zip(names, decision.thresholds.tolist(), strict=True))
-    return CommandResult(
-        plain, [Table("results", record.run_id, [figures]), task.details(names, metrics, decision), lines]
-    )
+    tables = [Table("results", record.run_id, [figures]), task.details(names, metrics, decision)]
+    return CommandResult(plain, [*tables, lines])
 
 
-def _withheld(abstained: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> str:
+def _abstaining(abstained: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) -> str:
     """Says how many rows get no label, which the figures ignore, and how many of the other labels are right."""
     count, answered = int(abstained.sum()), right[~abstained]
     others = f"; {answered.mean():.1%} of the labels given are right" if answered.size else ""
@@ -114,27 +112,21 @@ def _withheld(abstained: npt.NDArray[np.bool_], right: npt.NDArray[np.bool_]) ->
     )
 
 
-def _file_split(record: LabelRunRecord, path: Path, **named: str | None) -> TextSplit:
+def _file_split(record: LabelRunRecord, path: Path, reading: Mapping[str, str]) -> TextSplit:
     recorded = recorded_data(record)
-    changed = {key: value for key, value in named.items() if value is not None}
-    if "label_column" in changed and recorded.labels.columns:
+    if "label_column" in reading and recorded.labels.columns:
         raise ConfigurationError(
-            f"--label-column is '{changed['label_column']}', and this run reads its labels from the columns "
+            f"--label-column is '{reading['label_column']}', and this run reads its labels from the columns "
             f"{', '.join(recorded.labels.columns)}; leave it out"
         )
     # Groups only matter when splits are made, and the id column is that of the run's own file.
     cleared = dict.fromkeys(("group_column", "id_column", "auxiliary", "unlabelled"))
-    values = {**recorded.plain(), "name": str(path), **cleared, "unlabelled_unit": "texts", **changed}
+    values = {**recorded.plain(), "name": str(path), **cleared, "unlabelled_unit": "texts", **reading}
     config = recorded.parse(values, source="evaluation")
     return load_split(path, config, record.data.label_names, name=str(path))
 
 
 def own_split(record: LabelRunRecord, name: str, data_root: Path | None) -> TextSplit:
-    """Returns a split of a run's own data, as it was recorded.
-
-    Raises:
-        ConfigurationError: If the run has no such split.
-        DataError: If the data cannot be had, or have changed.
-    """
+    """Returns a split of a run's own data; raises `DataError` if it is not as it was recorded."""
     require_split(record, name)
     return recorded_split(record, name, data_root)

@@ -35,12 +35,7 @@ from recurra.data.lengths import (
     cut_texts,
     sample_of,
 )
-from recurra.data.tokenization import (
-    MODEL_MAX_LENGTH,
-    check_tokenizer,
-    default_tokenizer,
-    load_tokenizer,
-)
+from recurra.data.tokenization import MODEL_MAX_LENGTH, check_tokenizer, default_tokenizer, load_tokenizer
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines import load_engine
 from recurra.deployment.export_record import WITH_EXITS
@@ -269,7 +264,7 @@ class LabellingTask(Task):
 
     def trainer(self, config: RunConfig) -> Callable[..., Any]:
         if config.answers:
-            return _no_training
+            return lambda *_: None
         if config.is_control:
             from recurra.tasks.labelling.controls import train_control
 
@@ -290,10 +285,7 @@ class LabellingTask(Task):
         dataset, model_record = trained.dataset, trained.model
         reporter.stage(config.run_id, "evaluating")
         engine: Any = load_engine(
-            folder / MODEL_NAME,
-            precision=config.precision,
-            max_length=rows.max_length,
-            windows=rows.windows,
+            folder / MODEL_NAME, precision=config.precision, max_length=rows.max_length, windows=rows.windows
         )
         batch_size = max(config.protocol.evaluation_batch_size, 64)
         classifier = Classifier(engine, dataset.label_names, batch_size=batch_size, cleaning=rows.clean)
@@ -315,9 +307,8 @@ class LabellingTask(Task):
                 metrics[name] = self.of_depth(metrics[name], split, by_head[name], engine, batch_size)
             right[name] = decision.same(logits[name], split.labels)
             audits += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
-        judged_splits = [dataset.splits[name] for name in logits]
         decided = np.concatenate([decision.of_logits(split_logits) for split_logits in logits.values()])
-        truth = np.concatenate([split.labels for split in judged_splits])
+        truth = np.concatenate([dataset.splits[name].labels for name in logits])
         if unused := never_given(decided, truth, dataset.label_names, least=_LEAST_JUDGED):
             which = f"'{unused[0]}'" if len(unused) == 1 else f"{len(unused):,} labels, such as '{unused[0]}'"
             reporter.say(f"{config.run_id}: note: none of {len(decided):,} rows that were not trained on gets {which}")
@@ -334,9 +325,9 @@ class LabellingTask(Task):
         latency: dict[str, LatencyRecord] = {}
         if machine.latency:
             reporter.stage(config.run_id, "timing")
-            latency = self.time_alone(
-                partial(classifier.logits, clean=False), _timed_texts(judged.texts), config, threads
-            )
+            read = partial(classifier.logits, clean=False)
+            latency = self.time_alone(read, _timed_texts(judged.texts), config, threads)
+        probabilities = decision.probabilities(logits[judged.name])
         return self.record_class(
             **run_facts(config, started, threads),
             data=dataset.record(trained.tokenizer),
@@ -349,9 +340,7 @@ class LabellingTask(Task):
             teacher=None if trained.lesson is None else trained.lesson.record(classifier),
             learning_curve=trained.learning_curve(partial(self.decide, rows, dataset.label_names), right[judged.name]),
             telling_words=trained.telling_words,
-            mistakes=surest_mistakes(
-                classifier.predict_proba, decision, judged, decision.probabilities(logits[judged.name])
-            ),
+            mistakes=surest_mistakes(classifier.predict_proba, decision, judged, probabilities),
             shape={} if config.is_control else shape_of(engine.model.config),
         )
 
@@ -461,10 +450,6 @@ class LabellingTask(Task):
             early = copy.copy(classifier)
             early.stop_early()
             yield Competitor(f"{name}{WITH_EXITS}", partial(early.logits, clean=False), precision)
-
-
-def _no_training(*_: Any) -> None:
-    """Does nothing: answers that came from elsewhere need no training here."""
 
 
 def _is_file(name: str) -> bool:
