@@ -26,7 +26,7 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
         ConfigurationError: For an unknown preset or key, or an input length that the model does not allow.
     """
     source = encoder_of(config.model_overrides)
-    names = dict(enumerate(label_names))
+    names, plan = dict(enumerate(label_names)), str(config.model_overrides.get(PLAN, ""))
     if source is not None and "vocab_size" in config.model_overrides:
         raise ConfigurationError(f"model '{config.model}': 'vocab_size' is set by the encoder; leave it out")
     overrides = changed_keys(config, _DECIDED_BY_DATA, "data", vocab_size if source is None else None)
@@ -50,18 +50,15 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
                 f"model '{config.model}': '{METHOD}' is {config.model_overrides[METHOD]!r}, only for encoders of "
                 f"{', '.join(BERT_LIKE)}; leave it out"
             )
-        source.plan(str(config.model_overrides.get(PLAN, "")))
+        source.plan(plan)
         result = foreign_configuration(source, **values)
     elif source is None:
-        base = base_preset(config.model, config.model_overrides)
-        result = preset(base, num_labels=len(names), **values)
+        result = preset(base_preset(config.model, config.model_overrides), num_labels=len(names), **values)
     else:
-        shape = source.shape(str(config.model_overrides.get(PLAN, "")), {"num_labels": len(names), **values})
-        result = RecurraConfig(**shape)
-    longest = data.max_length
-    if result.max_position_embeddings < longest:
+        result = RecurraConfig(**source.shape(plan, {"num_labels": len(names), **values}))
+    if result.max_position_embeddings < data.max_length:
         raise ConfigurationError(
-            f"max_length is {longest}, the model takes at most {result.max_position_embeddings} tokens; "
+            f"max_length is {data.max_length}, the model takes at most {result.max_position_embeddings} tokens; "
             "lower data.max_length or raise max_position_embeddings"
         )
     return result

@@ -35,10 +35,15 @@ def describe_rows(config: DataConfig, data: StudyData) -> CommandResult:
     ]
     title = f"{record.name}, protocol {record.protocol}, fingerprint {record.fingerprint}"
     dropped = [f"left out, {reason}: {count:,}" for reason, count in record.dropped.items() if count]
-    cut = _cut_by_limit(config, data)
+    try:
+        lengths = data.token_lengths(config, config.tokenizer, ["train"])[0]["train"]
+        cut = {str(limit): cut_texts(lengths, limit).rows for limit in LIMITS}
+    except UnavailableError:
+        # The tokenizer cannot be had.
+        cut = {}
     shares = ", ".join(f"{share:.1%} at {limit}" for limit, share in cut.items())
     limits = [f"training rows that a limit of tokens cuts ({config.tokenizer} tokenizer): {shares}"] if cut else []
-    plain = {**record.model_dump(mode="json"), "cut": {str(limit): share for limit, share in cut.items()}}
+    plain = {**record.model_dump(mode="json"), "cut": cut}
     lines = [*limits, *record.notes, *dropped]
     return CommandResult(plain, [Table("splits", title, rows), _label_counts(record), lines])
 
@@ -51,7 +56,7 @@ def describe_tokens(config: DataConfig, data: StudyData) -> CommandResult:
         name: encode_split(split, tokenizer, config.max_length, cache_dir, windows=config.windows)
         for name, split in dataset.splits.items()
     }
-    splits = [_token_counts(name, split, config) for name, split in encoded.items()]
+    splits = [{"name": name, **_token_counts(split, config)} for name, split in encoded.items()]
     tokens = describe_tokenizer(tokenizer)
     pieces = f"{tokens['kind']} of {tokens['vocab_size']:,} pieces"
     title = f"{dataset.name}: {pieces}, at most {config.max_length} tokens"
@@ -87,32 +92,19 @@ def _label_counts(record: DataRecord) -> Table:
     groups = [(label, [label]) for label in ordered]
     others = ordered[_LABELS_AT_EITHER_END:-_LABELS_AT_EITHER_END]
     if len(others) > 1:
-        first, last = groups[:_LABELS_AT_EITHER_END], groups[-_LABELS_AT_EITHER_END:]
-        groups = [*first, (f"… {len(others)} others (--json has all)", others), *last]
+        groups[_LABELS_AT_EITHER_END:-_LABELS_AT_EITHER_END] = [(f"… {len(others)} others (--json has all)", others)]
     rows = []
-    for name, labels in groups:
-        counts = {
-            name: f"{sum(split.label_counts[label] for label in labels):,}" for name, split in record.splits.items()
-        }
-        share = sum(train.label_counts[label] for label in labels) / train.rows
-        rows.append({"Label": name, **counts, "Of train": f"{share:.1%}"})
+    for heading, labels in groups:
+        counts = {name: sum(split.label_counts[label] for label in labels) for name, split in record.splits.items()}
+        cells = {name: f"{count:,}" for name, count in counts.items()}
+        rows.append({"Label": heading, **cells, "Of train": f"{counts['train'] / train.rows:.1%}"})
     return Table("labels", "", rows)
 
 
-def _cut_by_limit(config: DataConfig, data: StudyData) -> dict[int, float]:
-    """Share of the training rows that each limit cuts; nothing where the tokenizer cannot be had."""
-    try:
-        lengths = data.token_lengths(config, config.tokenizer, ["train"])[0]["train"]
-    except UnavailableError:
-        return {}
-    return {limit: cut_texts(lengths, limit).rows for limit in LIMITS}
-
-
-def _token_counts(name: str, encoded: EncodedSplit, data: DataConfig) -> dict[str, Any]:
+def _token_counts(encoded: EncodedSplit, data: DataConfig) -> dict[str, Any]:
     lengths, windows = encoded.lengths, encoded.windows_of_texts
     at_limit = windows >= data.windows if data.windows > 1 else lengths >= data.max_length
     return {
-        "name": name,
         "rows": len(windows),
         "windows": len(encoded),
         "tokens": int(lengths.sum()),
