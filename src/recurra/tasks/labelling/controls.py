@@ -76,11 +76,10 @@ def fit_control(
     options: dict[str, Any] = {"num_labels": dataset.num_labels, "seed": config.seed, "weights": weights}
     if config.control == LINEAR:
         return fit_linear(train.texts, train.labels, **options, selection=(selection.texts, selection.labels))
-    answers = None if lesson is None else lesson.targets(config.protocol.distillation_weight)
     texts: Sequence[str] = train.texts
     targets: npt.NDArray[Any] = train.labels
-    if lesson is not None and answers is not None:
-        texts, targets = lesson.texts, answers.astype(np.float64)
+    if lesson is not None:
+        texts, targets = lesson.texts, lesson.targets(config.protocol.distillation_weight)
     options["independent"] = train.labels.ndim == 2
     if config.control == LINEAR_TUNED:
         return fit_tuned(texts, targets, **options)
@@ -105,15 +104,15 @@ def time_control(config: RunConfig, data: StudyData) -> float:
     not multiplied. With few labels, a fit before these loads libraries and vectors. With an encoder, which reads all
     rows once, fewer rows are timed, and the rows of evaluated splits are counted too.
     """
-    began = time.perf_counter()
-    dataset = data.rows(labelled(config.data))
+    rows, began = labelled(config.data), time.perf_counter()
+    dataset = data.rows(rows)
     loading = time.perf_counter() - began
-    train, seed = dataset.splits["train"], labelled(config.data).split_seed
+    train = dataset.splits["train"]
     uses_encoder = config.control == WORDS_AND_ENCODER
     most_rows = ROWS_TO_READ if uses_encoder else ROWS_TO_TIME
     half, whole = (
-        train if rows >= len(train) else stratified_fraction(train, rows / len(train), seed)
-        for rows in (min(len(train), most_rows) / 2, most_rows)
+        stratified_fraction(train, min(size / len(train), 1), rows.split_seed)
+        for size in (min(len(train), most_rows) / 2, most_rows)
     )
 
     def fit(part: TextSplit) -> float:
@@ -141,16 +140,6 @@ def time_control(config: RunConfig, data: StudyData) -> float:
     return loading + sum(seconds + per_row * (size - len(whole)) for size in sizes)
 
 
-def fit_on_parts(config: RunConfig, dataset: TextDataset, machine: Machine) -> dict[int, LinearModel]:
-    """The control fitted on an eighth, a quarter and a half of the training rows, by their number."""
-    train, seed = dataset.splits["train"], labelled(config.data).split_seed
-    parts = [stratified_fraction(train, share, seed) for share in learning_shares(train)]
-    return {
-        len(part): fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
-        for part in parts
-    }
-
-
 def train_control(
     config: RunConfig,
     folder: Path,
@@ -172,17 +161,15 @@ def train_control(
         save, facts = joined_model(config, model, dataset)
     else:
         scores = 1 if dataset.num_labels == 2 and not model.independent else dataset.num_labels
-        save, facts = (
-            model.save,
-            {
-                "parameters": model.num_parameters,
-                "embedding_parameters": 0,
-                "non_embedding_parameters": model.num_parameters,
-                # One multiply-add a feature and score.
-                "flops_per_token": 2 * model.features_per_word * scores,
-                "description": model.description,
-            },
-        )
+        save = model.save
+        facts = {
+            "parameters": model.num_parameters,
+            "embedding_parameters": 0,
+            "non_embedding_parameters": model.num_parameters,
+            # One multiply-add a feature and score.
+            "flops_per_token": 2 * model.features_per_word * scores,
+            "description": model.description,
+        }
     save_model_folder(folder, save)
     size = sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir())
     record = ModelRecord(preset=config.model, kind="linear", file_size_bytes=size, **facts)
@@ -191,6 +178,9 @@ def train_control(
         return Trained(dataset, training, record, {}, lesson)
     label_words = model.telling_words(train.texts, train.labels, TELLING_WORDS)
     telling = dict(zip(dataset.label_names, label_words, strict=True))
+    smaller: dict[int, LinearModel] = {}
     # The parts are fitted on labels, all of the same weight.
-    smaller = fit_on_parts(config, dataset, machine) if weights is None and lesson is None else {}
+    for share in learning_shares(train) if weights is None and lesson is None else ():
+        part = stratified_fraction(train, share, labelled(config.data).split_seed)
+        smaller[len(part)] = fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
     return Trained(dataset, training, record, {}, lesson, smaller=smaller, telling_words=telling)

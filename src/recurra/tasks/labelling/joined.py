@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def joined_model(
 ) -> tuple[Callable[[Path], Any], dict[str, Any]]:
     """A function that writes the folder, a Transformer with a linear model beside it; and fields of its record."""
     source = _source(config)
-    model = _classifier(source, fit, dataset, labelled(config.data).problem_type)
+    model = _classifier(source, fit, dataset.label_names, labelled(config.data).problem_type)
     full_tokenizer = read_tokenizer(source.folder)
     ids, _ = encode_texts(dataset.splits["train"].texts, full_tokenizer, STATES_TOKENS)
     tokenizer = narrow_table(model, full_tokenizer, ids)
@@ -95,14 +95,13 @@ def _source(config: RunConfig) -> EncoderSource:
 
 @torch.no_grad()
 def _classifier(
-    source: EncoderSource, fit: JoinedFit, dataset: TextDataset, problem_type: str | None
+    source: EncoderSource, fit: JoinedFit, label_names: Sequence[str], problem_type: str | None
 ) -> RecurraForSequenceClassification:
     """The encoder as it is, with the fitted weights of its states as the head."""
-    names = dict(enumerate(dataset.label_names))
     changes = {
-        "num_labels": dataset.num_labels,
-        "id2label": names,
-        "label2id": {name: index for index, name in names.items()},
+        "num_labels": len(label_names),
+        "id2label": dict(enumerate(label_names)),
+        "label2id": {name: index for index, name in enumerate(label_names)},
         "problem_type": problem_type,
         "pooling": "mean",
     }

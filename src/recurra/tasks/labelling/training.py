@@ -31,10 +31,9 @@ def learning_curve(split: str, right: Mapping[int, npt.NDArray[np.bool_]]) -> Le
     Args:
         right: Which of its rows the control gets right, ``(rows,)``, by the number of its training rows, ascending.
     """
-    before, last = (values.astype(np.float64) for values in list(right.values())[-2:])
-    gains = last - before
-    half = 1.96 * float(gains.std()) / np.sqrt(len(gains))
-    mean = float(gains.mean())
+    *_, before, last = right.values()
+    gains = last.astype(np.float64) - before
+    mean, half = float(gains.mean()), 1.96 * float(gains.std()) / np.sqrt(len(gains))
     shares = [float(values.mean()) for values in right.values()]
     return LearningCurveRecord(split=split, rows=list(right), right=shares, last_gain=(mean - half, mean + half))
 
@@ -68,14 +67,13 @@ class Trained:
         """
         if not self.smaller:
             return None
-        names = self.dataset.selection_split, self.dataset.headline_split
-        selection, split = (self.dataset.splits[name] for name in names)
+        splits = self.dataset.splits
+        selection, split = splits[self.dataset.selection_split], splits[self.dataset.headline_split]
         correct: dict[int, npt.NDArray[np.bool_]] = {}
         for rows, model in sorted(self.smaller.items()):
             decision = decide(model.logits(selection.texts), selection.labels)
             correct[rows] = decision.same(model.logits(split.texts), split.labels)
-        correct[len(self.dataset.splits["train"])] = right
-        return learning_curve(split.name, correct)
+        return learning_curve(split.name, {**correct, len(splits["train"]): right})
 
 
 def prepare_training(
@@ -83,13 +81,21 @@ def prepare_training(
 ) -> tuple[TextDataset, npt.NDArray[np.float32] | None, Lesson | None]:
     """The rows that a model learns from, their weights if not all are equal, and its teachers' answers.
 
+    Class weights of the protocol multiply weights that were given.
+
     Raises:
         ConfigurationError: For weights beside a teacher, or several labels a row.
         DataError: If weights of 0 leave a control one class.
     """
     reporter.stage(config.run_id, "loading data")
     dataset = data.rows(labelled(config.data))
-    weights = _row_weights(config, dataset, weights)
+    labels, method = dataset.splits["train"].labels, config.model_overrides.get(METHOD)
+    if config.protocol.class_weights == "balanced" and not (config.teachers or config.is_control or method):
+        weights = balanced_weights(labels, weights)
+    conflict = "a teacher" if config.teachers else "several labels a text" if labels.ndim == 2 else ""
+    if weights is not None and (conflict or method):
+        reason = conflict or f"method '{method}'"
+        raise ConfigurationError(f"weights of rows have no meaning with {reason}; leave one of them out")
     if weights is not None and config.is_control and not weights.all():
         # Rows of weight 0 would still affect what a control reads, and which of its fits is best.
         rows = np.flatnonzero(weights)
@@ -117,9 +123,8 @@ WIDE_TABLE, NARROWED_TO = 65_536, 32_768
 def narrow_table(model: Any, tokenizer: Any, ids: npt.NDArray[np.int32]) -> Any:
     """Cuts down a classifier's token table where it is wide; returns the tokenizer that belongs to it then.
 
-    Training rows are written in the same pieces as before.
-
-    ``model`` has the encoder's weights and is changed; ``ids`` are those of the training rows.
+    Training rows are written in the same pieces as before. ``model`` has the encoder's weights and is changed; ``ids``
+    are those of the training rows.
     """
     if len(tokenizer) <= WIDE_TABLE or tokenizer.backend_tokenizer.model.__class__.__name__ not in SEPARABLE:
         return tokenizer
@@ -130,20 +135,6 @@ def narrow_table(model: Any, tokenizer: Any, ids: npt.NDArray[np.int32]) -> Any:
         smaller, rows = with_fewer_pieces(tokenizer, ids, NARROWED_TO)
     keep_rows(model, rows, smaller.pad_token_id)
     return smaller
-
-
-def _row_weights(
-    config: RunConfig, dataset: TextDataset, weights: npt.NDArray[np.float32] | None
-) -> npt.NDArray[np.float32] | None:
-    """Weights of training rows: those given, times the class weights of the protocol if it has some."""
-    labels, method = dataset.splits["train"].labels, config.model_overrides.get(METHOD)
-    if config.protocol.class_weights == "balanced" and not (config.teachers or config.is_control or method):
-        weights = balanced_weights(labels, weights)
-    conflict = "a teacher" if config.teachers else "several labels a text" if labels.ndim == 2 else ""
-    if weights is not None and (conflict or method):
-        reason = conflict or f"method '{method}'"
-        raise ConfigurationError(f"weights of rows have no meaning with {reason}; leave one of them out")
-    return weights
 
 
 def balanced_weights(

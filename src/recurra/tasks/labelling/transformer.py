@@ -87,9 +87,8 @@ def train_model(
     if training_file.exists() and (folder / MODEL_NAME).is_dir():
         training = TrainingRecord.model_validate(read_json(training_file))
     else:
-        if METHOD in config.model_overrides:
+        if METHOD in config.model_overrides and source is not None:
             check_method(config.model_overrides)
-            assert source is not None
             training = train_by_setfit(
                 model,
                 source,
@@ -127,20 +126,17 @@ def train_model(
 
 
 def _describe(config: RunConfig, source: EncoderSource | None, plan: str) -> str:
-    if config.model_overrides.get(METHOD) is not None:
-        return f"the encoder {source.name}, trained by SetFit {version()}" if source is not None else ""
-    if source is not None:
-        return f"the encoder {source.name}, layers {source.plan(plan)}"
-    return PRESETS[config.model][0] if config.model in PRESETS else "from a model file"
+    if source is None:
+        return PRESETS[config.model][0] if config.model in PRESETS else "from a model file"
+    how = f"trained by SetFit {version()}" if METHOD in config.model_overrides else f"layers {source.plan(plan)}"
+    return f"the encoder {source.name}, {how}"
 
 
 def _selection(dataset: TextDataset, config: RunConfig) -> TextSplit:
     """Rows that choose the epoch."""
-    split = dataset.splits[dataset.selection_split]
-    most_rows = config.protocol.selection_rows
-    if 0 < most_rows < len(split):
-        return stratified_fraction(split, most_rows / len(split), labelled(config.data).split_seed)
-    return split
+    split, most_rows = dataset.splits[dataset.selection_split], config.protocol.selection_rows
+    share = min(most_rows / len(split), 1) if most_rows else 1
+    return stratified_fraction(split, share, labelled(config.data).split_seed)
 
 
 def _windows(split: TextSplit, encoded: EncodedSplit, tokenizer: Any) -> TextSplit:
