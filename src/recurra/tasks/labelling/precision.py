@@ -42,9 +42,8 @@ def choose_precision_thresholds(
 ) -> tuple[list[float], list[str]]:
     """Chooses for each label the smallest threshold whose precision is shown to be at least the wanted one.
 
-    Args:
-        wanted: Precision by label.
-        answers: Wanted share of right ones among all answers, for one threshold of all labels.
+    ``wanted`` is a precision by label, ``answers`` the share of right ones among all answers, for one threshold of all
+    labels.
 
     Returns:
         A threshold for each label of the model, 0 where nothing is wanted; and a sentence on each that was chosen.
@@ -76,8 +75,7 @@ def choose_precision_thresholds(
     predictions = read_predictions(run, split)
     probabilities = decision.probabilities(predictions.logits)
     thresholds, sentences = [0.0] * len(names), []
-    requests: list[tuple[str | None, float]] = [*wanted.items()]
-    requests += [] if answers is None else [(None, answers)]
+    requests: list[tuple[str | None, float]] = [*wanted.items()] if answers is None else [(None, answers)]
     for label, precision in requests:
         if label is not None and label not in names:
             raise ConfigurationError(unknown("label", label, names))
