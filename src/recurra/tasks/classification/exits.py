@@ -60,12 +60,11 @@ class ClassifierSubject:
 
     def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
         """Judges on the reported split."""
-        by_exit = self._reported_logits
+        by_exit, truth = self._reported_logits, self._reported.labels
         numbers = sorted(by_exit)
         depths = depths_under(rule, by_exit)
         labels = np.stack([by_exit[number].argmax(-1) for number in numbers])
         exit_labels = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
-        truth = np.asarray(self._reported.labels)
         return MeasuredExit(
             label=label or rule.describe(),
             split=self._reported.name,
@@ -79,14 +78,10 @@ class ClassifierSubject:
         """Forward passes, tokens to logits; the full one has no exit rule."""
 
         @torch.inference_mode()
-        def full(batch: Inputs) -> None:
-            self.model(**batch)
+        def forward(batch: Inputs, **options: Any) -> None:
+            self.model(**batch, **options)
 
-        @torch.inference_mode()
-        def exits(batch: Inputs) -> None:
-            self.model(**batch, exit_rule=rule)
-
-        return {FULL: full, EXITS: exits}
+        return {FULL: forward, EXITS: lambda batch: forward(batch, exit_rule=rule)}
 
     def batches(self, batch_size: int) -> list[Inputs]:
         """Reported rows of like length together."""

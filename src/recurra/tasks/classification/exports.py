@@ -49,7 +49,6 @@ PUBLISHED = {
     name: PublishedTable(**table)
     for name, table in json.loads((Path(__file__).parent / "published.json").read_bytes()).items()
 }
-PAPER_PROTOCOL = "paper"
 # Unless a study file says otherwise: table 6 beside the whole of SST-2.
 _WHOLE_SST2 = {"name": "sst2", "fraction": 1.0, "length_tail": None}
 _DEFAULT = [PublishedReference(table=name, data=_WHOLE_SST2) for name in ("6", "6 early")]
@@ -114,7 +113,7 @@ def _line(
     differs = {
         "other data": key.data not in published.corpora,
         "another split": key.data in published.corpora and key.protocol != published.protocol,
-        "another training": key.training not in ("", PAPER_PROTOCOL),
+        "another training": key.training not in ("", "paper"),
         "another precision": published.precision not in ("", key.precision),
     }
     return PublishedLine(

@@ -40,14 +40,6 @@ Scores = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Logits of the test rows by their identities; ``labels_only`` if they stand for labels without probabilities."""
-
-    logits: Mapping[str, Scores]
-    labels_only: bool
-
-
-@dataclass(frozen=True)
 class _Row:
     position: int
     id: str
@@ -56,8 +48,11 @@ class _Row:
     abstained: bool
 
 
-def read_answers(config: RunConfig, data: StudyData) -> Answers:
+def read_answers(config: RunConfig, data: StudyData) -> tuple[Mapping[str, Scores], bool]:
     """Reads the answers of a run and finds the test row of each, by its identity or by its text.
+
+    Returns:
+        Logits of the test rows by identity, and whether they stand for labels without probabilities.
 
     Raises:
         ConfigurationError: If the file has changed since the run was planned.
@@ -70,7 +65,7 @@ def read_answers(config: RunConfig, data: StudyData) -> Answers:
     return data.once(f"answers {path} {planned}", first, lambda: _read(path, planned, first, data))
 
 
-def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) -> Answers:
+def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) -> tuple[dict[str, Scores], bool]:
     dataset = data.rows(config)
     try:
         table, rows, label_column = _rows_of(path, config, dataset.label_names, None)
@@ -127,7 +122,7 @@ def _read(path: Path, planned: str | None, config: DataConfig, data: StudyData) 
         truth = (row for split in judged for row in zip(split.ids, split.labels.tolist(), strict=True))
         if all(scores[row_id].argmax() == label for row_id, label in truth):
             _refuse_truth(table, label_column, len(scores), config, dataset.label_names)
-    return Answers(scores, bool(label_column))
+    return scores, bool(label_column)
 
 
 def _refuse_truth(table: TableFile, column: str, num_rows: int, config: DataConfig, label_names: Sequence[str]) -> None:
@@ -286,10 +281,10 @@ def _probabilities(cells: Sequence[Any], names: Sequence[str], where: str) -> np
 
 def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, *, started: float) -> LabelRunRecord:
     """Keeps the answers of the test rows as predictions, and measures them like the predictions of a model."""
-    rows, answers = labelled(config.data), read_answers(config, data)
+    rows, (answers, labels_only) = labelled(config.data), read_answers(config, data)
     dataset = data.rows(rows)
     split = dataset.splits[dataset.headline_split]
-    logits = np.stack([answers.logits[row_id] for row_id in split.ids])
+    logits = np.stack([answers[row_id] for row_id in split.ids])
     write_predictions(folder, split.name, split.ids, split.labels, logits)
     # Probabilities are taken as given, without a temperature.
     decision = OneLabel(dataset.label_names)
@@ -316,7 +311,7 @@ def record_answers(task: Any, config: RunConfig, folder: Path, data: StudyData, 
             description=f"answers of {Path(str(config.answers)).name}",
         ),
         training=single_fit(config),
-        metrics={split.name: metrics.without_probabilities() if answers.labels_only else metrics},
+        metrics={split.name: metrics.without_probabilities() if labels_only else metrics},
         audits=[
             *grade(audits, right, config.label, form_must_not_predict=rows.form_must_not_predict),
             AuditResult(

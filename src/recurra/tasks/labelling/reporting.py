@@ -193,6 +193,19 @@ def _parts(characters: int, texts: int) -> int:
     return min(MOST_PARTS, max(LEAST_PARTS, MOST_CHARACTERS // (texts * max(1, characters))))
 
 
+def learning_curve(split: str, right: Mapping[int, NDArray[np.bool_]]) -> LearningCurveRecord:
+    """How a control does on a split with fewer training rows.
+
+    Args:
+        right: Which of its rows the control gets right, ``(rows,)``, by the number of its training rows, ascending.
+    """
+    *_, before, last = right.values()
+    gains = last.astype(np.float64) - before
+    mean, half = float(gains.mean()), 1.96 * float(gains.std()) / np.sqrt(len(gains))
+    shares = [float(values.mean()) for values in right.values()]
+    return LearningCurveRecord(split=split, rows=list(right), right=shares, last_gain=(mean - half, mean + half))
+
+
 def shown_model(table: LabellingTable) -> ModelSummary | None:
     """The model whose errors are shown: the recommended one; None if there is none with a score."""
     choice = table.recommended
@@ -370,17 +383,12 @@ class LabellingReporting(Reporting):
 
     def split_lines(self, run: LoadedRun) -> list[dict[str, Any]]:
         data = run.record_of(LabelRunRecord).data
-
-        def role(name: str) -> str:
-            if name == "train":
-                return "trained on"
-            reported = "reported" if name in data.reported_splits else "not reported"
-            return f"chose the checkpoint, {reported}" if name == data.selection_split else reported
-
+        roles = {name: "reported" if name in data.reported_splits else "not reported" for name in data.splits}
+        roles |= {data.selection_split: f"chose the checkpoint, {roles[data.selection_split]}", "train": "trained on"}
         return [
             {
                 "name": name,
-                "role": role(name),
+                "role": roles[name],
                 "rows": split.rows,
                 "fingerprint": split.fingerprint,
                 "label_counts": dict(split.label_counts),

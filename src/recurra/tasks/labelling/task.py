@@ -16,7 +16,7 @@ from recurra.core.configuration import content_hash, derive_seed
 from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyRecord, AuditResult, LabelRunRecord, LatencyRecord
+from recurra.core.record import AnyRecord, AuditResult, LabelRunRecord, LatencyRecord, LearningCurveRecord
 from recurra.core.sealed import MODEL_NAME, describe_file
 from recurra.core.terminal import interval
 from recurra.data.cleaning import CAREFUL, FIRST
@@ -65,7 +65,7 @@ from recurra.tasks.base import (
 from recurra.tasks.labelling import LINEAR, LINEAR_TUNED, STATIC, labelled
 from recurra.tasks.labelling.answers import read_answers, record_answers
 from recurra.tasks.labelling.description import describe_rows, describe_tokens
-from recurra.tasks.labelling.reporting import surest_mistakes
+from recurra.tasks.labelling.reporting import learning_curve, surest_mistakes
 from recurra.tasks.measures import Measure
 from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.study_data import StudyData
@@ -338,11 +338,27 @@ class LabellingTask(Task):
             audits=audits,
             decision=decision.record(),
             teacher=None if trained.lesson is None else trained.lesson.record(classifier),
-            learning_curve=trained.learning_curve(partial(self.decide, rows, dataset.label_names), right[judged.name]),
+            learning_curve=self._learning_curve(rows, trained, right[judged.name]),
             telling_words=trained.telling_words,
             mistakes=surest_mistakes(classifier.predict_proba, decision, judged, probabilities),
             shape={} if config.is_control else shape_of(engine.model.config),
         )
+
+    def _learning_curve(
+        self, rows: DataConfig, trained: Any, right: npt.NDArray[np.bool_]
+    ) -> LearningCurveRecord | None:
+        """How a control does on the headline split with fewer training rows; none if it was fitted on no part.
+
+        ``right`` says which rows the control on all training rows gets right, ``(rows,)``.
+        """
+        if not trained.smaller:
+            return None
+        dataset, correct = trained.dataset, dict[int, npt.NDArray[np.bool_]]()
+        selection, judged = dataset.splits[dataset.selection_split], dataset.splits[dataset.headline_split]
+        for size, model in sorted(trained.smaller.items()):
+            decision = self.decide(rows, dataset.label_names, model.logits(selection.texts), selection.labels)
+            correct[size] = decision.same(model.logits(judged.texts), judged.labels)
+        return learning_curve(judged.name, {**correct, len(dataset.splits["train"]): right})
 
     def present(self, record: AnyRecord, output: str) -> CommandResult:
         assert isinstance(record, LabelRunRecord)

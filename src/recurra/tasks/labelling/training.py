@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.progress import Reporter
-from recurra.core.record import LearningCurveRecord, ModelRecord, TrainingRecord
+from recurra.core.record import ModelRecord, TrainingRecord
 from recurra.data.dataset import TextDataset
 from recurra.data.tokenization import SEPARABLE, with_fewer_pieces
-from recurra.deployment.decision import LabelDecision
 from recurra.models.controls.linear import LinearModel
 from recurra.tasks.base import METHOD, RunConfig
 from recurra.tasks.labelling import labelled
@@ -23,19 +22,6 @@ from recurra.tasks.study_data import StudyData
 
 if TYPE_CHECKING:
     from recurra.tasks.labelling.teacher import Lesson
-
-
-def learning_curve(split: str, right: Mapping[int, npt.NDArray[np.bool_]]) -> LearningCurveRecord:
-    """How a control does on a split with fewer training rows.
-
-    Args:
-        right: Which of its rows the control gets right, ``(rows,)``, by the number of its training rows, ascending.
-    """
-    *_, before, last = right.values()
-    gains = last.astype(np.float64) - before
-    mean, half = float(gains.mean()), 1.96 * float(gains.std()) / np.sqrt(len(gains))
-    shares = [float(values.mean()) for values in right.values()]
-    return LearningCurveRecord(split=split, rows=list(right), right=shares, last_gain=(mean - half, mean + half))
 
 
 @dataclass(frozen=True)
@@ -55,25 +41,6 @@ class Trained:
     lesson: Lesson | None = None
     smaller: Mapping[int, LinearModel] = field(default_factory=dict)
     telling_words: dict[str, list[str]] | None = None
-
-    def learning_curve(
-        self, decide: Callable[[Any, Any], LabelDecision], right: npt.NDArray[np.bool_]
-    ) -> LearningCurveRecord | None:
-        """How a control does on the headline split with fewer training rows; none if it was fitted on no part.
-
-        Args:
-            decide: Makes a decision from logits and labels of the selection rows.
-            right: Which rows the control on all training rows gets right, ``(rows,)``.
-        """
-        if not self.smaller:
-            return None
-        splits = self.dataset.splits
-        selection, split = splits[self.dataset.selection_split], splits[self.dataset.headline_split]
-        correct: dict[int, npt.NDArray[np.bool_]] = {}
-        for rows, model in sorted(self.smaller.items()):
-            decision = decide(model.logits(selection.texts), selection.labels)
-            correct[rows] = decision.same(model.logits(split.texts), split.labels)
-        return learning_curve(split.name, {**correct, len(splits["train"]): right})
 
 
 def prepare_training(

@@ -11,8 +11,7 @@ from recurra.cli.main import main
 from recurra.core.record import LearningCurveRecord, RunRecord, read_record
 from recurra.data.dataset import TextSplit
 from recurra.tasks.labelling.controls import LARGEST_PART, learning_shares
-from recurra.tasks.labelling.reporting import LabellingTable, more_rows
-from recurra.tasks.labelling.training import learning_curve
+from recurra.tasks.labelling.reporting import LabellingTable, learning_curve, more_rows
 from rendered import write_report
 from reviews import write_reviews
 
