@@ -337,7 +337,7 @@ class LabellingTask(Task):
             latency=latency,
             audits=audits,
             decision=decision.record(),
-            teacher=None if trained.lesson is None else trained.lesson.record(classifier),
+            teacher=None if trained.lesson is None else trained.lesson.record(logits[selection.name]),
             learning_curve=self._learning_curve(rows, trained, right[judged.name]),
             telling_words=trained.telling_words,
             mistakes=surest_mistakes(classifier.predict_proba, decision, judged, probabilities),

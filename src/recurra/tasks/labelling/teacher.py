@@ -158,8 +158,7 @@ class Lesson:
         texts: Texts of the training rows, then those without labels.
         labels: Labels of the training rows.
         on_train: Logits of the texts, ``(texts, labels)``, the mean over the teachers.
-        selection: Texts of the rows that choose the epoch.
-        on_selection: Logits of those, ``(rows, labels)``, likewise.
+        on_selection: Logits of the rows that choose the epoch, ``(rows, labels)``, likewise.
         compares_states: Whether states between layers are compared too.
     """
 
@@ -167,7 +166,6 @@ class Lesson:
     texts: Sequence[str]
     labels: npt.NDArray[np.int64]
     on_train: npt.NDArray[np.float32]
-    selection: Sequence[str]
     on_selection: npt.NDArray[np.float32]
     wall_s: float
     compares_states: bool = False
@@ -180,9 +178,8 @@ class Lesson:
             for result in run_audits(Subject.TEACHER, dataset, teacher.name, _trained_on(teacher, dataset, data))
         ]
 
-    def record(self, student: Classifier) -> TeacherRecord:
-        """The record of the teachers, for the record of the trained student."""
-        answers = student.logits(self.selection, clean=False)
+    def record(self, answers: npt.NDArray[np.float32]) -> TeacherRecord:
+        """The record of the teachers; ``answers`` are the student's logits of the rows that chose the epoch."""
         axes = self.labels.ndim
         return TeacherRecord(
             names=[teacher.name for teacher in self.teachers],
@@ -237,7 +234,6 @@ def ask_teachers(
         [text for split in splits[:-1] for text in split.texts],
         train.labels,
         np.concatenate(on_train),
-        splits[-1].texts,
         on_selection,
         time.perf_counter() - started,
     )
