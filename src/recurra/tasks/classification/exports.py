@@ -30,7 +30,6 @@ class PublishedTable:
         what: The experiment, in words.
         corpora: Names of our corpora that hold the same data; on any other our figures are on other data.
         protocol: The split protocol of those corpora that the papers used.
-        precision: Precision of the figures.
         figures: By preset: accuracy, F1, precision and recall as shares, and milliseconds a text.
         sizes_mib: Size of the weights by preset, where it was published. The papers give parameters times bytes.
     """
@@ -142,8 +141,7 @@ class ExportLine:
         gap: Accuracy of the export less that of the run's model computed in FP32, mean over seeds.
         gap_half: Half the 95 % interval of the gap over seeds (Student's t); none with one seed.
         labels_changed: Rows of all seeds that got another label.
-        only_export: Rows that only the export got right.
-        only_reference: Rows that only the run's model got right.
+        only_export: Rows that only the export got right, and ``only_reference`` those of the run's model alone.
         median_ms: Milliseconds a text by batch size; empty if it was not timed.
         memory_mib: Peak of a process that opens it and labels texts; none if it was not measured.
         published: Published figures of the same preset in this precision.

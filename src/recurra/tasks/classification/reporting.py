@@ -318,8 +318,7 @@ def confusion(model: ModelSummary, table: LabellingTable, key: str) -> Chart | N
     size = len(matrix)
     if not 2 <= size <= MOST_LABELS:
         return None
-    names = [*table.label_names, *map(str, range(len(table.label_names), size))][:size]
-    figures = size <= LABELS_WITH_FIGURES
+    names, figures = table.label_names, size <= LABELS_WITH_FIGURES
     side = min(64.0, 240.0 / size) if figures else 400.0 / size
     left, end = (MATRIX_LEFT if figures else 24.0), MATRIX_TOP + side * size
     parts = [

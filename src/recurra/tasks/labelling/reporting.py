@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,11 @@ from recurra.tasks.tables import NONE, Table
 
 # More labels than a person reads one by one.
 MANY_LABELS = 20
-LOSS = Measure("loss", "Loss", "nats", False, lambda metrics: metrics.loss, limits=(0.0, None), digits=3)
+LOSS = Measure("loss", "Loss", "nats", False, attrgetter("loss"), limits=(0.0, None), digits=3)
 # How far the probability of the given label lies from the share that is right, and the same without temperature.
-CALIBRATION = Measure(
-    "calibration_error", "Calibration error", "", False, lambda metrics: metrics.calibration_error, digits=3
-)
+CALIBRATION = Measure("calibration_error", "Calibration error", "", False, attrgetter("calibration_error"), digits=3)
 UNCALIBRATED = Measure(
-    "uncalibrated_error", "Before temperature", "", False, lambda metrics: metrics.uncalibrated_error, digits=3
+    "uncalibrated_error", "Before temperature", "", False, attrgetter("uncalibrated_error"), digits=3
 )
 CALIBRATION_NOTE = (
     "Calibration error is the mean gap between the probability of the predicted label and the share of right answers, "
