@@ -10,16 +10,16 @@ from recurra.core.record import LengthSummary
 from recurra.tasks import drawing
 from recurra.tasks.drawing import LEFT, RIGHT, Chart, Line, Point
 
-SHARE_SHOWN = 0.995
+SHARE_DRAWN = 0.995
 
 
 def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart:
     """Distributions of lengths in words over each other."""
-    shown = max(_edge_of_share(lengths) for lengths in named.values())
+    end = max(_edge_of_share(lengths) for lengths in named.values())
     lines = [
-        Line(name, color, _outline(lengths, shown), "outline") for color, (name, lengths) in enumerate(named.items())
+        Line(name, color, _outline(lengths, end), "outline") for color, (name, lengths) in enumerate(named.items())
     ]
-    ends, limits = (LEFT, RIGHT), (0.0, float(shown))
+    ends, limits = (LEFT, RIGHT), (0.0, float(end))
     x = drawing.linear_axis(limits, "words in a text", "{:.0f}".format, ends=ends, ticks=6, limits=limits)
     shares = [point.y for line in lines for point in line.points]
     y = drawing.linear_axis(shares, "% of texts, a word of length", limits=(0.0, None))
@@ -28,7 +28,7 @@ def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> 
         f"longest {lengths.max}"
         for name, lengths in named.items()
     )
-    beyond = shown <= max(lengths.max for lengths in named.values())
+    beyond = end <= max(lengths.max for lengths in named.values())
     caption = f"{facts}.{' The longest 0.5 % or fewer are cut off.' if beyond else ''}"
     return drawing.line_chart("lengths", heading, lines, x, y, key=key, description=f"{facts}.", caption=caption)
 
@@ -36,14 +36,14 @@ def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> 
 def _edge_of_share(lengths: LengthSummary) -> int:
     """The first edge below which nearly all texts lie."""
     below = np.cumsum(lengths.counts)
-    return lengths.edges[1 + int(np.searchsorted(below, SHARE_SHOWN * below[-1]))]
+    return lengths.edges[1 + int(np.searchsorted(below, SHARE_DRAWN * below[-1]))]
 
 
-def _outline(lengths: LengthSummary, shown: int) -> list[Point]:
+def _outline(lengths: LengthSummary, end: int) -> list[Point]:
     """Percent of texts a word: bins differ in width, so areas and not heights are shares."""
     total, points = sum(lengths.counts), [Point(0.0, 0.0)]
     for left, right, rows in zip(lengths.edges, lengths.edges[1:], lengths.counts, strict=False):
-        if left < shown:
+        if left < end:
             share = 100.0 * rows / total / max(right - left, 1)
-            points += [Point(left, share), Point(min(right, shown), share)]
+            points += [Point(left, share), Point(min(right, end), share)]
     return [*points, Point(points[-1].x, 0.0)]

@@ -441,8 +441,8 @@ class ClassificationReporting(LabellingReporting):
     def tables(self, table: Any) -> Sequence[Table]:
         exits = {measure.key for measure in exit_measures(table)}
         figures = [figure for figure in self.figures(table) if figure.key not in exits]
-        shown = {key for model in table.models for score in model.scores.values() for key in score.figures}
-        if len(table.label_names) > 2 and MACRO_F1.key in shown:
+        measured = {key for model in table.models for score in model.scores.values() for key in score.figures}
+        if len(table.label_names) > 2 and MACRO_F1.key in measured:
             # For more than two labels F1 is macro F1.
             figures = [figure for figure in figures if figure.key != F1.key]
         return (

@@ -163,11 +163,11 @@ def file_rows(path: Path, config: DataConfig) -> list[tuple[str, str]]:
     columns, column = split_names(config.text_column, table.header), id_column(config)
     if config.id_column:
         column = matching_column(table.source, column, table.columns()) or column
-    taken, rows = set(usable.ids), []
+    used, rows = set(usable.ids), []
     for position, cells in table.rows(columns, [column]):
         own_id = as_identity(cells[-1], table.source, table.unit, position, column)
-        row_id = ids.get(position) or (own_id if has_ids and own_id not in taken else "") or f"{table.unit}-{position}"
-        taken.add(row_id)
+        row_id = ids.get(position) or (own_id if has_ids and own_id not in used else "") or f"{table.unit}-{position}"
+        used.add(row_id)
         rows.append((row_id, _text(cells[:-1], table, position, config)))
     return rows
 

@@ -416,8 +416,6 @@ class LabellingReporting(Reporting):
         return [("Labels", f"{', '.join(names[:MANY_LABELS])}{more}"), ("Rows left out", dropped)]
 
 
-# Metrics of the predictions of several folds, each decided and calibrated as its own record says.
-_MeasureFolds = Callable[[Sequence[LabelRunRecord], Sequence[Predictions], str], Any]
 # Settings of the data in which the folds of one training differ.
 _OF_THE_FOLD = ("fold", "split_seed")
 _WORST_FIRST = ("failed", "note", "measured", "passed", "skipped")
@@ -441,7 +439,7 @@ def _data_of_all(run: LoadedRun) -> dict[str, Any]:
     return {**data, "split_seed": requested_seed} if requested_seed > 0 else data
 
 
-def _pooled(members: Sequence[LoadedRun], measure: _MeasureFolds) -> LoadedRun:
+def _pooled(members: Sequence[LoadedRun], measure: Callable[..., Any]) -> LoadedRun:
     folds = sorted(members, key=lambda run: int(run.data_settings.get("fold", 0)))
     records = [run.record_of(LabelRunRecord) for run in folds]
     first = records[0]

@@ -139,11 +139,11 @@ class LabellingTask(Task):
         """The figures that are shown of a split, by heading; the first one has its interval over rows."""
         first = self.measures[0]
         assert first.over_rows is not None
-        values = {measure: measure.read(metrics) for measure in self.measures}
         low, high = first.over_rows(metrics) or (None, None)
+        values = {measure.heading: measure.read(metrics) for measure in self.measures}
         # Four decimals show even a loss far below a thousandth; tables of several models are narrower.
-        shown = {measure.heading: f"{value:.4f}" for measure, value in values.items() if value is not None}
-        return {first.heading: shown.pop(first.heading), "95 % interval": interval(low, high), **shown}
+        cells = {heading: f"{value:.4f}" for heading, value in values.items() if value is not None}
+        return {first.heading: cells.pop(first.heading), "95 % interval": interval(low, high), **cells}
 
     def misfit(self, model: str, data_name: str) -> str:
         kind = "is a linear classifier" if model in self.controls else "classifies texts"
