@@ -166,6 +166,8 @@ def test_an_audit_is_that_of_the_worst_fold_with_the_rows_of_all(runs: list[Load
     leak, teacher = pooled.record.audits
     assert leak.value == pytest.approx(0.24) and leak.summary == "4 (fold 5, the worst of 5)"
     assert teacher.summary == "as it should be"
+    (lacking,) = REPORTING.pooled([audited(fold, run) for fold, run in enumerate(own) if fold != 2])
+    assert lacking.record.audits[0].summary == "4 (fold 5, the worst of 4)"
     mask = kept_rows(leak, ROWS)
     assert mask is not None
     wanted = {row for fold, run in enumerate(own) for row in read_predictions(run.folder, "test").ids[:fold]}

@@ -510,13 +510,14 @@ def _audits(records: Sequence[LabelRunRecord], predictions: Mapping[str, Sequenc
         for audit in record.audits:
             by_fold[audit.name][fold] = audit
     ids = {split: [part.ids for part in parts] for split, parts in predictions.items()}
+    numbers = [record.config["data"].get("fold", 0) + 1 for record in records]
     return [
-        _audit(fold_audits, next((ids[split] for split in ids if name.endswith(f".{split}")), []))
+        _audit(fold_audits, next((ids[split] for split in ids if name.endswith(f".{split}")), []), numbers)
         for name, fold_audits in by_fold.items()
     ]
 
 
-def _audit(by_fold: Mapping[int, AuditResult], ids: Sequence[Sequence[str]]) -> AuditResult:
+def _audit(by_fold: Mapping[int, AuditResult], ids: Sequence[Sequence[str]], numbers: Sequence[int]) -> AuditResult:
     fold, worst = min(by_fold.items(), key=lambda item: (_WORST_FIRST.index(item[1].status), -(item[1].value or 0.0)))
     masks = [kept_rows(by_fold[index], len(rows)) if index in by_fold else None for index, rows in enumerate(ids)]
     details = {key: value for key, value in worst.details.items() if key != ROWS}
@@ -524,5 +525,5 @@ def _audit(by_fold: Mapping[int, AuditResult], ids: Sequence[Sequence[str]]) -> 
         known = [np.zeros(len(rows), bool) if mask is None else mask for mask, rows in zip(masks, ids, strict=True)]
         details |= keep_rows(np.concatenate(known)[in_order([name for rows in ids for name in rows])])
     several = len({audit.summary for audit in by_fold.values()}) > 1
-    summary = f"{worst.summary} (fold {fold + 1}, the worst of {len(by_fold)})" if several else worst.summary
+    summary = f"{worst.summary} (fold {numbers[fold]}, the worst of {len(by_fold)})" if several else worst.summary
     return worst.model_copy(update={"summary": summary, "details": details})
