@@ -11,13 +11,7 @@ from recurra.core.record import are_unequal
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import duration, seeds, significant, times, words
 from recurra.tasks.audits import audit_sentences
-from recurra.tasks.classification.measures import (
-    ACCURACY,
-    MACRO_F1,
-    cheapest_answer,
-    label_of,
-    margin,
-)
+from recurra.tasks.classification.measures import ACCURACY, MACRO_F1, cheapest_answer, label_of, margin
 from recurra.tasks.labelling.reporting import LabellingTable
 from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Limits

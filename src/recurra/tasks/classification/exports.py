@@ -175,9 +175,7 @@ class ExportLine:
 
 
 def export_lines(
-    table: TableRuns,
-    measured: MeasuredExports,
-    references: Sequence[PublishedReference] | None,
+    table: TableRuns, measured: MeasuredExports, references: Sequence[PublishedReference] | None
 ) -> list[ExportLine]:
     """Summarises the exports of each model over its seeds, models in the table's order.
 

@@ -180,7 +180,10 @@ class Lesson:
 
     def record(self, answers: npt.NDArray[np.float32]) -> TeacherRecord:
         """The record of the teachers; ``answers`` are the student's logits of the rows that chose the epoch."""
-        axes = self.labels.ndim
+
+        def labels(logits: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+            return logits.argmax(axis=1) if self.labels.ndim == 1 else logits >= 0
+
         return TeacherRecord(
             names=[teacher.name for teacher in self.teachers],
             runs=[teacher.record.run_id if teacher.record else "" for teacher in self.teachers],
@@ -189,8 +192,8 @@ class Lesson:
             unlabelled_rows=len(self.texts) - len(self.labels),
             compares_states=self.compares_states,
             wall_s=self.wall_s,
-            train_accuracy=float(np.mean(_labels(self.on_train[: len(self.labels)], axes) == self.labels)),
-            agreement=float(np.mean(_labels(answers, axes) == _labels(self.on_selection, axes))),
+            train_accuracy=float(np.mean(labels(self.on_train[: len(self.labels)]) == self.labels)),
+            agreement=float(np.mean(labels(answers) == labels(self.on_selection))),
         )
 
     def targets(self, weight: float) -> npt.NDArray[np.float64]:
@@ -221,14 +224,14 @@ def ask_teachers(
         Teacher(teacher, run, precision=config.precision, cache_dir=cache_dir, reporter=reporter)
         for teacher in config.teachers
     ]
-    train, unlabelled = dataset.splits["train"], dataset.unlabelled
-    splits = [train, *([] if unlabelled is None else [unlabelled]), dataset.splits[dataset.selection_split]]
-    answers: list[list[npt.NDArray[np.float32]]] = [[] for _ in splits]
+    train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
+    splits = [split for split in (train, dataset.unlabelled, selection) if split is not None]
+    answers = []
     for teacher in teachers:
-        for logits, split in zip(answers, splits, strict=True):
-            logits.append(teacher.logits(split.texts, dataset.label_names))
+        answers.append([teacher.logits(split.texts, dataset.label_names) for split in splits])
         teacher.close()
-    *on_train, on_selection = (np.stack(logits).mean(axis=0, dtype=np.float32) for logits in answers)
+    by_split = zip(*answers, strict=True)
+    *on_train, on_selection = (np.stack(logits).mean(axis=0, dtype=np.float32) for logits in by_split)
     return Lesson(
         teachers,
         [text for split in splits[:-1] for text in split.texts],
@@ -291,11 +294,6 @@ def _trained_on(teacher: Teacher, dataset: TextDataset, data: StudyData) -> Text
     except RecurraError:
         return None
     return rows if rows.fingerprint == record.data.splits["train"].fingerprint else None
-
-
-def _labels(logits: npt.NDArray[np.float32], axes: int) -> npt.NDArray[Any]:
-    """The label of each row, or for several labels a row whether it has each."""
-    return logits.argmax(axis=1) if axes == 1 else logits >= 0
 
 
 def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan | None) -> list[int]:
