@@ -201,7 +201,13 @@ class LabellingTask(Task):
         audits = self.data_audits(dataset)
         right = control_right(dataset) if needs_predictions(audits) else {}
         graded = grade(audits, right, "the linear control", form_must_not_predict=config.form_must_not_predict)
-        return title, [*graded, *_audit_length(config, dataset, data)]
+        try:
+            _, tokenizer = data.token_lengths(config, config.tokenizer, ["train"])
+        except UnavailableError as error:
+            skipped = [AuditResult.skipped(f"long-texts.{name}", str(error)) for name in dataset.splits]
+            return title, [*graded, *skipped]
+        limits = config.max_length, MODEL_MAX_LENGTH, config.windows
+        return title, [*graded, *run_audits(Subject.TOKENS, dataset, tokenizer, *limits)]
 
     def label_names(self, config: RunData, data: StudyData) -> list[str]:
         return data.once("label names", config, lambda: list(data.rows(labelled(config)).label_names))
@@ -231,9 +237,7 @@ class LabellingTask(Task):
         check_method(config.model_overrides)
         rows, overrides = labelled(config.data), config.model_overrides
         label_names = self.label_names(rows, data)
-        notes = _say_unread(rows, overrides, data)
-        if config.control == WORDS_AND_ENCODER:
-            notes += _say_first_tokens(config.model, rows, overrides, data)
+        notes = _reading_notes(config, data)
         if config.is_control:
             return notes
         class_weighted = config.protocol.class_weights == "balanced" and not config.teachers and METHOD not in overrides
@@ -483,43 +487,27 @@ def _tokenizer_of(data: DataConfig, overrides: Mapping[str, Any]) -> str:
     return data.tokenizer if source is None else str(source.folder.absolute())
 
 
-def _say_unread(config: DataConfig, overrides: Mapping[str, Any], data: StudyData) -> list[str]:
-    """A warning if the encoder that a model starts from has no words for the language of the texts."""
-    if ENCODER not in overrides or config.fold:
+def _reading_notes(config: RunConfig, data: StudyData) -> list[str]:
+    """Warnings of texts that the encoder of a model does not read: in another language, or too long beside words."""
+    rows, overrides, notes = labelled(config.data), config.model_overrides, []
+    # The first fold reports this for all.
+    if ENCODER not in overrides or rows.fold:
         return []
-    texts, name = sample_of(data.rows(config).splits["train"]), overrides[ENCODER]
-    _, tokenizer = data.token_lengths(config, _tokenizer_of(config, overrides), ["train"])
-    share = broken_share(texts, tokenizer)
-    if share <= MOST_BROKEN:
-        return []
-    remedy = f"; for other languages: --from {MULTILINGUAL} (pip install 'recurra[languages]')" * (name != MULTILINGUAL)
-    return [
-        f"{Path(config.name).name}: encoder '{name}' was not made for this language: {share:.0%} of the pieces that it "
-        f"reads are unknown, single letters or parts of words{remedy}"
-    ]
-
-
-def _say_first_tokens(model: str, config: DataConfig, overrides: Mapping[str, Any], data: StudyData) -> list[str]:
-    """How much of the texts the encoder beside words does not read, if it cuts any."""
-    if config.fold:
-        return []
-    lengths, _ = data.token_lengths(config, _tokenizer_of(config, overrides), ["train"])
-    cut = cut_texts(lengths["train"], STATES_TOKENS)
-    if not cut.rows:
-        return []
-    return [
-        f"{Path(config.name).name}: {model} reads words whole and the first {STATES_TOKENS} tokens with its encoder, "
-        f"whatever max_length and windows; this cuts {cut} of train"
-    ]
-
-
-def _audit_length(config: DataConfig, dataset: TextDataset, data: StudyData) -> list[AuditResult]:
-    """Audits what `DataConfig.max_length` and its windows cut, for a model with the data's tokenizer."""
-    try:
-        _, tokenizer = data.token_lengths(config, config.tokenizer, ["train"])
-    except UnavailableError as error:
-        return [AuditResult.skipped(f"long-texts.{name}", str(error)) for name in dataset.splits]
-    return run_audits(Subject.TOKENS, dataset, tokenizer, config.max_length, MODEL_MAX_LENGTH, config.windows)
+    file, name = Path(rows.name).name, overrides[ENCODER]
+    lengths, tokenizer = data.token_lengths(rows, _tokenizer_of(rows, overrides), ["train"])
+    share = broken_share(sample_of(data.rows(rows).splits["train"]), tokenizer)
+    if share > MOST_BROKEN:
+        remedy = f"; for other languages: --from {MULTILINGUAL} (pip install 'recurra[languages]')"
+        notes.append(
+            f"{file}: encoder '{name}' was not made for this language: {share:.0%} of the pieces that it reads are "
+            f"unknown, single letters or parts of words{remedy if name != MULTILINGUAL else ''}"
+        )
+    if config.control == WORDS_AND_ENCODER and (cut := cut_texts(lengths["train"], STATES_TOKENS)).rows:
+        notes.append(
+            f"{file}: {config.model} reads words whole and the first {STATES_TOKENS} tokens with its encoder, "
+            f"whatever max_length and windows; this cuts {cut} of train"
+        )
+    return notes
 
 
 def _encoder_audits(config: RunConfig) -> list[AuditResult]:
