@@ -275,17 +275,16 @@ class _Choice:
         close = [model for model in self.models if self.measure.merit(self.gap(model, best)) >= -self.margin]
         smallest = min(close, key=lambda model: (model.file_size_mib, model.parameters))
         score = f"{self.measure.in_text} {self.value(smallest)} on {self.split}, {_size(smallest)}"
-        if smallest is best:
-            others = [model for model in self.models if model is not best and model.file_size_mib < best.file_size_mib]
-            if not others:
-                why = f"the best and the smallest: {score}."
-                return Advice(RECOMMENDED, best.label, why, self._details(best))
+        if smallest is not best:
+            ratio = times(best.file_size_mib / smallest.file_size_mib)
+            saved = f"{ratio} smaller than {best.label}{_faster(smallest, best)}"
+            sure = {None: "", True: ", certain at 95 %", False: ", not certain at 95 %"}[self.surely_close(smallest)]
+            why = f"within {self.slack} of the best{sure}: {score}; {self._far(smallest)}; {saved}"
+        elif others := [model for model in self.models if model.file_size_mib < best.file_size_mib]:
             second = self.best_of(others)
             why = f"the best: {score}; the best of the smaller ones is {second.label}, {self._far(second)}"
-            return Advice(RECOMMENDED, best.label, f"{why}.", self._details(best))
-        saved = f"{times(best.file_size_mib / smallest.file_size_mib)} smaller than {best.label}"
-        sure = {None: "", True: ", certain at 95 %", False: ", not certain at 95 %"}[self.surely_close(smallest)]
-        why = f"within {self.slack} of the best{sure}: {score}; {self._far(smallest)}; {saved}{_faster(smallest, best)}"
+        else:
+            why = f"the best and the smallest: {score}"
         return Advice(RECOMMENDED, smallest.label, f"{why}.", self._details(smallest))
 
     def _details(self, chosen: ModelSummary) -> list[tuple[str, str]]:
