@@ -172,7 +172,7 @@ class StudyResult:
 
     Attributes:
         report: The HTML file, if there is at least one record.
-        shown: Summary from which every table of the report is made.
+        content: From which every table of the report is made.
         timing_error: Why models could not be timed side by side; None if they were, or were not to be timed.
         ships: Text on the training rows of the model that predict and export take; empty if unknown.
     """
@@ -180,7 +180,7 @@ class StudyResult:
     output: Path
     outcomes: list[Outcome]
     report: Path | None
-    shown: Summary
+    content: Summary
     exports: Sequence[PlannedExport] = ()
     timing_error: str | None = None
     ships: str = ""
@@ -188,7 +188,7 @@ class StudyResult:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Plain values behind every table, for ``--json``; folders of runs as they can be opened here."""
-        values = plain(self.shown)
+        values = plain(self.content)
         folders = {outcome.config.run_id: outcome.folder for outcome in self.outcomes}
         for table in values["tables"]:
             for model in table["models"]:
@@ -201,7 +201,7 @@ class StudyResult:
         """Commands that use the recommended model; none if there is no such model, or its record is packed."""
         with contextlib.suppress(RunError):
             path = shlex.quote(str(self.best_path))
-            command, argument = task(self.shown.task).usage
+            command, argument = task(self.content.task).usage
             commands = [f"recurra {command} {path} {argument}"]
             if command == "predict":
                 exported = shlex.quote(str(Path("exports", self.output.name)))
@@ -220,7 +220,7 @@ class StudyResult:
         folder = self.best.folder
         if not _has_model(folder):
             raise RunError(f"there is no model in '{folder}': its record was packed without one")
-        return self.output if len(self.shown.tables) == 1 and folder.is_relative_to(self.output) else folder
+        return self.output if len(self.content.tables) == 1 and folder.is_relative_to(self.output) else folder
 
     @property
     def best(self) -> BestRun:
@@ -230,19 +230,19 @@ class StudyResult:
             RunError: If no run is finished, every model failed an audit of its own or is no classifier, or no model
                 stays within the limits.
         """
-        model, why, judged = self.judged
+        model, why, judged = self.recommendation
         assert judged.record is not None
         folder = final_run(judged.config, self.output) or judged.folder
         return BestRun(model, folder, judged.record.seed, why)
 
     @cached_property
-    def judged(self) -> tuple[str, str, Outcome]:
+    def recommendation(self) -> tuple[str, str, Outcome]:
         """The recommended model, why, and its run as it was judged.
 
         Raises:
             RunError: As `best` does.
         """
-        table = next(iter(self.shown.tables), None)
+        table = next(iter(self.content.tables), None)
         advice = None if table is None else table.recommended
         if table is None or advice is None:
             raise RunError(
@@ -260,10 +260,10 @@ class StudyResult:
     @property
     def table(self) -> Any:
         """The results as a pandas ``DataFrame``, a row a model; see `recurra.report.render.results_frame`."""
-        return results_frame(self.shown)
+        return results_frame(self.content)
 
     def __repr__(self) -> str:
-        return results_text(self.shown, self._lines())
+        return results_text(self.content, self._lines())
 
     def _lines(self) -> list[str]:
         """Lines under the results."""
@@ -276,7 +276,7 @@ class StudyResult:
     @property
     def unmet_limits(self) -> list[str]:
         """For each table in which no model stays within the limits: which model comes nearest."""
-        recommended = [table.recommended for table in self.shown.tables if table.recommended is not None]
+        recommended = [table.recommended for table in self.content.tables if table.recommended is not None]
         return [advice.why.rstrip(".") for advice in recommended if advice.choice is None]
 
     @property
@@ -294,7 +294,7 @@ class StudyResult:
         """Names of failed audits, each once, with the data they concern."""
         failed = [
             f"{table.data} ({table.protocol}): {line.name}"
-            for table in self.shown.tables
+            for table in self.content.tables
             for line in table.audits
             if line.status == "failed"
         ]
@@ -410,11 +410,11 @@ def _ship(
 ) -> str:
     """Trains the recommended model once more if wanted; returns a text on the training rows of the model to use."""
     try:
-        label, _, judged = result.judged
+        label, _, judged = result.recommendation
     except RunError:
         return ""
     record = judged.record
-    if len(result.shown.tables) != 1 or not isinstance(record, LabelRunRecord):
+    if len(result.content.tables) != 1 or not isinstance(record, LabelRunRecord):
         return ""
     counts = {name: split.rows for name, split in record.data.splits.items()}
     train, selection, rows = counts.get("train", 0), counts.get(record.data.selection_split, 0), sum(counts.values())
@@ -445,7 +445,7 @@ def _ship(
 
 def _how_judged(result: StudyResult, label: str, train: int) -> str:
     """Quality of the judged model, for the card of the final model; over all folds if there are several."""
-    table = result.shown.tables[0]
+    table = result.content.tables[0]
     model = next(model for model in table.models if model.label == label)
     measure, split = table.judged_by, table.headline_split
     return (
@@ -529,7 +529,7 @@ def _write_report(result: StudyResult, spec: StudySpec, runs: Sequence[LoadedRun
     if len(result.failed_runs) == len(result.outcomes):
         return result
     title = spec.title or spec.name
-    page = write_study_report(result.output, result.shown, runs, title=title, command=command, answer=result)
+    page = write_study_report(result.output, result.content, runs, title=title, command=command, answer=result)
     return replace(result, report=page)
 
 

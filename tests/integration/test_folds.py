@@ -71,7 +71,7 @@ def test_every_row_is_judged_by_a_model_that_was_not_shown_it(runs: list[LoadedR
 
 @pytest.mark.parametrize("model", ["linear", "linear-tuned"])
 def test_figures_are_those_of_all_folds_together(found: StudyResult, runs: list[LoadedRun], model: str) -> None:
-    (table,) = found.shown.tables
+    (table,) = found.content.tables
     score = next(each for each in table.models if each.label == model).scores["test"]
     parts = of_folds(runs, model)
     labels, said = (np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "predicted"))
@@ -84,7 +84,7 @@ def test_figures_are_those_of_all_folds_together(found: StudyResult, runs: list[
 
 
 def test_models_are_held_against_each_other_on_all_rows(found: StudyResult, runs: list[LoadedRun]) -> None:
-    (table,) = found.shown.tables
+    (table,) = found.content.tables
     (test,) = table.tests
     right = {
         model: {row: ok for part in of_folds(runs, model) for row, ok in zip(part.ids, part.correct, strict=True)}
@@ -106,7 +106,7 @@ def test_models_are_held_against_each_other_on_all_rows(found: StudyResult, runs
 
 
 def test_what_more_labels_bring_is_the_mean_of_the_folds(found: StudyResult, runs: list[LoadedRun]) -> None:
-    (table,) = found.shown.tables
+    (table,) = found.content.tables
     curves = [run.record.learning_curve for run in runs if run.record.model.preset == "linear-tuned"]  # type: ignore[union-attr]
     assert table.learning_curve.rows == curves[0].rows
     # Folds of 48 rows each weigh alike.
@@ -123,7 +123,7 @@ def test_a_second_seed_deals_the_rows_anew_and_judges_the_same_rows(file: Path) 
     found = recurra.compare(file, models=models, seeds=2, folds=2, protocol={"base": "tuned", "max_epochs": 1},
                             tokenizer="trained", output=output, quiet=True, final=False)  # fmt: skip
     assert found.ships.startswith("The model of one of 2 folds (the figures are of all folds), trained on ")
-    (table,) = found.shown.tables
+    (table,) = found.content.tables
     assert [(model.label, model.seeds, len(model.runs)) for model in table.models] == [
         ("linear", [0], 2),
         ("tiny", [0, 1], 4),
@@ -261,7 +261,7 @@ def test_rows_with_several_labels_are_judged_once_each_by_the_thresholds_of_thei
     found = recurra.compare(file, models=["linear"], label_separator=";", output=tmp_path / "out", quiet=True)
     loaded, failed = load_runs([outcome.folder for outcome in found.outcomes])
     assert not failed and len(loaded) == FOLDS
-    (table,) = found.shown.tables
+    (table,) = found.content.tables
     (model,) = table.models
     assert table.title.endswith("5-fold cross-validation") and len(model.runs) == FOLDS
     said, truth, ids = [], [], []

@@ -143,11 +143,11 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
 def _print_study(result: StudyResult, *, wide: bool) -> None:
     from recurra.report.render import terminal_tables
 
-    for title, table, lines in terminal_tables(result.shown):
+    for title, table, lines in terminal_tables(result.content):
         _print_table(title, table, brief=not wide)
         print_lines(lines)
-    print_lines(result.shown.warnings)
-    if not result.shown.tables:
+    print_lines(result.content.warnings)
+    if not result.content.tables:
         print_lines(["No run finished: there is nothing to report."])
         return
     if result.report is not None:

@@ -43,7 +43,7 @@ SUMMARY_NAME = "summary.json"
 Row = dict[str, Any]
 
 
-def of_table(table: TableSummary) -> Row:
+def table_identity(table: TableSummary) -> Row:
     """Values that identify a table, first in each of its rows."""
     return {
         "table": table.title,
@@ -61,7 +61,7 @@ def long_table(summary: Summary) -> list[Row]:
     The costs of a model are measures too, without a split. Values are in full precision.
     """
     return [
-        {**of_table(table), "model": model.label, "kind": model.kind, **row}
+        {**table_identity(table), "model": model.label, "kind": model.kind, **row}
         for table in summary.tables
         for figures in [reporting_of(summary.task).figures(table)]
         for model in table.models
@@ -140,7 +140,7 @@ def results_frame(summary: Summary) -> Any:
     for table in summary.tables:
         figures = reporting_of(summary.task).figures(table)
         for model in table.models:
-            identity = of_table(table)
+            identity = table_identity(table)
             # A measure is called precision too.
             identity["training_precision"] = identity.pop("precision")
             row = identity | {"model": model.label, "kind": model.kind, "seeds": len(model.seeds)}
@@ -238,7 +238,7 @@ def _tables(summary: Summary) -> dict[str, str]:
     rows: dict[str, list[dict[str, Any]]] = {"results": long_table(summary)}
     for table in summary.tables:
         for key, lines in reporting_of(summary.task).lines(table).items():
-            rows.setdefault(key, []).extend(plain_line(line, of_table(table), key) for line in lines)
+            rows.setdefault(key, []).extend(plain_line(line, table_identity(table), key) for line in lines)
     rows["pooled"] = [plain_line(line, {}, "") for line in summary.pooled]
     return {f"{TABLES}/{key}.csv": csv_text(part) for key, part in rows.items() if part}
 

@@ -75,7 +75,7 @@ def test_the_command_reads_the_data_again(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_rows_are_those_of_the_split_that_is_judged(tmp_path: Path) -> None:
-    (table,) = report_records(RESULTS / "hops-whole", tmp_path, command="", by_length=True).shown.tables
+    (table,) = report_records(RESULTS / "hops-whole", tmp_path, command="", by_length=True).content.tables
     assert table.headline_split == "test" != table.reported_splits[-1]
     assert {model.label for model in table.models} < {line.name for line in table.by_length}
 
@@ -85,7 +85,7 @@ def test_the_folds_of_a_file_are_one_table(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows, ""]), encoding="utf-8")
     output = tmp_path / "out"
     compare(tmp_path / "rows.csv", models=["linear"], folds=3, output=output, final=False, quiet=True, estimate=False)
-    (table,) = report_records(output, command="", by_length=True).shown.tables
+    (table,) = report_records(output, command="", by_length=True).content.tables
     (line,) = table.by_length
     right: dict[int, list[bool]] = {}
     for run in (output / "runs").iterdir():

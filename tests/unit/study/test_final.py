@@ -46,7 +46,7 @@ def test_test_rows_join_those_of_training_and_no_other_row_does(tmp_path: Path) 
 def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path, command: Command) -> None:
     path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
     result = _compared(path, output)
-    final, judged = output / FINAL_NAME, result.judged[2]
+    final, judged = output / FINAL_NAME, result.recommendation[2]
     assert judged.record is not None and find_run(output).folder == final == result.best.folder
     record = read_record(final)
     rows = {name: split.rows for name, split in record.data.splits.items() if isinstance(split, SplitRecord)}
@@ -59,7 +59,7 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path
     assert f"trained once more on {rows['train']:,} rows" in page and f"recurra export {output} " in page
     command("predict", output, "a good soup")
     command("export", output, "--output", tmp_path / "export")
-    (model,), measure = result.shown.tables[0].models, result.shown.tables[0].judged_by
+    (model,), measure = result.content.tables[0].models, result.content.tables[0].judged_by
     worth = f"on {model.scores['test'].rows:,} test rows: {measure.in_text} {measure.text(measure.of(model, 'test'))}"
     assert model.scores["test"].rows == 120
     card = (tmp_path / "export" / "README.md").read_text(encoding="utf-8")
@@ -73,7 +73,7 @@ def test_a_quick_model_is_trained_again_and_stands_for_the_folder(tmp_path: Path
     assert (final / "record.json").read_bytes() == before
     again = _compared(path, output, models=["linear-tuned"])
     assert again.best.folder == final and read_record(final).model.preset == "linear-tuned"
-    assert load_run_config(final).config_hash == final_config(again.judged[2].config).config_hash
+    assert load_run_config(final).config_hash == final_config(again.recommendation[2].config).config_hash
 
 
 def test_a_final_model_as_teacher_has_seen_the_test_rows_of_its_student(tmp_path: Path, command: Command) -> None:
@@ -88,7 +88,7 @@ def test_what_takes_longer_waits_to_be_asked(tmp_path: Path, monkeypatch: pytest
     assert QUICK_S == 60
     monkeypatch.setattr("recurra.reported_study.QUICK_S", 0.0)
     waiting = _compared(path, output)
-    assert waiting.best.folder == waiting.judged[2].folder and not (output / FINAL_NAME).exists()
+    assert waiting.best.folder == waiting.recommendation[2].folder and not (output / FINAL_NAME).exists()
     assert "--final trains it on test rows too" in waiting.ships
     assert "--final" not in _compared(path, output, final=False).ships
     asked = _compared(path, output, final=True)
@@ -99,7 +99,7 @@ def test_what_takes_longer_waits_to_be_asked(tmp_path: Path, monkeypatch: pytest
 
 def test_data_that_changed_train_no_final_model(tmp_path: Path) -> None:
     path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
-    judged = _compared(path, output, final=False).judged[2].config
+    judged = _compared(path, output, final=False).recommendation[2].config
     write_reviews(path, 100, seed=1)
     with Workers(0, 1) as workers:
         reporter = Reporter(quiet=True)

@@ -227,5 +227,5 @@ def test_a_packed_study_goes_on_where_it_was_packed(tmp_path: Path, command: Com
 def test_a_damaged_file_of_timings_is_said_to_be_one(tmp_path: Path) -> None:
     shutil.copytree(RESULTS / "demo", tmp_path / "demo")
     (tmp_path / "demo" / "latency.json").write_text('{"memory_mib": {"a": "310"}}', encoding="utf-8")
-    warnings = report_records(tmp_path / "demo", tmp_path / "page", command="").shown.warnings
+    warnings = report_records(tmp_path / "demo", tmp_path / "page", command="").content.warnings
     assert len(warnings) == 1 and "'latency.json' is damaged" in warnings[0]

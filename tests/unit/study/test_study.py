@@ -238,7 +238,7 @@ def test_the_best_run_is_that_of_the_advice_and_its_seed_was_chosen_without_test
     MadeUp.rows = {"train": 30, "validation": 400, "test": 400}
     MadeUp.accuracies = {"linear": 0.6, "baseline": 0.9, "recurrent": 0.9}
     result = compare(tmp_path, seeds=[4, 2, 7])
-    (table,) = result.shown.tables
+    (table,) = result.content.tables
     (balance,) = [advice for advice in table.advice if advice.priority == "Recommended"]
     assert result.best.model == balance.choice == "recurrent" and result.best.why == balance.why
     runs = {outcome.folder: outcome.record for outcome in result.outcomes if outcome.config.model == "recurrent"}
@@ -291,7 +291,7 @@ def test_of_several_data_sets_none_is_recommended_and_what_was_is_forgotten(
 ) -> None:
     first = run(spec(), tmp_path)
     assert (tmp_path / "best.json").exists()
-    several = replace(first.shown, tables=first.shown.tables * 2)
+    several = replace(first.content, tables=first.content.tables * 2)
     monkeypatch.setattr(reported_study, "_summarise", lambda *_: ([], several))
     monkeypatch.setattr(reported_study, "write_study_report", lambda *_, **__: first.report)
     run(spec(), tmp_path)

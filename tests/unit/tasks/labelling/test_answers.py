@@ -60,7 +60,7 @@ def found(frame: Frame, tmp_path_factory: pytest.TempPathFactory) -> StudyResult
 
 
 def test_every_row_of_all_folds_is_judged_as_it_was_answered(found: StudyResult, frame: Frame) -> None:
-    models = {model.label: model for model in found.shown.tables[0].models}
+    models = {model.label: model for model in found.content.tables[0].models}
     scores = {
         name: {key: value.mean for key, value in of.scores["test"].figures.items()} for name, of in models.items()
     }
@@ -81,7 +81,7 @@ def test_probabilities_are_kept_as_they_came(found: StudyResult, frame: Frame) -
 
 
 def test_they_are_compared_and_never_recommended_even_if_all_are_right(found: StudyResult) -> None:
-    table = found.shown.tables[0]
+    table = found.content.tables[0]
     assert "gpt scores highest: right on 100.0 %" in table.conclusion
     assert "points compared with linear, the best trained here" in table.conclusion
     assert "leakage cannot be excluded" in table.conclusion
@@ -98,10 +98,10 @@ def test_they_are_compared_and_never_recommended_even_if_all_are_right(found: St
 
 
 def test_prices_are_shown_and_what_has_no_model_has_no_size(found: StudyResult) -> None:
-    costs = {(row["model"], row["measure"]): row["value"] for row in long_table(found.shown) if not row["split"]}
+    costs = {(row["model"], row["measure"]): row["value"] for row in long_table(found.content) if not row["split"]}
     assert costs["gpt", "price"] == 0.002 and costs["linear", "price"] == 0.0001
     assert ("gpt", "file_size_mib") not in costs and ("vendor", "price") not in costs
-    fronts = {model.label: model.fronts for model in found.shown.tables[0].models}
+    fronts = {model.label: model.fronts for model in found.content.tables[0].models}
     assert fronts["gpt"] == ["price"] and "size" in fronts["linear"] and fronts["vendor"] == []
     page = found.report.read_text(encoding="utf-8") if found.report else ""
     assert "Accuracy against price" in page and "Price a text" in page and "gpt: 0 MiB" not in page
@@ -185,7 +185,7 @@ def test_rows_are_found_by_their_texts_where_the_data_have_no_ids(frame: Frame, 
     (tmp_path / "gpt.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     options: dict[str, Any] = {"folds": 1, "output": tmp_path / "o", "quiet": True, "final": False}
     found = recurra.compare(file, models="linear", predictions={"gpt": tmp_path / "gpt.jsonl"}, **options)
-    score = next(model for model in found.shown.tables[0].models if model.label == "gpt").scores["test"]
+    score = next(model for model in found.content.tables[0].models if model.label == "gpt").scores["test"]
     assert score.figures["accuracy"].mean == 1.0 and math.isclose(score.figures["loss"].mean, 0.0, abs_tol=1e-5)
 
 
@@ -212,7 +212,7 @@ def accuracies(folder: Path, predictions: dict[str, Any], data: Any = None, **op
         final=False,
         **{"folds": 1, **options},
     )
-    return {model.label: model.scores["test"].figures["accuracy"].mean for model in found.shown.tables[0].models}
+    return {model.label: model.scores["test"].figures["accuracy"].mean for model in found.content.tables[0].models}
 
 
 def test_names_of_columns_match_in_any_case_and_exact_ones_come_first(frame: Frame, tmp_path: Path) -> None:
