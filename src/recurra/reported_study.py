@@ -78,8 +78,7 @@ def say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequen
         # A worker that was killed right after it wrote its record leaves this file.
         (run.folder / PROGRESS_NAME).unlink(missing_ok=True)
     # Encoders and controls read with tokenizers of their own.
-    configs = [run.config for run in planned if not run.config.is_control]
-    readers = [config for config in configs if ENCODER not in config.model_overrides]
+    readers = [run.config for run in planned if not run.config.is_control and ENCODER not in run.config.model_overrides]
     tokenizers = ", ".join(dict.fromkeys(config.data.tokenizer for config in readers))
     reporter.say(
         f"{spec.name}: {len(planned)} runs, {len(done)} done, {len(planned) - len(done)} to do"
@@ -116,9 +115,9 @@ def time_side_by_side(
         return None
     exported = f" and {len(names['exports'])} exports" if names["exports"] else ""
     reporter.say(f"timing {len(with_model)} runs{exported} side by side")
-    threads = machine.threads or available_cores()
-    call_arguments = "recurra.study.timing:time_all", str(output), names, earlier.times_of(packed)
-    ended = workers.call(*call_arguments, machine=machine, threads=threads)
+    kept_times, threads = earlier.times_of(packed), machine.threads or available_cores()
+    timing = "recurra.study.timing:time_all"
+    ended = workers.call(timing, str(output), names, kept_times, machine=machine, threads=threads)
     if not ended.code:
         return None
     reason = f"the models could not be timed side by side ({ended.reason})"
@@ -142,7 +141,7 @@ def refuse_folder_of_another(name: str, output: Path) -> None:
 
 
 # A larger file of the user is not read again to show some of its rows.
-LARGEST_LOOKED_AT = 2**26
+LARGEST_SHOWN_BYTES = 2**26
 # A run that took fewer seconds is trained once more without a request.
 QUICK_S = 60.0
 
@@ -199,16 +198,17 @@ class StudyResult:
     @property
     def commands(self) -> list[str]:
         """Commands that use the recommended model; none if there is no such model, or its record is packed."""
-        with contextlib.suppress(RunError):
+        try:
             path = shlex.quote(str(self.best_path))
-            command, argument = task(self.content.task).usage
-            commands = [f"recurra {command} {path} {argument}"]
-            if command == "predict":
-                exported = shlex.quote(str(Path("exports", self.output.name)))
-                commands += [f"recurra predict {path} --input new.csv --output labels.csv"]
-                commands += [f"recurra export {path} --output {exported}"]
-            return commands
-        return []
+        except RunError:
+            return []
+        command, argument = task(self.content.task).usage
+        commands = [f"recurra {command} {path} {argument}"]
+        if command == "predict":
+            exported = shlex.quote(str(Path("exports", self.output.name)))
+            commands += [f"recurra predict {path} --input new.csv --output labels.csv"]
+            commands += [f"recurra export {path} --output {exported}"]
+        return commands
 
     @property
     def best_path(self) -> Path:
@@ -263,15 +263,12 @@ class StudyResult:
         return results_frame(self.content)
 
     def __repr__(self) -> str:
-        return results_text(self.content, self._lines())
-
-    def _lines(self) -> list[str]:
-        """Lines under the results."""
         lines = [f"failed: {outcome.config.run_id}: {outcome.error}" for outcome in self.failed_runs]
         lines += [f"audit failed: {name}" for name in self.failed_audits]
         with contextlib.suppress(RunError):
             lines.append(f"best: {self.best.model} ({self.best.why.rstrip('.')}), in {self.best.folder}")
-        return [*lines, f"report: {self.report}" if self.report else "no report: no run is finished"]
+        lines.append(f"report: {self.report}" if self.report else "no report: no run is finished")
+        return results_text(self.content, lines)
 
     @property
     def unmet_limits(self) -> list[str]:
@@ -395,8 +392,9 @@ def run_and_report(
                 exported = [item.key for item in plan_exports(spec, output, outcomes) if item.state == "done"]
                 folders = [outcome.folder for outcome in models]
                 timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=exported)
-        ship = partial(_ship, final=final, data=data, reporter=reporter, workers=pool)
-        return _report(spec, output, outcomes, ship, command=command, data=data, timing_error=timing_error)
+        again = partial(train_again, output=output, machine=machine, reporter=reporter, workers=pool)
+        options: dict[str, Any] = {"final": final, "again": again, "timing_error": timing_error}
+        return _report(spec, output, outcomes, command=command, data=data, **options)
 
 
 def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome) -> str:
@@ -405,9 +403,7 @@ def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: O
     return "; ".join(filter(None, [_headline(spec, outcome), left]))
 
 
-def _ship(
-    result: StudyResult, *, final: bool | None, data: StudyData, reporter: Reporter, workers: Workers | None = None
-) -> str:
+def _ship(result: StudyResult, final: bool | None, again: Callable[..., tuple[Any, str]] | None) -> str:
     """Trains the recommended model once more if wanted; returns a text on the training rows of the model to use."""
     try:
         label, _, judged = result.recommendation
@@ -423,17 +419,14 @@ def _ship(
     sentence += f", trained on {train:,} of {rows:,} rows"
     if not gains_rows(judged.config):
         return "" if folds == 1 else f"{sentence}."
-    took_s = record.training.wall_s if record.wall_s is None else record.wall_s
+    took_s = (record.training.wall_s if record.wall_s is None else record.wall_s)
     if final_run(judged.config, result.output) is None:
         if not (took_s < QUICK_S if final is None else final):
             estimate = duration(took_s * (rows - selection) / max(1, train))
             more = "" if final is False else f" --final trains it on test rows too, in about {estimate}."
             return f"{sentence}.{more}"
-        assert workers is not None
-        note = _how_judged(result, label, train)
-        final_record, reason = train_again(
-            judged.config, note, result.output, data.machine, reporter=reporter, workers=workers
-        )
+        assert again is not None
+        final_record, reason = again(judged.config, _how_judged(result, label, train))
         if final_record is None:
             return f"{sentence}: it could not be trained once more ({reason})."
     earlier = "the one judged here" if folds == 1 else f"those judged here, one of each of {folds} folds,"
@@ -461,7 +454,7 @@ def _headline(spec: StudySpec, outcome: Outcome) -> str:
         return f"failed: {outcome.error}"
     reporting = reporting_of(record.task)
     (table,) = group_tables([LoadedRun(outcome.folder, record)], reporting)
-    took = duration(record.training.wall_s if record.wall_s is None else record.wall_s)
+    took = duration((record.training.wall_s if record.wall_s is None else record.wall_s))
     if not table.headline:
         return f"done in {took}"
     measure = reporting.measure_of(table, spec.questions)
@@ -483,9 +476,7 @@ def report_study(
         Outcome(run.config, run.folder, run.record, None if run.state == "done" else run.reason or "not run yet")
         for run in planned
     ]
-    data = StudyData(Machine(data_root))
-    ship = partial(_ship, final=False, data=data, reporter=Reporter(quiet=True))
-    return _report(spec, output, outcomes, ship, command=command, data=data, by_length=by_length)
+    return _report(spec, output, outcomes, command=command, data=StudyData(Machine(data_root)), by_length=by_length)
 
 
 def report_records(
@@ -508,17 +499,19 @@ def _report(
     spec: StudySpec,
     output: Path,
     outcomes: list[Outcome],
-    ship: Callable[[StudyResult], str],
     *,
     command: str,
     data: StudyData,
+    final: bool | None = False,
+    again: Callable[..., tuple[Any, str]] | None = None,
     timing_error: str | None = None,
     by_length: bool = False,
 ) -> StudyResult:
+    """Reports finished runs; ``again`` trains a run once more on test rows too, with a note for its record."""
     exports = plan_exports(spec, output, outcomes)
     runs, summary = _summarise(spec, output, outcomes, data, by_length)
     judged = StudyResult(output, outcomes, None, summary, exports, timing_error)
-    ships = ship(judged)
+    ships = _ship(judged, final, again)
     result = _write_report(replace(judged, ships=ships if judged.commands else ""), spec, runs, command)
     _keep_best(result)
     return result
@@ -575,9 +568,9 @@ def _own_texts(spec: StudySpec, data: StudyData) -> tuple[dict[str, dict[str, st
     """
     config = spec.data[0]
     path = Path(config.name)
-    if len(spec.data) > 1 or not isinstance(config, DataConfig) or not path.is_file():
+    if len(spec.data) > 1 or not isinstance(config, DataConfig):
         return {}, ""
-    if path.stat().st_size > LARGEST_LOOKED_AT:
+    if not path.is_file() or path.stat().st_size > LARGEST_SHOWN_BYTES:
         return {}, ""
     try:
         dataset = data.rows(config)
