@@ -52,7 +52,7 @@ from recurra.report.summary import (
     summarise,
     word_counts,
 )
-from recurra.study.estimate import Expectation, expect
+from recurra.study.estimate import Expectation, expect, whole_seconds
 from recurra.study.executor import Executor, LocalExecutor, Outcome, threads_of, waves, workers_for
 from recurra.study.export_plan import PlannedExport, make_exports, plan_exports
 from recurra.study.final import final_run, gains_rows, train_again
@@ -419,7 +419,7 @@ def _ship(result: StudyResult, final: bool | None, again: Callable[..., tuple[An
     sentence += f", trained on {train:,} of {rows:,} rows"
     if not gains_rows(judged.config):
         return "" if folds == 1 else f"{sentence}."
-    took_s = (record.training.wall_s if record.wall_s is None else record.wall_s)
+    took_s = whole_seconds(record)
     if final_run(judged.config, result.output) is None:
         if not (took_s < QUICK_S if final is None else final):
             estimate = duration(took_s * (rows - selection) / max(1, train))
@@ -454,7 +454,7 @@ def _headline(spec: StudySpec, outcome: Outcome) -> str:
         return f"failed: {outcome.error}"
     reporting = reporting_of(record.task)
     (table,) = group_tables([LoadedRun(outcome.folder, record)], reporting)
-    took = duration((record.training.wall_s if record.wall_s is None else record.wall_s))
+    took = duration(whole_seconds(record))
     if not table.headline:
         return f"done in {took}"
     measure = reporting.measure_of(table, spec.questions)

@@ -9,7 +9,7 @@ import pytest
 from recurra.comparison import compare, comparison
 from recurra.core.best_run import find_run
 from recurra.core.progress import Reporter
-from recurra.core.record import SplitRecord, read_record
+from recurra.core.record import SplitRecord, read_record, write_record
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import recorded_split
 from recurra.deployment.serving.models import open_models
@@ -95,6 +95,17 @@ def test_what_takes_longer_waits_to_be_asked(tmp_path: Path, monkeypatch: pytest
     assert asked.best.folder == output / FINAL_NAME and "trained once more on" in asked.ships
     # Once it is there, it stands for the folder, whoever asks.
     assert _compared(path, output, final=False).best.folder == output / FINAL_NAME
+
+
+def test_a_long_training_that_was_resumed_is_not_quick(tmp_path: Path) -> None:
+    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
+    judged = _compared(path, output, final=False).recommendation[2]
+    assert judged.record is not None
+    training = judged.record.training.model_copy(update={"wall_s": 2 * QUICK_S, "resumed": 1})
+    # The process that finished it took a second.
+    write_record(judged.folder, judged.record.model_copy(update={"wall_s": 1.0, "training": training}))
+    assert "--final trains it on test rows too" in _compared(path, output).ships
+    assert not (output / FINAL_NAME).exists()
 
 
 def test_data_that_changed_train_no_final_model(tmp_path: Path) -> None:
