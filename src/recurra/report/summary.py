@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,13 +37,7 @@ from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns, in_order
 from recurra.tasks.measures import Measure, MeasuredExports, StudyLatency
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import (
-    AuditLine,
-    ModelSummary,
-    RunEntry,
-    Summary,
-    TableSummary,
-)
+from recurra.tasks.summary import AuditLine, ModelSummary, RunEntry, Summary, TableSummary
 
 STUDY_FILES, RESULTS = "configs/studies", "results"
 # Share of `StudyLatency.waited` above which milliseconds mean little.
@@ -108,14 +101,11 @@ def load_runs(
     finished: list[LoadedRun] = []
     failed = dict(failures or {})
     for folder in folders:
-        path = Path(folder)
         try:
-            record = (records or {}).get(path) or read_any_record(path)
-            beside = reporting_of(record.task).beside(path, record)
+            record = (records or {}).get(folder) or read_any_record(folder)
+            finished.append(LoadedRun(folder, record, reporting_of(record.task).beside(folder, record)))
         except RecurraError as error:
-            failed.setdefault(path.name, str(error))
-            continue
-        finished.append(LoadedRun(path, record, beside))
+            failed.setdefault(folder.name, str(error))
     return finished, [
         {"run_id": _writable(name), "reason": _writable(" ".join(reason.split()))} for name, reason in failed.items()
     ]
@@ -277,8 +267,7 @@ def _headline_split(members: Sequence[LoadedRun]) -> str:
     unused = [split for split in common if split != selection]
     if "test" in common:
         return "test"
-    candidates = unused or common or measured
-    return candidates[-1] if candidates else ""
+    return (unused or common or measured or [""])[-1]
 
 
 MIB = 2**20
@@ -301,15 +290,21 @@ class _Study:
     scored: ScoredTables
 
 
-def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> ModelSummary:
-    """Summarises the runs of one model, one a seed."""
+def _model(study: _Study, table: TableRuns, label: str, measure: Measure, turned: Sequence[AuditLine]) -> ModelSummary:
+    """Summarises the runs of one model, one a seed.
+
+    ``turned`` are lines that `judge_leaks` made fail: on the data they concern all models, else those that were looked
+    at.
+    """
     reporting, headline, runs = study.reporting, table.headline, table.groups[label]
     model = runs[-1].record.model
     parts = [part for run in runs for part in run.parts]
     timings = {part.record.run_id: timing for part in parts if (timing := study.latency.runs.get(part.record.run_id))}
     side_by_side = [timing for run_id, timing in timings.items() if run_id not in study.latency.earlier]
     splits = [split for split in runs[0].record.metrics if all(split in run.record.metrics for run in runs)]
+    audit_names = {audit.name for run in runs for audit in run.record.audits}
     failed = [audit.name for run in runs for audit in run.record.failed_audits()]
+    failed += [line.name for line in turned if line.scope == "data" or line.name in audit_names]
     common = ModelSummary(
         label=label,
         preset=model.preset,
@@ -343,10 +338,9 @@ def _model(study: _Study, table: TableRuns, label: str, measure: Measure) -> Mod
 
 
 def _entry(run: LoadedRun, base: Path | None) -> RunEntry:
-    record = run.record
-    folder = run.folder
-    if base is not None and (inside := os.path.relpath(folder, base)).partition(os.sep)[0] != os.pardir:
-        folder = Path(inside)
+    record, folder = run.record, run.folder
+    if base is not None and folder.is_relative_to(base):
+        folder = folder.relative_to(base)
     return RunEntry(
         run_id=record.run_id,
         folder=folder.as_posix(),
@@ -462,24 +456,6 @@ def mark_fronts(
     ]
 
 
-def mark_failed(
-    models: Sequence[ModelSummary], table: TableRuns, before: Sequence[AuditLine], after: Sequence[AuditLine]
-) -> list[ModelSummary]:
-    """Adds the lines that `judge_leaks` made fail to the failed audits of the models.
-
-    A failed audit of the data concerns all models, another one only the models that it looked at.
-    """
-    failed = [line for old, line in zip(before, after, strict=True) if old.status != line.status]
-    marked = []
-    for model in models:
-        audit_names = {audit.name for run in table.groups[model.label] for audit in run.record.audits}
-        new_failures = [line for line in failed if line.scope == "data" or line.name in audit_names]
-        names = dict.fromkeys([*model.failed_audits, *(line.name for line in new_failures)])
-        groups = dict.fromkeys([*model.failed_groups, *(line.group for line in new_failures)])
-        marked.append(replace(model, failed_audits=list(names), failed_groups=list(groups)))
-    return marked
-
-
 def reporting_of(task: str) -> Reporting:
     """Part of a task that serves the report."""
     reporting: Reporting = part_of(task, "reporting")
@@ -537,13 +513,13 @@ def summarise(
 def _table(study: _Study, table: TableRuns, measure: Measure) -> TableSummary:
     reporting, questions, scored = study.reporting, study.questions, study.scored
     key, headline, runs = table.key, table.headline, table.runs
-    unmarked = [_model(study, table, label, measure) for label in table.groups]
-    batches = sorted({timing.batch_size for model in unmarked for timing in model.latency.values()})
-    models = mark_fronts(unmarked, headline, batches, measure)
     tests = compare_models(scored[key], measure)
-    lines = audit_lines(table.groups)
-    audits = judge_leaks(lines, runs, scored[key], tests, measure)
-    models = mark_failed(models, table, lines, audits)
+    graded = audit_lines(table.groups)
+    audits = judge_leaks(graded, runs, scored[key], tests, measure)
+    turned = [line for line, before in zip(audits, graded, strict=True) if line.status != before.status]
+    models = [_model(study, table, label, measure, turned) for label in table.groups]
+    batches = sorted({timing.batch_size for model in models for timing in model.latency.values()})
+    models = mark_fronts(models, headline, batches, measure)
     contrasts = answer_contrasts(questions.contrasts, key, scored, measure, tests)
     tokenizer = next((run.record.data.tokenizer for run in runs if run.record.data.tokenizer), {})
     common = TableSummary(
