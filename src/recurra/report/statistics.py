@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -77,13 +76,13 @@ class Rows:
     logits: NDArray[np.floating[Any]] | None = None
     runs: tuple[int, ...] = (0,)
 
-    def of_runs(self, runs: Sequence[int]) -> Rows:
+    def select_runs(self, runs: Sequence[int]) -> Rows:
         """Restricts to some of the runs, by their positions."""
         positions = [self.runs.index(run) for run in runs]
         logits = None if self.logits is None else self.logits[positions]
         return replace(self, predicted=self.predicted[positions], logits=logits, runs=tuple(runs))
 
-    def only(self, mask: Mask) -> Rows:
+    def select_rows(self, mask: Mask) -> Rows:
         """Restricts to the rows of a mask."""
         logits = None if self.logits is None else self.logits[:, mask]
         return replace(self, truth=self.truth[mask], predicted=self.predicted[:, mask], logits=logits)
@@ -236,8 +235,8 @@ def compare_models(models: Mapping[str, ScoredModel], measure: Measure) -> list[
     from being supported.
     """
     comparable = [model for model in models.values() if not model.barred]
-    pairs = [_compare("", (a.label, b.label), (a, b), measure) for a, b in combinations(comparable, 2)]
-    return _judged([line for line in pairs if line is not None], measure)
+    pairs = [_compare(a, b, measure) for a, b in combinations(comparable, 2)]
+    return _judged([line for line in pairs if line is not None], measure, {})
 
 
 def answer_contrasts(
@@ -264,16 +263,16 @@ def answer_contrasts(
         a, b = (_side(side, key, scored) for side in (contrast.a, contrast.b))
         if a is None or b is None or split_side(contrast.a)[1] not in (None, key.precision):
             continue
-        labels, names = (a.label, b.label), (contrast.a, contrast.b)
-        of_table = all(model is scored[key].get(model.label) for model in (a, b))
-        pair = pairs.get(labels) if of_table else None
+        same_table = all(model is scored[key].get(model.label) for model in (a, b))
+        table_pairs = pairs if same_table else {}
+        pair, reverse = table_pairs.get((a.label, b.label)), table_pairs.get((b.label, a.label))
         # The test of a pair is used again; a pair the other way round is resampled.
-        tested = _compare(contrast.name, names, (a, b), measure) if pair is None else pair
-        lines.append(tested and replace(tested, name=contrast.name, a=contrast.a, b=contrast.b))
-        either = pair or (pairs.get(labels[::-1]) if of_table else None)
-        if either is not None and not measure.paired_by_rows:
-            known[names] = either.p_holm
-    return _judged([line for line in lines if line is not None], measure, known)
+        tested = pair or _compare(a, b, measure)
+        if tested is not None:
+            lines.append(replace(tested, name=contrast.name, a=contrast.a, b=contrast.b))
+        if (either := pair or reverse) is not None and not measure.paired_by_rows:
+            known[contrast.a, contrast.b] = either.p_holm
+    return _judged(lines, measure, known)
 
 
 def _side(side: str, key: TableKey, scored: ScoredTables) -> ScoredModel | None:
@@ -282,23 +281,19 @@ def _side(side: str, key: TableKey, scored: ScoredTables) -> ScoredModel | None:
     return scored.get(table, {}).get(model)
 
 
-def _compare(
-    name: str, labels: tuple[str, str], models: tuple[ScoredModel, ScoredModel], measure: Measure
-) -> Comparison | None:
+def _compare(a: ScoredModel, b: ScoredModel, measure: Measure) -> Comparison | None:
     """The gap of two models and its test, not yet corrected; None if they have no seed, or no split, in common."""
-    a, b = models
-    paired = paired_seeds(a, b)
     read = _read_pairs(a, b)
-    pairs = read or paired
+    pairs = read or paired_seeds(a, b)
     if not (pairs and a.values and b.values and a.split == b.split):
         return None
     gaps = [a.values[i] - b.values[j] for i, j in pairs]
     interval = mean_interval(gaps)
-    spreads = [max(model.values) - min(model.values) for model in models if len(model.values) > 1]
+    spreads = [max(model.values) - min(model.values) for model in (a, b) if len(model.values) > 1]
     line = Comparison(
-        name=name,
-        a=labels[0],
-        b=labels[1],
+        name="",
+        a=a.label,
+        b=b.label,
         split=a.split,
         seeds=len(pairs),
         gap=interval.mean,
@@ -307,7 +302,7 @@ def _compare(
         spread=max(spreads, default=None),
         seeds_apart=min(a.values) > max(b.values) or min(b.values) > max(a.values) if spreads else None,
     )
-    for model in models:
+    for model in (a, b):
         if model.barred:
             return replace(line, reason=f"{model.label} is not compared: {model.barred}")
     if not measure.paired_by_rows:
@@ -318,7 +313,8 @@ def _compare(
         return replace(line, reason=a.unread or b.unread or _missing(a.split))
     if a.rows.key != b.rows.key:
         return replace(line, reason=f"the models were not evaluated on the same rows of the {a.split} split")
-    first, second = (rows.of_runs(sorted({pair[side] for pair in pairs})) for side, rows in enumerate((a.rows, b.rows)))
+    first = a.rows.select_runs(sorted({run for run, _ in pairs}))
+    second = b.rows.select_runs(sorted({run for _, run in pairs}))
     sampled = bootstrap_gap(first, second, measure)
     right_a, right_b = first.correct, second.correct
     only_a = sum(int(np.count_nonzero(right_a[i] & ~right_b[j])) for i, j in pairs)
@@ -377,13 +373,13 @@ def by_length(
                 low=bootstrap.low, high=bootstrap.high, p=bootstrap.p, spread=None, seeds_apart=None, odds_ratio=None,
             )
         )  # fmt: skip
-    judged = [replace(change, statement="") for change in _judged(changes, measure)]
+    judged = [replace(change, statement="") for change in _judged(changes, measure, {})]
     lines = [line(label, np.mean(list(model_rows.correct.values()), axis=0)) for label, model_rows in rows.items()]
     return lines + [line(f"{change.a} − {change.b}", gap, change) for change, gap in zip(judged, gaps, strict=True)]
 
 
 def _judged(
-    lines: Sequence[Comparison], measure: Measure, known: Mapping[tuple[str, str], float | None] = MappingProxyType({})
+    lines: Sequence[Comparison], measure: Measure, known: Mapping[tuple[str, str], float | None]
 ) -> list[Comparison]:
     """Adds Holm's correction, verdicts and sentences to comparisons; ``known`` p values were corrected elsewhere."""
     corrected = iter(holm([line.p for line in lines if line.p is not None]))
@@ -537,7 +533,7 @@ def _without_rows(
         label: replace(model, rows=rows, values=rows.values(measure))
         for label, model in scored.items()
         if model.rows is not None
-        for rows in [model.rows.only(rest)]
+        for rows in [model.rows.select_rows(rest)]
     }
     before, after = (_supported(lines, measure) for lines in (tests, compare_models(without, measure)))
     changes = [f"{ahead} is no longer shown to be better than {behind}" for ahead, behind in sorted(before - after)]
