@@ -93,7 +93,7 @@ def choose_exits(
 
         return ExitChoice(
             subject=subject,
-            asked=run_task.describe_kept(share),
+            asked=run_task.exit_quality.format(100 * share),
             chosen=chosen,
             measured=None if chosen.rule is None else measure(chosen.rule),
             # These rules were not calibrated: every exit by itself, and the published schedule.

@@ -302,6 +302,7 @@ class Task(ABC):
             are cheap, deterministic and run once.
         takes_foreign_models: Whether models that are not ours can be audited as models of this task.
         usage: Command that uses a run and what follows its folder, for messages.
+        exit_quality: What an exit rule must keep, in words, with a place for the percentage.
         timing_scope: What a timing covers: ``text`` (text to label) or ``model`` (tokens to logits).
     """
 
@@ -320,6 +321,7 @@ class Task(ABC):
     published_tables: ClassVar[Mapping[str, Any]] = {}
     exit_option: ClassVar[str]
     exit_default: ClassVar[float]
+    exit_quality: ClassVar[str]
     architecture: ClassVar[str]
     takes_foreign_models: ClassVar[bool] = False
     timing_scope: ClassVar[Literal["model", "text"]]
@@ -450,10 +452,6 @@ class Task(ABC):
     @abstractmethod
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
         """A finished run with exits, to choose, judge and time exit rules."""
-
-    @abstractmethod
-    def describe_kept(self, keep: float) -> str:
-        """Describes in words what an exit rule must keep."""
 
     @abstractmethod
     def model_class(self) -> Any:

@@ -107,6 +107,7 @@ class LabellingTask(Task):
     kind_of_data = "labelled data"
     exit_option = "--agreement"
     exit_default = 0.99
+    exit_quality = "at least {:g} % of labels as the full model has them"
     architecture = "RecurraForSequenceClassification"
     timing_scope = "text"
 
@@ -385,9 +386,6 @@ class LabellingTask(Task):
 
         values = allowed_options(options, _EVALUATION_OPTIONS, f"'{run}' is not a run of a language model")
         return evaluate_labels(self, run, data_root=data_root, **values)
-
-    def describe_kept(self, keep: float) -> str:
-        return f"at least {100 * keep:g} % of labels as the full model has them"
 
     def model_class(self) -> Any:
         from recurra.models.modeling import RecurraForSequenceClassification

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +100,6 @@ def windows(tokens: npt.NDArray[Any], context: int) -> list[torch.Tensor]:
     return [torch.from_numpy(tokens[start : start + width].astype(np.int64)) for start in starts]
 
 
-def stacked(inputs: Sequence[torch.Tensor], batch_size: int) -> list[torch.Tensor]:
-    """Windows one below the other, ``(batch_size, context)``."""
-    return list(torch.stack(list(inputs)).split(batch_size))
-
-
 def forward_pass(model: Any, precision: str) -> Callable[[torch.Tensor], None]:
     """A forward pass over a batch ``(batch, tokens)``, all logits computed."""
     device = model.device
@@ -199,8 +194,8 @@ def evaluate_language_run(
     )
     recorded = record.metrics.get(text.name) if data is None else None
     # A record may be of another stride, or of a part of the split.
-    comparable = recorded is not None and (recorded.stride, recorded.tokens) == (metrics.stride, metrics.tokens)
-    recorded = recorded if comparable else None
+    if recorded is not None and (recorded.stride, recorded.tokens) != (metrics.stride, metrics.tokens):
+        recorded = None
     layout = "blocks" if metrics.stride == metrics.context else f"windows with stride {metrics.stride}"
     lines = [
         f"{metrics.tokens:,} tokens, {metrics.words:,} words, {metrics.bytes:,} bytes; {layout} of {metrics.context} "

@@ -51,32 +51,28 @@ class LanguageSubject:
         self.model = load_language_model(sealed_model(run)).to(default_device())
         self.model.check_generates()
         check_has_exits(self.model.config)
-        self.tokenizer = tokenizer = read_language_tokenizer(run / "model")
+        tokenizer = read_language_tokenizer(run / "model")
         self._reported_name = record.data.reported_splits[-1]
-        self._texts = {
-            name: encode_for(own_split(record, config, name, data_root), config, tokenizer, None).joined[:MOST_TOKENS]
+        self._selection, self._reported = (
+            encode_for(own_split(record, config, name, data_root), config, tokenizer, None).joined[:MOST_TOKENS]
             for name in (self.chosen_on, self._reported_name)
-        }
-        self._end = int(tokenizer.eos_token_id or 0)
-        self._context = config.context
+        )
+        self._end, self._context = int(tokenizer.eos_token_id or 0), config.context
+        self._reading: dict[str, Any] = {"first_read": self._end, "context": self._context}
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:
         """Chooses a threshold with which the loss grows by a share ``keep`` at most."""
-        return calibrate_language(self.model, [self._texts[self.chosen_on]], keep, kind=kind, **self._read)
+        return calibrate_language(self.model, [self._selection], keep, kind=kind, **self._reading)
 
     def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
         """Judges on the reported split."""
-        exits = score_token_exits(self.model, [self._texts[self._reported_name]], rule, **self._read)
+        exits = score_token_exits(self.model, [self._reported], rule, **self._reading)
         taken, name = dict(sorted(exits.exit_counts.items())), label or rule.describe()
         return MeasuredExit(name, self._reported_name, self._full_loss, exits.loss, None, taken)
 
     @cached_property
     def _full_loss(self) -> float:
-        return float(score_token_exits(self.model, [self._texts[self._reported_name]], None, **self._read).loss)
-
-    @property
-    def _read(self) -> dict[str, Any]:
-        return {"first_read": self._end, "context": self._context}
+        return float(score_token_exits(self.model, [self._reported], None, **self._reading).loss)
 
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[torch.Tensor], Any]]:
         """Decoding of a fixed number of tokens, as ``recurra generate`` does.
@@ -104,7 +100,7 @@ class LanguageSubject:
 
     def batches(self, batch_size: int) -> list[torch.Tensor]:
         """Prompts from the reported text, far apart."""
-        text: npt.NDArray[np.int64] = self._texts[self._reported_name].astype(np.int64)
+        text: npt.NDArray[np.int64] = self._reported.astype(np.int64)
         width = max(1, min(PROMPT_TOKENS, self._context // 2, len(text)))
         starts = np.linspace(0, len(text) - width, _BATCHES * batch_size).astype(np.int64)
         rows = torch.from_numpy(np.stack([text[start : start + width] for start in starts]))

@@ -52,12 +52,12 @@ class LanguageTask(Task):
     kind_of_data = "running text"
     exit_option = "--bound"
     exit_default = 0.01
+    exit_quality = "loss at most {:g} % above the full model's"
     architecture = "RecurraForCausalLM"
     takes_foreign_models = True
     timing_scope = "model"
 
     def claims(self, values: Mapping[str, Any]) -> bool:
-        """Corpora of running text, and text files."""
         name = values.get("name")
         return isinstance(name, str) and is_language_corpus(name)
 
@@ -113,7 +113,6 @@ class LanguageTask(Task):
         return config, f"{note} (choose with data.KEY=VALUE)" if note else ""
 
     def describe_data(self, config: RunData, data: StudyData) -> CommandResult:
-        """Splits, lines, words, bytes and fingerprints."""
         config = running(config)
         record = data.text(config).record(config.min_characters)
         rows = [
@@ -234,9 +233,6 @@ class LanguageTask(Task):
 
         return LanguageSubject(run, data_root)
 
-    def describe_kept(self, keep: float) -> str:
-        return f"loss at most {100 * keep:g} % above the full model's"
-
     def model_class(self) -> Any:
         from recurra.models.language_modeling import RecurraForCausalLM
 
@@ -280,10 +276,10 @@ class LanguageTask(Task):
         return windows(encode_for(text, config, tokenizer, data.machine.cache_dir).joined, config.context)
 
     def timing_batches(self, inputs: Sequence[Any], batch_size: int) -> list[Any]:
-        """Windows one below the other."""
-        from recurra.tasks.language.evaluation import stacked
+        """Windows one below the other, ``(batch_size, context)``."""
+        import torch
 
-        return stacked(inputs, batch_size)
+        return list(torch.stack(list(inputs)).split(batch_size))
 
     def competitors(self, name: str, folder: Path, record: AnyRecord, *, threads: int) -> Iterator[Competitor]:
         from recurra.models.inference import default_device

@@ -249,14 +249,12 @@ def record_language(
     # Loaded as stored, so that the measured model is the one that others load.
     model = load_language_model(trained.folder).to(default_device())
     record = _data_record(config, trained)
+    texts = {name: trained.encoded[name] for name in record.reported_splits}
+    texts[TRAINING_SPLIT] = _part_of_training(config, trained, machine.cache_dir)
+    lossless = bool(trained.tokenizer["lossless"])
     metrics: dict[str, LanguageMetricsRecord] = {
-        name: measure_text(
-            model, encoded, text, lossless=bool(trained.tokenizer["lossless"]), precision=config.precision
-        )[0]
-        for name, encoded in {
-            **{name: trained.encoded[name] for name in record.reported_splits},
-            TRAINING_SPLIT: _part_of_training(config, trained, machine.cache_dir),
-        }.items()
+        name: measure_text(model, encoded, text, lossless=lossless, precision=config.precision)[0]
+        for name, encoded in texts.items()
     }
     latency: dict[str, LatencyRecord] = {}
     if machine.latency:
