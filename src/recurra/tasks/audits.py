@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from statistics import fmean
 
 from recurra.core import terminal as form
 from recurra.core.record import AuditResult
@@ -90,15 +91,17 @@ def _line(
     splits: Iterable[str],
 ) -> AuditLine:
     group, split = group_of(name, splits)
-    worst = max((audit for _, _, audit in members), key=_badness)
+    audits = [audit for _, _, audit in members]
+    worst = max(audits, key=_badness)
+    summary, value = _over_seeds(audits) if status == "measured" else (worst.summary, worst.value)
     return AuditLine(
         name=name,
         group=group,
         status=status,
-        summary=_over_seeds([audit for _, _, audit in members]) if status == "measured" else worst.summary,
+        summary=summary,
         meaning=meaning(name, status),
         example=_example(worst) if status in ("failed", "note") else "",
-        value=_mean([audit.value for _, _, audit in members]) if status == "measured" else worst.value,
+        value=value,
         threshold=worst.threshold,
         concerns=_concerns(members, runs_of),
         scope="data" if of_data(name) else "model",
@@ -111,28 +114,23 @@ def _badness(audit: AuditResult) -> tuple[float, float]:
     return -1.0 if audit.value is None else audit.value, difference
 
 
-def _over_seeds(audits: Sequence[AuditResult]) -> str:
-    """The summary of a single run, or the mean and the extremes of the value over several runs."""
+def _over_seeds(audits: Sequence[AuditResult]) -> tuple[str, float]:
+    """Summary and value of a single run, or the mean and the extremes of the value over several runs."""
     values = [audit.value for audit in audits if audit.value is not None]
+    mean = fmean(values or [0.0])
     if len(audits) == 1 or not values:
-        return audits[0].summary
-    text = f"over {len(values)} runs: mean {_mean(values):+.3f} ({min(values):+.3f} to {max(values):+.3f})"
+        return audits[0].summary, mean
+    text = f"over {len(values)} runs: mean {mean:+.3f} ({min(values):+.3f} to {max(values):+.3f})"
     seen, unseen = ([audit.details.get(group, {}) for audit in audits] for group in ("seen", "unseen"))
     if all("accuracy" in group for group in [*seen, *unseen]):
         text = (
-            f"accuracy {_mean([group['accuracy'] for group in seen]):.3f} on the {seen[0]['rows']:,} rows contained "
-            f"in a training row, {_mean([group['accuracy'] for group in unseen]):.3f} on the "
+            f"accuracy {fmean(group['accuracy'] for group in seen):.3f} on the {seen[0]['rows']:,} rows contained "
+            f"in a training row, {fmean(group['accuracy'] for group in unseen):.3f} on the "
             f"{unseen[0]['rows']:,} that are not; {text}"
         )
-    equal = [audit.details.get("at_equal_length") for audit in audits]
-    if all(equal):
-        text += f"; at equal length {_mean([item['difference'] for item in equal if item]):+.3f}"
-    return text
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else 0.0
+    if all(equal := [audit.details.get("at_equal_length") for audit in audits]):
+        text += f"; at equal length {fmean(item['difference'] for item in equal if item):+.3f}"
+    return text, mean
 
 
 def _concerns(members: Sequence[tuple[str, int, AuditResult]], runs_of: Mapping[str, Sequence[int]]) -> str:
