@@ -219,7 +219,7 @@ def study_page(summary: Summary, folder: str) -> str:
     lines = [
         f"* failed audits{f' on {escaped(names[table.key])}' if several else ''}: {escaped(form.words(failed))}"
         for table in summary.tables
-        if (failed := [group.name for group in table.failed_groups])
+        if (failed := list(table.failed_groups))
     ]
     lines += [f"* failed run: {escaped(run['run_id'])}: {escaped(run['reason'])}" for run in summary.failed_runs]
     blocks.append("\n".join(lines))

@@ -365,7 +365,7 @@ def terminal_tables(summary: Summary) -> Iterator[tuple[str, Table, list[str]]]:
         results, *others = reporting_of(summary.task).tables(table)
         recommended = table.recommended
         lines = [
-            *(f"FAILED: {group.name}. {group.meaning}" for group in table.failed_groups),
+            *(f"FAILED: {name}. {failed[0].meaning}" for name, failed in table.failed_groups.items()),
             *((f"Recommended: {recommended.choice or 'none'}, {recommended.why}",) if recommended else ()),
             table.conclusion,
             *(f"- {line.statement}" for line in table.contrasts),

@@ -14,11 +14,6 @@ from recurra.core.configuration import content_hash
 from recurra.core.record import AnyRecord, OneLabelRecord
 from recurra.evaluation.predictions import Predictions, read_predictions
 
-# Settings that say where and how a run was carried out. Two runs that differ in nothing else are repetitions.
-PLACE_SETTINGS = frozenset(
-    {"seed", "output", "data_root", "device", "threads", "workers", "cache_dir", "name", "run_id", "keep_checkpoints"}
-)
-
 _Record = TypeVar("_Record", bound=AnyRecord)
 
 
@@ -59,8 +54,8 @@ class LoadedRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The configuration without the seed and without the settings of `PLACE_SETTINGS`."""
-        settings = {key: value for key, value in self.record.config.items() if key not in PLACE_SETTINGS}
+        """The configuration without the seed."""
+        settings = {key: value for key, value in self.record.config.items() if key != "seed"}
         if isinstance(teachers := settings.get("teachers"), list):
             # A teacher of the same study has the run's own seed, which its name holds.
             settings["teachers"] = [{**teacher, "run_id": ""} for teacher in teachers]

@@ -183,14 +183,8 @@ class PublishedReference(Settings):
 
     def fits(self, data: Mapping[str, Any], precision: str) -> bool:
         """Whether the table stands beside runs with these settings of the data and this precision."""
-        if self.precision not in (None, precision):
-            return False
-        for key, wanted in self.data.items():
-            model_field = DataConfig.model_fields[key]
-            value = data.get(key, None if model_field.is_required() else model_field.default)
-            if value != wanted:
-                return False
-        return True
+        defaults = {key: data_field.default for key, data_field in DataConfig.model_fields.items()}
+        return self.precision in (None, precision) and self.data.items() <= {**defaults, **data}.items()
 
 
 COST = "cost"

@@ -50,7 +50,11 @@ def keep_trained(
     # A trainer that still lives when the process group ends can abort the process; and the memory is needed.
     gc.collect()
     if started_by_torchrun():
-        leave_process_group()
+        import torch
+
+        # A process that just exits can abort the others.
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 def single_fit(
@@ -134,14 +138,6 @@ def encoder_record(source: EncoderSource, plan: str = "") -> EncoderRecord:
 def speaks_for_all() -> bool:
     """Whether this process writes the folder: the only one, or the first of a distributed training."""
     return not started_by_torchrun() or int(os.environ["RANK"]) == 0
-
-
-def leave_process_group() -> None:
-    """Ends the distributed part in order; a process that just exits can abort the others."""
-    import torch
-
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
 
 
 def accelerator_name() -> str | None:

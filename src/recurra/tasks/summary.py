@@ -212,15 +212,6 @@ class AuditLine:
 
 
 @dataclass(frozen=True)
-class FailedGroup:
-    """Failed audits of one family and split: the same trouble seen by several audits."""
-
-    name: str
-    meaning: str
-    lines: list[AuditLine]
-
-
-@dataclass(frozen=True)
 class Advice:
     """The choice for one priority, and why.
 
@@ -285,13 +276,13 @@ class TableSummary:
         return next((item for item in self.advice if item.priority == RECOMMENDED), None)
 
     @property
-    def failed_groups(self) -> list[FailedGroup]:
-        """The findings that failed, by family and split."""
+    def failed_groups(self) -> dict[str, list[AuditLine]]:
+        """The findings that failed, by family and split: the same trouble seen by several audits."""
         groups: dict[str, list[AuditLine]] = {}
         for line in self.audits:
             if line.status == "failed":
                 groups.setdefault(line.group, []).append(line)
-        return [FailedGroup(name, lines[0].meaning, lines) for name, lines in groups.items()]
+        return groups
 
 
 @dataclass(frozen=True)

@@ -114,11 +114,11 @@ def test_a_linear_model_stands_in_every_table_of_its_data_alone(tmp_path: Path) 
     }
 
 
-def test_other_settings_are_another_model_and_place_is_not(tmp_path: Path) -> None:
+def test_other_settings_are_another_model_and_a_seed_is_not(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     folders = [
-        factory.run("recurrent", seed=0, run_id="a", settings={"output": "here"}),
-        factory.run("recurrent", seed=1, run_id="b", settings={"output": "there"}),
+        factory.run("recurrent", seed=0, run_id="a"),
+        factory.run("recurrent", seed=1, run_id="b"),
         factory.run("recurrent", seed=0, run_id="c", settings={"alpha": 0.25}),
     ]
     (table,) = summarise_runs(folders)["tables"]
