@@ -22,7 +22,7 @@ from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
 from recurra.deployment.generation import GenerationSettings, Generator, LanguageModel
 from recurra.models.exits.rules import ConfidenceRule
-from recurra.tasks.language.exits import PROMPT_TOKENS, LanguageSubject
+from recurra.tasks.language.evaluation import PROMPT_TOKENS, LanguageSubject
 
 BOUND, BATCH, TARGET = 0.01, 8, 1.5
 CHOOSE, OURS, EXITS, GPT2 = "choose", "recurra", "with exits", "GPT-2"

@@ -61,16 +61,12 @@ class ExitSubject(Protocol):
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:
         """Chooses a threshold."""
-        ...
 
     def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
         """Judges a rule; its own description is the default label."""
-        ...
 
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[Any], Any]]:
         """The timed functions by name: ``full`` and ``exits``."""
-        ...
 
     def batches(self, batch_size: int) -> Sequence[Any]:
         """The batches on which it is timed."""
-        ...

@@ -229,7 +229,7 @@ class LanguageTask(Task):
         return evaluate_language_run(run, data_root=data_root, **values)
 
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
-        from recurra.tasks.language.exits import LanguageSubject
+        from recurra.tasks.language.evaluation import LanguageSubject
 
         return LanguageSubject(run, data_root)
 
