@@ -249,13 +249,11 @@ def estimates(measures: Sequence[Measure], metrics: Sequence[Any]) -> dict[str, 
 
 
 def over_seeds(values: tuple[float, ...], limits: tuple[float | None, float | None]) -> Estimate | None:
-    """Student's t interval over seeds, within the limits; none without two seeds that differ."""
-    if len(set(values)) < 2:
-        return None
+    """Student's t interval over seeds, within the limits; none without two seeds that differ by more than rounding."""
     mean, sd, low, high = mean_interval(values)
-    if low is None or high is None:
+    if not sd or low is None or high is None:
         return None
     lowest, highest = limits
-    low = float(low) if lowest is None else max(lowest, float(low))
-    high = float(high) if highest is None else min(highest, float(high))
-    return Estimate(float(mean), float(sd or 0.0), low, high, values, "seeds")
+    low = low if lowest is None else max(lowest, low)
+    high = high if highest is None else min(highest, high)
+    return Estimate(mean, sd, low, high, values, "seeds")
