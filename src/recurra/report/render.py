@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 from collections import Counter
@@ -207,18 +208,11 @@ def write_files(folder: Path, summary: Summary, drawn: Charts) -> None:
     files |= _tables(summary)
     for name, content in files.items():
         write_text(folder / name, content)
-    for name in _written_before(folder) - set(files):
-        (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        for name in {*map(str, read_json(folder / MANIFEST_NAME)["files"])} - {*files}:
+            if Path(name).parent.as_posix() in (FIGURES, TABLES):
+                (folder / name).unlink(missing_ok=True)
     write_json(folder / MANIFEST_NAME, {"files": sorted(files)})
-
-
-def _written_before(folder: Path) -> set[str]:
-    """Files that an earlier call listed, only those in the folders where we write."""
-    try:
-        listed = read_json(folder / MANIFEST_NAME)["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
-    return {str(name) for name in listed if Path(str(name)).parent.as_posix() in (FIGURES, TABLES)}
 
 
 def named_figures(summary: Summary, drawn: Charts) -> dict[str, Chart]:
@@ -254,17 +248,18 @@ def render_report(
 ) -> str:
     """Renders the report as one HTML file that needs nothing else."""
     drawn = drawn or draw(summary, runs)
+    first_chart = _first_chart(summary, drawn)
     created = sorted(run.record.created for run in runs)
     page = (
         environment()
         .get_template("report.html.j2")
         .render(
             summary=summary,
-            sections=_sections(summary, drawn),
+            sections=_sections(summary, drawn, first_chart),
             alarms=reporting_of(summary.task).alarms(summary.tables) if summary.task else [],
             study_charts=drawn[""],
             pooled=pooled_contrasts(summary),
-            first_chart=_first_chart(summary, drawn),
+            first_chart=first_chart,
             title=title,
             answer=answer,
             command=command,
@@ -294,20 +289,18 @@ def environment() -> jinja2.Environment:
     return environment
 
 
-def _sections(summary: Summary, drawn: Charts) -> list[dict[str, Any]]:
-    if not summary.task:
-        return []
-    reporting, first = reporting_of(summary.task), _first_chart(summary, drawn)
+def _sections(summary: Summary, drawn: Charts, first_chart: Chart | None) -> list[dict[str, Any]]:
     return [
         {
             "table": table,
             "facts": _facts(table, reporting),
             "splits": reporting.splits(table),
             "tables": [part for part in reporting.tables(table) if part.rows or part.note],
-            "charts": [chart for chart in drawn[table.key] if chart is not first],
+            "charts": [chart for chart in drawn[table.key] if chart is not first_chart],
             "runs": runs_behind(table),
         }
         for table in summary.tables
+        for reporting in [reporting_of(summary.task)]
     ]
 
 

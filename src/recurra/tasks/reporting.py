@@ -64,13 +64,11 @@ def beside_best(best: ModelSummary, models: Sequence[ModelSummary], table: Table
         else:
             level.append(f"{model.label} ({gap})")
     sentences = {
-        "Behind it, beyond chance": behind,
+        "Behind it, beyond chance:": behind,
         "No difference from it is supported for": level,
-        "Not tested against it": untested,
+        "Not tested against it:": untested,
     }
-    return [
-        f"{start}{'' if start.endswith('for') else ':'} {words(named)}." for start, named in sentences.items() if named
-    ]
+    return [f"{start} {words(named)}." for start, named in sentences.items() if named]
 
 
 class Reporting(ABC):
