@@ -87,7 +87,7 @@ def _choose(run: LanguageSubject) -> dict[str, Any]:
     result = {"context": config.max_position_embeddings, "shape": f"{theirs.n_layer} x {theirs.n_embd}", "rule": None}
     if isinstance(chosen.rule, ConfidenceRule):
         judged = run.judge(chosen.rule)
-        result |= {"rule": chosen.rule.start, "full": judged.full, "exits": judged.exits, "split": judged.split}
+        result |= {"rule": chosen.rule.start, "full": run.full, "exits": judged.score, "split": run.split}
     return result
 
 

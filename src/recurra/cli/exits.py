@@ -75,7 +75,7 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
         {"Recurrences taken": str(number), subject.unit: f"{count:,}", "Share": f"{100 * count / total:.1f} %"}
         for number, count in judged.taken.items()
     ]
-    lines = [f"{subject.quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
+    lines = [f"{subject.quality}: {choice.full:.4f} in full, {judged.score:.4f} with exits"]
     if judged.agreement is not None:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
     taken = [number for number, count in judged.taken.items() if count]
@@ -91,7 +91,7 @@ def _parts(choice: ExitChoice) -> list[Table | list[str]]:
         for timed in judged.timed
     ]
     timed_table = Table("timed", f"Wall-clock, ms for {subject.timed}", rows)
-    return [[rule], Table("shares", f"On {judged.split}", shares), lines, timed_table, _fixed_exits(choice)]
+    return [[rule], Table("shares", f"On {subject.split}", shares), lines, timed_table, _fixed_exits(choice)]
 
 
 def _fixed_exits(choice: ExitChoice) -> Table:
@@ -100,10 +100,10 @@ def _fixed_exits(choice: ExitChoice) -> Table:
     fixed = [*choice.fixed, choice.published]
     quality = choice.subject.quality.capitalize()
     rows = [
-        {"Leaves": measured.label, quality: f"{measured.exits:.4f}"}
+        {"Leaves": measured.label, quality: f"{measured.score:.4f}"}
         | {f"Batch {timed.batch_size}": f"{timed.speed_up:.2f} x" for timed in measured.timed}
         for measured in fixed
     ]
-    full = dict.fromkeys(rows[0], "1.00 x") | {"Leaves": "nowhere", quality: f"{fixed[0].full:.4f}"}
+    full = dict.fromkeys(rows[0], "1.00 x") | {"Leaves": "nowhere", quality: f"{choice.full:.4f}"}
     title = "Every exit by itself, and the published schedule" if choice.fixed else "The published schedule"
     return Table("fixed", title, [*rows, full])

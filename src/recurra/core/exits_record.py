@@ -44,6 +44,11 @@ class EarlyExitRecord(HashedSettings):
     timed: list[TimedEarlyExit]
 
     @property
+    def score(self) -> float | None:
+        """Loss of a language model, or accuracy of a classifier."""
+        return self.accuracy if self.loss is None else self.loss
+
+    @property
     def mean_recurrences(self) -> float:
         """Mean recurrences of a token or a row."""
         return sum(number * count for number, count in self.taken.items()) / sum(self.taken.values())

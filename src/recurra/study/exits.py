@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from recurra.core.environment import environment_record
-from recurra.core.exits_record import EXITS_NAME, ExitsRecord, TimedEarlyExit
+from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, ExitsRecord, TimedEarlyExit
 from recurra.core.record import read_any_record
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.exits.rules import ConfidenceRule, ExitRule, FixedExit
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import default_device, torch_threads
 from recurra.tasks.base import Given, allowed_options, task
-from recurra.tasks.exits import EXITS, FULL, ExitSubject, MeasuredExit
+from recurra.tasks.exits import EXITS, FULL, ExitSubject
 from recurra.tasks.run_folder import accelerator_name
 
 PUBLISHED = ConfidenceRule(start=0.92, decay=0.98, floor=0.80)
@@ -31,19 +31,21 @@ class ExitChoice:
         measured: The rule on the reported split; None if there is no rule.
         published: The published schedule of "CRT-Deep", measured.
         fixed: Every exit by itself, if requested.
+        full: Quality of the full model on the reported split.
     """
 
     subject: ExitSubject
     asked: str
     chosen: CalibratedExits
-    measured: MeasuredExit | None
-    published: MeasuredExit
-    fixed: list[MeasuredExit]
+    measured: EarlyExitRecord | None
+    published: EarlyExitRecord
+    fixed: list[EarlyExitRecord]
+    full: float
     threads: int
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
-        measured = {"judged": None, "timed": []} if self.measured is None else self.measured.plain()
+        measured = {"judged": None, "timed": []} if self.measured is None else self._plain(self.measured)
         return {
             "run_id": self.subject.run_id,
             "asked": self.asked,
@@ -51,7 +53,15 @@ class ExitChoice:
             "chosen": self.chosen.plain(),
             "judged": measured["judged"],
             "timed": measured["timed"],
-            "fixed": [fixed_exit.plain() for fixed_exit in (*self.fixed, self.published)],
+            "fixed": [self._plain(fixed_exit) for fixed_exit in (*self.fixed, self.published)],
+        }
+
+    def _plain(self, measured: EarlyExitRecord) -> dict[str, Any]:
+        scores = {"full": self.full, "exits": measured.score, "agreement": measured.agreement}
+        return {
+            "label": measured.label,
+            "judged": {"split": self.subject.split, **scores, "taken": measured.taken},
+            "timed": [{**timed.plain(), "speed_up": timed.speed_up} for timed in measured.timed],
         }
 
 
@@ -88,8 +98,9 @@ def choose_exits(
         subject = run_task.exit_subject(run, data_root)
         chosen = subject.choose(share, kind)
 
-        def measure(rule: ExitRule, label: str = "") -> MeasuredExit:
-            return replace(subject.judge(rule, label), timed=[_time(subject, rule, size) for size in _TIMED_BATCHES])
+        def measure(rule: ExitRule, label: str = "") -> EarlyExitRecord:
+            timed = [_time(subject, rule, size) for size in _TIMED_BATCHES]
+            return subject.judge(rule, label).model_copy(update={"timed": timed})
 
         return ExitChoice(
             subject=subject,
@@ -99,6 +110,7 @@ def choose_exits(
             # These rules were not calibrated: every exit by itself, and the published schedule.
             fixed=[measure(FixedExit(number), f"after loop {number}") for number in subject.model.config.exits if each],
             published=measure(PUBLISHED, f"published schedule: {PUBLISHED.describe()}"),
+            full=subject.full,
             threads=torch.get_num_threads(),
         )
 
@@ -116,16 +128,16 @@ def _time(subject: ExitSubject, rule: ExitRule, batch_size: int) -> TimedEarlyEx
 
 def keep_exits(run: Path, choice: ExitChoice) -> None:
     """Writes ``exits.json`` into a run's folder, with every exit by itself; replaces an earlier file."""
-    published = choice.published
+    subject, has_loss = choice.subject, choice.published.loss is not None
     ExitsRecord(
-        run_id=choice.subject.run_id,
-        num_recurrences=int(choice.subject.model.config.num_recurrences),
-        split=published.split,
-        chosen_on=choice.subject.chosen_on,
+        run_id=subject.run_id,
+        num_recurrences=int(subject.model.config.num_recurrences),
+        split=subject.split,
+        chosen_on=subject.chosen_on,
         asked=choice.asked,
-        full_loss=published.full if published.agreement is None else None,
-        full_accuracy=None if published.agreement is None else published.full,
-        fixed=[measured.record() for measured in (*choice.fixed, choice.published)],
-        chosen=None if choice.measured is None else choice.measured.record(),
+        full_loss=choice.full if has_loss else None,
+        full_accuracy=None if has_loss else choice.full,
+        fixed=[*choice.fixed, choice.published],
+        chosen=choice.measured,
         environment=environment_record(threads=choice.threads, precision="fp32", accelerator=accelerator_name()),
     ).write(run / EXITS_NAME)

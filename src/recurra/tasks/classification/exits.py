@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from recurra.core.errors import ConfigurationError
+from recurra.core.exits_record import EarlyExitRecord
 from recurra.core.record import read_record
 from recurra.core.sealed import sealed_model
 from recurra.data.encoding import encode_texts
@@ -19,7 +20,7 @@ from recurra.data.windows import recorded_reading
 from recurra.deployment.engines.trained import FlatRows, TransformerEngine
 from recurra.models.exits.rules import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits, calibrate_classifier, depths_under
-from recurra.tasks.exits import EXITS, FULL, MeasuredExit
+from recurra.tasks.exits import EXITS, FULL
 from recurra.tasks.labelling.evaluation import own_split
 
 _BATCH = 32
@@ -52,26 +53,32 @@ class ClassifierSubject:
         self.model = self._engine.model
         check_has_exits(self.model.config)
         self._selection = own_split(record, self.chosen_on, data_root)
-        self._reported = own_split(record, record.data.headline_split, data_root)
+        self.split = record.data.headline_split
+        self._reported = own_split(record, self.split, data_root)
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:
         """Chooses a threshold with which a share ``keep`` of labels stays."""
         return calibrate_classifier(self._engine.logits_by_recurrence(self._selection.texts, _BATCH), keep, kind=kind)
 
-    def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
+    @property
+    def full(self) -> float:
+        """Accuracy of the full model on the reported split."""
+        by_exit = self._reported_logits
+        return float((by_exit[max(by_exit)].argmax(-1) == np.asarray(self._reported.labels)).mean())
+
+    def judge(self, rule: ExitRule, label: str = "") -> EarlyExitRecord:
         """Judges on the reported split."""
         by_exit, truth = self._reported_logits, self._reported.labels
         numbers = sorted(by_exit)
         depths = depths_under(rule, by_exit)
         labels = np.stack([by_exit[number].argmax(-1) for number in numbers])
         exit_labels = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
-        return MeasuredExit(
+        return EarlyExitRecord(
             label=label or rule.describe(),
-            split=self._reported.name,
-            full=float((labels[-1] == truth).mean()),
-            exits=float((exit_labels == truth).mean()),
+            accuracy=float((exit_labels == truth).mean()),
             agreement=float((exit_labels == labels[-1]).mean()),
             taken={number: int((depths == number).sum()) for number in numbers},
+            timed=[],
         )
 
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[Inputs], Any]]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from recurra.core.errors import ConfigurationError, DataError
+from recurra.core.exits_record import EarlyExitRecord
 from recurra.core.record import (
     FINAL_HEAD,
     HeadRecord,
@@ -33,7 +34,7 @@ from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import autocast, check_precision, default_device
 from recurra.models.loading import load_language_model
 from recurra.tasks.base import require_split
-from recurra.tasks.exits import EXITS, FULL, MeasuredExit
+from recurra.tasks.exits import EXITS, FULL
 from recurra.tasks.tables import CommandResult, Table
 
 
@@ -270,10 +271,10 @@ class LanguageSubject:
         self.model.check_generates()
         check_has_exits(self.model.config)
         tokenizer = read_language_tokenizer(run / "model")
-        self._reported_name = record.data.reported_splits[-1]
+        self.split = record.data.reported_splits[-1]
         self._selection, self._reported = (
             encode_for(own_split(record, config, name, data_root), config, tokenizer, None).joined[:MOST_TOKENS]
-            for name in (self.chosen_on, self._reported_name)
+            for name in (self.chosen_on, self.split)
         )
         self._end, self._context = int(tokenizer.eos_token_id or 0), config.context
         self._reading: dict[str, Any] = {"first_read": self._end, "context": self._context}
@@ -282,14 +283,15 @@ class LanguageSubject:
         """Chooses a threshold with which the loss grows by a share ``keep`` at most."""
         return calibrate_language(self.model, [self._selection], keep, kind=kind, **self._reading)
 
-    def judge(self, rule: ExitRule, label: str = "") -> MeasuredExit:
+    def judge(self, rule: ExitRule, label: str = "") -> EarlyExitRecord:
         """Judges on the reported split."""
         exits = score_token_exits(self.model, [self._reported], rule, **self._reading)
-        taken, name = dict(sorted(exits.exit_counts.items())), label or rule.describe()
-        return MeasuredExit(name, self._reported_name, self._full_loss, exits.loss, None, taken)
+        taken = dict(sorted(exits.exit_counts.items()))
+        return EarlyExitRecord(label=label or rule.describe(), loss=exits.loss, taken=taken, timed=[])
 
     @cached_property
-    def _full_loss(self) -> float:
+    def full(self) -> float:
+        """Loss of the full model on the reported split, in nats a token."""
         return float(score_token_exits(self.model, [self._reported], None, **self._reading).loss)
 
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[torch.Tensor], Any]]:
