@@ -96,13 +96,6 @@ def heads_of(model: LanguageModelSummary, split: str) -> list[str]:
     return [head or FINAL_HEAD for key, _, head in keys if key == LOSS.key]
 
 
-def figures_of_heads(table: TableSummary) -> list[Measure]:
-    """The measures of the final head, and the same of every exit."""
-    heads = dict.fromkeys(head for model in table.models for split in model.scores for head in heads_of(model, split))
-    exits = [head for head in heads if head != FINAL_HEAD]
-    return [*FIGURES, *(of_head(figure, head) for head in exits for figure in FIGURES)]
-
-
 _RESULTS = (
     "Loss is that of the final head, in nats a token. Perplexity a word counts each end of line as a word and compares "
     "with published WikiText figures; perplexity a token compares only with the same tokenizer. Blocks do not overlap, "
@@ -238,18 +231,6 @@ def loss_by_loop(models: Sequence[LanguageModelSummary], split: str, key: str) -
     return drawing.line_chart("by-loop", f"Loss by loop on {split}", lines, x, y, key=key, caption=caption)
 
 
-def reach(records: Sequence[LanguageRunRecord]) -> int | None:
-    """How many tokens ahead a prediction of a leaking model reads, at most."""
-    distances = [
-        int(audit.value)
-        for record in records
-        if record.leaks
-        for audit in record.failed_audits()
-        if is_of_causality(audit.name) and audit.value is not None
-    ]
-    return max(distances, default=None)
-
-
 def verdict(failed: Sequence[str], reach: int | None, *, audited: bool) -> str:
     """The result of a model's audits, in a few words."""
     if reach is not None:
@@ -295,7 +276,10 @@ class LanguageReporting(Reporting):
         return [(heading, leaking)] if leaking else []
 
     def figures(self, table: TableSummary) -> Sequence[Measure]:
-        return figures_of_heads(table)
+        """The measures of the final head, and the same of every exit."""
+        scores = [(model, split) for model in table.models for split in model.scores]
+        exits = dict.fromkeys(head for score in scores for head in heads_of(*score) if head != FINAL_HEAD)
+        return [*FIGURES, *(of_head(figure, head) for head in exits for figure in FIGURES)]
 
     def tables(self, table: TableSummary) -> Sequence[Table]:
         shown = audits(table)
@@ -347,12 +331,19 @@ class LanguageReporting(Reporting):
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> LanguageModelSummary:
         records = [run.record_of(LanguageRunRecord) for run in runs]
-        reach_tokens = reach(records)
+        leaking = [record for record in records if record.leaks]
+        reach = [
+            int(audit.value)
+            for record in leaking
+            for audit in record.failed_audits()
+            if is_of_causality(audit.name) and audit.value is not None
+        ]
+        reach_tokens, failed = max(reach, default=None), sorted(common.failed_audits)
         return LanguageModelSummary(
-            **{**vars(common), "failed_audits": sorted(common.failed_audits)},
-            leaks=any(record.leaks for record in records),
+            **{**vars(common), "failed_audits": failed},
+            leaks=bool(leaking),
             reach_tokens=reach_tokens,
-            verdict=verdict(sorted(common.failed_audits), reach_tokens, audited=bool(records[0].audits)),
+            verdict=verdict(failed, reach_tokens, audited=bool(records[0].audits)),
             tokens_per_s=statistics.fmean(record.training.tokens_per_s for record in records),
             steps=records[0].training.steps,
             feed_forward=cycle(records[0]),

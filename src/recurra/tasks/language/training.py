@@ -65,7 +65,7 @@ from recurra.tasks.language.evaluation import forward_pass, measure_text, window
 from recurra.tasks.run_folder import TRAINING_NAME, keep_trained, run_facts, shape_of, transformer_record
 from recurra.tasks.study_data import StudyData
 from recurra.training.fit import CHECKPOINTS_NAME, run_trainer, training_arguments, training_record
-from recurra.training.protocols import ProtocolConfig, check_language_protocol
+from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import Entry, FixedBatches, HistoryCallback, RecurraTrainer, read_history
 
 
@@ -186,10 +186,8 @@ def train_language_model(
         pad_token_id: Fills lines up; never counted.
 
     Raises:
-        ConfigurationError: If the protocol has settings that do not suit a language model.
         RunError: If the loss is not finite.
     """
-    check_language_protocol(protocol)
     tune_allocator()
     arguments = training_arguments(
         protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision,
