@@ -216,8 +216,7 @@ def _bootstrap_of_logits(
 
     def gap(weights: Floats) -> Floats:
         first, second = (np.mean([value(weights) for value in side], axis=0) for side in scores)
-        difference: Floats = first - second
-        return difference
+        return first - second
 
     return weighted_bootstrap(gap, np.ones(len(truth)), samples=samples)
 

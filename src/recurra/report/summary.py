@@ -458,8 +458,7 @@ def mark_fronts(
 
 def reporting_of(task: str) -> Reporting:
     """Part of a task that serves the report."""
-    reporting: Reporting = part_of(task, "reporting")
-    return reporting
+    return part_of(task, "reporting")
 
 
 def summarise(

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 def task(name: str) -> Task:
     """The task with this name, as records write it; raises what `part_of` raises."""
-    named: Task = part_of(name, "task")
-    return named
+    return part_of(name, "task")
 
 
 def tasks() -> list[Task]:

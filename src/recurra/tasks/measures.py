@@ -162,14 +162,12 @@ class Measure:
     def of(self, model: Any, split: str) -> Estimate | None:
         """Estimate of a model on a split, from its summary; none if it was not evaluated there."""
         score = model.scores.get(split)
-        figure: Estimate | None = None if score is None else score.figures.get(self.key)
-        return figure
+        return None if score is None else score.figures.get(self.key)
 
     def mean(self, model: Any, split: str) -> float:
         """Mean of a model that was evaluated on the split."""
         value = self.of(model, split)
-        if value is None:
-            raise KeyError(f"{model.label} was not evaluated on {split}")
+        assert value is not None, f"{model.label} was not evaluated on {split}"
         return value.mean
 
     @property

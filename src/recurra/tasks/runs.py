@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +120,6 @@ def locate_teacher(folder: str) -> TeacherConfig:
             f"{WEIGHTS_NAME}; in a study it may be the name of one of its models"
         )
     return TeacherConfig(name=path.resolve().name[:100], folder=str(path), identity=identity)
-
-
-@cache
-def control_protocol(name: str) -> ProtocolConfig:
-    """The placeholder protocol of a control, which no protocol trains and which is in the tables of all protocols."""
-    return ProtocolConfig(name=name, learning_rate=1.0, batch_size=32, max_epochs=1)
 
 
 def model_name(model: Entry) -> str:
@@ -262,13 +255,16 @@ def make_run(
     if teachers is None:
         teachers = [locate_teacher(teacher_name) for teacher_name in teacher_names]
     protocol = protocol.for_model(taught=bool(teacher_names) and kind is None)
+    if untaught_control:
+        # A placeholder: no protocol trains a control, which is in the tables of all protocols.
+        protocol = ProtocolConfig(name=name, learning_rate=1.0, batch_size=32, max_epochs=1)
     return RunConfig.parse(
         {
             "model": name,
             "model_overrides": changed,
             "data": data.plain(),
             "data_hash": file_hash(data),
-            "protocol": (control_protocol(name) if untaught_control else protocol).plain(),
+            "protocol": protocol.plain(),
             "seed": 0 if untaught_control else seed,
             "precision": "fp32" if untaught_control and kind != WORDS_AND_ENCODER else precision,
             "teachers": [teacher.plain() for teacher in teachers],

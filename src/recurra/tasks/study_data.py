@@ -103,8 +103,7 @@ class StudyData:
     def _texts(self, config: RunData, load: Callable[[], _T]) -> _T:
         key = self._key("texts", config)
         if key in self._known:
-            known: _T = self._known[key]
-            return known
+            return self._known[key]
         dataset: Any = load()
         self._known[self._key("files", config)] = file_hash(config)
         characters = sum(len(text) for split in dataset.splits.values() for text in split.texts)
@@ -138,8 +137,7 @@ class StudyData:
         key = self._key(what, config)
         if key not in self._known:
             self._known[key] = make()
-        known: _T = self._known[key]
-        return known
+        return self._known[key]
 
     def _key(self, what: str, config: RunData) -> str:
         reading = _READING_KEYS if isinstance(config, DataConfig) else frozenset()

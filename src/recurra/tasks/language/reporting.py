@@ -246,8 +246,7 @@ def cycle(record: LanguageRunRecord) -> str | None:
     """What a cycle is made of, by the shape in the record; older records have only a preset and its changes."""
     changes = record.config.get("model_overrides", {})
     _, preset = LANGUAGE_PRESETS.get(changes.get("preset", record.config.get("model")), ("", {}))
-    feed_forward: str | None = (record.shape or {**preset, **changes}).get("feed_forward")
-    return feed_forward
+    return (record.shape or {**preset, **changes}).get("feed_forward")
 
 
 def _best(honest: Sequence[LanguageModelSummary], split: str) -> str:
