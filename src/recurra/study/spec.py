@@ -33,12 +33,12 @@ from recurra.tasks.questions import (
 )
 from recurra.tasks.runs import (
     Entry,
-    asked_teachers,
     locate_teacher,
     make_run,
     model_name,
     own_name,
     read_variant,
+    requested_teachers,
     resolve_model,
 )
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS, ProtocolConfig
@@ -222,7 +222,7 @@ def _taught_run(
 ) -> tuple[RunConfig, list[RunConfig]]:
     """A run of the first seed with its teachers from folders, and the runs of the study that it learns from."""
     model = known[name]
-    teacher_names = asked_teachers(*resolve_model(model), protocol)
+    teacher_names = requested_teachers(*resolve_model(model), protocol)
     folders = [locate_teacher(teacher) for teacher in teacher_names if teacher not in known]
     settings: dict[str, Any] = {"seed": spec.seeds[0], "precision": precision}
     run = make_run(model, data, protocol, teachers=folders, **settings)

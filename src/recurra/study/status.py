@@ -189,7 +189,7 @@ def check_measure(spec: StudySpec, data: StudyData) -> None:
         return
     reporting: Reporting = part_of(spec.task.name, "reporting")
     for config in spec.data:
-        reporting.asked(spec.questions, spec.task.label_names(config, data))
+        reporting.requested_measure(spec.questions, spec.task.label_names(config, data))
 
 
 def plan_with_cost(

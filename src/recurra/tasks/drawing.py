@@ -338,11 +338,11 @@ def line_chart(
                 parts.append(segment(left, y(point.low), left, y(point.high), f"error {color}"))
             hint = f"{line.label}{dashed}, {x.title} {x.text(point.x)}: {point.y:.4g}"
             parts.append(marker(line.color, left, top, 2.8, hint=hint))
-    shown = [line for line in lines if line.style != "dashed"]
+    named = [line for line in lines if line.style != "dashed"]
     spans = [
-        f"{line.label} from {y.text(line.points[0].y)} to {y.text(line.points[-1].y)}" for line in shown if line.points
+        f"{line.label} from {y.text(line.points[0].y)} to {y.text(line.points[-1].y)}" for line in named if line.points
     ]
-    entries = [LegendEntry(line.label, line.color, "solid" if line.style == "outline" else "mark") for line in shown]
+    entries = [LegendEntry(line.label, line.color, "solid" if line.style == "outline" else "mark") for line in named]
     summary = description or f"{y.title} by {x.title}: {'; '.join(spans)}."
     return chart(kind, heading, summary, key, *parts, *over, legend=[*entries, *legend], caption=caption)
 

@@ -80,9 +80,9 @@ class Reporting(ABC):
 
     def measure_of(self, table: TableRuns, questions: Questions) -> Measure:
         """The measure by which the models of a table are compared: the one asked for, or the first."""
-        return self.asked(questions, ()) or self.measures[0]
+        return self.requested_measure(questions, ()) or self.measures[0]
 
-    def asked(self, questions: Questions, label_names: Sequence[str]) -> Measure | None:
+    def requested_measure(self, questions: Questions, label_names: Sequence[str]) -> Measure | None:
         """The measure that was asked for; None if none was.
 
         Raises:

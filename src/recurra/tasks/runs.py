@@ -173,7 +173,7 @@ def changed_keys(config: RunConfig, decided: Collection[str], by: str, vocab_siz
     return {**({} if vocab_size is None else {"vocab_size": vocab_size}), **keys}
 
 
-def asked_teachers(name: str, overrides: Mapping[str, Any], protocol: ProtocolConfig) -> list[str]:
+def requested_teachers(name: str, overrides: Mapping[str, Any], protocol: ProtocolConfig) -> list[str]:
     """Names or folders of the teachers of a model: its own, else those of the protocol that trains it."""
     if METHOD in overrides:
         return []
@@ -204,7 +204,7 @@ def refuse_unused_keys(
     elif is_control and overrides.get(TEACHER):
         used, protocol = _KEYS_OF_TAUGHT_CONTROLS, None
     elif not is_control:
-        training.refuse_unused(keys, taught=bool(asked_teachers(name, overrides, training)))
+        training.refuse_unused(keys, taught=bool(requested_teachers(name, overrides, training)))
         return
     for key, value in {**({} if protocol is None else {"protocol": protocol}), **keys}.items():
         if key not in used:
@@ -251,7 +251,7 @@ def make_run(
     if has_method or (kind is not None and not untaught_control):
         # The protocol does not train it, so that there are no epochs to choose from.
         protocol = protocol.model_copy(update={"max_epochs": 1, "curriculum_epochs": 0, "teacher": ""})
-    teacher_names = asked_teachers(name, changed, protocol)
+    teacher_names = requested_teachers(name, changed, protocol)
     if teachers is None:
         teachers = [locate_teacher(teacher_name) for teacher_name in teacher_names]
     protocol = protocol.for_model(taught=bool(teacher_names) and kind is None)

@@ -95,8 +95,8 @@ class StudyData:
         """
         if planned is None:
             return
-        found = self.once("files", config, partial(file_hash, config))
-        if found is not None and found != planned:
+        current = self.once("files", config, partial(file_hash, config))
+        if current is not None and current != planned:
             names = " or ".join(f"'{name}'" for name in config.files)
             raise DataError(f"{names} was changed after the run was planned; start the same command again")
 

@@ -196,8 +196,8 @@ def by_length(table: TableSummary) -> Table:
     rows = []
     for line in table.by_length:
         change = line.change
-        shown = form.decimal if change is None else lambda value: form.signed(100 * value)
-        cells = {"Name": line.name} | {f"To {words:,} words": shown(value) for words, value in line.values.items()}
+        write = form.decimal if change is None else lambda value: form.signed(100 * value)
+        cells = {"Name": line.name} | {f"To {words:,} words": write(value) for words, value in line.values.items()}
         if change is not None and change.low is not None and change.high is not None:
             half = "" if change.half is None else f" ± {change.half * 100:.1f}"
             cells |= {

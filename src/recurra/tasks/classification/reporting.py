@@ -395,9 +395,9 @@ class ClassificationReporting(LabellingReporting):
         data = table.runs[0].record_of(RunRecord).data
         counts = data.splits[table.headline].label_counts if table.headline else {}
         default = MACRO_F1 if are_unequal(counts.values()) else ACCURACY
-        return self.asked(questions, data.label_names) or default
+        return self.requested_measure(questions, data.label_names) or default
 
-    def asked(self, questions: Questions, label_names: Sequence[str]) -> Measure | None:
+    def requested_measure(self, questions: Questions, label_names: Sequence[str]) -> Measure | None:
         """The measure that was asked for, which may be of one label or of costs; None if none was."""
         if questions.measure is None:
             return None

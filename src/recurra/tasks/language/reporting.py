@@ -122,8 +122,8 @@ def results_table(table: TableSummary, figures: Sequence[Measure]) -> Table:
     split = table.splits[table.headline_split]
     counted = f"{split['tokens']:,} tokens, {split['words']:,} words, {split['bytes']:,} bytes"
     note = f"On {table.headline_split} ({counted}). {_RESULTS}"
-    shown = results(table, figures, note=note, more=more, audits=lambda model: model.verdict)
-    return replace(shown, brief=("Model", "Loss", "Perplexity a word", "Parameters", "Training", "Audits"))
+    table_of_results = results(table, figures, note=note, more=more, audits=lambda model: model.verdict)
+    return replace(table_of_results, brief=("Model", "Loss", "Perplexity a word", "Parameters", "Training", "Audits"))
 
 
 def heads_table(table: TableSummary) -> Table:
@@ -281,7 +281,7 @@ class LanguageReporting(Reporting):
         return [*FIGURES, *(of_head(figure, head) for head in exits for figure in FIGURES)]
 
     def tables(self, table: TableSummary) -> Sequence[Table]:
-        shown = audits(table)
+        findings = audits(table)
         return (
             results_table(table, [measure for measure in self.figures(table) if ":" not in measure.key]),
             contrasts(table),
@@ -289,7 +289,7 @@ class LanguageReporting(Reporting):
             heads_table(table),
             early_exits(table, _EARLY_EXIT),
             published_table(table),
-            *([shown] if shown.rows else []),
+            *([findings] if findings.rows else []),
         )
 
     def splits(self, table: TableSummary) -> Table:
