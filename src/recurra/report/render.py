@@ -39,8 +39,6 @@ STATES = {
 FIGURES = "figures"
 TABLES = "tables"
 MANIFEST_NAME = "exports.json"
-REPORT_NAME = "report.html"
-SUMMARY_NAME = "summary.json"
 Row = dict[str, Any]
 
 
@@ -191,9 +189,9 @@ def write_study_report(
         StorageError: If a file cannot be written.
     """
     drawn = draw(summary, runs)
-    target = folder / REPORT_NAME
+    target = folder / "report.html"
     write_text(target, render_report(summary, runs, title=title, command=command, drawn=drawn, answer=answer))
-    write_json(folder / SUMMARY_NAME, plain(summary))
+    write_json(folder / "summary.json", plain(summary))
     write_files(folder, summary, drawn)
     return target
 
@@ -225,15 +223,17 @@ def named_figures(summary: Summary, drawn: Charts) -> dict[str, Chart]:
     return charts
 
 
+# Lines of a table, frozen dataclasses, that other programs get beside its results.
+_LINES = ("contrasts", "tests", "audits", "exports", "published")
+
+
 def _tables(summary: Summary) -> dict[str, str]:
-    """CSV of the long table, and of the tables that a task adds."""
-    if not summary.task:
-        return {}
-    rows: dict[str, list[dict[str, Any]]] = {"results": long_table(summary)}
-    for table in summary.tables:
-        for key, lines in reporting_of(summary.task).lines(table).items():
-            rows.setdefault(key, []).extend(plain_line(line, table_identity(table), key) for line in lines)
-    rows["pooled"] = [plain_line(line, {}, "") for line in summary.pooled]
+    """CSV of the long table, and of the lines of a table."""
+    rows = {
+        key: [plain_line(line, table_identity(table), key) for table in summary.tables for line in getattr(table, key)]
+        for key in _LINES
+    }
+    rows |= {"results": long_table(summary), "pooled": [plain_line(line, {}, "") for line in summary.pooled]}
     return {f"{TABLES}/{key}.csv": csv_text(part) for key, part in rows.items() if part}
 
 

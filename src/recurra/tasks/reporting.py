@@ -232,11 +232,6 @@ class Reporting(ABC):
     def splits(self, table: Any) -> Table:
         """The table of splits."""
 
-    def lines(self, table: Any) -> dict[str, Sequence[Any]]:
-        """Data of a table for other programs, beside its results: lines, frozen dataclasses, by the name of a file."""
-        names = ("contrasts", "tests", "audits", "exports", "published")
-        return {name: getattr(table, name) for name in names}
-
     def facts(self, table: TableSummary) -> list[tuple[str, str]]:
         """Facts of a table beyond those that every table has: a name and a text each."""
         return []
