@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recurra.study.plan import PlannedRun
-from recurra.study.status import find_study, look_at_study
+from recurra.study.status import find_study, study_status
 from reviews import write_reviews, write_tiny_model
 
 # Far beyond what it takes: a busy machine is no failure.
@@ -52,7 +52,7 @@ def _wait(
 ) -> tuple[list[PlannedRun], PlannedRun]:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        runs = look_at_study(*find_study(output, None)).runs if (output / "study.yaml").exists() else []
+        runs = study_status(*find_study(output, None)).runs if (output / "study.yaml").exists() else []
         done = [run for run in runs if run.state == "done"]
         for run in runs:
             if done and run.state == "running" and run.progress and run.progress.step > 0 and fits(run):

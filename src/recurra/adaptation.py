@@ -219,7 +219,7 @@ class PlanPoint:
     """A plan, its score, and the costs of its model."""
 
     plan: SharingPlan
-    kept: float
+    score: float
     parameters: int
     ms: float | None = None
 
@@ -271,7 +271,7 @@ class Adaptation:
                     "applied_layers": point.plan.applied,
                     "parameters": point.parameters,
                     **({} if point.ms is None else {"estimated_ms": round(point.ms, 3)}),
-                    "kept": round(point.kept, 6),
+                    "kept": round(point.score, 6),
                 }
                 for point in self.scores
             ],
@@ -330,7 +330,7 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
         # `_begun_search` reads these keys.
         searched: dict[str, Any] = {}
         if auto and scores is not None:
-            compared = [[str(point.plan), point.kept, point.parameters, point.ms] for point in points]
+            compared = [[str(point.plan), point.score, point.parameters, point.ms] for point in points]
             searched = {"compared_on": scores.rows_hash, "scores": compared}
         taught = _teach(model, source, plan, lessons, options, searched=searched, work=work, reporter=reporter)
     texts = 0 if scores is None else scores.texts
@@ -508,7 +508,7 @@ def _card(result: Adaptation) -> str:
     measured = ""
     if result.scores:
         measured = (
-            f"Before any training it keeps {result.scores[0].kept:.2f} of the encoder's function, the centred "
+            f"Before any training it keeps {result.scores[0].score:.2f} of the encoder's function, the centred "
             f"cosine of its output on {result.texts} texts.\n\n"
         )
     if result.taught:

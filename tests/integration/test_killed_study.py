@@ -12,7 +12,7 @@ import pytest
 
 from recurra.core.record import read_record
 from recurra.study.plan import PlannedRun
-from recurra.study.status import find_study, look_at_study
+from recurra.study.status import find_study, study_status
 from small_study import PATIENCE_S, begun, wait_for_another_start, wait_for_victim, write_small_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
@@ -29,10 +29,10 @@ def test_a_killed_study_goes_on_and_does_nothing_twice(tmp_path: Path, monkeypat
         records = {run.folder: (run.folder / "record.json").read_bytes() for run in finished}
         study.kill()
     deadline = time.monotonic() + 60
-    while look_at_study(*find_study(output, None)).counts.get("running"):
+    while study_status(*find_study(output, None)).counts.get("running"):
         assert time.monotonic() < deadline, "the runs outlive the study that started them"
         time.sleep(0.05)
-    status = look_at_study(*find_study(output, None))
+    status = study_status(*find_study(output, None))
     states = {run.config.run_id: run.state for run in status.runs}
     assert states[victim.config.run_id] == "interrupted"
     assert "failed" not in states.values()

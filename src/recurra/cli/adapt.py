@@ -112,7 +112,7 @@ def adapt(
             "Applied": f"{entry.plan.applied}",
             "Parameters": f"{entry.parameters:,}",
             "About ms": "" if entry.ms is None else f"{entry.ms:.1f}",
-            "Kept": f"{entry.kept:.3f}",
+            "Kept": f"{entry.score:.3f}",
         }
         for entry in result.scores[:SHOWN_PLANS]
     ]

@@ -145,9 +145,9 @@ def status(
     as_json: options.Json = False,
 ) -> None:
     """Show the progress of a study, also while it runs. Example: recurra study status runs/sst2."""
-    from recurra.study.status import find_study, look_at_study
+    from recurra.study.status import find_study, study_status
 
-    present_view(look_at_study(*find_study(path, output)), as_json=as_json)
+    present_view(study_status(*find_study(path, output)), as_json=as_json)
 
 
 @app.command("run")

@@ -230,7 +230,7 @@ class TableFile:
                     f"{self.source} {self.unit} {number} is not as {self.tool} exports it ({error}); export it again"
                 ) from error
         questions: dict[str, None] = dict.fromkeys(name for _, row in rows for name in row.answers)
-        has_label = any("label" in row.own for _, row in rows)
+        has_label = any("label" in row.columns for _, row in rows)
         if has_label and questions and "label" not in questions:
             names = ", ".join(map(repr, questions))
             self.notes.append(
@@ -245,7 +245,7 @@ class TableFile:
         for number, row in rows:
             missing = None if row.people else Unanswered()
             unlabelled = {"label": missing} if "label" in questions else {}
-            columns = {**dict.fromkeys(questions, missing), **row.own, **unlabelled, **row.answers}
+            columns = {**dict.fromkeys(questions, missing), **row.columns, **unlabelled, **row.answers}
             self._document.append((number, columns))
         if len(questions) == 1 and not has_label:
             for _, columns in self._document:
@@ -410,9 +410,9 @@ def _as_typed(cell: Any) -> Any:
 
 
 class ToolRow(NamedTuple):
-    """A row from a labelling tool's record: its own columns, answers by question, and how many people answered."""
+    """A row from a labelling tool's record: columns of its data, answers by question, and how many people answered."""
 
-    own: dict[str, Any]
+    columns: dict[str, Any]
     answers: Mapping[str, Any]
     people: int
 

@@ -132,7 +132,7 @@ def find_study(path: Path, output: Path | None) -> tuple[StudySpec, Path]:
     return load_study(path / SPEC_NAME), output or path
 
 
-def look_at_study(spec: StudySpec, output: Path) -> StudyView:
+def study_status(spec: StudySpec, output: Path) -> StudyView:
     """State of every run of a study, and how long the rest will take.
 
     Raises:

@@ -79,7 +79,7 @@ class RowLoss:
         if answers is not None:
             several = labels.ndim == 2
             divergences = [
-                answers_apart(logits, answers, self.temperature, several=several, weights=weights) for logits in heads
+                soft_divergence(logits, answers, self.temperature, several=several, weights=weights) for logits in heads
             ]
             loss = (1 - self.teacher_weight) * loss
             loss = loss + self.teacher_weight * weigh_losses(divergences, self.exit_loss_weight)
@@ -97,12 +97,14 @@ class RowLoss:
         if self.exit_distillation:
             teacher, share = heads[-1].detach(), self.exit_distillation
             for number, logits in enumerate(heads[:-1]):
-                divergence = answers_apart(logits, teacher, self.temperature, several=labels.ndim == 2, weights=weights)
+                divergence = soft_divergence(
+                    logits, teacher, self.temperature, several=labels.ndim == 2, weights=weights
+                )
                 losses[number] = (1 - share) * losses[number] + share * divergence
         return weigh_losses(losses, self.exit_loss_weight)
 
 
-def answers_apart(
+def soft_divergence(
     student: Tensor, teacher: Tensor, temperature: float, *, several: bool, weights: Tensor | None = None
 ) -> Tensor:
     """Divergence of softened answers in nats, times the temperature squared; with several labels their mean."""

@@ -99,7 +99,7 @@ def test_a_narrow_table_is_scored_counted_and_written(root: Path, options: Adapt
     model = load_encoder(str(made.folder))
     assert model.embeddings.token.weight.shape[1] == 6
     assert made.parameters == sum(part.numel() for part in model.parameters()) < plain.parameters
-    assert made.scores[0].kept < plain.scores[0].kept - 0.001
+    assert made.scores[0].score < plain.scores[0].score - 0.001
     assert plain.scores == adapt(encoder, tmp_path / "none", asked, reporter=QUIET).scores
 
 

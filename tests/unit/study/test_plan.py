@@ -34,7 +34,7 @@ from recurra.study.plan import (
     run_folder,
 )
 from recurra.study.spec import StudySpec
-from recurra.study.status import find_study, look_at_study
+from recurra.study.status import find_study, study_status
 from recurra.tasks.base import RunConfig
 from recurra.tasks.runs import make_run
 from recurra.tasks.study_data import Machine
@@ -192,7 +192,7 @@ def test_every_state_is_told_from_outside(tmp_path: Path) -> None:
 
 def test_the_rest_is_estimated_from_what_was_done(tmp_path: Path) -> None:
     make_study(tmp_path)
-    status = look_at_study(spec(), tmp_path)
+    status = study_status(spec(), tmp_path)
     # The run under way has 100 s left; the interrupted one will take 200 s like the finished run and the one under way;
     # the linear control, of which nothing is known, is taken for one of them.
     assert status.remaining_s == pytest.approx(100 + 200 + 200, rel=0.1)
@@ -200,10 +200,10 @@ def test_the_rest_is_estimated_from_what_was_done(tmp_path: Path) -> None:
 
 
 def test_nothing_is_estimated_while_nothing_runs(tmp_path: Path) -> None:
-    assert look_at_study(spec(), tmp_path).remaining_s is None
+    assert study_status(spec(), tmp_path).remaining_s is None
     for run in plan_study(spec(), tmp_path):
         finish(tmp_path, run.config, values={"wall_s": 1.0})
-    assert look_at_study(spec(), tmp_path).remaining_s == 0
+    assert study_status(spec(), tmp_path).remaining_s == 0
 
 
 def test_status_takes_a_folder_or_a_file_and_changes_nothing(tmp_path: Path, command: Command) -> None:
@@ -237,14 +237,14 @@ def test_status_says_where_to_be_called_if_a_file_is_not_there(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     study = StudySpec.parse({"name": "s", "data": [{"name": "reviews.csv"}], "models": ["linear"]})
     with pytest.raises(ConfigurationError, match=r"'reviews.csv' is not in .*; run this command in the folder"):
-        look_at_study(study, tmp_path / "out")
+        study_status(study, tmp_path / "out")
     (tmp_path / "reviews.csv").touch()
     tested = study.plain() | {"data": [{"name": "reviews.csv", "test": "later.csv"}]}
     with pytest.raises(ConfigurationError, match=r"'later.csv' is not in"):
-        look_at_study(StudySpec.parse(tested), tmp_path / "out")
+        study_status(StudySpec.parse(tested), tmp_path / "out")
     # A file of fastText needs no ending.
     with pytest.raises(ConfigurationError, match=r"'reviews' is not in"):
-        look_at_study(StudySpec.parse(study.plain() | {"data": [{"name": "reviews"}]}), tmp_path / "out")
+        study_status(StudySpec.parse(study.plain() | {"data": [{"name": "reviews"}]}), tmp_path / "out")
 
 
 def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:

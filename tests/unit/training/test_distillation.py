@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from recurra.training.distillation import RowLoss, TaughtCollator, TaughtSplit, answers_apart
+from recurra.training.distillation import RowLoss, TaughtCollator, TaughtSplit, soft_divergence
 from recurra.training.vocabulary import reachable_vocabulary
 from tiny import stir, tiny_model, tiny_split
 
@@ -91,10 +91,10 @@ def test_a_student_that_says_what_its_teacher_says_is_left_alone() -> None:
     logits = torch.randn(5, 3)
     for several in (False, True):
         student = logits.clone().requires_grad_()
-        loss = answers_apart(student, logits, 2.0, several=several)
+        loss = soft_divergence(student, logits, 2.0, several=several)
         loss.backward()
         assert loss.item() == pytest.approx(0, abs=1e-6) and student.grad.abs().max() < 1e-6
-        assert answers_apart(logits + torch.randn(5, 3), logits, 2.0, several=several) > 0
+        assert soft_divergence(logits + torch.randn(5, 3), logits, 2.0, several=several) > 0
 
 
 def test_answers_stay_with_their_rows() -> None:
