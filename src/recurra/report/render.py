@@ -265,7 +265,7 @@ def render_report(
             command=command,
             first_created=created[0] if created else "",
             last_created=created[-1] if created else "",
-            codes=_codes(runs),
+            codes=Counter(run.record.code for run in runs),
             finished=len(runs),
             settings=_settings(summary, runs),
         )
@@ -335,15 +335,6 @@ def _facts(table: TableSummary, reporting: Reporting) -> list[tuple[str, str]]:
         ("Notes on the data", " ".join(table.notes)),
     ]
     return [(name, text) for name, text in facts if text]
-
-
-def _codes(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
-    """Versions of the code that ran, each once."""
-    codes = Counter((run.record.code.version, run.record.code.commit, run.record.code.dirty) for run in runs)
-    return [
-        {"version": version, "commit": commit, "dirty": dirty, "runs": number}
-        for (version, commit, dirty), number in codes.items()
-    ]
 
 
 def _settings(summary: Summary, runs: Sequence[LoadedRun]) -> dict[str, str]:

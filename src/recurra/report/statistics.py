@@ -387,17 +387,11 @@ def _judged(
         p_holm = None if raw.p is None else next(corrected)
         line = replace(raw, p_holm=known.get((raw.a, raw.b), p_holm))
         against = _against(line, measure)
-        line = replace(line, verdict=_verdict(line, against))
+        if line.p_holm is not None:
+            supported: Verdict = "distinguishable" if line.seeds > 1 else "by rows only"
+            line = replace(line, verdict="not distinguishable" if against else supported)
         judged.append(replace(line, statement=_statement(line, against, measure)))
     return judged
-
-
-def _verdict(line: Comparison, against: Sequence[str]) -> Verdict:
-    if line.p_holm is None:
-        return "untested"
-    if against:
-        return "not distinguishable"
-    return "distinguishable" if line.seeds > 1 else "by rows only"
 
 
 def _against(line: Comparison, measure: Measure) -> list[str]:

@@ -551,22 +551,19 @@ def require_split(record: AnyRecord, name: str) -> None:
 
 
 def _check_control(model: str, control: str, overrides: Mapping[str, Any]) -> None:
-    encoder_keys = {ENCODER, ENCODER_SHA256} & {*overrides} if ENCODER in controls()[control] else set()
-    unknown_keys = {*overrides} - encoder_keys - {"preset", TEACHER}
-    if unknown_keys:
+    encoder_keys = {ENCODER, ENCODER_SHA256} if ENCODER in controls()[control] else set()
+    if unknown_keys := {*overrides} - encoder_keys - {"preset", TEACHER}:
         key = min(unknown_keys)
         raise ConfigurationError(
             f"model '{model}': '{key}' is '{overrides[key]}', and {control} has no such key; leave it out"
         )
     if overrides.get(TEACHER) is None and control in (model, WORDS_AND_ENCODER):
         return
-    if model == control and control in TEACHABLE:
-        return
     if control not in TEACHABLE:
         raise ConfigurationError(
             f"model '{model}': preset '{control}' cannot be taught; allowed: {', '.join(TEACHABLE)}"
         )
-    if not overrides.get(TEACHER):
+    if model != control and not overrides.get(TEACHER):
         raise ConfigurationError(
             f"model '{model}' is the same as {control}; write {control}, or add teacher, the model it learns from"
         )

@@ -83,15 +83,14 @@ class LanguageTask(Task):
             )
 
     def label(self, model: str, overrides: Mapping[str, Any]) -> str:
-        """The model's name, with ``-leaks`` if its shape lets it read the future and the name does not say so."""
-        return f"{model}-leaks" if "leaks" not in model and self._leaks(model, overrides) else model
+        """The model's name, with ``-leaks`` if its shape lets it read the future and the name does not say so.
 
-    def _leaks(self, model: str, overrides: Mapping[str, Any]) -> bool:
-        """`recurra.models.configuration.RecurraConfig.leaks` without loading transformers."""
+        It is `recurra.models.configuration.RecurraConfig.leaks` without loading transformers.
+        """
         shape = self.shape(model, overrides)
-        if shape.get("feed_forward", "swiglu") in WITHOUT_CONVOLUTION:
-            return False
-        return shape.get("causal_convolution", True) is False and shape.get("kernel_size", 3) > 1
+        convolves = shape.get("feed_forward", "swiglu") not in WITHOUT_CONVOLUTION and shape.get("kernel_size", 3) > 1
+        leaks = convolves and shape.get("causal_convolution", True) is False
+        return f"{model}-leaks" if leaks and "leaks" not in model else model
 
     def configure_data(
         self, values: Mapping[str, Any], data: StudyData, *, models: Sequence[Model] | None = None
