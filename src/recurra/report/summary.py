@@ -159,23 +159,19 @@ def word_counts(
 def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableRuns]:
     """Sorts runs into tables of models that may be compared; see `recurra.tasks.reporting.Reporting.key`."""
     members: dict[TableKey, list[LoadedRun]] = defaultdict(list)
-    everywhere: list[LoadedRun] = []
+    everywhere: list[tuple[TableKey, LoadedRun]] = []
     names = data_names(runs)
-
-    def key_of(run: LoadedRun) -> TableKey:
-        key = reporting.key(run)
-        return key._replace(data=names[key.data, key.fingerprint])
-
     for run in runs:
+        key = reporting.key(run)
+        key = key._replace(data=names[key.data, key.fingerprint])
         if reporting.stands_everywhere(run):
-            everywhere.append(run)
+            everywhere.append((_data(key), run))
         else:
-            members[key_of(run)].append(run)
+            members[key].append(run)
     by_data: dict[TableKey, list[TableKey]] = defaultdict(list)
     for key in members:
         by_data[_data(key)].append(key)
-    for run in everywhere:
-        data = _data(key_of(run))
+    for data, run in everywhere:
         for key in by_data.get(data) or [data]:
             members[key].append(run)
     titles = {key: reporting.title(key, reporting.variant(group[0])) for key, group in sorted(members.items())}

@@ -25,13 +25,8 @@ Costs = dict[str, dict[str, float]]
 _Label = Annotated[str, BeforeValidator(str)]
 
 
-def _no_boolean(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a boolean is not a cost")
-    return value
-
-
-_Cost = Annotated[float, BeforeValidator(_no_boolean), Field(ge=0, allow_inf_nan=False)]
+# As a text, a boolean is no number.
+_Cost = Annotated[float, BeforeValidator(str), Field(ge=0, allow_inf_nan=False)]
 _COSTS = TypeAdapter(dict[_Label, dict[_Label, _Cost]])
 LARGEST_BYTES = 2**20
 _FORM = "write a row for each true label and a column for each predicted one, with labels as headings"
