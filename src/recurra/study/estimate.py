@@ -60,7 +60,7 @@ def training_flops(run: RunConfig, data: StudyData, epochs: int | None = None) -
         (cost.unlabelled_lengths, passes if run.teachers else 0),
     ]
 
-    def epoch_flops(lengths: Mapping[str, int]) -> float:
+    def epoch_flops(lengths: Mapping[int, int]) -> float:
         # The cached data cost keeps the mapping alive, so its id stays unique.
         name = f"flops {content_hash([run.model, run.model_overrides])} {id(lengths)}"
         forward = partial(task_of_data(run.data).epoch_flops, run, lengths, cost)
@@ -90,7 +90,7 @@ def time_model(config: RunConfig, data: StudyData, threads: int) -> Speed:
         return task_of_data(config.data).control_seconds(config, data), None
     cost = data_cost(config, data)
     reset_peak_memory()
-    return training_speed(config, cost.tokens / cost.rows, threads=threads), peak_memory_mib()
+    return training_speed(config, cost.mean_length, threads=threads), peak_memory_mib()
 
 
 def training_speed(config: RunConfig, mean_tokens: float, *, threads: int) -> float:

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from recurra.core.configuration import HashedSettings, content_hash
@@ -253,26 +252,21 @@ class DataCost:
     """The rows and tokens of a training epoch on some data.
 
     Attributes:
-        lengths: Training rows of each length in tokens, by the length as text.
+        lengths: Training rows of each length in tokens.
         vocab_size: Size of the tokenizer's vocabulary; None where the head's size does not depend on it.
         unlabelled_lengths: Texts without labels of each length in tokens; students of a teacher read them.
     """
 
     label_names: list[str]
-    lengths: dict[str, int]
+    lengths: Mapping[int, int]
     vocab_size: int | None = None
-    auxiliary_lengths: dict[str, int] = field(default_factory=dict)
-    unlabelled_lengths: dict[str, int] = field(default_factory=dict)
+    auxiliary_lengths: Mapping[int, int] = field(default_factory=dict)
+    unlabelled_lengths: Mapping[int, int] = field(default_factory=dict)
 
     @property
-    def rows(self) -> int:
-        """Training rows."""
-        return sum(self.lengths.values())
-
-    @property
-    def tokens(self) -> int:
-        """Training tokens."""
-        return sum(int(length) * rows for length, rows in self.lengths.items())
+    def mean_length(self) -> float:
+        """Tokens of a training row."""
+        return sum(length * rows for length, rows in self.lengths.items()) / sum(self.lengths.values())
 
 
 @dataclass(frozen=True)
@@ -477,7 +471,7 @@ class Task(ABC):
         return None
 
     @abstractmethod
-    def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], cost: DataCost) -> float:
+    def epoch_flops(self, config: RunConfig, lengths: Mapping[int, int], cost: DataCost) -> float:
         """Operations of the forward passes over rows of these lengths."""
 
     @abstractmethod
@@ -532,12 +526,6 @@ def allowed_options(given: Given, names: Sequence[str], reason: str) -> dict[str
         if name not in names:
             raise ConfigurationError(f"'--{name.replace('_', '-')}' has no meaning here: {reason}; leave it out")
     return values
-
-
-def count_lengths(lengths: Any) -> dict[str, int]:
-    """Rows of each length, by the length as text (a key of JSON)."""
-    values, rows = np.unique(lengths, return_counts=True)
-    return {str(length): int(count) for length, count in zip(values, rows, strict=True)}
 
 
 def require_split(record: AnyRecord, name: str) -> None:

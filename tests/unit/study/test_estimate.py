@@ -64,7 +64,8 @@ def test_operations_are_those_of_every_row_at_its_own_length(tmp_path: Path) -> 
     known = StudyData(Machine(cache_dir=tmp_path / "cache"))
     assert training_flops(run, known) == wanted
     assert training_flops(run, known, epochs=2) == wanted / run.protocol.max_epochs * 2
-    assert data_cost(run, known).rows == len(lengths) and data_cost(run, known).tokens == sum(lengths)
+    cost = data_cost(run, known)
+    assert sum(cost.lengths.values()) == len(lengths) and cost.mean_length == sum(lengths) / len(lengths)
     assert training_flops(expand(spec)[0], known) is None
 
 
@@ -74,7 +75,7 @@ def study_of_demo() -> StudySpec:
 
 
 def test_auxiliary_rows_cost_as_often_as_they_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cost = DataCost(["a", "b"], {"9": 4}, auxiliary_lengths={"5": 3})
+    cost = DataCost(["a", "b"], {9: 4}, auxiliary_lengths={5: 3})
     monkeypatch.setattr(ClassificationTask, "data_cost", lambda *_: cost)
     plain = RunConfig.parse({**expand(study_of_demo())[0].plain(), "model": "recurrent"})
     protocol = plain.protocol.model_copy(update={"max_epochs": 2, "auxiliary_epochs": 7})

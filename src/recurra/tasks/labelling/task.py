@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -59,7 +60,6 @@ from recurra.tasks.base import (
     allowed_options,
     check_method,
     control_of,
-    count_lengths,
     encoder_of,
 )
 from recurra.tasks.labelling import LINEAR, LINEAR_TUNED, STATIC, labelled
@@ -218,11 +218,11 @@ class LabellingTask(Task):
         dataset = data.rows(config)
         tokenizer = load_tokenizer(config, dataset, machine.data_root)
 
-        def lengths_of(split: TextSplit | None) -> dict[str, int]:
+        def lengths_of(split: TextSplit | None) -> Counter[int]:
             if split is None:
-                return {}
+                return Counter()
             encoded = encode_split(split, tokenizer, config.max_length, machine.cache_dir, windows=config.windows)
-            return count_lengths(encoded.lengths)
+            return Counter(encoded.lengths.tolist())
 
         return DataCost(
             list(dataset.label_names),
@@ -432,13 +432,13 @@ class LabellingTask(Task):
 
         return time_control(config, data)
 
-    def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], cost: DataCost) -> float:
+    def epoch_flops(self, config: RunConfig, lengths: Mapping[int, int], cost: DataCost) -> float:
         from recurra.models.presets import forward_flops
         from recurra.tasks.labelling.configuration import model_configuration
         from recurra.training.setfit import reads_of_a_row
 
         shape = model_configuration(config, cost.label_names, None)
-        flops = float(sum(rows * forward_flops(shape, int(length)) for length, rows in lengths.items()))
+        flops = float(sum(rows * forward_flops(shape, length) for length, rows in lengths.items()))
         return flops * reads_of_a_row(sum(lengths.values())) if METHOD in config.model_overrides else flops
 
     def timing_key(self, record: AnyRecord) -> str:

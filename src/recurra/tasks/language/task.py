@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +28,6 @@ from recurra.tasks.base import (
     RunConfig,
     Task,
     allowed_options,
-    count_lengths,
 )
 from recurra.tasks.exits import ExitSubject
 from recurra.tasks.language.data import check_context, language_configuration, load_run_text, running
@@ -176,7 +176,7 @@ class LanguageTask(Task):
         dataset = data.text(config)
         tokenizer = load_language_tokenizer(config, dataset, machine.data_root)
         samples = make_samples(encode_for(dataset.splits["train"], config, tokenizer, machine.cache_dir), config)
-        return DataCost([], count_lengths(samples.lengths), vocab_size=len(tokenizer))
+        return DataCost([], Counter(samples.lengths.tolist()), vocab_size=len(tokenizer))
 
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
         text = running(config.data)
@@ -253,11 +253,11 @@ class LanguageTask(Task):
         shape = language_configuration(config, None, None)
         return self.model_class()(shape), language_flops(shape, length, with_exits=True), None
 
-    def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], cost: DataCost) -> float:
+    def epoch_flops(self, config: RunConfig, lengths: Mapping[int, int], cost: DataCost) -> float:
         from recurra.models.presets import language_flops
 
         shape = language_configuration(config, cost.vocab_size, None)
-        return float(sum(rows * language_flops(shape, int(size), with_exits=True) for size, rows in lengths.items()))
+        return float(sum(rows * language_flops(shape, size, with_exits=True) for size, rows in lengths.items()))
 
     def timing_key(self, record: AnyRecord) -> str:
         """Runs with the same tokens and windows are timed on the same windows."""
