@@ -14,7 +14,6 @@ from recurra.core.record import LatencyRecord, matrix_as_written
 from recurra.core.record_parts import ANSWERS
 from recurra.tasks.measures import Measure, Score
 
-SUMMARY_VERSION = 5
 # The priority of the advice that names the model to take if nothing else matters.
 RECOMMENDED = "Recommended"
 # Limit of p, after correction for the number of tests.
@@ -294,7 +293,7 @@ class Summary:
     failed_runs: list[dict[str, str]]
     warnings: list[str]
     task: str = ""
-    schema_version: int = SUMMARY_VERSION
+    schema_version: int = 5
     pooled: list[PooledContrast] = field(default_factory=list)
 
 

@@ -77,44 +77,6 @@ def language_audits(model: Any, seed: int) -> list[AuditResult]:
     return audits
 
 
-def audit_trained(
-    model: Any,
-    metrics: Mapping[str, LanguageMetricsRecord],
-    dataset: LanguageDataset,
-    min_characters: int,
-    *,
-    seed: int = 0,
-) -> list[AuditResult]:
-    """Audits a trained model: causality, padding, cache, too good to be true; and which lines stand in train too."""
-    audits = language_audits(model, seed)
-    word_perplexities = [head.word_perplexity for split in metrics.values() for head in split.heads.values()]
-    finite = [value for value in word_perplexities if value is not None and math.isfinite(value)]
-    if finite:
-        # The alarm asks for the causality audit, which has been made.
-        causality = [audit for audit in audits if is_of_causality(audit.name)]
-        audits += [
-            audit for audit in run_audits(Subject.PERPLEXITY, min(finite), lambda: causality) if audit not in causality
-        ]
-    return [*audits, *_seen_lines(dataset, metrics, min_characters)]
-
-
-def _seen_lines(
-    dataset: LanguageDataset, metrics: Mapping[str, LanguageMetricsRecord], min_characters: int
-) -> list[AuditResult]:
-    """How many long lines of each split stand in train as well."""
-    audits = []
-    for name, split in dataset.record(min_characters)["splits"].items():
-        if name in metrics and split["seen_lines"] is not None:
-            seen, lines = split["seen_lines"], split["long_lines"]
-            summary = f"{seen:,} of {lines:,} lines of more than {min_characters} characters stand in train as well"
-            share = seen / lines if lines else 0.0
-            details = {"seen_lines": seen, "long_lines": lines}
-            audits.append(
-                AuditResult(name=f"seen.lines.{name}", status="measured", summary=summary, value=share, details=details)
-            )
-    return audits
-
-
 HEAD_KEY = "head_"
 
 
@@ -232,6 +194,30 @@ class TrainedLanguageModel:
     folder: Path
 
 
+def _audit(
+    model: Any, metrics: Mapping[str, LanguageMetricsRecord], dataset: LanguageDataset, config: RunConfig
+) -> list[AuditResult]:
+    """Audits a trained model: causality, padding, cache, too good to be true; and which lines stand in train too."""
+    audits = language_audits(model, config.seed)
+    heads = [head for split in metrics.values() for head in split.heads.values()]
+    if perplexities := [head.word_perplexity for head in heads if head.word_perplexity is not None]:
+        # The alarm asks for the causality audit, which has been made.
+        causality = [audit for audit in audits if is_of_causality(audit.name)]
+        alarms = run_audits(Subject.PERPLEXITY, min(perplexities), lambda: causality)
+        audits += [audit for audit in alarms if audit not in causality]
+    least = running(config.data).min_characters
+    for name, split in dataset.record(least)["splits"].items():
+        if name in metrics and split["seen_lines"] is not None:
+            seen, lines = split["seen_lines"], split["long_lines"]
+            summary = f"{seen:,} of {lines:,} lines of more than {least} characters stand in train as well"
+            details = {"seen_lines": seen, "long_lines": lines}
+            share = seen / lines if lines else 0.0
+            audits.append(
+                AuditResult(name=f"seen.lines.{name}", status="measured", summary=summary, value=share, details=details)
+            )
+    return audits
+
+
 def record_language(
     task: Task,
     config: RunConfig,
@@ -261,6 +247,8 @@ def record_language(
         call = forward_pass(model, config.precision)
         latency = task.time_alone(call, windows(tokens, text.context), config, torch.get_num_threads())
     reporter.stage(config.run_id, "auditing")
+    # A text that was trained on may be predicted as well as it likes.
+    judged = {name: metrics[name] for name in record.reported_splits}
     return LanguageRunRecord(
         **run_facts(config, started, machine.threads or available_cores()),
         data=record,
@@ -268,14 +256,7 @@ def record_language(
         training=trained.training,
         metrics=metrics,
         latency=latency,
-        audits=audit_trained(
-            model,
-            # A text that was trained on may be predicted as well as it likes.
-            {name: metrics[name] for name in record.reported_splits},
-            trained.dataset,
-            text.min_characters,
-            seed=config.seed,
-        ),
+        audits=_audit(model, judged, trained.dataset, config),
         shape=shape_of(model.config),
     )
 
