@@ -173,13 +173,7 @@ def results_text(summary: Summary, lines: Sequence[str]) -> str:
 
 
 def write_study_report(
-    folder: Path,
-    summary: Summary,
-    runs: Sequence[LoadedRun],
-    *,
-    title: str,
-    command: str = "",
-    answer: Any = None,
+    folder: Path, summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = "", answer: Any = None
 ) -> Path:
     """Writes the report of a study into its folder: the page, its figures and tables, the plain values.
 

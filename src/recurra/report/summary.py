@@ -85,9 +85,7 @@ def study_file_of(folder: Path | str) -> Path | None:
 
 
 def load_runs(
-    folders: Iterable[Path],
-    failures: Mapping[str, str] | None = None,
-    records: Mapping[Path, AnyRecord] | None = None,
+    folders: Iterable[Path], failures: Mapping[str, str] | None = None, records: Mapping[Path, AnyRecord] | None = None
 ) -> tuple[list[LoadedRun], list[dict[str, str]]]:
     """Reads every record that can be read and names the others.
 

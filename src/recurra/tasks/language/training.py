@@ -219,13 +219,7 @@ def _audit(
 
 
 def record_language(
-    task: Task,
-    config: RunConfig,
-    trained: TrainedLanguageModel,
-    data: StudyData,
-    reporter: Reporter,
-    *,
-    started: float,
+    task: Task, config: RunConfig, trained: TrainedLanguageModel, data: StudyData, reporter: Reporter, *, started: float
 ) -> LanguageRunRecord:
     """Measures and audits a trained model; returns the record, to be written last."""
     machine, text = data.machine, running(config.data)
