@@ -24,7 +24,6 @@ OF_OURS = {
     ("models.presets", "models.modeling"),
     ("models.presets", "models.language_modeling"),
     ("study.model_auditing", "models.folder"),
-    ("study.timing", "evaluation.latency"),
     ("tasks.base", "evaluation.latency"),
     ("tasks.labelling.task", "deployment.classifier"),
     ("tasks.labelling.task", "tasks.labelling.evaluation"),

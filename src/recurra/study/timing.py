@@ -122,33 +122,15 @@ def _takes_torch(item: Timed) -> bool:
 def _time_data(
     task: Task, members: list[Timed], inputs: Sequence[Any], threads: int
 ) -> dict[str, dict[str, LatencyRecord]]:
-    from recurra.evaluation.latency import measure_side_by_side, synchroniser
-
     representatives = _representatives(members)
-    device = "cpu"
-    if any(_takes_torch(item) for item in members):
-        from recurra.models.inference import default_device
-
-        device = str(default_device())
     competitors = [
         competitor
         for item in representatives.values()
         for competitor in task.competitors(item.name, item.folder, item.record, threads=threads)
     ]
     sizes = {1, *(int(item.record.config["protocol"]["evaluation_batch_size"]) for item in members)}
-    measured: dict[str, dict[str, LatencyRecord]] = defaultdict(dict)
-    for size in sorted(sizes):
-        result = measure_side_by_side(
-            {competitor.name: competitor.call for competitor in competitors},
-            task.timing_batches(inputs, size),
-            synchronise=synchroniser(device),
-            threads=threads,
-            precision={competitor.name: competitor.precision for competitor in competitors},
-            device=device,
-            scope=task.timing_scope,
-        )
-        for name, latency in result.items():
-            measured[name][f"batch_{size}"] = latency
+    on_device = any(_takes_torch(item) for item in members)
+    measured = task.time_models(competitors, inputs, sizes, threads, on_device=on_device)
     return {
         f"{item.name}{suffix}": measured[f"{representatives[item.shape].name}{suffix}"]
         for item in members

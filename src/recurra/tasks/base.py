@@ -486,29 +486,38 @@ class Task(ABC):
     def timing_batches(self, inputs: Sequence[Any], batch_size: int) -> list[Any]:
         """Inputs in batches of like length."""
 
+    def time_models(
+        self, models: Sequence[Competitor], inputs: Sequence[Any], sizes: set[int], threads: int, *, on_device: bool
+    ) -> dict[str, dict[str, LatencyRecord]]:
+        """Times models in turns at each batch size; returns their records by name and ``batch_SIZE``."""
+        from recurra.evaluation.latency import measure_side_by_side, synchroniser
+
+        device = "cpu"
+        if on_device:
+            from recurra.models.inference import default_device
+
+            device = str(default_device())
+        timed: dict[str, dict[str, LatencyRecord]] = {model.name: {} for model in models}
+        for size in sorted(sizes):
+            records = measure_side_by_side(
+                {model.name: model.call for model in models},
+                self.timing_batches(inputs, size),
+                synchronise=synchroniser(device),
+                threads=threads,
+                precision={model.name: model.precision for model in models},
+                device=device,
+                scope=self.timing_scope,
+            )
+            for name, record in records.items():
+                timed[name][f"batch_{size}"] = record
+        return timed
+
     def time_alone(
         self, call: Callable[[Any], Any], inputs: Sequence[Any], config: RunConfig, threads: int
     ) -> dict[str, LatencyRecord]:
         """Times the model of a run by itself, at batch 1 and at the evaluation batch size."""
-        from recurra.evaluation.latency import measure_side_by_side, synchroniser
-
-        device = "cpu"
-        if config.is_accelerated:
-            from recurra.models.inference import default_device
-
-            device = str(default_device())
-        return {
-            f"batch_{size}": measure_side_by_side(
-                {"model": call},
-                self.timing_batches(inputs, size),
-                synchronise=synchroniser(device),
-                threads=threads,
-                precision=config.precision,
-                device=device,
-                scope=self.timing_scope,
-            )["model"]
-            for size in sorted({1, config.protocol.evaluation_batch_size})
-        }
+        model, sizes = Competitor("model", call, config.precision), {1, config.protocol.evaluation_batch_size}
+        return self.time_models([model], inputs, sizes, threads, on_device=config.is_accelerated)["model"]
 
     @abstractmethod
     def competitors(self, name: str, folder: Path, record: AnyRecord, *, threads: int) -> Iterator[Competitor]:
