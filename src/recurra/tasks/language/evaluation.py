@@ -270,7 +270,7 @@ class LanguageSubject:
         self.model = load_language_model(sealed_model(run)).to(default_device())
         self.model.check_generates()
         check_has_exits(self.model.config)
-        tokenizer = read_language_tokenizer(run / "model")
+        self.tokenizer = tokenizer = read_language_tokenizer(run / "model")
         self.split = record.data.reported_splits[-1]
         self._selection, self._reported = (
             encode_for(own_split(record, config, name, data_root), config, tokenizer, None).joined[:MOST_TOKENS]
