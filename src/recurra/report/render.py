@@ -16,7 +16,6 @@ import jinja2
 
 from recurra.core import terminal as formatting
 from recurra.core.configuration import write_yaml
-from recurra.core.errors import UnavailableError
 from recurra.core.files import read_json, write_json, write_text
 from recurra.core.record_parts import ANSWERS
 from recurra.core.terminal import slug
@@ -123,18 +122,10 @@ def plain_line(line: Any, identity: Row, prefix: str) -> Row:
 
 
 def results_frame(summary: Summary) -> Any:
-    """A pandas ``DataFrame`` with a row a model: every measure on the headline split, and the costs of the model.
+    """A pandas ``DataFrame`` with a row a model: every measure on the headline split, and the costs of the model."""
+    # The library datasets, on which we depend, brings it.
+    import pandas as pd
 
-    Raises:
-        UnavailableError: If pandas is not installed.
-    """
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise UnavailableError(
-            "a table of results is a pandas DataFrame, and pandas is not installed; pip install pandas, or read "
-            "result.summary, plain values"
-        ) from error
     rows = []
     for table in summary.tables:
         figures = reporting_of(summary.task).figures(table)
