@@ -18,7 +18,7 @@ from recurra.core.record import AuditResult, LabelRunRecord, ModelRecord
 from recurra.core.record_parts import ANSWERS
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
-from recurra.data.formats import check_text, matching_column, join_cells, split_names
+from recurra.data.formats import check_text, join_cells, matching_column, split_names
 from recurra.data.labels import DEFAULT_ID_COLUMN, as_identity, as_word, listed_numbers, spelling_key
 from recurra.data.splits import read_rows
 from recurra.data.tables import TableFile
