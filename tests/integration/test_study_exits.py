@@ -72,8 +72,8 @@ def test_what_stands_in_a_record_is_what_the_exported_folder_does(study: StudyRe
             for split_name, found in record.splits.items():
                 split = dataset.splits[split_name]
                 logits, theirs = (model.logits(split.texts, clean=False) for model in (classifier, reference))
-                assert found.metrics == evaluate_logits(logits, split.labels)
-                assert found.reference == evaluate_logits(theirs, split.labels)
+                assert found.metrics == evaluate_logits(logits, split.labels, classifier.decision.temperature)
+                assert found.reference == evaluate_logits(theirs, split.labels, reference.decision.temperature)
                 assert found.labels_changed == np.sum(logits.argmax(1) != theirs.argmax(1))
             assert record.weights_bytes == (places / name / weights).stat().st_size
             assert record.computation.storage_precision == name.partition("-")[2]
