@@ -113,15 +113,17 @@ def test_telling_words_add_most_to_the_score_of_texts_that_have_the_label(classe
         assert WORD_LIST[label] in telling[label]
 
 
-def test_telling_words_of_thousands_of_labels_take_a_moment() -> None:
+def test_telling_words_of_thousands_of_labels_take_hardly_longer_than_of_three() -> None:
     rng = np.random.default_rng(0)
-    words = Vectorizer(WORDS, {f"w{number}": number for number in range(200)}, np.ones(200))
-    texts = [" ".join(f"w{number}" for number in row) for row in rng.integers(0, 200, (8_000, 20))]
-    labels = np.arange(8_000) % 4_000
-    model = LinearModel([words], rng.normal(size=(4_000, 200)), np.zeros(4_000), 1.0)
-    start = time.process_time()
-    telling = model.telling_words(texts, labels, 3)
-    assert time.process_time() - start < 2.5
+    words = Vectorizer(WORDS, {f"w{number}": number for number in range(2_000)}, np.ones(2_000))
+    texts = [" ".join(f"w{number}" for number in row) for row in rng.integers(0, 2_000, (8_000, 20))]
+    seconds = []
+    for count in (3, 4_000):
+        model = LinearModel([words], rng.normal(size=(count, 2_000)), np.zeros(count), 1.0)
+        start = time.process_time()
+        telling = model.telling_words(texts, np.arange(8_000) % count, 3)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 2 * seconds[0]
     own = {word for text in (texts[7], texts[4_007]) for word in text.split()}
     assert len(telling) == 4_000 and len(telling[7]) == 3 and set(telling[7]) <= own
 
