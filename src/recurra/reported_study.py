@@ -393,7 +393,7 @@ def run_and_report(
                 folders = [outcome.folder for outcome in models]
                 timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=exported)
         again = partial(train_again, output=output, machine=machine, reporter=reporter, workers=pool)
-        options: dict[str, Any] = {"final": final, "again": again, "timing_error": timing_error}
+        options: dict[str, Any] = {"final": final, "again": again, "timing_error": timing_error, "reporter": reporter}
         return _report(spec, output, outcomes, command=command, data=data, **options)
 
 
@@ -403,7 +403,7 @@ def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: O
     return "; ".join(filter(None, [_headline(spec, outcome), left]))
 
 
-def _ship(result: StudyResult, final: bool | None, again: Callable[..., tuple[Any, str]] | None) -> str:
+def _ship(result: StudyResult, final: bool | None, again: Callable[..., tuple[Any, str]]) -> str:
     """Trains the recommended model once more if wanted; returns a text on the training rows of the model to use."""
     try:
         label, _, judged = result.recommendation
@@ -425,7 +425,6 @@ def _ship(result: StudyResult, final: bool | None, again: Callable[..., tuple[An
             estimate = duration(took_s * (rows - selection) / max(1, train))
             more = "" if final is False else f" --final trains it on test rows too, in about {estimate}."
             return f"{sentence}.{more}"
-        assert again is not None
         final_record, reason = again(judged.config, _how_judged(result, label, train))
         if final_record is None:
             return f"{sentence}: it could not be trained once more ({reason})."
@@ -506,12 +505,21 @@ def _report(
     again: Callable[..., tuple[Any, str]] | None = None,
     timing_error: str | None = None,
     by_length: bool = False,
+    reporter: Reporter | None = None,
 ) -> StudyResult:
     """Reports finished runs; ``again`` trains a run once more on test rows too, with a note for its record."""
     exports = plan_exports(spec, output, outcomes)
     runs, summary = _summarise(spec, output, outcomes, data, by_length)
     judged = StudyResult(output, outcomes, None, summary, exports, timing_error)
-    ships = _ship(judged, final, again)
+
+    def report_and_train(*arguments: Any) -> tuple[Any, str]:
+        """Trains once more behind a first report: the answer need not wait for the model to use."""
+        assert again is not None and reporter is not None
+        reporter.say(f"report so far: {_write_report(judged, spec, runs, command).report}")
+        _keep_best(judged)
+        return again(*arguments)
+
+    ships = _ship(judged, final, report_and_train)
     result = _write_report(replace(judged, ships=ships if judged.commands else ""), spec, runs, command)
     _keep_best(result)
     return result

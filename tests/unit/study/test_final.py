@@ -97,6 +97,19 @@ def test_what_takes_longer_waits_to_be_asked(tmp_path: Path, monkeypatch: pytest
     assert _compared(path, output, final=False).best.folder == output / FINAL_NAME
 
 
+def test_the_report_does_not_wait_for_the_final_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("recurra.reported_study.train_again", killed)
+    with pytest.raises(KeyboardInterrupt):
+        _compared(path, output)
+    assert "linear" in (output / "report.html").read_text(encoding="utf-8") and not (output / FINAL_NAME).exists()
+    assert find_run(output).folder.parent.name == "runs"
+
+
 def test_a_long_training_that_was_resumed_is_not_quick(tmp_path: Path) -> None:
     path, output = write_reviews(tmp_path / "reviews.csv", 120), tmp_path / "out"
     judged = _compared(path, output, final=False).recommendation[2]
