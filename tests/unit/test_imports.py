@@ -25,6 +25,7 @@ OF_OURS = {
     ("models.presets", "models.language_modeling"),
     ("study.model_auditing", "models.folder"),
     ("tasks.base", "evaluation.latency"),
+    ("tasks.labelling.configuration", "models.foreign"),
     ("tasks.labelling.task", "deployment.classifier"),
     ("tasks.labelling.task", "tasks.labelling.evaluation"),
 }
@@ -79,11 +80,16 @@ def test_an_import_inside_a_function_spares_its_callers_a_heavy_library() -> Non
     assert needless == OF_OURS, "import it at the top of the module, or list it; or take off the list what has gone"
 
 
-def loaded_after(code: str) -> set[str]:
-    """Heavy libraries that a fresh interpreter has loaded after running some code."""
-    program = f"{code}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+def modules_after(code: str) -> list[str]:
+    """Modules that a fresh interpreter has loaded after running some code."""
+    program = f"{code}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    return HEAVY & set(done.stdout.splitlines()[-1].split())
+    return done.stdout.splitlines()[-1].split()
+
+
+def loaded_after(code: str) -> set[str]:
+    """Heavy libraries that it has loaded."""
+    return HEAVY & {name.partition(".")[0] for name in modules_after(code)}
 
 
 CORE = ["configuration", "environment", "errors", "files", "progress", "record"]
@@ -103,6 +109,11 @@ LOADED = [
 @pytest.mark.parametrize(("code", "none_of"), LOADED, ids=[code for code, _ in LOADED])
 def test_what_is_imported_loads_nothing_that_it_does_not_need(code: str, none_of: set[str]) -> None:
     assert not loaded_after(code) & none_of
+
+
+def test_configurations_are_checked_without_the_models_of_transformers() -> None:
+    loaded = modules_after("import recurra.tasks.labelling.configuration")
+    assert "torch" in loaded and not {"transformers.modeling_utils", "torch._dynamo"} & set(loaded)
 
 
 def test_a_linear_model_is_trained_and_timed_without_torch(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from recurra.core.errors import ConfigurationError
 from recurra.models.adaptation.source import BERT_LIKE
 from recurra.models.configuration import RecurraConfig
-from recurra.models.foreign import foreign_configuration
 from recurra.models.presets import preset
 from recurra.tasks.base import METHOD, PLAN, RunConfig, base_preset, encoder_of
 from recurra.tasks.labelling import labelled
@@ -50,6 +49,9 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
                 f"model '{config.model}': '{METHOD}' is {config.model_overrides[METHOD]!r}, only for encoders of "
                 f"{', '.join(BERT_LIKE)}; leave it out"
             )
+        # Loads torch and transformers' own models, which other configurations do not need.
+        from recurra.models.foreign import foreign_configuration
+
         source.plan(plan)
         result = foreign_configuration(source, **values)
     elif source is None:
