@@ -73,7 +73,7 @@ class Competitor:
         Raises:
             RuntimeError: If the process died; its messages are on standard error.
         """
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
         self._process.stdin.write(f"{index}\n")
         self._process.stdin.flush()
         return json.loads(self._answer())

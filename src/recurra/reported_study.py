@@ -393,8 +393,10 @@ def run_and_report(
                 folders = [outcome.folder for outcome in models]
                 timing_error = time_side_by_side(output, folders, machine, reporter, pool, exports=exported)
         again = partial(train_again, output=output, machine=machine, reporter=reporter, workers=pool)
-        options: dict[str, Any] = {"final": final, "again": again, "timing_error": timing_error, "reporter": reporter}
-        return _report(spec, output, outcomes, command=command, data=data, **options)
+        return _report(
+            spec, output, outcomes, command=command, data=data, final=final, again=again, timing_error=timing_error,
+            reporter=reporter,
+        )  # fmt: skip
 
 
 def _run_message(spec: StudySpec, expected: Expectation | str | None, outcome: Outcome) -> str:

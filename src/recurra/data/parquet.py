@@ -123,7 +123,7 @@ def _damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).split(".")[0]
+        reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         raise DataError(f"'{path}' is an incomplete or damaged Parquet file ({reason}); write it again") from error
     except UnicodeDecodeError as error:
         raise DataError(f"'{path}' holds text that is not UTF-8 ({error.reason}); write it again as UTF-8") from error

@@ -208,11 +208,12 @@ class Classifier:
         assert depth is not None
         scores = {number: self._scores(outputs[number]) for number in depth.output_after}
         probabilities = np.stack([self.decision.probabilities(logits) for logits in scores.values()], axis=1)
-        if rule is None:
-            return Classified(probabilities[:, -1], None, Trace(depth.output_after, probabilities, depth.own_heads))
-        stops_after = depths_under(rule, scores)
+        stops_after = None if rule is None else depths_under(rule, scores)
+        trace_of_all = Trace(depth.output_after, probabilities, depth.own_heads, stops_after)
+        if stops_after is None:
+            return Classified(probabilities[:, -1], None, trace_of_all)
         stops = probabilities[np.arange(len(cleaned)), np.searchsorted(depth.output_after, stops_after)]
-        return Classified(stops, stops_after, Trace(depth.output_after, probabilities, depth.own_heads, stops_after))
+        return Classified(stops, stops_after, trace_of_all)
 
     def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
         """Returns scores ``(texts, labels)``, which `Classifier.decision` turns into probabilities.
@@ -231,7 +232,7 @@ class Classifier:
         depth = self.engine.depth
         if depth is None or not depth.exits or not texts:
             return {1 if depth is None else depth.num_recurrences: self.logits(texts, clean=False)}
-        outputs = self.engine.logits_by_recurrence(texts, self.batch_size)
+        outputs = self.engine.logits_by_recurrence(self._checked(texts), self.batch_size)
         return {**outputs, depth.num_recurrences: self._scores(outputs[depth.num_recurrences])}
 
     def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:

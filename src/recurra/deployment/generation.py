@@ -348,7 +348,7 @@ class Generator:
         )
         continuations = output.sequences[:, width:].tolist()
         self.figures.wall_s += time.perf_counter() - start
-        self._note(output[CACHE], len(rows) * settings.num_beams)
+        self._note(getattr(output, CACHE), len(rows) * settings.num_beams)
         return list(continuations)
 
     def _room(self, width: int) -> int:

@@ -60,7 +60,9 @@ def cached_states(
         cached_hashes = np.concatenate([cached_hashes, hashes[rows]])
         states = computed if states is None else np.concatenate([states, computed])
         most = max(MOST_CACHED_TEXTS, len(distinct_hashes))
-        write_arrays(path, {"texts": cached_hashes[-most:], "states": states[-most:]})
+        # Those of this call come last, so that they stay.
+        remaining = np.argsort(np.isin(cached_hashes, hashes), kind="stable")[-most:]
+        write_arrays(path, {"texts": cached_hashes[remaining], "states": states[remaining]})
     assert states is not None, "there is no text"
     order = np.argsort(cached_hashes)
     ordered_states: States = states[order[np.searchsorted(cached_hashes, hashes, sorter=order)]]

@@ -129,7 +129,7 @@ def _read(path: Path) -> pa.Table:
             f"{', '.join(sorted(there)) or 'none'}; evaluate the run again"
         )
     with _explained(packed.path, _RESTORE):
-        return _read_groups(packed.path, packed.file, [group])
+        return _read_groups(path, packed.file, [group])
 
 
 def _read_groups(path: Path, file: pq.ParquetFile, groups: Sequence[int]) -> pa.Table:

@@ -112,7 +112,8 @@ def paired_bootstrap(
     two-sided p-value is the share of resamples at least as far from the observed difference as that is from zero. It
     is never 0: with drawn samples 1 is added to numerator and denominator, and an exact one is at least 1e-15.
     """
-    differences = np.asarray(correct_a, dtype=np.float64) - np.asarray(correct_b, dtype=np.float64)
+    a, b = (np.asarray(values, dtype=np.float64) for values in (correct_a, correct_b))
+    differences = np.subtract(*np.stack([a, b]))
     values, counts = np.unique(differences.round(12), return_counts=True)
     grid = _grid(values)
     exact = None if grid is None else _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid)
@@ -144,6 +145,30 @@ def paired_bootstrap_by_class(
     return weighted_bootstrap(gap, counts)
 
 
+def resampled(
+    score: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+    counts: npt.ArrayLike,
+    *,
+    samples: int = 2_000,
+    seed: int = 0,
+    width: int = 1,
+) -> npt.NDArray[np.float64]:
+    """A figure on resamples of rows, ``(samples,)``; ``counts`` of rows that are alike, ``(kinds,)``.
+
+    Drawing rows with replacement is drawing kinds of rows from a multinomial, and a kind without rows is never drawn.
+    ``score`` computes the figure from ``(samples, kinds)`` and holds ``width`` numbers a sample, or one a kind.
+    """
+    observed = np.asarray(counts, dtype=np.float64)
+    rows, rng = int(observed.sum()), np.random.default_rng(seed)
+    piece = max(1, _COUNTS_A_PIECE // max(width, observed.size))
+    return np.concatenate(
+        [
+            score(rng.multinomial(rows, observed / rows, size=min(piece, samples - start)).astype(np.float64))
+            for start in range(0, samples, piece)
+        ]
+    )
+
+
 def weighted_bootstrap(
     gap: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
     counts: npt.ArrayLike,
@@ -152,15 +177,8 @@ def weighted_bootstrap(
     seed: int = 0,
 ) -> BootstrapDifference:
     """Bootstrap of a difference; ``gap`` computes it from how often each row, or kind of row, occurs."""
-    observed_counts = np.asarray(counts, dtype=np.float64)
-    rows = int(observed_counts.sum())
-    rng = np.random.default_rng(seed)
-    piece_samples = max(1, _COUNTS_A_PIECE // observed_counts.size)
-    gap_pieces = [
-        gap(rng.multinomial(rows, observed_counts / rows, size=min(piece_samples, samples - start)).astype(np.float64))
-        for start in range(0, samples, piece_samples)
-    ]
-    gaps, difference = np.concatenate(gap_pieces), float(gap(observed_counts))
+    gaps = resampled(gap, counts, samples=samples, seed=seed)
+    difference = float(gap(np.asarray(counts, dtype=np.float64)))
     low, high = np.quantile(gaps, _ENDS)
     # The slack keeps ties, which are common on a grid of 1 / rows, from being lost to rounding.
     num_extreme = int((np.abs(gaps - difference) >= abs(difference) - 1e-12).sum())

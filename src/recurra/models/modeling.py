@@ -201,12 +201,13 @@ class RecurraModel(RecurraPreTrainedModel):
 
         results: list[Tensor] = []
 
-        def at_stop(_: int, states: Tensor) -> None:
+        last = check_exit(self.config, exit_after)
+
+        def at_stop(recurrence: int, states: Tensor) -> None:
             if self.coda.layers:
-                states = self.coda(states, layout, narrowed, all_states)
+                states = self.coda(states, layout, narrowed, all_states if recurrence == last else None)
             results.append(self.final_norm(states))
 
-        last = check_exit(self.config, exit_after)
         self.core.run(
             states,
             layout,

@@ -79,7 +79,6 @@ class PaddedRows:
     causal: bool
     mask: Tensor | None
     real: Tensor | None
-    tokens: int
     positions: Tensor
 
     @classmethod
@@ -90,7 +89,7 @@ class PaddedRows:
         real = padding_mask(keep)
         mask, causal = attention_mask(real, tokens, causal, device)
         positions = torch.arange(tokens, device=device) if real is None else (real.cumsum(1) - 1).clamp(min=0)
-        return cls(None if table is None else table[:tokens], causal, mask, real, tokens, positions)
+        return cls(None if table is None else table[:tokens], causal, mask, real, positions)
 
     def convolve(self, states: Tensor, convolution: Any) -> Tensor:
         """Convolves ``(batch, tokens, channels)`` within each row; padding is read as zeros."""
@@ -199,6 +198,7 @@ class CachedRows(PaddedRows):
 
     cache: Cache
     past: int
+    tokens: int
     attentions: Iterator[int] = field(default_factory=itertools.count)
     convolutions: Iterator[int] = field(default_factory=itertools.count)
     rows: Tensor | None = None
@@ -217,7 +217,7 @@ class CachedRows(PaddedRows):
             real, positions = None, torch.arange(past, past + tokens, device=device)
         else:
             real, positions = keep[:, past:], (keep.cumsum(1) - 1).clamp(min=0)[:, past:]
-        return cls(rotary, causal, mask, real, tokens, positions, cache, past)
+        return cls(rotary, causal, mask, real, positions, cache, past, tokens)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:  # noqa: ARG002
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))

@@ -191,10 +191,12 @@ def write_files(folder: Path, summary: Summary, drawn: Charts) -> None:
     files |= _tables(summary)
     for name, content in files.items():
         write_text(folder / name, content)
+    earlier: set[str] = set()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        for name in {*map(str, read_json(folder / MANIFEST_NAME)["files"])} - {*files}:
-            if Path(name).parent.as_posix() in (FIGURES, TABLES):
-                (folder / name).unlink(missing_ok=True)
+        earlier = {*map(str, read_json(folder / MANIFEST_NAME)["files"])}
+    for name in earlier - {*files}:
+        if Path(name).parent.as_posix() in (FIGURES, TABLES):
+            (folder / name).unlink(missing_ok=True)
     write_json(folder / MANIFEST_NAME, {"files": sorted(files)})
 
 

@@ -228,8 +228,9 @@ def readable_record(run: PlannedRun) -> AnyRecord | None:
 
 def whole_seconds(record: AnyRecord) -> float:
     """Seconds of the whole run if they are recorded and it was never resumed, else seconds of its training."""
-    is_complete = record.wall_s is not None and not record.training.resumed
-    return record.wall_s if is_complete and record.wall_s is not None else record.training.wall_s
+    if record.wall_s is None or record.training.resumed:
+        return record.training.wall_s
+    return record.wall_s
 
 
 def seconds_left(runs: Iterable[tuple[RunConfig, float]], at_once: int) -> float:

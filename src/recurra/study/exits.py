@@ -60,7 +60,11 @@ class ExitChoice:
         scores = {"full": self.full, "exits": measured.score, "agreement": measured.agreement}
         return {
             "label": measured.label,
-            "judged": {"split": self.subject.split, **scores, "taken": measured.taken},
+            "judged": {
+                "split": self.subject.split,
+                **scores,
+                "taken": {str(number): count for number, count in measured.taken.items()},
+            },
             "timed": [{**timed.plain(), "speed_up": timed.speed_up} for timed in measured.timed],
         }
 

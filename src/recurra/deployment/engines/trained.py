@@ -209,6 +209,8 @@ class TransformerEngine(Engine):
         It computes in ``precision`` if one is given, else in ``preferred`` or the weights' precision if the device is
         fast in it. A text is cut after ``max_length`` tokens, or read in windows of this length.
         """
+        if precision is not None:
+            check_precision(precision)
         model = load_classifier_model(folder)
         device = default_device()
         storage = preferred or _stored_in(model)
@@ -311,7 +313,8 @@ class JoinedEngine(TransformerEngine):
             pooled = pool(states, "mean", inputs.get("attention_mask"), inputs.get("row_lengths"))
             return [self.model.classifier(pooled)]
 
-        return self.words.logits(texts) + self._compute(texts, batch_size, compute)[0]
+        words = self.words.logits(texts)
+        return words + self._compute(texts, batch_size, compute)[0] if len(texts) else words
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> tuple[Logits, Integers]:  # noqa: ARG002
         """Every text takes the only pass of the encoder, and the linear model's scores are added."""

@@ -115,7 +115,11 @@ class Graph:
         chosen = list(names or (self.name("If") for _ in kinds))
         branches = {
             which: helper.make_graph(
-                graph.nodes, which, [], list(map(helper.make_value_info, results, kinds)), value_info=graph._kinds
+                graph.nodes,
+                which,
+                [],
+                [helper.make_value_info(*pair) for pair in zip(results, kinds, strict=True)],
+                value_info=graph._kinds,
             )
             for which, (graph, results) in (("then_branch", then), ("else_branch", otherwise))
         }

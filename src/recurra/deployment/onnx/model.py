@@ -114,7 +114,8 @@ class ExitWriter:
         size = len(rows.present())
         goes_on = body.op("Cast", body.op("Size", results[1]), to=BOOL)
         outer_names, inner_names = [*rows.present().values(), *written], [*inner.present().values(), *before]
-        carried = list(map(Carried, outer_names, inner_names, results, self._kinds_of(rows)))
+        names_and_kinds = zip(outer_names, inner_names, results, self._kinds_of(rows), strict=True)
+        carried = [Carried(*values) for values in names_and_kinds]
         results = graph.loop(trips, carried, body, iteration=iteration, goes_on=goes_on)
         return rows.renamed(results[:size]), results[size:]
 
@@ -134,7 +135,7 @@ class ExitWriter:
             first_branch.op("Expand", self._trips, batch),
             exit_logits,
         ]
-        kinds = [tensor(INT64, None), *self._written]
+        kinds = [self._kinds["numbers"], *self._written]
         is_first = body.op("Equal", iteration, body.constant(0, np.int64))
         passed_on = [otherwise.op("Identity", name) for name in values]
         return body.choose(is_first, kinds, (first_branch, initial), (otherwise, passed_on))

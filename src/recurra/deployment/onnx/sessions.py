@@ -34,8 +34,8 @@ SHORTEST = 8
 RACE = 8
 # All threads win if they take less than this share of one thread's time.
 WORTH = 0.9
-# The race is run again after this many texts: what else the machine does may change, or may have disturbed it.
-TEXTS_A_RACE = 500
+# The race is run again after this many batches: what else the machine does may change, or may have disturbed it.
+BATCHES_A_RACE = 500
 # Tokens that one thread computes best at once, because they fit its cache.
 SMALL_BATCH = 8 * TOKENS_A_ROW
 # Fixed cost of a call, in tokens: 17 for int8 encoders of width 384 and 256, 20 in FP32 (docs/log.md).
@@ -62,7 +62,7 @@ class Sessions:
         # Computations in progress, and how many in a row began without another in progress.
         self._computing = self._undisturbed = 0
         self._raced: dict[int, list[float]] = {1: [], self.threads: []}
-        self._decided = 0  # texts whose threads the last race decided
+        self._decided = 0  # batches whose threads the last race decided
         # The session for the first request, which mostly is a single text.
         first = self.threads if self.long_text == 0 else 1
         self.session = open_session(path, first)
@@ -110,11 +110,12 @@ class Sessions:
         """Computes a batch that comes alone: on all threads if that is faster, but in int8 beside others on one.
 
         For few tokens in int8, two threads take 0.7 to 0.9 times as long as one on some processors, and longer on
-        others, so the first texts are timed.
+        others, so batches are timed.
         """
+        tokens = int(lengths.max()) * len(lengths)
         with contextlib.ExitStack() as context:
             with self._counting:
-                threads, is_raced = self._threads_for(int(lengths.max()) * len(lengths))
+                threads, is_raced = self._threads_for(tokens)
                 context.enter_context(self._counted())
             try:
                 session = self._session(threads)
@@ -128,7 +129,7 @@ class Sessions:
                 return compute(self._session(1))
             # A computation that began meanwhile resets the count, and this time does not count.
             if is_raced and self._undisturbed:
-                cost = (time.perf_counter() - started) / (int(lengths.sum()) + TOKENS_OF_A_CALL)
+                cost = (time.perf_counter() - started) / (tokens + TOKENS_OF_A_CALL)
                 self._raced[threads].append(cost)
             return result
 
@@ -143,7 +144,7 @@ class Sessions:
                 return threads, True
         one_thread, all_threads = (statistics.median(costs) for costs in self._raced.values())
         self._decided += 1
-        if self._decided == TEXTS_A_RACE and all_threads < math.inf:
+        if self._decided == BATCHES_A_RACE and all_threads < math.inf:
             self._raced, self._decided = {1: [], self.threads: []}, 0
         return (self.threads if all_threads < WORTH * one_thread else 1), False
 

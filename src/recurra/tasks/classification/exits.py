@@ -64,7 +64,7 @@ class ClassifierSubject:
     def full(self) -> float:
         """Accuracy of the full model on the reported split."""
         by_exit = self._reported_logits
-        return float((by_exit[max(by_exit)].argmax(-1) == np.asarray(self._reported.labels)).mean())
+        return float((by_exit[max(by_exit)].argmax(-1) == self._reported.labels).mean())
 
     def judge(self, rule: ExitRule, label: str = "") -> EarlyExitRecord:
         """Judges on the reported split."""

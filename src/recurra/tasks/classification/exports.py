@@ -30,6 +30,7 @@ class PublishedTable:
         what: The experiment, in words.
         corpora: Names of our corpora that hold the same data; on any other our figures are on other data.
         protocol: The split protocol of those corpora that the papers used.
+        precision: Precision of the figures; empty if the papers do not say.
         figures: By preset: accuracy, F1, precision and recall as shares, and milliseconds a text.
         sizes_mib: Size of the weights by preset, where it was published. The papers give parameters times bytes.
     """

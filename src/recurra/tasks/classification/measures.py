@@ -164,7 +164,8 @@ def exit_measures(table: LabellingTable) -> list[Measure]:
     """The accuracy of every exit that some model of a table has."""
     keys = {key for model in table.models for score in model.scores.values() for key in score.figures}
     prefix = f"{ACCURACY.key}:exit-"
-    return [accuracy_after(number) for number in sorted(int(key.removeprefix(prefix)) for key in keys if prefix in key)]
+    numbers = sorted(int(key.removeprefix(prefix)) for key in keys if key.startswith(prefix))
+    return [accuracy_after(number) for number in numbers]
 
 
 def _paired_measure(key: str, heading: str, **changes: Any) -> Measure:

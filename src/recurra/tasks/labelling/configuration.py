@@ -49,7 +49,7 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
                 f"model '{config.model}': '{METHOD}' is {config.model_overrides[METHOD]!r}, only for encoders of "
                 f"{', '.join(BERT_LIKE)}; leave it out"
             )
-        # Loads torch and transformers' own models, which other configurations do not need.
+        # Loads transformers' own models, which other configurations do not need.
         from recurra.models.foreign import foreign_configuration
 
         source.plan(plan)

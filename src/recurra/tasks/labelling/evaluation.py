@@ -127,6 +127,11 @@ def _file_split(record: LabelRunRecord, path: Path, reading: Mapping[str, str]) 
 
 
 def own_split(record: LabelRunRecord, name: str, data_root: Path | None) -> TextSplit:
-    """Returns a split of a run's own data; raises `DataError` if it is not as it was recorded."""
+    """Returns a split of a run's own data.
+
+    Raises:
+        ConfigurationError: If the run has no such split.
+        DataError: If it is not as it was recorded.
+    """
     require_split(record, name)
     return recorded_split(record, name, data_root)

@@ -32,6 +32,7 @@ from recurra.deployment.decision import LabelDecision, Probabilities
 from recurra.deployment.explanation import effects_of, spans_of, strongest, without
 from recurra.evaluation.audits.grading import ROWS, keep_rows, kept_rows
 from recurra.evaluation.predictions import Predictions, read_predictions
+from recurra.evaluation.significance import resampled
 from recurra.tasks import drawing
 from recurra.tasks.drawing import Chart, Line, Point
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns, in_order
@@ -55,27 +56,14 @@ CALIBRATION_NOTE = (
 )
 
 
-BOOTSTRAP_SAMPLES = 2000
 BOOTSTRAP_SEED = 20
-# Of thousands of labels the sums of all samples together would take gigabytes.
-_SUMS_AT_ONCE = 2**20
 
 
 def bootstrap_interval(
     score: Callable[[NDArray[np.float64]], NDArray[np.float64]], counts: NDArray[Any], width: int = 1
 ) -> tuple[float, float]:
-    """95 % percentile interval over rows of a figure; ``counts`` of rows that are alike, ``(kinds,)``.
-
-    Drawing rows with replacement is drawing kinds of rows from a multinomial, and a kind without rows is never drawn.
-    ``score`` computes the figure from ``(samples, kinds)`` and holds ``width`` numbers a sample, or one a kind.
-    """
-    generator = np.random.default_rng(BOOTSTRAP_SEED)
-    rows, at_once = int(counts.sum()), max(1, _SUMS_AT_ONCE // max(width, len(counts)))
-    scores = []
-    for start in range(0, BOOTSTRAP_SAMPLES, at_once):
-        draws = generator.multinomial(rows, counts / rows, size=min(at_once, BOOTSTRAP_SAMPLES - start))
-        scores.append(score(draws.astype(np.float64)))
-    low, high = np.quantile(np.concatenate(scores), [0.025, 0.975])
+    """95 % percentile interval over rows of a figure, see `recurra.evaluation.significance.resampled`."""
+    low, high = np.quantile(resampled(score, counts, seed=BOOTSTRAP_SEED, width=width), [0.025, 0.975])
     return float(low), float(high)
 
 

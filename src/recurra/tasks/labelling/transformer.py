@@ -87,7 +87,8 @@ def train_model(
     if training_file.exists() and (folder / MODEL_NAME).is_dir():
         training = TrainingRecord.model_validate(read_json(training_file))
     else:
-        if METHOD in config.model_overrides and source is not None:
+        if METHOD in config.model_overrides:
+            assert source is not None
             check_method(config.model_overrides)
             training = train_by_setfit(
                 model,

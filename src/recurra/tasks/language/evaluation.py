@@ -276,7 +276,7 @@ class LanguageSubject:
             encode_for(own_split(record, config, name, data_root), config, tokenizer, None).joined[:MOST_TOKENS]
             for name in (self.chosen_on, self.split)
         )
-        self._end, self._context = int(tokenizer.eos_token_id or 0), config.context
+        self._end, self._context = int(tokenizer.eos_token_id), config.context
         self._reading: dict[str, Any] = {"first_read": self._end, "context": self._context}
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:

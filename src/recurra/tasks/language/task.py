@@ -88,8 +88,12 @@ class LanguageTask(Task):
         It is `recurra.models.configuration.RecurraConfig.leaks` without loading transformers.
         """
         shape = self.shape(model, overrides)
-        convolves = shape.get("feed_forward", "swiglu") not in WITHOUT_CONVOLUTION and shape.get("kernel_size", 3) > 1
-        leaks = convolves and shape.get("causal_convolution", True) is False
+        # A wrong kernel_size is refused later, where the model is configured.
+        leaks = (
+            shape.get("causal_convolution", True) is False
+            and shape.get("feed_forward", "swiglu") not in WITHOUT_CONVOLUTION
+            and shape.get("kernel_size", 3) > 1
+        )
         return f"{model}-leaks" if leaks and "leaks" not in model else model
 
     def configure_data(

@@ -128,7 +128,7 @@ def test_few_texts_together_count_as_one_of_all_their_tokens(opened: list[int]) 
 def test_a_race_is_run_again_because_the_first_may_have_been_disturbed(
     opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_sessions, "TEXTS_A_RACE", 4)
+    monkeypatch.setattr(onnx_sessions, "BATCHES_A_RACE", 4)
     sessions, lengths, seconds = Sessions(Path("model.onnx"), "int8", 2), np.array([20]), {1: 0.001, 2: 0.004}
 
     def compute(session: int) -> int:
