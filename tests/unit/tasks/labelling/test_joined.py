@@ -142,6 +142,12 @@ def test_a_cache_file_forgets_the_texts_of_old_versions(tmp_path: Path, monkeypa
     (path,) = tmp_path.glob("states-*")
     arrays = read_arrays(path, ["texts", "states"])
     assert arrays is not None and len(arrays["texts"]) == len(arrays["states"]) == 8
+    # The oldest text that is left stays if it is asked for, and the next call computes nothing.
+    texts = [f"{TEXTS[2]} 2 2", "a new text"]
+    states = cached_states(source, texts, quiet, data="corpus", precision="fp32", cache_dir=tmp_path)
+    monkeypatch.delattr(encoder_states, "mean_states")
+    again = cached_states(source, texts, quiet, data="corpus", precision="fp32", cache_dir=tmp_path)
+    np.testing.assert_array_equal(again, states)
 
 
 def write_rows(path: Path, *, several: bool) -> Path:

@@ -18,6 +18,7 @@ from recurra.report.figures import draw
 from recurra.report.render import named_figures, write_study_report
 from recurra.report.summary import load_runs, read_study, summarise
 from recurra.tasks import drawing
+from recurra.tasks.base import task
 from recurra.tasks.language.reporting import REPORTING, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
@@ -198,3 +199,9 @@ def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers
     assert "was changed after it was written" in load_runs([folder])[1][0]["reason"]
     exits_record(other).write(path)
     assert f"are of run '{other.run_id}'" in load_runs([folder])[1][0]["reason"]
+
+
+@pytest.mark.parametrize("size", [None, "5", [3]])
+def test_a_name_needs_no_right_kernel_size(size: object) -> None:
+    assert task("language").label("crt-tiny", {"kernel_size": size}) == "crt-tiny"
+    assert task("language").label("crt-tiny", {"causal_convolution": False}) == "crt-tiny-leaks"
