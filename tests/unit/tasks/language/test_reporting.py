@@ -203,5 +203,5 @@ def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers
 
 @pytest.mark.parametrize("size", [None, "5", [3]])
 def test_a_name_needs_no_right_kernel_size(size: object) -> None:
-    assert task("language").label("crt-tiny", {"kernel_size": size}) == "crt-tiny"
-    assert task("language").label("crt-tiny", {"causal_convolution": False}) == "crt-tiny-leaks"
+    assert task("language modelling").label("crt-tiny", {"kernel_size": size}) == "crt-tiny"
+    assert task("language modelling").label("crt-tiny", {"causal_convolution": False}) == "crt-tiny-leaks"
