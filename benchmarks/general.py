@@ -21,7 +21,8 @@ from recurra.core.files import read_json, write_json
 from recurra.core.progress import Reporter
 from recurra.models.adaptation.source import ADAPTATION_NAME
 
-TEXTS = ("english_novels/train.parquet", "wikitext-2-v1/train.parquet", "yelp_reviews", "amazon_reviews")
+FILES = ("english_novels/train.parquet", "wikitext-2-v1/train.parquet")
+CORPORA = ("yelp_reviews", "amazon_reviews")
 APART = ("sst2", "product_reviews", "yelp_sentences")
 WIDTH = 128
 PLANS = ("0 5", "0 (5)x3", "0 3 5", "0 (4)x2 5", "0 3 4 5", "0 (3 4)x2 5")
@@ -33,7 +34,7 @@ def teach(plan: str, width: int, tokens: int, data_root: Path, output: Path) -> 
     folder = output / f"{plan.replace(' ', '-')}-{width}-{tokens // MILLION}"
     if not (folder / ADAPTATION_NAME).exists():
         arguments = ["minilm", "--plan", plan, f"embedding_size={width}", "--tokens", str(tokens), "--int8"]
-        for text in TEXTS:
+        for text in (*(str(data_root / file) for file in FILES), *CORPORA):
             arguments += ["--teach", text]
         for corpus in APART:
             arguments += ["--apart", corpus]
