@@ -42,11 +42,11 @@ def write_bert(model: Any, folder: Path, *, fused: bool) -> None:
         path.unlink(missing_ok=True)
 
 
-def export_bert(model: Any, path: Path) -> None:
-    """Writes BERT in FP32 for rows of any number and length."""
+def export_bert(model: Any, path: Path, output: str = "logits") -> None:
+    """Writes BERT in FP32 for rows of any number and length; ``output`` is its first one."""
     ids = torch.randint(5, 1000, (2, 7))
     inputs = ["input_ids", "attention_mask"]
-    axes = {name: {0: "batch", 1: "tokens"} for name in inputs} | {"logits": {0: "batch"}}
+    axes = {name: {0: "batch", 1: "tokens"} for name in inputs} | {output: {0: "batch"}}
     model.config._attn_implementation = "eager"
     with warnings.catch_warnings():
         # The newer exporter needs one more package; this one supports BERT well.
@@ -56,7 +56,7 @@ def export_bert(model: Any, path: Path) -> None:
             (ids, torch.ones_like(ids)),
             str(path),
             input_names=inputs,
-            output_names=["logits"],
+            output_names=[output],
             dynamic_axes=axes,
             opset_version=OPSET,
             dynamo=False,

@@ -2,8 +2,9 @@
 
     python -m benchmarks --only peers --data-root DIR
 
-All compute the same shape with the same tokenizer, but for recurra-small, which no other engine can. A peer that takes
-token ids is given rows sorted by length, in batches of the size that is fastest for it on the first chunk. Rates are
+All compute the same shape with the same tokenizer, but for recurra-small, which no other engine can, and the models of
+`benchmarks.rungs`. Presets compete with a BERT of their shape. A peer that takes token ids is given rows sorted by
+length, in batches of the size that is fastest for it on the first chunk. Rates are
 texts a second of processor time, which a busy machine changes less than the clock; with several threads they are by the
 clock, because threads that wait may spin. Packages that are not installed are named and left out: ``pip install
 'recurra[peers-bench]'``.
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks import corpus as corpora
-from benchmarks import models
+from benchmarks import models, rungs
 from benchmarks.lockstep import Job
 from benchmarks.measures import Measure, Setting
 from benchmarks.onnx_peers import export_bert, write_bert
@@ -49,6 +52,7 @@ TOKENS = {SHORT: 128, LONG: 256}
 LONG_TEXTS = "yelp_reviews/test.parquet"
 TEXTS = {SHORT: 1_024, LONG: 256}
 SINGLE, CHUNKS = 24, 4
+SINGLE_MS, ACCURACY = "single_ms", "accuracy"
 # Number of texts in a call, and of such calls in a chunk.
 TOGETHER = {8: 4, 32: 1}
 # Padded tokens of a batch; every engine takes the fastest of these sizes.
@@ -67,12 +71,16 @@ PEERS = {
     "CTranslate2 int8": ("ctranslate2",),
     f"torch {models.FASTEST}": (),
     f"sentence-transformers {models.FASTEST}": ("sentence_transformers",),
+    "fastembed fp32": ("fastembed",),
 }
+# Of a preset's own shape.
+PRESET_PEERS = ("OpenVINO int8", "ONNX Runtime int8", "ONNX Runtime int8, fused")
 
 
 def build(job: Job) -> Callable[[int], dict[str, Any]]:
     """Returns a call that classifies the ``i``-th chunk of short or long texts, one by one and in batches."""
     variant, kind = job.variant.split(" | ")
+    predict: Callable[[Sequence[str]], object]
     corpus = corpora.read(job.corpus_folder)
     length, tokenizer = TOKENS[kind], corpus.tokenizer
     texts = corpus.texts if kind == SHORT else _long_texts(job.corpus_folder)
@@ -85,14 +93,19 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
         flat, offsets = encode_texts(part, tokenizer.backend_tokenizer, length)
         return np.split(flat, offsets[1:-1])
 
-    if variant in OURS:
+    accuracy = None
+    if variant in (*rungs.MODELS, *rungs.PEERS):
+        predict, accuracy = rungs.fitted(variant, job.corpus_folder, job.threads)
+    elif variant in OURS:
         encoder = "recurra-small" if variant == SMALL else job.preset
         classifier = _ours(encoder, variant.split()[1], folder, tokenizer, length=length, threads=job.threads)
-        predict: Callable[[Sequence[str]], object] = classifier.predict
+        predict = classifier.predict
     elif variant.startswith("sentence-transformers"):
         predict = _sentence_transformers(folder, tokenizer, length, _dtype(variant))
+    elif variant.startswith("fastembed"):
+        predict = _fastembed(folder, tokenizer, length, job.threads)
     else:
-        compute = _peer(variant, folder, job.threads, ids_of(chunks[0][:CALIBRATION_ROWS]))
+        compute = _peer(variant, job.preset, folder, job.threads, ids_of(chunks[0][:CALIBRATION_ROWS]))
 
         def batched(budget: int, part: Sequence[str]) -> None:
             _in_batches(compute, ids_of(part), budget)
@@ -105,15 +118,15 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
 
     def call(index: int) -> dict[str, Any]:
         part = chunks[index]
-        single = [_seconds(partial(predict, [text]), threads=0) for text in part[:SINGLE]]
+        single = [1000 * _seconds(partial(predict, [text]), threads=0) for text in part[:SINGLE]]
 
         def rate(groups: Sequence[Sequence[str]]) -> float:
             seconds = [_seconds(partial(predict, group), threads=job.threads) for group in groups]
             return sum(map(len, groups)) / sum(seconds)
 
-        rates = {f"{size} texts": rate(_groups(part, size)) for size in TOGETHER}
-        rates["batches"] = rate([part])
-        return {"single_ms": [1000 * value for value in single], "rates": rates}
+        figures: dict[str, Any] = {f"{size} texts": rate(_groups(part, size)) for size in TOGETHER}
+        figures |= {"batches": rate([part]), SINGLE_MS: single}
+        return figures if accuracy is None else {**figures, ACCURACY: accuracy}
 
     return call
 
@@ -133,8 +146,8 @@ def _ours(encoder: str, precision: str, folder: Path, tokenizer: Any, *, length:
     return Classifier(engine, LABELS)
 
 
-def _peer(variant: str, folder: Path, threads: int, rows: Sequence[npt.NDArray[np.int32]]) -> Compute:
-    model = models.bert(ENCODER).eval()
+def _peer(variant: str, preset: str, folder: Path, threads: int, rows: Sequence[npt.NDArray[np.int32]]) -> Compute:
+    model = models.bert(preset).eval()
     if variant.startswith("torch"):
         model = model.to(_dtype(variant))
 
@@ -211,6 +224,33 @@ def _sentence_transformers(
     return lambda texts: encoder.encode(list(texts), batch_size=32, show_progress_bar=False, convert_to_tensor=True)
 
 
+def _fastembed(folder: Path, tokenizer: Any, length: int, threads: int) -> Callable[[Sequence[str]], object]:
+    from fastembed import TextEmbedding
+    from fastembed.common.model_description import ModelSource, PoolingType
+
+    class States(torch.nn.Module):
+        def __init__(self, bert: Any) -> None:
+            super().__init__()
+            self.bert, self.config = bert, bert.config
+
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return self.bert(ids, attention_mask=mask).last_hidden_state
+
+    name, encoder = "recurra/bench", models.bert(ENCODER).bert.eval()
+    export_bert(States(encoder), folder / "bert.onnx", output="last_hidden_state")
+    encoder.config.save_pretrained(folder)
+    tokenizer.model_max_length = length
+    tokenizer.save_pretrained(folder)
+    special = {key: token for key, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    (folder / "special_tokens_map.json").write_text(json.dumps(special), encoding="utf-8")
+    TextEmbedding.add_custom_model(
+        model=name, pooling=PoolingType.MEAN, normalization=False, sources=ModelSource(hf=name),
+        dim=encoder.config.hidden_size, model_file="bert.onnx",
+    )  # fmt: skip
+    model = TextEmbedding(name, specific_model_path=str(folder), threads=threads, cuda=False)
+    return lambda texts: list(model.embed(sorted(texts, key=len), batch_size=32))
+
+
 def _in_batches(compute: Compute, rows: Sequence[npt.NDArray[np.int32]], budget: int) -> None:
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     start = 0
@@ -239,76 +279,116 @@ def _seconds(call: Callable[[], object], *, threads: int) -> float:
     return clock() - start
 
 
-def measure(setting: Setting) -> list[Measure]:
-    """Measures MiniLM in every precision of ours against the fastest peer of any kind, and of the same precision."""
-    peers = []
-    for name, packages in PEERS.items():
-        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+def _installed(packages: Mapping[str, Sequence[str]]) -> list[str]:
+    """The peers whose packages are all there; names the others."""
+    present = []
+    for name, needed in packages.items():
+        missing = [package for package in needed if importlib.util.find_spec(package) is None]
         if missing:
             sys.stderr.write(f"{name} is left out: {', '.join(missing)} is not installed (recurra[peers-bench])\n")
         else:
-            peers.append(name)
+            present.append(name)
+    return present
+
+
+def measure(setting: Setting) -> list[Measure]:
+    """Measures MiniLM in every precision of ours against the fastest peer of any kind, and of the same precision."""
+    peers, rung_peers = _installed(PEERS), _installed(rungs.PEERS)
     kinds = [SHORT]
     if setting.data_root is not None:
         chunks = stream_texts(Path(setting.data_root) / LONG_TEXTS, "text")
         texts = list(itertools.islice(itertools.chain.from_iterable(chunks), 4 * TEXTS[LONG]))
         (Path(setting.corpus) / "long.txt").write_text("\0".join(texts), encoding="utf-8")
         kinds.append(LONG)
-    held = partial(_held, unit=f"texts a {'processor ' if setting.threads == 1 else ''}second")
     lines: list[Measure] = []
     for kind in kinds:
-        single, rates = _times(setting, kind, [*OURS, *peers])
-        int8, rate = OURS[0], rates["batches"]
-        lines += held("int8 in batches, against the fastest peer", kind, rate, (int8, peers), 1.3)
-        lines += [measure for name in peers for measure in held("int8 in batches", kind, rate, (int8, [name]), None)]
-        lines += held("int8, one text, against the fastest peer", kind, single, (int8, peers), 1.4)
-        for size in TOGETHER:
-            together = rates[f"{size} texts"]
-            lines += held(f"int8, {size} texts together, against the fastest peer", kind, together, (int8, peers), None)
-        lines += held("recurra-small, int8 in batches, against MiniLM's fastest peer", kind, rate, (SMALL, peers), None)
-        for precision in FLOATS:
-            others = [name for name in peers if name == f"OpenVINO {precision}"]
-            lines += held(f"{precision} in batches", kind, rate, (f"recurra {precision}", others), 1.2)
+        lines += _minilm(Turns(setting, kind), peers)
+    for preset in setting.presets:
+        if preset != ENCODER:
+            lines += _preset(Turns(setting, SHORT, preset), [name for name in PRESET_PEERS if name in peers])
+    if setting.data_root is not None:
+        rungs.prepare(setting.data_root, Path(setting.corpus))
+        for kind in kinds:
+            lines += _rungs(Turns(setting, kind), rung_peers)
     return lines
 
 
-def _held(
-    title: str,
-    kind: str,
-    figures: dict[str, float],
-    competitors: tuple[str, list[str]],
-    target: float | None,
-    *,
-    unit: str,
-) -> list[Measure]:
-    """Compares ours with the best of the others, by rate or, for one text, by time; empty without others."""
-    ours, others = competitors
-    if not others:
-        return []
-    alone = "one text" in title
-    best = (min if alone else max)(others, key=figures.__getitem__)
-    mine, other = figures[ours], figures[best]
-    result, unit = (other / mine, "ms a text") if alone else (mine / other, unit)
-    return [Measure("peers", f"{title}, {kind} texts", ENCODER, ours, mine, best, other, unit, result, "x", target)]
+@dataclass(frozen=True)
+class Turns:
+    """Competitors that take turns on the texts of a kind; those of ``preset``'s shape if they have one."""
+
+    setting: Setting
+    kind: str
+    preset: str = ENCODER
+
+    def figures(self, names: list[str]) -> dict[str, dict[str, float]]:
+        """Medians by figure and name: milliseconds of a text alone; texts a second by texts in a call, in batches."""
+        count = self.setting.sized(CHUNKS, 1)
+        jobs = {name: self.setting.job("peers", f"{name} | {self.kind}", self.preset, count) for name in names}
+        values: dict[str, dict[str, list[float]]] = {}
+        with self.setting.competitors(jobs) as competitors:
+            for index in range(-1, count):
+                # The first chunk comes twice; the first time warms up.
+                for name in names[index % len(names) :] + names[: index % len(names)]:
+                    figures = competitors[name].call(max(index, 0))["value"]
+                    if index >= 0:
+                        for figure, value in figures.items():
+                            values.setdefault(figure, {}).setdefault(name, []).extend(np.atleast_1d(value))
+        return {
+            figure: {name: float(np.median(some)) for name, some in by_name.items()}
+            for figure, by_name in values.items()
+        }
+
+    def held(
+        self, title: str, figures: dict[str, float], ours: str, others: list[str], target: float | None = None
+    ) -> list[Measure]:
+        """Compares ours with the best of the others, by rate or, for one text, by time; empty without others."""
+        if not others:
+            return []
+        alone = "one text" in title
+        best = (min if alone else max)(others, key=figures.__getitem__)
+        mine, other = figures[ours], figures[best]
+        result = other / mine if alone else mine / other
+        unit = "ms a text" if alone else f"texts a {'processor ' if self.setting.threads == 1 else ''}second"
+        title = f"{title}, {self.kind} texts"
+        return [Measure("peers", title, self.preset, ours, mine, best, other, unit, result, "x", target)]
 
 
-def _times(setting: Setting, kind: str, names: list[str]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Median milliseconds of a text alone; texts a second by number of texts in a call, and in batches."""
-    count = setting.sized(CHUNKS, 1)
-    jobs = {name: setting.job("peers", f"{name} | {kind}", ENCODER, count) for name in names}
-    single: dict[str, list[float]] = {name: [] for name in names}
-    rates: dict[str, dict[str, list[float]]] = {}
-    with setting.competitors(jobs) as competitors:
-        for index in range(-1, count):
-            # The first chunk comes twice; the first time warms up.
-            for name in names[index % len(names) :] + names[: index % len(names)]:
-                values = competitors[name].call(max(index, 0))["value"]
-                if index < 0:
-                    continue
-                single[name] += values["single_ms"]
-                for mode, rate in values["rates"].items():
-                    rates.setdefault(mode, {}).setdefault(name, []).append(rate)
-    return (
-        {name: float(np.median(values)) for name, values in single.items()},
-        {mode: {name: float(np.median(values)) for name, values in by_name.items()} for mode, by_name in rates.items()},
-    )
+def _minilm(turns: Turns, peers: list[str]) -> list[Measure]:
+    figures, int8 = turns.figures([*OURS, *peers]), OURS[0]
+    rate = figures["batches"]
+    lines = turns.held("int8 in batches, against the fastest peer", rate, int8, peers, 1.3)
+    for name in peers:
+        lines += turns.held("int8 in batches", rate, int8, [name])
+    lines += turns.held("int8, one text, against the fastest peer", figures[SINGLE_MS], int8, peers, 1.4)
+    for size in TOGETHER:
+        together = figures[f"{size} texts"]
+        lines += turns.held(f"int8, {size} texts together, against the fastest peer", together, int8, peers)
+    lines += turns.held("recurra-small, int8 in batches, against MiniLM's fastest peer", rate, SMALL, peers)
+    for precision in FLOATS:
+        others = [name for name in peers if name == f"OpenVINO {precision}"]
+        lines += turns.held(f"{precision} in batches", rate, f"recurra {precision}", others, 1.2)
+    return lines
+
+
+def _preset(turns: Turns, peers: list[str]) -> list[Measure]:
+    """A model from scratch against the fastest engine with a BERT of its shape."""
+    figures, int8 = turns.figures([OURS[0], *peers]), OURS[0]
+    return [
+        *turns.held("int8 in batches, against BERT of its shape", figures["batches"], int8, peers),
+        *turns.held("int8, one text, against BERT of its shape", figures[SINGLE_MS], int8, peers),
+    ]
+
+
+def _rungs(turns: Turns, peers: list[str]) -> list[Measure]:
+    """Each model that is fitted once against each that a user would take instead: speed, and accuracy on SST-2."""
+    figures = turns.figures([*rungs.MODELS, *peers])
+    lines = []
+    for name, peer in itertools.product(rungs.MODELS, peers):
+        lines += turns.held(f"{name} in batches", figures["batches"], name, [peer])
+        lines += turns.held(f"{name}, one text", figures[SINGLE_MS], name, [peer])
+        if turns.kind == SHORT:
+            mine, other = (100 * figures[ACCURACY][model] for model in (name, peer))
+            title = f"{name}, accuracy on SST-2 after {2 * rungs.ROWS_PER_LABEL:,} rows"
+            lines.append(Measure("peers", title, "", name, mine, peer, other, "%", mine - other, "points"))
+    return lines
