@@ -107,14 +107,15 @@ class Layout:
         }
         names = [name for name, is_written in optional_columns.items() if is_written]
         classes = [f"probability_{label}" for label in self.label_names]
-        for name in (*names, *classes, PROBABILITIES):
-            if name in self.input_columns and f"{name}{PREDICTED}" in self.input_columns:
-                raise ConfigurationError(
-                    f"the input has the columns '{name}' and '{name}{PREDICTED}', and the predictions need one of the "
-                    "two names: rename a column, or leave the input's columns out with --no-keep-columns"
-                )
         self.row_columns = [*self.input_columns, *map(self.name, names)]
         self.columns = [*self.row_columns, *map(self.name, classes)]
+        for name, count in Counter([*self.columns, self.name(PROBABILITIES)]).items():
+            if count > 1:
+                raise ConfigurationError(
+                    f"two columns would have the name '{name}': beside '{name.removesuffix(PREDICTED)}' of the input, "
+                    f"that of the predictions gets the suffix '{PREDICTED}'; rename a column, or leave the input's "
+                    "columns out with --no-keep-columns"
+                )
 
     def name(self, column: str) -> str:
         """The name of a column of ours beside those of the input."""
