@@ -3,14 +3,16 @@
 No standard operator splits a text as Python does, so the graph begins after the splitting, as a Transformer's does. Its
 inputs are strings: the words in their order, and the characters of each word, which other programs compute in a few
 lines (`docs/how-to/export.md`). The graph computes counts of n-grams, weights, lengths and scores in double precision.
-It takes one text per call, because the counts of all n-grams form one dense vector.
+It takes one text per call; of the counts of all n-grams, only those above 0 are read.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx.compose
 from onnx import TensorProto, helper
@@ -41,9 +43,11 @@ def build_linear(model: LinearModel) -> onnx.ModelProto:
     graph = Graph()
     if model.vectorizers[0].tokenizer is None:
         kinds = [vectorizer for vectorizer in model.vectorizers if len(vectorizer.idf)]
-        features = graph.op("Concat", *(_features(graph, kind) for kind in kinds), axis=0)
-        features = graph.op("Unsqueeze", features, graph.numbers(0))
-        scores = graph.op("MatMul", features, _double(graph, graph.weight("weight", model.weight.T)))
+        ends = np.cumsum([len(kind.idf) for kind in kinds])[:-1]
+        parts = [
+            _scores(graph, kind, weight) for kind, weight in zip(kinds, np.split(model.weight.T, ends), strict=True)
+        ]
+        scores = parts[0] if len(parts) == 1 else graph.op("Sum", *parts)
         inputs = [helper.make_tensor_value_info(kind.unit, TensorProto.STRING, [kind.unit]) for kind in kinds]
     else:
         rows = _double(graph, graph.op("Gather", graph.weight("weight", model.weight.T), PIECES, axis=0))
@@ -90,8 +94,8 @@ def _double(graph: Graph, value: str) -> str:
     return graph.op("Cast", value, to=TensorProto.DOUBLE)
 
 
-def _features(graph: Graph, vectorizer: Vectorizer) -> str:
-    """TF-IDF of one kind of n-grams, double ``(terms,)``, normed to length 1; 0 for a text without any."""
+def _scores(graph: Graph, vectorizer: Vectorizer, weight: npt.NDArray[np.floating[Any]]) -> str:
+    """What one kind of n-grams adds to the scores, double ``(1, scores)``: weighted TF-IDF, normed to length 1."""
     starts, columns, pool = list[int](), list[int](), list[str]()
     shortest, longest = NGRAMS[vectorizer.unit]["ngram_range"]
     term_units = [term.split(" ") if vectorizer.unit == WORDS else list(term) for term in vectorizer.terms]
@@ -112,14 +116,16 @@ def _features(graph: Graph, vectorizer: Vectorizer) -> str:
         ngram_indexes=columns,
         pool_strings=pool,
     )
-    one = graph.constant(1, np.float64)
-    values = counts = _double(graph, tf)
+    present = graph.op("Squeeze", graph.op("NonZero", tf), graph.numbers(0))
+
+    def of_present(name: str, values: npt.NDArray[np.floating[Any]]) -> str:
+        weights = graph.weight(f"{name}_{vectorizer.unit}", values)
+        return _double(graph, graph.op("Gather", weights, present, axis=0))
+
+    values = _double(graph, graph.op("Gather", tf, present, axis=0))
     if vectorizer.sublinear:
-        present = _double(graph, graph.op("Greater", counts, graph.constant(0, np.float64)))
-        values = graph.op("Mul", present, graph.op("Add", graph.op("Log", graph.op("Max", counts, one)), one))
-    values = graph.op(
-        "Mul", values, _double(graph, graph.weight(f"idf_{vectorizer.unit}", vectorizer.idf.astype(np.float32)))
-    )
+        values = graph.op("Add", graph.op("Log", values), graph.constant(1, np.float64))
+    values = graph.op("Mul", values, of_present("idf", vectorizer.idf.astype(np.float32)))
     norm = graph.op("Sqrt", graph.op("ReduceSum", graph.op("Mul", values, values), keepdims=1))
-    is_zero = graph.op("Equal", norm, graph.constant(0, np.float64))
-    return graph.op("Div", values, graph.op("Where", is_zero, one, norm))
+    values = graph.op("Unsqueeze", graph.op("Div", values, norm), graph.numbers(1))
+    return graph.op("ReduceSum", graph.op("Mul", values, of_present("weight", weight)), graph.numbers(0), keepdims=1)
