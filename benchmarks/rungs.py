@@ -50,7 +50,7 @@ def prepare(data_root: Path, folder: Path) -> None:
         model, run = folder / f"{name}.yaml", folder / f"{name} run"
         model.write_text(json.dumps({"preset": preset, **changes}), encoding="utf-8")
         rows_key = f"data.rows_per_label={ROWS_PER_LABEL}"
-        _recurra("train", "--model", model, "--data", CORPUS, "-o", run, rows_key, *common)
+        _recurra("train", "--model", model, "--data", CORPUS, "-o", run, rows_key, "--no-latency", *common)
         if name != LINEAR:
             _recurra("export", run, "--format", "onnx", "--precision", "int8", "-o", folder / name, *common)
 
