@@ -59,13 +59,9 @@ def test_without_a_recommendation_the_runs_are_named(asked: str, tmp_path: Path)
     assert [f"run-{number:02}" in said for number in range(12)] == [True] * 10 + [False] * 2 and "unfin" not in said
 
 
-@pytest.mark.parametrize(
-    "folder", ["../outside", "runs/../../outside", "runs/..", "/etc", "runs/a/model", "outside", "runs\\a", "runs/", ""]
-)
+@pytest.mark.parametrize("folder", ["../outside", "runs/..", "/etc", "runs/a/model", "runs\\a", ""])
 def test_a_path_out_of_the_folder_is_refused(folder: str, tmp_path: Path) -> None:
-    comparison = make_comparison(tmp_path / "x", "a", best="a")
-    make_comparison(tmp_path / "outside", "b")
-    (tmp_path / "outside" / "record.json").write_text("{}", encoding="utf-8")
+    comparison = make_comparison(tmp_path / "x", "a")
     with pytest.raises(ValueError, match="folder"):
         BestRunRecord(folder=folder, model="m", seed=0, why="w")
     # As somebody would write it who knows how such files are sealed.
@@ -75,17 +71,14 @@ def test_a_path_out_of_the_folder_is_refused(folder: str, tmp_path: Path) -> Non
         find_run(comparison)
 
 
-def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
-    comparison = make_comparison(tmp_path / "x", "a", best="b")
+def test_what_is_damaged_gone_or_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     make_comparison(tmp_path / "outside", "b")
+    comparison = make_comparison(tmp_path / "x", "a", best="b")
     (comparison / "runs" / "b").symlink_to(tmp_path / "outside" / "runs" / "b")
     with pytest.raises(CheckpointError, match=r"names 'runs/b', which lies outside of it; give one of them: "):
         find_run(comparison)
-
-
-def test_what_is_damaged_or_gone_is_refused(tmp_path: Path) -> None:
-    comparison = make_comparison(tmp_path / "x", "a", best="a")
-    path = comparison / BEST_NAME
+    (comparison / "runs" / "b").unlink()
+    path = make_comparison(comparison, best="a") / BEST_NAME
     whole = path.read_text(encoding="utf-8")
     for damaged, said in (
         (whole.replace('"linear"', '"static"'), "was changed after it was written"),
@@ -117,24 +110,20 @@ def test_every_command_that_wants_one_run_asks(
     monkeypatch.chdir(tmp_path)
     make_comparison(tmp_path / "x", "a", "b")
     assert main([part.format("x") for part in command]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err) == (
-        "",
-        "error: 'x' holds several runs, but 'x/best.json' recommends none; give one of them: x/runs/a, x/runs/b\n",
-    )
+    said = "error: 'x' holds several runs, but 'x/best.json' recommends none; give one of them: x/runs/a, x/runs/b\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_what_is_no_finished_run_is_called_what_it_is(tmp_path: Path) -> None:
-    run, comparison, nothing = (tmp_path / name for name in ("run", "comparison", "nothing"))
+    run, comparison = tmp_path / "run", tmp_path / "comparison"
     (comparison / "runs").mkdir(parents=True)
     (comparison / "study.yaml").touch()
     run.mkdir()
+    assert "is not a run folder; give a folder made by 'recurra train'" in str(no_run(run))
     (run / "config.yaml").touch()
     assert "is a run that is not finished; start its command again" in str(no_run(run))
     assert "is a comparison without a finished run; start its command again" in str(no_run(comparison))
     said = "does not exist (did you mean 'comparison'?); give a folder made by 'recurra train'"
     assert said in str(no_run(tmp_path / "comparisons"))
-    assert "does not exist; give a folder" in str(no_run(nothing / "no" / "run"))
-    nothing.mkdir()
-    assert "is not a run folder; give a folder made by 'recurra train'" in str(no_run(nothing))
+    assert "does not exist; give a folder" in str(no_run(tmp_path / "no" / "such" / "run"))
     assert "is a packed study, which keeps no models" in str(no_run(RESULTS / "demo"))

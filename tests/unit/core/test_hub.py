@@ -9,48 +9,36 @@ import pytest
 from recurra.core import hub
 
 
-@pytest.fixture
-def online(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    return monkeypatch
-
-
-def test_the_offline_switch_is_honoured_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("asked the network")
-
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(urllib.request, "urlopen", refuse)
-    assert not hub.hub_reachable()
-
-
 @pytest.mark.parametrize(
-    ("error", "reachable"),
+    ("error", "offline", "reachable"),
     [
-        (urllib.error.URLError("no name"), False),
-        (TimeoutError(), False),
-        (urllib.error.HTTPError("u", 401, "who", {}, None), True),
-        (urllib.error.HTTPError("u", 503, "down", {}, None), False),
+        (urllib.error.URLError("no name"), False, False),
+        (TimeoutError(), False, False),
+        (urllib.error.HTTPError("u", 401, "who", {}, None), False, True),
+        (urllib.error.HTTPError("u", 503, "down", {}, None), False, False),
+        (urllib.error.HTTPError("u", 401, "who", {}, None), True, False),
     ],
 )
-def test_answers(online: pytest.MonkeyPatch, error: Exception, reachable: bool) -> None:
+def test_answers(error: Exception, offline: bool, reachable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    online.setattr(urllib.request, "urlopen", fail)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(urllib.request, "urlopen", fail)
     assert hub.hub_reachable() is reachable
 
 
-def test_a_name_server_that_hangs_is_left_behind(online: pytest.MonkeyPatch) -> None:
+def test_a_name_server_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
     def hang(*_: object, **__: object) -> None:
         release.wait(200)
         raise TimeoutError
 
-    online.setattr(urllib.request, "urlopen", hang)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(urllib.request, "urlopen", hang)
+    monkeypatch.setattr(hub, "DEADLINE_S", 0.05)
     try:
-        online.setattr(hub, "DEADLINE_S", 0.05)
         assert not hub.hub_reachable()
     finally:
         release.set()

@@ -17,7 +17,6 @@ from recurra.core.errors import CheckpointError
 from recurra.core.record import (
     RECORDS,
     SCHEMA_VERSION,
-    RunRecord,
     holds_record,
     read_any_record,
     read_language_record,
@@ -32,16 +31,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return RunFactory(tmp_path_factory.mktemp("runs"), rows=rows).run("baseline", audits=[leakage()])
 
 
-def test_a_record_comes_back_as_written(run: Path, tmp_path: Path) -> None:
-    record = read_record(run)
-    assert read_record(write_record(tmp_path, record)) == record
-    assert record.schema_version == SCHEMA_VERSION
-    changed = record.model_copy(update={"seed": 7})
-    assert read_record(write_record(tmp_path, changed)).content_hash != record.content_hash
-    assert read_record(run / "record.json") == record
-    assert [audit.name for audit in record.failed_audits()] == ["leakage.contained.test"]
-
-
 @pytest.fixture
 def values(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run / "record.json").read_text(encoding="utf-8"))
@@ -53,7 +42,21 @@ def put(folder: Path, text: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("text", ["{", "", "[1, 2]", '"text"', '{"run_id": 3}', '{"wall_s": NaN}', '{"task": 3}'])
+def test_a_record_comes_back_as_written(run: Path, tmp_path: Path) -> None:
+    record = read_record(run)
+    assert read_record(write_record(tmp_path, record)) == record
+    assert record.schema_version == SCHEMA_VERSION
+    changed = record.model_copy(update={"seed": 7})
+    assert read_record(write_record(tmp_path, changed)).content_hash != record.content_hash
+    assert read_record(run / "record.json") == record
+    assert [audit.name for audit in record.failed_audits()] == ["leakage.contained.test"]
+    # The hash is that of everything else in the file.
+    lines = (run / "record.json").read_text(encoding="utf-8").splitlines(keepends=True)
+    rest = "".join(line for line in lines if not line.startswith(' "content_hash"'))
+    assert len(rest) < sum(map(len, lines)) and hashlib.sha256(rest.encode()).hexdigest() == record.content_hash
+
+
+@pytest.mark.parametrize("text", ["{", "", "[1, 2]", '{"run_id": 3}', '{"wall_s": NaN}', '{"task": 3}'])
 def test_a_damaged_record_is_one_clear_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         read_record(put(tmp_path, text))
@@ -77,16 +80,8 @@ def test_unknown_keys_and_splits_that_are_not_described_are_refused(
         read_record(put(tmp_path, json.dumps(values)))
 
 
-def test_the_hash_is_that_of_everything_else_in_the_file(run: Path) -> None:
-    lines = (run / "record.json").read_text(encoding="utf-8").splitlines(keepends=True)
-    rest = "".join(line for line in lines if not line.startswith(' "content_hash"'))
-    assert len(rest) < sum(map(len, lines))
-    assert hashlib.sha256(rest.encode()).hexdigest() == read_record(run).content_hash
-
-
 EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a figure": lambda values: values["metrics"]["test"].update(accuracy=0.99),
-    "the seed": lambda values: values.update(seed=5),
     "an audit": lambda values: values.update(audits=[]),
     "the hash": lambda values: values.update(content_hash="0" * 64),
     "no hash": lambda values: values.update(content_hash=None),
@@ -96,28 +91,23 @@ EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("indent", [1, 2])
-def test_a_record_edited_by_hand_is_refused_in_one_line(
-    edit: str, indent: int, values: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_record_edited_by_hand_is_refused_in_one_line(edit: str, values: dict[str, Any], tmp_path: Path) -> None:
     before = values["config_hash"]
     EDITS[edit](values)
-    folder = put(tmp_path, json.dumps(values, ensure_ascii=False, indent=indent) + "\n")
+    folder = put(tmp_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
     for read in (read_record, lambda folder: holds_record(folder, before)):
         with pytest.raises(CheckpointError, match="was changed after it was written") as caught:
             read(folder)
         assert "\n" not in str(caught.value) and "delete it to run again" in str(caught.value)
 
 
-def test_other_white_space_is_no_edit(run: Path, values: dict[str, Any], tmp_path: Path) -> None:
+def test_other_white_space_is_no_edit_and_the_first_schema_is_read(
+    run: Path, values: dict[str, Any], tmp_path: Path
+) -> None:
     folder = put(tmp_path, json.dumps(values, indent=4))
     assert read_record(folder) == read_record(run)
     assert holds_record(folder, values["config_hash"])
-
-
-def test_a_record_of_the_first_schema_has_no_hash_and_is_read(
-    run: Path, values: dict[str, Any], tmp_path: Path
-) -> None:
+    # One of the first schema has no hash.
     for key in ("content_hash", "wall_s"):
         del values[key]
     folder = put(tmp_path, json.dumps({**values, "schema_version": 1}, indent=1))
@@ -127,10 +117,9 @@ def test_a_record_of_the_first_schema_has_no_hash_and_is_read(
     assert holds_record(folder, record.config_hash)
 
 
-@pytest.mark.parametrize("task", ["token-classification", 'wei"rd', "Klassifikation é"])
-def test_a_record_of_an_unknown_task_asks_for_an_upgrade(task: str, run: Path, tmp_path: Path) -> None:
-    """Also one whose hash fits, as the version that knows the task has written it."""
-    before = read_record(run)
+def test_a_record_of_an_unknown_task_asks_for_an_upgrade(run: Path, tmp_path: Path) -> None:
+    before, task = read_record(run), 'wei"rd é'
+    # With a hash that fits, as the version that knows the task has written it.
     write_record(tmp_path, before.model_copy(update={"task": task}))
     for read in (read_any_record, read_record, lambda folder: holds_record(folder, before.config_hash)):
         with pytest.raises(CheckpointError) as caught:
@@ -141,12 +130,9 @@ def test_a_record_of_an_unknown_task_asks_for_an_upgrade(task: str, run: Path, t
         )
 
 
-COMMITTED = committed()
-
-
 def test_every_committed_record_is_read_and_of_any_schema_written_in_the_newest(tmp_path: Path) -> None:
     first = {}
-    for path in COMMITTED:
+    for path in committed():
         record = read_any_record(path)
         assert record.run_id == path.parent.name
         first.setdefault((record.schema_version, record.task), (path, record))
@@ -161,10 +147,8 @@ def test_every_committed_record_is_read_and_of_any_schema_written_in_the_newest(
         assert holds_record(tmp_path, old.config_hash) and holds_record(path, old.config_hash)
 
 
-@pytest.mark.parametrize("version", [-1, 0, "1", 1.5, None, True, [1], SCHEMA_VERSION + 1, 10**30])
-def test_a_schema_that_never_was_is_refused_in_one_line(
-    version: object, values: dict[str, Any], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("version", [0, "1", 1.5, None, True, SCHEMA_VERSION + 1, 10**30])
+def test_a_schema_that_never_was_is_refused_in_a_line(version: object, values: dict[str, Any], tmp_path: Path) -> None:
     del values["content_hash"]
     put(tmp_path, json.dumps({**values, "schema_version": version}))
     with pytest.raises(CheckpointError) as caught:
@@ -174,8 +158,8 @@ def test_a_schema_that_never_was_is_refused_in_one_line(
     assert ("upgrade recurra" in str(caught.value)) == (type(version) is int and version > SCHEMA_VERSION)
 
 
-def test_a_matrix_of_many_labels_is_written_as_its_cells(tmp_path: Path) -> None:
-    record = read_record(RunFactory(tmp_path, rows={"train": 90, "validation": 30, "test": 40}).run("recurrent"))
+def test_a_matrix_of_many_labels_is_written_as_its_cells(run: Path) -> None:
+    record = read_record(run)
     labels = 300
     matrix = [[0] * labels for _ in range(labels)]
     matrix[7][7], matrix[7][299], matrix[0][1] = 5, 2, 1
@@ -192,26 +176,17 @@ def test_a_matrix_of_many_labels_is_written_as_its_cells(tmp_path: Path) -> None
             type(metrics).model_validate(written | {"confusion_matrix": wrong})
 
 
-def test_a_record_of_a_language_model_comes_back_as_written(tmp_path: Path) -> None:
+def test_a_record_of_a_language_model_comes_back_and_each_reader_refuses_the_other(run: Path, tmp_path: Path) -> None:
     record = language_record()
     path = write_record(tmp_path, record)
-    found = read_language_record(tmp_path)
-    assert found == record.model_copy(update={"content_hash": found.content_hash})
-    assert read_any_record(path) == found
+    found = read_any_record(path)
+    assert read_language_record(tmp_path) == found == record.model_copy(update={"content_hash": found.content_hash})
     assert (found.schema_version, found.task) == (SCHEMA_VERSION, "language modelling")
     assert holds_record(tmp_path, record.config_hash) and not holds_record(tmp_path, "another")
-    assert found.metrics["test"].final.word_perplexity == record.metrics["test"].final.word_perplexity
-
-
-def test_each_reader_refuses_the_other_task_in_one_line(tmp_path: Path) -> None:
-    write_record(tmp_path, language_record())
     with pytest.raises(CheckpointError, match=r"a run of a language model, but a classifier is needed; .*evaluate"):
         read_record(tmp_path)
-    rows = {"train": 40, "validation": 20, "test": 20}
-    classifier = RunFactory(tmp_path / "runs", rows=rows).run("baseline", audits=[leakage()])
-    assert isinstance(read_any_record(classifier), RunRecord)
     with pytest.raises(CheckpointError, match="a run of a classifier, but a language model is needed"):
-        read_language_record(classifier)
+        read_language_record(run)
 
 
 def test_a_leaking_model_is_called_so_and_named_once() -> None:
