@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,23 +34,21 @@ def words(seed: int, count: int) -> str:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two hundred film sentences with two phrases each, tokenised; as many reviews, plain and tokenised."""
     root = tmp_path_factory.mktemp("domains")
     wholes = [f"film{number} , it 's {words(number, 8)} end{number}" for number in range(SENTENCES)]
     write_sst2(
         root, [[whole, whole.rpartition(" end")[0], whole.partition(" it 's ")[2]] for whole in wholes], shared=SHARED
     )
-    for folder, form in (
-        ("yelp_reviews", "Place{0}, it's {1}! Don't go."),
-        ("amazon_fdu_mtl", "item{0} , it 's {1} ! do n't bu"),
-    ):
+    forms = {"yelp_reviews": "Place{0}, it's {1}! Don't go.", "amazon_fdu_mtl": "item{0} , it 's {1} ! do n't bu"}
+    for folder, form in forms.items():
         for part, first in (("train", 0), ("test", 500)):
-            texts = [form.format(row, words(row + 7_000, 12 + row % 9)) for row in range(first, first + 220)]
-            rows = [(text, row % 2) for row, text in enumerate(texts)]
+            numbers = range(first, first + 220)
+            rows = [(form.format(number, words(number + 7_000, 12 + number % 9)), number % 2) for number in numbers]
             write_table(root / folder / f"{part}.parquet", ("text", "label"), rows)
     return root
 
 
+@cache
 def load(root: Path, protocol: str | None = None, seed: int = 0) -> TextDataset:
     return load_dataset(DataConfig(name="domains", protocol=protocol, split_seed=seed), root)
 
@@ -71,17 +70,16 @@ def test_thirds_without_repeats(root: Path, protocol: str) -> None:
     assert len(texts) == len(set(texts))
     corpora = ("yelp_reviews", "sst2", "amazon_reviews")
     for split in dataset.splits.values():
-        pairs = zip(split.ids, split.labels.tolist(), strict=True)
-        assert all(identity.startswith(f"{corpora[label]}/") for identity, label in pairs)
+        assert [identity.partition("/")[0] for identity in split.ids] == [corpora[label] for label in split.labels]
     assert any("not the papers' 18,192 / 2,274 / 2,274" in note for note in dataset.notes)
-    assert load(root, protocol).fingerprint == dataset.fingerprint != load(root, protocol, seed=1).fingerprint
+    again, other = load.__wrapped__(root, protocol), load(root, protocol, seed=1)
+    assert again.fingerprint == dataset.fingerprint != other.fingerprint
 
 
 def test_a_sentence_lies_in_one_split_but_in_the_pooled_protocol(root: Path) -> None:
     natural = load(root)
     assert natural.protocol == "natural"
-    for name in ("validation", "test"):
-        assert not sentences(natural, "train") & sentences(natural, name)
+    assert not sentences(natural, "train") & (sentences(natural, "validation") | sentences(natural, "test"))
     assert natural.dropped == {"movie: phrase of sentences in several splits": 1}
     assert all(SHARED not in split.texts for split in natural.splits.values())
     pooled = load(root, "pooled")
@@ -91,9 +89,8 @@ def test_a_sentence_lies_in_one_split_but_in_the_pooled_protocol(root: Path) -> 
 
 def test_one_convention_and_equal_lengths(root: Path) -> None:
     def marked(dataset: TextDataset) -> set[int]:
-        splits = dataset.splits.values()
-        pairs = [pair for split in splits for pair in zip(split.texts, split.labels.tolist(), strict=True)]
-        return {label for text, label in pairs if " 's " in text or " n't" in text}
+        pairs = [pair for split in dataset.splits.values() for pair in zip(split.texts, split.labels, strict=True)]
+        return {int(label) for text, label in pairs if " 's " in text or " n't" in text}
 
     assert marked(load(root)) == {1, 2}
     assert marked(load(root, "normalised")) == set()
@@ -116,26 +113,21 @@ def test_what_is_missing_is_named(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_public_releases_stand_in_for_the_local_reviews(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from datasets import Dataset, DatasetDict
-
     asked = []
 
-    def public(name: str) -> DatasetDict:
+    def public(name: str) -> datasets.DatasetDict:
         asked.append(name)
-        texts = [f"{name} {row} {words(row, 9)}" for row in range(300)]
-        rows = {"text": texts, "label": [row % 2 for row in range(300)]}
-        return DatasetDict({part: Dataset.from_dict(rows) for part in ("train", "test")})
+        rows = [{"text": f"{name} {row} {words(row, 9)}", "label": row % 2} for row in range(300)]
+        return datasets.DatasetDict(dict.fromkeys(("train", "test"), datasets.Dataset.from_list(rows)))
 
     monkeypatch.setattr("datasets.load_dataset", public)
     dataset = load_dataset(DataConfig(name="domains_polarity", protocol="normalised"), root)
     assert asked == ["fancyzhx/yelp_polarity", "mteb/amazon_polarity"]
     assert thirds(dataset) and dataset.name == "domains_polarity"
-    sources = "local business: yelp_polarity; movie: sst2; online shopping: amazon_polarity"
-    assert any(sources in note for note in dataset.notes)
+    assert "local business: yelp_polarity; movie: sst2; online shopping: amazon_polarity" in dataset.notes[0]
 
 
 def format_alone(dataset: TextDataset) -> AuditResult:
-    """The format audit of test, on some of the rows: enough for the probe, and quick."""
     some = {name: dataset.splits[name].select(range(size)) for name, size in (("train", 4_500), ("test", 3_000))}
     probed = replace(dataset, splits=some, selection_split="test", reported_splits=["test"])
     return next(audit for audit in audit_shortcuts(probed) if audit.name == "shortcuts.format.test")

@@ -36,34 +36,23 @@ def written(rows: RowsInMemory, folder: Path) -> Path:
 
 FORMS: dict[str, Any] = {
     "pair": (TEXTS, WORDS),
-    "arrays": (np.array(TEXTS), np.array(WORDS, dtype=object)),
     "series": (pd.Series(TEXTS, index=[7, 3, 5, 1]), pd.Series(WORDS, dtype="category")),
-    "frame": pd.DataFrame({"label": WORDS, "other": 1, "text": TEXTS}),
+    "frame": pd.DataFrame({"label": pd.Categorical(WORDS), "other": 1, "text": pd.array(TEXTS, "string[pyarrow]")}),
     "dataset": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS}),
-    "class labels": datasets.Dataset.from_dict(
-        {"text": TEXTS, "label": [1, 0, 0, 1]},
-        features=datasets.Features(
-            {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
-        ),
+    "class labels": datasets.Dataset.from_dict({"text": TEXTS, "label": [1, 0, 0, 1]}).cast_column(
+        "label", datasets.ClassLabel(names=["neg", "pos"])
     ),
     "splits": datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS})}),
-    "arrow strings": pd.DataFrame({"text": pd.array(TEXTS, "string[pyarrow]"), "label": pd.Categorical(WORDS)}),
-    "polars": pl.DataFrame({"text": TEXTS, "label": WORDS}),
-    "polars categories": pl.DataFrame(
-        {"other": [1, 2, 3, 4], "text": TEXTS, "label": pl.Series(WORDS, dtype=pl.Categorical)}
-    ),
+    "polars": pl.DataFrame({"other": [1, 2, 3, 4], "text": TEXTS, "label": pl.Series(WORDS, dtype=pl.Categorical)}),
     "polars columns": (pl.Series(TEXTS), pl.Series(WORDS)),
     "arrow": pa.table({"text": TEXTS, "label": WORDS}),
     "arrow columns": (pa.chunked_array([TEXTS]), pa.array(WORDS)),
     "mappings": [{"text": text, "label": word} for text, word in zip(TEXTS, WORDS, strict=True)],
     "mapping": {"text": TEXTS, "label": WORDS},
     "stream": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS}).to_iterable_dataset(),
-    "numpy strings": (np.array(TEXTS, dtype=np.dtypes.StringDType()), np.array(WORDS)),
-    "columns": (
-        datasets.Dataset.from_dict({"text": TEXTS})["text"],
-        datasets.Dataset.from_dict({"label": WORDS})["label"],
-    ),
+    "arrays": (np.array(TEXTS, dtype=np.dtypes.StringDType()), np.array(WORDS, dtype=object)),
 }
+FORMS["columns"] = (FORMS["dataset"]["text"], FORMS["dataset"]["label"])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -89,7 +78,6 @@ def test_columns_are_named_as_in_files_and_groups_and_ids_come_along(tmp_path: P
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (np.array([1, 0, 0, 1], dtype=np.int8), ["1", "0", "0", "1"]),
         ([True, False, np.bool_(False), True], ["true", "false", "false", "true"]),
         (pd.Series([1, 2, 2, 1], dtype="Int64"), ["1", "2", "2", "1"]),
         ([np.float32(0.5), 2.0, 3, "4"], ["0.5", "2", "3", "4"]),
@@ -127,8 +115,8 @@ def test_splits_are_files_of_their_own_and_all_rows_are_in_every_name(tmp_path: 
     assert options["test"] == options["name"].replace(".parquet", "-test.parquet")
     other = read(train, test=test.assign(label="neg")).options(tmp_path)
     assert other["name"] != options["name"]
-    parts = {"train": train, "validation": train, "test": test}
-    given = datasets.DatasetDict({name: datasets.Dataset.from_pandas(frame) for name, frame in parts.items()})
+    first, last = map(datasets.Dataset.from_pandas, (train, test))
+    given = datasets.DatasetDict({"train": first, "validation": first, "test": last})
     assert read(given).parts == read(train, validation=train, test=test).parts
 
 
@@ -148,10 +136,7 @@ def test_a_file_is_written_once_and_again_if_it_was_damaged(tmp_path: Path) -> N
         ((TEXTS,), "data is a tuple of 1; give a file"),
         (("a text", WORDS), "texts is a str; give a list, an array or a Series"),
         ((TEXTS, WORDS[1:]), "data has 4 texts and 3 labels; give one label a text"),
-        (
-            {"text": TEXTS, "label": ["x"]},
-            "the dict has columns of different lengths ('text' 4, 'label' 1); give one",
-        ),
+        ({"text": TEXTS, "label": ["x"]}, "the dict has columns of different lengths ('text' 4, 'label' 1); give"),
         ((TEXTS, np.eye(4)), "labels has the shape (4, 4); give one column of values"),
         (([*TEXTS[1:], 3.5], WORDS), "(texts, labels) row 4: the text is 3.5, a float; give text, in quotes"),
         ((TEXTS, [*WORDS[1:], b"pos"]), "(texts, labels) row 4: column 'label' holds b'pos', a bytes"),
@@ -159,10 +144,7 @@ def test_a_file_is_written_once_and_again_if_it_was_damaged(tmp_path: Path) -> N
         (pd.DataFrame({"txt": TEXTS, "label": WORDS}), "the DataFrame has no column 'text' (did you mean 'txt'?)"),
         (pd.DataFrame([["a", "b", "c"]], columns=["text", "text", "label"]), "has 2 columns 'text'; rename all but"),
         (datasets.DatasetDict({"test": FORMS["dataset"]}), "data is a DatasetDict of test; give a split"),
-        (
-            datasets.DatasetDict({"train": FORMS["dataset"], "valid": FORMS["dataset"]}),
-            "the DatasetDict has a split 'valid' (did you mean 'validation'?); allowed: train, validation, test",
-        ),
+        (datasets.DatasetDict(dict.fromkeys(("train", "valid"), FORMS["dataset"])), "split 'valid' (did you mean 'val"),
     ],
 )
 def test_what_cannot_be_read_is_told_in_one_line(data: Any, said: str) -> None:
@@ -172,7 +154,7 @@ def test_what_cannot_be_read_is_told_in_one_line(data: Any, said: str) -> None:
 
 
 def test_splits_that_come_twice_and_groups_without_columns_are_refused() -> None:
-    both = datasets.DatasetDict({"train": FORMS["dataset"], "test": FORMS["dataset"]})
+    both = datasets.DatasetDict(dict.fromkeys(("train", "test"), FORMS["dataset"]))
     for test in (FORMS["dataset"], "test.csv"):
         with pytest.raises(DataError, match="test was given both in the DatasetDict and as test="):
             rows_in_memory(both, {"test": test})
@@ -203,30 +185,18 @@ def test_messages_name_the_frame_and_arguments(tmp_path: Path) -> None:
         recurra.compare(frame.rename(columns={"text": "body"}), models="linear", output=tmp_path / "runs", quiet=True)
 
 
-COLUMNS: dict[str, Any] = {
-    "array": np.array([["a"], ["b"]]),
-    "pandas frame": pd.DataFrame({"text": ["a", "b"]}),
-    "arrow table": pa.table({"text": ["a", "b"]}),
-    "polars frame": pl.DataFrame({"text": ["a", "b"]}),
+TABLES: dict[str, Any] = {
+    "array": lambda columns: np.array([*zip(*columns.values(), strict=True)]),
+    "pandas": pd.DataFrame,
+    "polars": pl.DataFrame,
+    "arrow": pa.table,
 }
 
 
-@pytest.mark.parametrize("form", COLUMNS)
-def test_a_column_gives_its_plain_values(form: str) -> None:
-    values = one_dimension(COLUMNS[form], "X")
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_table_of_one_column_gives_its_plain_values_and_another_is_no_column(table: Any) -> None:
+    values = one_dimension(table({"text": ["a", "b"]}), "X")
     assert values == ["a", "b"] and {type(value) for value in values} == {str}
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        np.array([["a", "b"]]),
-        np.array("a"),
-        pd.DataFrame({"text": ["a"], "label": ["b"]}),
-        pl.DataFrame({"text": ["a"], "label": ["b"]}),
-        pa.table({"text": ["a"], "label": ["b"]}),
-    ],
-)
-def test_a_table_of_several_columns_is_no_column(table: Any) -> None:
-    with pytest.raises(DataError, match=r"X has the shape .*; give one column of values"):
-        one_dimension(table, "X")
+    for wrong in (table({"text": ["a"], "label": ["b"]}), np.array("a")):
+        with pytest.raises(DataError, match=r"X has the shape .*; give one column of values"):
+            one_dimension(wrong, "X")
