@@ -11,7 +11,7 @@ import lzma
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +48,17 @@ def json_lines(rows: list[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
+def chosen(labels: list[str], question: str = "sentiment") -> dict[str, Any]:
+    return {"result": [{"from_name": question, "type": "choices", "value": {"choices": labels}}]}
+
+
 def label_studio(labels: list[list[str]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": number,
-            "data": {"text": text},
-            "annotations": [{"result": [{"from_name": "sentiment", "type": "choices", "value": {"choices": own}}]}],
-        }
-        for number, ((text, _), own) in enumerate(zip(ROWS, labels, strict=True))
-    ]
+    pairs = zip(ROWS, labels, strict=True)
+    return [{"id": n, "data": {"text": row[0]}, "annotations": [chosen(own)]} for n, (row, own) in enumerate(pairs)]
 
 
 ONE, ANY = [[label] for _, label in ROWS], [labels for _, labels in SEVERAL]
+OBJECTS = [{"text": text, "label": label} for text, label in ROWS]
 FILES: dict[str, bytes] = {
     "commas.csv": table().encode(),
     "semicolons.csv": table(";").encode(),
@@ -70,11 +69,11 @@ FILES: dict[str, bytes] = {
     "unicode.csv": table("\t", end="\r\n").encode("utf-16"),
     "windows.csv": table().replace("room", "caf\u00e9").encode("cp1252"),
     "packed.csv.gz": gzip.compress(table().encode()),
-    "packed.jsonl.xz": lzma.compress(json_lines([{"text": text, "label": label} for text, label in ROWS])),
+    "packed.jsonl.xz": lzma.compress(json_lines(OBJECTS)),
     "packed.tsv.bz2": bz2.compress(table("\t").encode()),
-    "lines.jsonl": json_lines([{"text": text, "label": label} for text, label in ROWS]),
-    "list.json": json.dumps([{"text": text, "label": label} for text, label in ROWS], indent=1).encode(),
-    "columns.json": json.dumps({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]}).encode(),
+    "lines.jsonl": json_lines(OBJECTS),
+    "list.json": json.dumps(OBJECTS, indent=1).encode(),
+    "columns.json": json.dumps({key: [row[key] for row in OBJECTS] for key in ("text", "label")}).encode(),
     "title.csv": table(header="title,body,label", rows=[("A room", *row) for row in ROWS]).encode(),
     "flags.csv": table(header="text,late,rude", rows=FLAGS).encode(),
     "bars.csv": table(rows=[(text, "|".join(labels)) for text, labels in SEVERAL]).encode(),
@@ -158,17 +157,13 @@ def test_how_a_file_is_read_is_noted(name: str, said: str, folder: Path) -> None
 
 
 def test_of_several_answers_to_a_text_the_first_counts_and_a_note_says_so(tmp_path: Path) -> None:
-    others, cancelled = label_studio([["pos"]] * len(ROWS)), {"was_cancelled": True, "result": []}
-    twice = [
-        row | {"annotations": [cancelled, *row["annotations"], *other["annotations"][: number % 2]]}
-        for number, (row, other) in enumerate(zip(label_studio(ONE), others, strict=True))
-    ]
-    (tmp_path / "studio.json").write_text(json.dumps(twice))
-    answers = [{"value": label} for _, label in ROWS]
-    argilla = [
-        {"id": n, "fields": {"text": text}, "responses": {"label": [answers[n], *answers[: n % 2]]}}
-        for n, (text, _) in enumerate(ROWS)
-    ]
+    studio, argilla = label_studio(ONE), json.loads(FILES["argilla.json"])
+    for number, row in enumerate(studio):
+        cancelled = {"was_cancelled": True, "result": []}
+        row["annotations"] = [cancelled, *row["annotations"], *[chosen(["pos"])][: number % 2]]
+    for number, row in enumerate(argilla):
+        row["responses"]["label"] += [{"value": "pos"}][: number % 2]
+    (tmp_path / "studio.json").write_text(json.dumps(studio))
     (tmp_path / "argilla.json").write_text(json.dumps(argilla))
     for name in ("studio.json", "argilla.json"):
         table = read_table(tmp_path / name, "text", "label")
@@ -178,49 +173,40 @@ def test_of_several_answers_to_a_text_the_first_counts_and_a_note_says_so(tmp_pa
     assert not any("several annotations" in note for note in read_table(tmp_path / "once.json", "text", "label").notes)
 
 
-STUDIO = [
-    {"data": {"text": text}, "annotations": annotations}
-    for text, annotations in (
-        ("a b", [{"result": [{"from_name": "label", "value": {"choices": ["x", "z"]}}]}]),
-        ("c d", [{"result": []}]),
-        ("e f", [{"was_cancelled": True, "result": []}]),
-        ("g h", []),
-    )
-]
-PRODIGY = [
-    {"text": text, "accept": accept, "answer": answer, "_input_hash": 1}
-    for text, accept, answer in (
-        ("a b", ["x", "z"], "accept"),
-        ("c d", [], "accept"),
-        ("e f", ["x"], "reject"),
-        ("g h", ["x"], "ignore"),
-    )
-]
-REPLIES: list[list[tuple[list[str], str | None]]] = [
-    [(["x"], "draft"), (["x", "z"], "submitted")], [([], None)], [(["x"], "discarded")], [(["x"], "draft")]
-]  # fmt: skip
-ARGILLA = [
-    {
-        "fields": {"text": text},
-        "responses": {
-            "label": [{"value": value} | ({"status": status} if status else {}) for value, status in replies]
+# What is answered with two labels, with none, and twice not at all.
+EXPORTS: dict[str, tuple[Callable[[str, Any], dict[str, Any]], list[Any]]] = {
+    "studio": (
+        lambda text, annotations: {"data": {"text": text}, "annotations": annotations},
+        [[chosen(["x", "z"], "label")], [{"result": []}], [{"was_cancelled": True, "result": []}], []],
+    ),
+    "prodigy": (
+        lambda text, answer: {"text": text, "accept": answer[0], "answer": answer[1], "_input_hash": 1},
+        [(["x", "z"], "accept"), ([], "accept"), (["x"], "reject"), (["x"], "ignore")],
+    ),
+    "argilla": (
+        lambda text, replies: {
+            "fields": {"text": text},
+            "responses": {"label": [{"value": own} | ({"status": how} if how else {}) for own, how in replies]},
         },
-    }
-    for text, replies in zip(("a b", "c d", "e f", "g h"), REPLIES, strict=True)
-]
-ARGILLA_LIST = [
-    {
-        "fields": {"text": text},
-        "responses": [{"values": {"label": {"value": value}}, "status": status} for value, status in replies],
-    }
-    for text, replies in zip(("a b", "c d", "e f", "g h"), REPLIES, strict=True)
-]
+        REPLIES := [
+            [(["x"], "draft"), (["x", "z"], "submitted")], [([], None)], [(["x"], "discarded")], [(["x"], "draft")],
+        ],
+    ),
+    "argilla 1": (
+        lambda text, replies: {
+            "fields": {"text": text},
+            "responses": [{"values": {"label": {"value": own}}, "status": how} for own, how in replies],
+        },
+        REPLIES,
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("records", [STUDIO, PRODIGY, ARGILLA, ARGILLA_LIST], ids=["studio", "prodigy", "argilla", "1"])
-def test_a_text_that_nobody_answered_is_not_one_without_labels(records: list[dict[str, Any]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("tool", EXPORTS)
+def test_a_text_that_nobody_answered_is_not_one_without_labels(tool: str, tmp_path: Path) -> None:
+    build, answers = EXPORTS[tool]
     path = tmp_path / "rows.json"
-    path.write_text(json.dumps(records))
+    path.write_text(json.dumps([*map(build, ("a b", "c d", "e f", "g h"), answers)]))
     with pytest.raises(DataError, match="has 2 rows without a label in column 'label'"):
         read_table(path, "text", "label", labels=SeveralLabels("json"))
     read = read_table(path, "text", "label", labels=SeveralLabels("json"), skip_unlabelled=True)
@@ -243,7 +229,7 @@ def test_answers_are_labels_if_the_file_has_one_question_and_no_labels_of_its_ow
 
 def test_a_column_called_answer_is_no_sign_of_a_tool(tmp_path: Path) -> None:
     path = tmp_path / "faq.jsonl"
-    path.write_bytes(json_lines([{"text": text, "label": label, "answer": "Yes, we do."} for text, label in ROWS]))
+    path.write_bytes(json_lines([row | {"answer": "Yes, we do."} for row in OBJECTS]))
     read = read_table(path, "text", "label")
     assert read.labels == [label for _, label in ROWS] and read.notes == []
 
@@ -319,8 +305,6 @@ def test_a_line_of_spaces_is_blank_unless_the_file_has_one_column(separator: str
         (["windows.csv"], ["line 2", "0xe9", "--encoding cp1252"]),
         (["windows.csv", "--encoding", "cp1251x"], ["there is no such encoding", "cp1251"]),
         (["doccano.jsonl"], ["holds a list", "label_separator=json", "--label-separator json"]),
-        (["python.csv"], ["holds a list", "label_separator=json"]),
-        (["title.csv", "--text-column", "title,bdy"], ["no column 'bdy' (did you mean 'body'?)"]),
         (["flags.csv"], ["no column 'label'", "columns of 0 and 1 with --label-columns"]),
         (["flags.csv", "--label-columns", "late,text"], ["text and label are both 'text'"]),
         (["bars.csv", "--label-separator", ""], ["label_separator must not be empty"]),
@@ -333,7 +317,6 @@ def test_a_line_of_spaces_is_blank_unless_the_file_has_one_column(separator: str
         (["unmarked.csv"], ["looks like UTF-16 without a byte order mark", "--encoding utf-16-le"]),
         (["unmarked.csv", "--encoding", "utf-16"], ["has no byte order mark", "utf-16-le or utf-16-be"]),
         (["packed.csv"], ["is compressed by gzip", "end in .gz"]),
-        (["keys.json"], ["one JSON object with 'text', 'label'", "a list of objects"]),
         (["topics.json"], ["no column 'label'", "'sentiment', 'topic'", "--label-column"]),
         (["spans.jsonl"], ["line 1: column 'label' holds a list, [[0, 3, 'X']]", "it marks passages"]),
         (["named.jsonl"], ["line 1: column 'label' holds an object, {'name': 'neg'}; write the name of the label"]),
@@ -342,25 +325,22 @@ def test_a_line_of_spaces_is_blank_unless_the_file_has_one_column(separator: str
 def test_what_cannot_be_read_is_one_line_with_a_way_out(
     arguments: list[str], parts: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    passages = [{"data": {"text": "a"}, "annotations": [{"result": [{"type": "labels", "value": {"labels": ["x"]}}]}]}]
-    Path("passages.json").write_text(json.dumps(passages))
+    passages = {"result": [{"type": "labels", "value": {"labels": ["x"]}}]}
+    Path("passages.json").write_text(json.dumps([{"data": {"text": "a"}, "annotations": [passages]}]))
     Path("mixed.json").write_text(json.dumps([*json.loads(FILES["argilla.json"])[:1], {"id": 1}]))
     Path("cut.csv.gz").write_bytes(FILES["packed.csv.gz"][:-20])
     Path("half.json").write_text('[{"text": "a", "label": 1}, {"text": ')
     Path("object.json").write_text('{"a": 1, "b": [1]}')
     Path("unmarked.csv").write_bytes(table().encode("utf-16-le"))
     Path("packed.csv").write_bytes(FILES["packed.csv.gz"])
-    Path("keys.json").write_text('{"text": {"0": "a", "1": "b"}, "label": {"0": "x", "2": "y"}}')
     topics = label_studio(ONE)
     topics[1]["annotations"][0]["result"][0]["from_name"] = "topic"
     Path("topics.json").write_text(json.dumps(topics))
-    Path("spans.jsonl").write_bytes(json_lines([{"text": text, "label": [[0, 3, "X"]]} for text, _ in ROWS]))
-    Path("named.jsonl").write_bytes(json_lines([{"text": text, "label": {"name": label}} for text, label in ROWS]))
+    Path("spans.jsonl").write_bytes(json_lines([{"text": "a", "label": [[0, 3, "X"]]}]))
+    Path("named.jsonl").write_bytes(json_lines([{"text": "a", "label": {"name": "neg"}}]))
     assert main(["data", "describe", *arguments]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    for part in parts:
-        assert part in error
+    assert error.count("\n") == 1 and [part for part in parts if part not in error] == []
 
 
 @pytest.mark.parametrize("cells", [[[1, 0, 0], [0, 1, 1]], [[True, False], [False, True]]])
@@ -384,7 +364,7 @@ def test_columns_of_labels_keep_their_order_and_a_missing_cell_is_no_label(folde
         read_table("gap.csv", "text", "label", labels=LabelColumns(["late", "rude"]))
 
 
-@pytest.mark.parametrize("typed", ["|", "'|'", '"|"'])
+@pytest.mark.parametrize("typed", ["|", "'|'"])
 def test_a_separator_on_the_command_line_is_what_was_typed(typed: str, folder: Path, capsys: Any) -> None:
     assert main(["data", "describe", "bars.csv", f"label_separator={typed}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["label_names"] == ["late", "neg", "pos"]
@@ -425,16 +405,14 @@ def files(draw: Any) -> tuple[str, bytes, str | None, list[str]]:
         content = end.join(objects) + end if kind == ".jsonl" else f"[{f',{end}'.join(objects)}]"
     elif kind == ".tsv plain":
         texts = [re.sub(r"[\t\n\r]", " ", text) for text in texts]
-        content = end.join(
-            ["text\tlabel", *(f"{text}\t{label}" for text, (_, label) in zip(texts, rows, strict=True)), ""]
-        )
+        lines = [f"{text}\t{label}" for text, (_, label) in zip(texts, rows, strict=True)]
+        content = end.join(["text\tlabel", *lines, ""])
     else:
         delimiter = "\t" if kind == ".tsv" else draw(st.sampled_from(",;\t|"))
         stream = io.StringIO(newline="")
         quoting = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
-        csv.writer(stream, delimiter=delimiter, lineterminator=end, quoting=quoting).writerows(
-            [("text", "label"), *rows]
-        )
+        writer = csv.writer(stream, delimiter=delimiter, lineterminator=end, quoting=quoting)
+        writer.writerows([("text", "label"), *rows])
         content = ("sep=;" + end if delimiter == ";" and draw(st.booleans()) else "") + stream.getvalue()
     try:
         raw = content.encode(encoding)
@@ -444,8 +422,13 @@ def files(draw: Any) -> tuple[str, bytes, str | None, list[str]]:
     return kind, raw, None if marked and draw(st.booleans()) else encoding, texts
 
 
-def reads_back(path: Path, kind: str, content: bytes, encoding: str | None, texts: list[str]) -> None:
-    path = path.with_suffix(kind.partition(" ")[0])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+@given(files())
+def test_what_was_written_is_read_or_refused_in_one_line(
+    tmp_path: Path, file: tuple[str, bytes, str | None, list[str]]
+) -> None:
+    kind, content, encoding, texts = file
+    path = tmp_path / f"rows{kind.partition(' ')[0]}"
     path.write_bytes(content)
     try:
         rows = list(TableFile(path, ["text", "label"], encoding=encoding).rows(["text", "label"]))
@@ -458,21 +441,10 @@ def reads_back(path: Path, kind: str, content: bytes, encoding: str | None, text
     got = [str(values[0]).replace("\r\n", "\n").replace("\r", "\n") for _, values in rows]
     if kind == ".tsv plain" and got != wanted:
         # A text that stands in quotes as a whole may as well be quoted.
-        wanted = [
-            next(csv.reader([text], delimiter="\t"), [""])[0] if text.startswith('"') else text for text in wanted
-        ]
+        read = {text: next(csv.reader([text], delimiter="\t"), [""])[0] for text in wanted if text.startswith('"')}
+        wanted = [read.get(text, text) for text in wanted]
     assert got == wanted
     assert [values[1] for _, values in rows] == [("neg", "pos")[number % 2] for number in range(len(texts))]
-
-
-@settings(
-    max_examples=200,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
-    deadline=None,
-)
-@given(files())
-def test_what_was_written_is_read_or_refused_in_one_line(tmp_path: Path, file: Any) -> None:
-    reads_back(tmp_path / "rows", *file)
 
 
 def test_accents_are_one_in_training_prediction_and_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

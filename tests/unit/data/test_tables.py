@@ -44,16 +44,9 @@ def refused(path: Path, *parts: str, **columns: str) -> None:
     with pytest.raises(DataError) as caught:
         read_table(path, columns.get("text", "text"), columns.get("label", "label"), columns.get("group"))
     message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 700
+    assert "\n" not in message and len(message) < 700
     for part in (path.name, *parts):
         assert part in message
-
-
-def test_extension_in_capitals_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
-    path = tmp_path / "rows.CSV"
-    path.write_bytes(b"\xef\xbb\xbftext,label\r\ngood,1\r\n\r\nbad,0\r\n")
-    assert read_table(path, "text", "label").texts == ["good", "bad"]
 
 
 def test_a_misspelt_column_is_answered_with_the_closest(tmp_path: Path) -> None:
@@ -65,17 +58,13 @@ def test_a_misspelt_column_is_answered_with_the_closest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-def test_an_empty_file(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"rows{suffix}"
+def test_a_file_without_rows(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path, suffix, [])
+    if suffix == ".jsonl":
+        path.write_text("\n\n")
+    refused(path, "no rows")
     path.write_bytes(b"")
     refused(path, "empty")
-
-
-def test_a_header_without_rows(tmp_path: Path) -> None:
-    for suffix in (".csv", ".parquet"):
-        refused(write(tmp_path, suffix, []), "no rows")
-    (tmp_path / "r.jsonl").write_text("\n\n")
-    refused(tmp_path / "r.jsonl", "no rows")
 
 
 def test_empty_texts_are_dropped_and_counted_and_all_empty_is_an_error(tmp_path: Path) -> None:
@@ -83,14 +72,8 @@ def test_empty_texts_are_dropped_and_counted_and_all_empty_is_an_error(tmp_path:
     table = read_table(path, "text", "label")
     assert (table.texts, table.empty) == (["good", "bad"], 2)
     refused(write(tmp_path, ".csv", [(" ", "1"), ("https://a.b", "0")]), "2 rows, all without text")
-    (tmp_path / "n.jsonl").write_text('{"text": null, "label": 1}\n{"text": "a", "label": 0}\n')
-    assert read_table(tmp_path / "n.jsonl", "text", "label").empty == 1
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-def test_a_megabyte_in_one_cell(tmp_path: Path, suffix: str) -> None:
-    path = write(tmp_path, suffix, [("good", "1"), ("x" * 1_000_000, "0")])
-    refused(path, "500,000 characters", "row 2" if suffix == ".parquet" else f"line {2 if suffix == '.jsonl' else 3}")
+    (tmp_path / "n.JSONL").write_bytes(b'{"text": null, "label": 1}\r\n\r\n{"text": "a", "label": 0}\r\n')
+    assert read_table(tmp_path / "n.JSONL", "text", "label").empty == 1
 
 
 def test_a_line_without_end_is_refused_in_bounded_memory(tmp_path: Path) -> None:
@@ -106,25 +89,25 @@ def test_a_line_without_end_is_refused_in_bounded_memory(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-def test_broken_utf8_names_line_and_byte(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"rows{suffix}"
-    first = {".csv": b"text,label\n", ".tsv": b"text\tlabel\n", ".jsonl": b'{"text": "a", "label": 1}\n'}[suffix]
-    path.write_bytes(first + b"caf\xe9\n")
-    refused(path, "line 2, byte 4", f"byte {len(first) + 4} of the file", "0xe9", "UTF-8")
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-def test_nul_bytes(tmp_path: Path, suffix: str) -> None:
+def test_what_no_text_has_is_told_with_its_place(tmp_path: Path, suffix: str) -> None:
+    place = "line 2" if suffix == ".jsonl" else "line 3"
+    refused(write(tmp_path, suffix, [("good", "1"), ("x" * 1_000_000, "0")]), "500,000 characters", place)
     path = write(tmp_path, suffix, [("good", "1"), ("bad", "0")])
-    path.write_bytes(path.read_bytes().replace(b"bad", b"b\0d"))
-    refused(path, "NUL byte", "line 2" if suffix == ".jsonl" else "line 3")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"bad", b"b\0d"))
+    refused(path, "NUL byte", place)
+    path.write_bytes(whole.replace(b"bad", b"caf\xe9"))
+    before = whole.index(b"bad") + 3
+    column = before - whole.rindex(b"\n", 0, before)
+    refused(path, f"{place}, byte {column} (byte {before + 1} of the file)", "0xe9", "UTF-8")
 
 
 def test_characters_that_are_escaped_and_none(tmp_path: Path) -> None:
     refused(write(tmp_path, ".jsonl", [("a\0b", "1")]), "line 1", "NUL")
-    refused(write(tmp_path, ".parquet", [("a\0b", "1")]), "row 1", "NUL")
     refused(write(tmp_path, ".jsonl", [("good", "1\0")]), "NUL")
     refused(write(tmp_path, ".jsonl", [("a\ud83d", "1")]), "line 1", "\\ud83d", "Unicode")
+    refused(write(tmp_path, ".parquet", [("a\0b", "1")]), "row 1", "NUL")
+    refused(write(tmp_path, ".parquet", [("good", "1"), ("x" * 1_000_000, "0")]), "row 2", "500,000 characters")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +116,6 @@ def test_characters_that_are_escaped_and_none(tmp_path: Path) -> None:
         ('text,label\n"good,1\nbad,0\n', ("line 2", "never closed")),
         ('text,label\ngood,1\n"bad" film,0\n', ("line 3", "follows a closing quotation mark")),
         ("text,label\ngood,1\nbad, really,0\n", ("line 3", "3 fields", "header has 2", "double quotes")),
-        ("text,label\ngood\n", ("line 2", "1 fields")),
         ('text,label\n"a\nb\nc",1\nd,0\n"x"y,1\n', ("line 6",)),
         ("text,label\ngo\rod,1\n", ("carriage return",)),
         ("text,label\rgood,1\r", ("or ends every line: save those with line feeds",)),
@@ -141,9 +123,8 @@ def test_characters_that_are_escaped_and_none(tmp_path: Path) -> None:
     ],
 )
 def test_broken_csv(tmp_path: Path, content: str, parts: tuple[str, ...]) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_bytes(content.encode())
-    refused(path, *parts)
+    (tmp_path / "rows.csv").write_bytes(content.encode())
+    refused(tmp_path / "rows.csv", *parts)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +135,12 @@ def test_broken_csv(tmp_path: Path, content: str, parts: tuple[str, ...]) -> Non
         ('{"text": 5, "label": 0}', ("line 2", "the text is 5", "int")),
         ('{"text": "b", "label": [0]}', ("line 2", "'label'", "list")),
         ("[" * 100_000, ("line 2", "not valid JSON")),
+        ('{"text": "b", "label": ' + "9" * 5000 + "}", ("line 2", "a number of thousands of digits; put it in quotes")),
     ],
 )
 def test_a_broken_line_of_jsonl(tmp_path: Path, line: str, parts: tuple[str, ...]) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "a", "label": 1}\n' + line + "\n")
-    refused(path, *parts)
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": 1}\n' + line + "\n")
+    refused(tmp_path / "rows.jsonl", *parts)
 
 
 def test_a_document_is_read_whole_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +198,12 @@ def test_paths_that_are_no_table(tmp_path: Path) -> None:
     for name in ("rows.docx", "rows", "rows.gz"):
         (tmp_path / name).write_text("x")
         refused(tmp_path / name, "unknown extension", ".csv, .tsv, .jsonl, .json, .parquet")
+    os.mkfifo(tmp_path / "pipe.csv")
+    refused(tmp_path / "pipe.csv", "is a named pipe, which cannot be read twice")
+    for impossible in ("x" * 300 + ".csv", "a\0.csv", "rows.csv/rows.csv"):
+        for read in (lambda path: read_table(path, "text", "label"), lambda path: list(stream_texts(path))):
+            with pytest.raises(DataError, match=r"(File name too long|does not exist).*; give the path of a file"):
+                read(tmp_path / impossible)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +218,6 @@ def test_paths_that_are_no_table(tmp_path: Path) -> None:
         # A table of one column cannot be told from texts.
         (b"text\na, b\n", "text", ["text", "a, b"]),
         (b'"text, one\ntwo, "three\n', "text", ['"text, one', 'two, "three']),
-        # A name begins the first text, and the second has no such parts.
         (b"text, and more\nI like it\n", "text", ["text, and more", "I like it"]),
     ],
 )
@@ -254,13 +240,10 @@ def test_the_header_of_a_table_on_standard_input_is_no_text(texts: list[str], se
         assert [text for chunk in stream_texts("-") for text in chunk] == texts
 
 
-def test_a_broken_row_of_a_table_on_standard_input_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_came_before_a_defect_was_yielded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables.sys, "stdin", io.TextIOWrapper(io.BytesIO(b"text,label\ngood,1\nbad\n")))
     with pytest.raises(DataError, match="standard input line 3 has 1 fields, the header has 2"):
         list(stream_texts("-"))
-
-
-def test_what_came_before_a_defect_was_yielded(tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
     path.write_bytes(b'one\r\n\n{"text": 1}\n\xff\n')
     stream = stream_texts(path, chunk_rows=1)
@@ -285,40 +268,25 @@ def test_a_large_file_streams_in_constant_memory(tmp_path: Path, suffix: str, ro
     assert peak < 4_500_000
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 @pytest.mark.parametrize("column", ["text", "label", "id"])
-def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, suffix: str, column: str) -> None:
-    path, names = tmp_path / f"rows{suffix}", ["text", "label", "id", column]
-    if suffix == ".parquet":
-        pq.write_table(pa.table([["a"]] * 4, names=names), path)
-    else:
-        separator = "," if suffix == ".csv" else "\t"
-        path.write_text(separator.join(names) + "\n" + separator.join("abcd") + "\n")
-    refused(path, f"has 2 columns '{column}'; rename all but one")
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, column: str) -> None:
+    names = ["text", "label", "id", column]
+    pq.write_table(pa.table([["a"]] * 4, names=names), tmp_path / "rows.parquet")
+    (tmp_path / "rows.csv").write_text(",".join(names) + "\na,b,c,d\n")
+    for suffix in (".parquet", ".csv"):
+        refused(tmp_path / f"rows{suffix}", f"has 2 columns '{column}'; rename all but one")
 
 
 def test_a_label_has_at_most_500_characters(tmp_path: Path) -> None:
     assert read_table(write(tmp_path, ".csv", [("a", "9" * 500), ("b", "0")]), "text", "label").labels[0] == "9" * 500
-    for suffix, place in ((".csv", "line 3"), (".jsonl", "line 2"), (".parquet", "row 2")):
-        path = write(tmp_path, suffix, [("a", "0"), ("b", "9" * 501)])
-        refused(path, f"{place} has a label of 501 characters in column 'label'; at most 500", "--label-column")
+    path = write(tmp_path, ".csv", [("a", "0"), ("b", "9" * 501)])
+    refused(path, "line 3 has a label of 501 characters in column 'label'; at most 500", "--label-column")
     path = tmp_path / "several.jsonl"
     path.write_text(json.dumps({"text": "a", "label": ["1"] * 501}) + "\n")
     assert read_table(path, "text", "label", labels=SeveralLabels("json")).labels == [("1",)]
     path.write_text(json.dumps({"text": "a", "label": ["1", "9" * 501]}) + "\n")
     with pytest.raises(DataError, match="line 1 has a label of 501 characters"):
         read_table(path, "text", "label", labels=SeveralLabels("json"))
-    path = tmp_path / "n.jsonl"
-    path.write_text('{"text": "a", "label": ' + "9" * 5000 + "}\n")
-    refused(path, "line 1", "a number of thousands of digits; put it in quotes")
-
-
-@pytest.mark.parametrize("name", ["x" * 300 + ".csv", "x" * 300, "x" * 5000 + ".csv", "a\0.csv", "rows.csv/rows.csv"])
-def test_a_path_that_no_file_can_have(tmp_path: Path, name: str) -> None:
-    write(tmp_path, ".csv")
-    for read in (lambda path: read_table(path, "text", "label"), lambda path: list(stream_texts(path))):
-        with pytest.raises(DataError, match=r"(File name too long|does not exist).*; give the path of a file"):
-            read(tmp_path / name)
 
 
 @pytest.mark.parametrize(("suffix", "separator"), [(".csv", ","), (".tsv", "\t")])
@@ -327,19 +295,12 @@ def test_rows_that_a_stray_quotation_mark_swallowed_are_told(tmp_path: Path, suf
     lines = [f"film number {number}{separator}{('neg', 'pos')[number % 2]}" for number in range(40)]
     lines[10] = '"' + lines[10]
     lines[14] = f'end of it"{separator}pos'
-    # A text of several lines that holds no rows is none of them, nor is one with separators in them.
+    # A text of several lines, with separators, that holds no rows is none of them.
     lines[20] = f'"first{separator} second\nthird{separator} fourth"{separator}neg'
     path.write_text(f"text{separator}label\n" + "\n".join(lines) + "\n", encoding="utf-8")
     (note,) = [note for note in load_dataset(DataConfig(name=str(path))).notes if "quotation mark" in note]
     assert "1 texts hold lines that look like further rows (first: line 12)" in note
-    whole = write(tmp_path, suffix)
-    assert read_table(whole, "text", "label").notes == []
-
-
-def test_a_named_pipe_is_called_one(tmp_path: Path) -> None:
-    pipe = tmp_path / "rows.csv"
-    os.mkfifo(pipe)
-    refused(pipe, "is a named pipe, which cannot be read twice")
+    assert read_table(write(tmp_path, suffix), "text", "label").notes == []
 
 
 def test_a_file_of_commas_stays_one_whatever_stands_in_names_and_texts(tmp_path: Path) -> None:
@@ -350,7 +311,7 @@ def test_a_file_of_commas_stays_one_whatever_stands_in_names_and_texts(tmp_path:
     refused(path, "line 2 has 3 fields", "header has 2")
 
 
-@pytest.mark.parametrize("header", ["te\rxt,label", "te\rxt;label", "text\r\r,label"])
+@pytest.mark.parametrize("header", ["te\rxt,label", "text\r\r,label"])
 def test_a_header_with_a_line_break_of_its_own_is_one_line(header: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(f"{header}\ngood,1\n".encode())
