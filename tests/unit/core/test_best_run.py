@@ -22,16 +22,21 @@ def make_comparison(folder: Path, *runs: str, best: str | None = None) -> Path:
     return folder
 
 
-def test_a_comparison_stands_for_its_recommended_run(tmp_path: Path) -> None:
+def test_a_comparison_stands_for_its_recommended_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     comparison = make_comparison(tmp_path / "x", "a-1", "é_b.2", best="é_b.2")
     run = comparison / "runs" / "é_b.2"
     for path in (comparison, str(comparison), comparison / "best"):
         found = find_run(path)
         assert found.folder == run
         assert found.note == f"'{comparison}' holds several runs; taking the recommended one, {run} (linear)"
+    # A folder that is called so is itself.
+    (comparison / "best").mkdir()
+    assert find_run(comparison / "best") == FoundRun(comparison / "best")
+    monkeypatch.chdir(comparison)
+    assert find_run(".").folder == Path("runs/é_b.2")
 
 
-def test_anything_else_stands_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anything_else_stands_for_itself(tmp_path: Path) -> None:
     comparison = make_comparison(tmp_path / "x", "a", best="a")
     (tmp_path / "empty" / "runs" / "unfinished").mkdir(parents=True)
     (tmp_path / "file").write_text("", encoding="utf-8")
@@ -41,11 +46,6 @@ def test_anything_else_stands_for_itself(tmp_path: Path, monkeypatch: pytest.Mon
         tmp_path / "nowhere" / "best", tmp_path / "file" / "best", "recurrent", "best", "a\0b", "",
     ):  # fmt: skip
         assert find_run(path) == FoundRun(Path(path))
-    # A folder that is called so is itself.
-    (tmp_path / "x" / "best").mkdir()
-    assert find_run(tmp_path / "x" / "best") == FoundRun(tmp_path / "x" / "best")
-    monkeypatch.chdir(comparison)
-    assert find_run(".").folder == Path("runs/a")
 
 
 @pytest.mark.parametrize("asked", ["x", "x/best"])

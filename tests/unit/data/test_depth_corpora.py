@@ -110,9 +110,3 @@ def test_seeds_change_the_rows_and_nothing_else_does() -> None:
     assert {name: len(split) for name, split in whole.splits.items() if "-" not in name} == {
         "train": 32_000, "validation": 1_000, "test": 2_000, "beyond": 2_000
     }  # fmt: skip
-
-
-def test_a_model_is_judged_on_test_and_not_on_the_hardest_level() -> None:
-    record = small("hops").record()
-    assert record.reported_splits[-1] == "hops-8" and record.headline_split == "test"
-    assert record.model_copy(update={"reported_splits": ["validation"]}).headline_split == "validation"

@@ -34,13 +34,10 @@ def test_weights_keep_their_proportions_and_are_one_on_average(class_weight: Any
     np.testing.assert_allclose(weights, expected / expected.mean(), rtol=1e-6)
 
 
-def test_rows_that_count_alike_have_no_weights() -> None:
+def test_rows_that_count_alike_have_no_weights_and_many_labels_are_checked_in_linear_time() -> None:
     assert fitted(None, None)[1] is None
     _, balanced = fitted(None, "balanced")
     assert balanced is not None and len(set(balanced.tolist())) == 2
-
-
-def test_tens_of_thousands_of_labels_are_checked_in_linear_time() -> None:
     labels = [f"label {row}" for row in range(40_000)]
     dataset, _, classes = fitting_rows(
         labels, labels, sample_weight=None, class_weight=None, eval_set=(labels[:2], labels[:2]),

@@ -14,7 +14,6 @@ from recurra.core.errors import ConfigurationError
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import encode_texts
 from recurra.data.lengths import (
-    LIMITS,
     SAMPLE_ROWS,
     broken_share,
     choose_max_length,
@@ -41,10 +40,14 @@ def texts_of(lengths: list[int], seed: int = 0) -> list[str]:
     return [" ".join(rng.choice(WORDS, length)) for length in lengths]
 
 
-def write_long(path: Path, words: int) -> Path:
+def split_of(texts: list[str], name: str = "train") -> TextSplit:
+    return TextSplit(name, texts, np.arange(len(texts)) % 2, [str(row) for row in range(len(texts))])
+
+
+def write_long(path: Path, words: int) -> str:
     """Labelled rows of which each has so many words, and a few more."""
     more = " ".join(f"w{word}" for word in np.random.default_rng(0).integers(0, 50, words))
-    return write_csv(path, [(f"{text} {more}", label) for text, label in review_rows(80)])
+    return str(write_csv(path, [(f"{text} {more}", label) for text, label in review_rows(80)]))
 
 
 def test_lengths_are_those_of_the_rows_that_a_model_reads() -> None:
@@ -54,25 +57,25 @@ def test_lengths_are_those_of_the_rows_that_a_model_reads() -> None:
     assert token_lengths(texts, tokenizer).tolist() == np.diff(offsets).tolist()
     assert token_lengths(texts, tokenizer).dtype == np.int64
     # Of very long texts the beginning is counted.
-    long = " ".join(texts_of([30_000]))
-    counted = int(token_lengths([long], tokenizer)[0])
-    _, offsets = encode_texts([long], tokenizer, None)
-    assert counted == pytest.approx(int(offsets[-1]), rel=0.02)
-
-
-def test_cut_rows_and_tokens_are_counted() -> None:
+    long = texts_of([30_000])
+    _, offsets = encode_texts(long, tokenizer, None)
+    assert int(token_lengths(long, tokenizer)[0]) == pytest.approx(int(offsets[-1]), rel=0.02)
+    # Cut rows and tokens are counted.
     cut = cut_texts(np.array([10, 20, 64, 65, 164]), 64)
     assert (cut.counted, cut.rows, cut.tokens) == (5, 2 / 5, pytest.approx(101 / 323))
     assert cut_texts(np.array([64]), 64).rows == 0 == cut_texts(np.zeros(0, dtype=np.int64), 64).tokens
+    # At most 2,000 rows are counted, evenly.
+    count = 3 * SAMPLE_ROWS
+    rows = list(map(int, sample_of(split_of([str(row) for row in range(count)]))))
+    assert len(rows) == SAMPLE_ROWS and rows[0] == 0 and rows[-1] == count - 1
+    assert max(np.diff(rows)) <= 4
 
 
 @pytest.mark.parametrize(
     ("lengths", "longest", "chosen"),
     [
-        ([10] * 100, 512, 64),
         ([10] * 95 + [400] * 5, 512, 64),
         ([10] * 94 + [400] * 6, 512, 512),
-        ([100] * 100, 512, 128),
         ([200] * 100, 512, 256),
         ([200] * 100, 96, 96),
         ([900] * 100, 512, 512),
@@ -81,16 +84,6 @@ def test_cut_rows_and_tokens_are_counted() -> None:
 )
 def test_the_smallest_limit_that_holds_95_percent_is_chosen(lengths: list[int], longest: int, chosen: int) -> None:
     assert choose_max_length(np.array(lengths, dtype=np.int64), longest) == chosen
-    held = [limit for limit in LIMITS if np.mean(np.array(lengths) <= limit) >= 0.95] if lengths else []
-    assert chosen == min([*held, longest] if longest < 512 else [*held, 512])
-
-
-def test_at_most_2000_rows_are_counted_evenly() -> None:
-    count = 3 * SAMPLE_ROWS
-    split = TextSplit("train", [str(row) for row in range(count)], np.zeros(count), [str(row) for row in range(count)])
-    rows = list(map(int, sample_of(split)))
-    assert len(rows) == SAMPLE_ROWS and rows[0] == 0 and rows[-1] == count - 1
-    assert max(np.diff(rows)) <= 4
 
 
 def test_the_statement_says_the_cure_that_there_is() -> None:
@@ -121,10 +114,7 @@ def test_windows_that_are_suggested_hold_the_texts(lengths: list[int], max_lengt
 
 def test_what_is_cut_is_a_note_and_never_a_failure() -> None:
     texts = texts_of([100] * 3 + [10] * 97)
-    splits = {
-        name: TextSplit(name, each, np.arange(len(each)) % 2, [str(row) for row in range(len(each))])
-        for name, each in {"train": texts, "test": texts[3:], "empty": []}.items()
-    }
+    splits = {name: split_of(each, name) for name, each in {"train": texts, "test": texts[3:], "empty": []}.items()}
     dataset = TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test"])
     tokenizer = counting_tokenizer("trained", texts, 100, None)
     found = {each.name: each for each in run_audits(Subject.TOKENS, dataset, tokenizer, 64, 512)}
@@ -141,7 +131,7 @@ def test_what_is_cut_is_a_note_and_never_a_failure() -> None:
 
 @pytest.mark.parametrize(("words", "chosen"), [(0, 64), (150, 256), (600, 512)])
 def test_a_file_has_the_length_that_its_rows_need(words: int, chosen: int, tmp_path: Path) -> None:
-    name = str(write_long(tmp_path / "r.csv", words))
+    name = write_long(tmp_path / "r.csv", words)
     for models in ([("linear", {}), ("recurrent", {})], []):
         config, note = TASK.configure_data({"name": name}, StudyData(), models=models)
         assert config.max_length == chosen and f"max_length: {chosen}," in note and "--max-length" in note
@@ -149,17 +139,8 @@ def test_a_file_has_the_length_that_its_rows_need(words: int, chosen: int, tmp_p
     assert capped.max_length == 40 and "all that the model reads" in note
 
 
-def test_what_a_sample_shows_is_said_to_be_of_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = str(write_long(tmp_path / "r.csv", 0))
-    models: list[Any] = [("recurrent", {})]
-    assert "a sample of" not in TASK.configure_data({"name": name}, StudyData(), models=models)[1]
-    monkeypatch.setattr("recurra.data.lengths.SAMPLE_ROWS", 20)
-    said = TASK.configure_data({"name": name}, StudyData(), models=models)[1]
-    assert "100.0% of a sample of 20 training rows whole" in said
-
-
-def test_nothing_is_chosen_that_was_given_or_that_nobody_reads(tmp_path: Path) -> None:
-    name = str(write_long(tmp_path / "r.csv", 150))
+def test_nothing_is_chosen_that_was_given_or_that_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = write_long(tmp_path / "r.csv", 150)
     some: list[Any] = [("recurrent", {})]
     config, note = TASK.configure_data({"name": name, "max_length": 32}, StudyData(), models=some)
     assert config.max_length == 32 and "max_length" not in note
@@ -167,12 +148,14 @@ def test_nothing_is_chosen_that_was_given_or_that_nobody_reads(tmp_path: Path) -
     assert plain.max_length == 128
     assert TASK.configure_data({"name": name}, StudyData(), models=[("linear", {})]) == (plain, "")
     assert TASK.configure_data({"name": "demo"}, StudyData(), models=some)[0].max_length == 128
+    # What a sample shows is said to be of a sample.
+    assert "a sample of" not in TASK.configure_data({"name": name}, StudyData(), models=some)[1]
+    monkeypatch.setattr("recurra.data.lengths.SAMPLE_ROWS", 20)
+    said = TASK.configure_data({"name": name}, StudyData(), models=some)[1]
+    assert "100.0% of a sample of 20 training rows whole" in said
     with pytest.raises(ConfigurationError, match="max_length"):
         TASK.configure_data({"name": name, "max_length": 1000}, StudyData(), models=some)
-
-
-def test_a_run_is_told_what_is_cut_before_it_starts(tmp_path: Path) -> None:
-    name = str(write_long(tmp_path / "r.csv", 150))
+    # A run is told what is cut before it starts.
     data = TASK.configure_data({"name": name, "max_length": 64}, StudyData(), models=[])[0]
     runs = [make_run(model, data, PROTOCOLS["tuned"], seed=0, precision="fp32") for model in ("linear", "recurrent")]
     assert TASK.preflight(runs[0], StudyData()) == []

@@ -67,9 +67,7 @@ def test_what_is_held_out_of_one_source_is_learned_from_no_other() -> None:
     passages = Passages([book, again], seed=0)
     learned = {passages.row(*place).tobytes() for batch in passages.batches(0, 512) for place in batch}
     assert len(learned) > 100 and not learned & {passages.row(*place).tobytes() for place in passages.held_out}
-
-
-def test_a_single_passage_pair_can_teach() -> None:
+    # A single pair can teach.
     passages = Passages([source("tiny", 2)], seed=0)
     assert passages.held_out == [(0, 0)]
     assert {place for batch in passages.batches(0, 64) for place in batch} == {(0, 1)}

@@ -25,7 +25,7 @@ from recurra.core.errors import DataError
 from recurra.data.cleaning import CAREFUL, NO_CLEANING
 from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.data.corpora import load_dataset
-from recurra.data.labels import LabelColumns, SeveralLabels, read_table
+from recurra.data.labels import FileTable, LabelColumns, SeveralLabels, read_table
 from recurra.data.tables import TableFile, stream_texts
 from recurra.deployment.classifier import Classifier
 
@@ -156,6 +156,12 @@ def test_how_a_file_is_read_is_noted(name: str, said: str, folder: Path) -> None
     assert any(said in note for note in load_dataset(DataConfig(name=name)).notes)
 
 
+def read(folder: Path, written: Any, **how: Any) -> FileTable:
+    """Reads values that are written as JSON."""
+    (folder / "rows.json").write_text(json.dumps(written))
+    return read_table(folder / "rows.json", "text", "label", **how)
+
+
 def test_of_several_answers_to_a_text_the_first_counts_and_a_note_says_so(tmp_path: Path) -> None:
     studio, argilla = label_studio(ONE), json.loads(FILES["argilla.json"])
     for number, row in enumerate(studio):
@@ -163,14 +169,11 @@ def test_of_several_answers_to_a_text_the_first_counts_and_a_note_says_so(tmp_pa
         row["annotations"] = [cancelled, *row["annotations"], *[chosen(["pos"])][: number % 2]]
     for number, row in enumerate(argilla):
         row["responses"]["label"] += [{"value": "pos"}][: number % 2]
-    (tmp_path / "studio.json").write_text(json.dumps(studio))
-    (tmp_path / "argilla.json").write_text(json.dumps(argilla))
-    for name in ("studio.json", "argilla.json"):
-        table = read_table(tmp_path / name, "text", "label")
+    for rows in (studio, argilla):
+        table = read(tmp_path, rows)
         assert list(zip(table.texts, table.labels, strict=True)) == ROWS
         assert any(note.startswith("20 texts of ") and "the first of each counts" in note for note in table.notes)
-    (tmp_path / "once.json").write_bytes(FILES["studio.json"])
-    assert not any("several annotations" in note for note in read_table(tmp_path / "once.json", "text", "label").notes)
+    assert not any("several annotations" in note for note in read(tmp_path, label_studio(ONE)).notes)
 
 
 # What is answered with two labels, with none, and twice not at all.
@@ -205,12 +208,11 @@ EXPORTS: dict[str, tuple[Callable[[str, Any], dict[str, Any]], list[Any]]] = {
 @pytest.mark.parametrize("tool", EXPORTS)
 def test_a_text_that_nobody_answered_is_not_one_without_labels(tool: str, tmp_path: Path) -> None:
     build, answers = EXPORTS[tool]
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps([*map(build, ("a b", "c d", "e f", "g h"), answers)]))
+    rows = [*map(build, ("a b", "c d", "e f", "g h"), answers)]
     with pytest.raises(DataError, match="has 2 rows without a label in column 'label'"):
-        read_table(path, "text", "label", labels=SeveralLabels("json"))
-    read = read_table(path, "text", "label", labels=SeveralLabels("json"), skip_unlabelled=True)
-    assert (read.texts, read.labels) == (["a b", "c d"], [("x", "z"), ()])
+        read(tmp_path, rows, labels=SeveralLabels("json"))
+    found = read(tmp_path, rows, labels=SeveralLabels("json"), skip_unlabelled=True)
+    assert (found.texts, found.labels) == (["a b", "c d"], [("x", "z"), ()])
 
 
 def test_answers_are_labels_if_the_file_has_one_question_and_no_labels_of_its_own(tmp_path: Path) -> None:
@@ -218,20 +220,13 @@ def test_answers_are_labels_if_the_file_has_one_question_and_no_labels_of_its_ow
     rows = label_studio(ONE)
     rows[0]["data"]["label"] = "old"
     path.write_text(json.dumps(rows))
-    read = TableFile(path)
-    assert [label for _, (label,) in read.rows(["label"])] == ["old", *[None] * (len(ROWS) - 1)]
-    assert "column 'label' of" in read.notes[1] and "the answers are in the column 'sentiment'" in read.notes[1]
+    file = TableFile(path)
+    assert [label for _, (label,) in file.rows(["label"])] == ["old", *[None] * (len(ROWS) - 1)]
+    assert "column 'label' of" in file.notes[1] and "the answers are in the column 'sentiment'" in file.notes[1]
     assert read_table(path, "text", "sentiment").labels == [label for _, label in ROWS]
     rows[1]["annotations"] = []
     path.write_text(json.dumps(rows).replace('"sentiment"', '"label"'))
     assert [label for _, (label,) in TableFile(path).rows(["label"])][:3] == [["neg"], "", ["neg"]]
-
-
-def test_a_column_called_answer_is_no_sign_of_a_tool(tmp_path: Path) -> None:
-    path = tmp_path / "faq.jsonl"
-    path.write_bytes(json_lines([row | {"answer": "Yes, we do."} for row in OBJECTS]))
-    read = read_table(path, "text", "label")
-    assert read.labels == [label for _, label in ROWS] and read.notes == []
 
 
 @pytest.mark.parametrize(
@@ -242,29 +237,25 @@ def test_a_column_called_answer_is_no_sign_of_a_tool(tmp_path: Path) -> None:
         {"text": ["a b", "c d"], "label": ["x", "z"], "meta": [{"a": 1}, {"a": 2}]},
         {"data": [{"text": "a b", "label": "x"}, {"text": "c d", "label": "z"}], "errors": []},
         {"labels": ["x", "z"], "data": [{"text": "a b", "label": "x"}, {"text": "c d", "label": "z"}], "v": 1},
+        # A column called answer is no sign of a tool.
+        [{"text": "a b", "label": "x", "answer": "Yes, we do."}, {"text": "c d", "label": "z", "answer": "No."}],
+        # A field keeps its text beside a question of its name.
+        [
+            {"fields": {"text": "a"}, "responses": {"label": [{"value": "x"}], "text": [{"value": "a b"}]}},
+            {"fields": {"text": "c d"}, "responses": {"label": [{"value": "z"}]}},
+        ],
     ],
 )
-def test_columns_of_json_are_paired_by_key_and_told_from_rows(written: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text(json.dumps(written))
-    read = read_table(tmp_path / "rows.json", "text", "label")
-    assert (read.texts, read.labels) == (["a b", "c d"], ["x", "z"])
+def test_json_is_read_as_columns_rows_or_answers(written: Any, tmp_path: Path) -> None:
+    found = read(tmp_path, written)
+    assert (found.texts, found.labels) == (["a b", "c d"], ["x", "z"])
+    assert bool(found.notes) == ("fields" in str(written))
 
 
 def test_columns_that_differ_in_case_alone_are_two(tmp_path: Path) -> None:
     (tmp_path / "cases.csv").write_text("Label,label\na b,x\nc d,z\n", encoding="utf-8")
-    read = read_table(tmp_path / "cases.csv", "Label", "label")
-    assert (read.texts, read.labels) == (["a b", "c d"], ["x", "z"])
-    DataConfig(name=str(tmp_path / "cases.csv"), text_column="Label", label_column="label")
-
-
-def test_a_field_keeps_its_text_beside_a_question_of_its_name(tmp_path: Path) -> None:
-    rows = [
-        {"fields": {"text": "a b"}, "responses": {"label": [{"value": "x"}], "text": [{"value": "better"}]}},
-        {"fields": {"text": "c d"}, "responses": {"label": [{"value": "z"}]}},
-    ]
-    (tmp_path / "argilla.json").write_text(json.dumps([{"id": n, **row} for n, row in enumerate(rows)]))
-    read = read_table(tmp_path / "argilla.json", "text", "label")
-    assert (read.texts, read.labels) == (["better", "c d"], ["x", "z"])
+    found = read_table(tmp_path / "cases.csv", "Label", "label")
+    assert (found.texts, found.labels) == (["a b", "c d"], ["x", "z"])
 
 
 def test_a_cell_that_a_spreadsheet_took_for_a_number_is_a_text_and_other_sheets_are_noted(tmp_path: Path) -> None:
@@ -275,9 +266,9 @@ def test_a_cell_that_a_spreadsheet_took_for_a_number_is_a_text_and_other_sheets_
         book.active.append(row)
     book.create_sheet("Feb").append(("text", "label"))
     book.save(tmp_path / "sheet.xlsx")
-    read = read_table(tmp_path / "sheet.xlsx", "text", "label")
-    assert (read.texts, read.labels, read.empty) == (["12", "true", "fine"], ["1", "0", "0"], 1)
-    assert "Only the sheet 'Jan' of " in read.notes[0] and "is read, not 'Feb'" in read.notes[0]
+    found = read_table(tmp_path / "sheet.xlsx", "text", "label")
+    assert (found.texts, found.labels, found.empty) == (["12", "true", "fine"], ["1", "0", "0"], 1)
+    assert "Only the sheet 'Jan' of " in found.notes[0] and "is read, not 'Feb'" in found.notes[0]
     assert [n for _, (n,) in TableFile(tmp_path / "sheet.xlsx", ["text"]).rows(["n"])] == [1, 2, 3, 4]
 
 
@@ -441,8 +432,8 @@ def test_what_was_written_is_read_or_refused_in_one_line(
     got = [str(values[0]).replace("\r\n", "\n").replace("\r", "\n") for _, values in rows]
     if kind == ".tsv plain" and got != wanted:
         # A text that stands in quotes as a whole may as well be quoted.
-        read = {text: next(csv.reader([text], delimiter="\t"), [""])[0] for text in wanted if text.startswith('"')}
-        wanted = [read.get(text, text) for text in wanted]
+        bare = {text: next(csv.reader([text], delimiter="\t"), [""])[0] for text in wanted if text.startswith('"')}
+        wanted = [bare.get(text, text) for text in wanted]
     assert got == wanted
     assert [values[1] for _, values in rows] == [("neg", "pos")[number % 2] for number in range(len(texts))]
 

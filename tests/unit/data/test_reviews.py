@@ -24,22 +24,16 @@ def write(root: Path, folder: str, part: str, rows: list[tuple[str, int]], colum
     write_table(root / folder / f"{part}.parquet", (column, "label", "stars"), [(*row, 5) for row in rows])
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+def sizes(dataset: TextDataset) -> list[int]:
+    return [len(split) for split in dataset.splits.values()]
+
+
+def test_repeats_go_every_row_is_accounted_for_and_balanced_is_the_default(tmp_path: Path) -> None:
     train = [(f"Review number {row}, it's fine.", int(row % 4 > 0)) for row in range(120)]
     test = [(f"Another <b>one</b>, number {row}!", row % 2) for row in range(40)]
     write(tmp_path, "yelp_reviews", "train", [*train, ("review number 3 it's FINE", 1), ("http://a.b", 1)])
     write(tmp_path, "yelp_reviews", "test", [*test, train[5], test[1], ("Both ways", 0), ("both ways.", 1)])
-    return tmp_path
-
-
-def splits_share_no_text(dataset: TextDataset) -> bool:
-    identities = [text_identity(text) for split in dataset.splits.values() for text in split.texts]
-    return len(identities) == len(set(identities))
-
-
-def test_repeats_go_and_every_row_is_accounted_for(root: Path) -> None:
-    dataset = load_dataset(DataConfig(name="yelp_reviews", protocol="all-rows"), root)
+    dataset = load_dataset(DataConfig(name="yelp_reviews", protocol="all-rows"), tmp_path)
     assert dataset.dropped == {
         "empty after cleaning": 1,
         "train: repeats another of its rows": 1,
@@ -48,10 +42,15 @@ def test_repeats_go_and_every_row_is_accounted_for(root: Path) -> None:
         "text stands with several labels": 2,
     }
     assert dataset.record().dropped == dataset.dropped
-    assert {name: len(split) for name, split in dataset.splits.items()} == {"train": 128, "validation": 16, "test": 16}
-    assert splits_share_no_text(dataset)
-    assert dataset.splits["train"].texts[0] == "review number 0, it's fine."
+    assert sizes(dataset) == [128, 16, 16] and dataset.splits["train"].texts[0] == "review number 0, it's fine."
+    identities = [text_identity(text) for split in dataset.splits.values() for text in split.texts]
+    assert len(identities) == len(set(identities))
     assert "not the Yelp Polarity release" in dataset.notes[0] and "3 repeated texts" in dataset.notes[1]
+    dataset, again, other = (load_dataset(DataConfig(name="yelp_reviews", split_seed=n), tmp_path) for n in (0, 0, 1))
+    assert dataset.protocol == "balanced"
+    counts = [np.bincount(split.labels).tolist() for split in dataset.splits.values()]
+    assert counts == [[40, 40], [5, 5], [5, 5]]
+    assert other.fingerprint != dataset.fingerprint == again.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_every_local_corpus_is_read_from_its_own_files(
         write(tmp_path, folder, part, [(f"{part} row {row}.", row % 2) for row in range(40)], column)
     dataset = load_dataset(DataConfig(name=name), tmp_path)
     assert (dataset.name, dataset.protocol, dataset.label_names) == (name, "balanced", ["negative", "positive"])
-    assert sum(len(split) for split in dataset.splits.values()) == 40 * len(parts) and not dataset.dropped
+    assert sum(sizes(dataset)) == 40 * len(parts) and not dataset.dropped
     for split in dataset.splits.values():
         for identity, text, label in zip(split.ids, split.texts, split.labels, strict=True):
             part, row = identity.rsplit("-", 1)
@@ -77,46 +76,35 @@ def test_every_local_corpus_is_read_from_its_own_files(
     assert note in dataset.notes[0]
 
 
-def test_balanced_is_the_default_and_seeds_differ(root: Path) -> None:
-    dataset, again, other = (load_dataset(DataConfig(name="yelp_reviews", split_seed=n), root) for n in (0, 0, 1))
-    assert dataset.protocol == "balanced"
-    counts = [np.bincount(split.labels).tolist() for split in dataset.splits.values()]
-    assert counts == [[40, 40], [5, 5], [5, 5]]
-    assert other.fingerprint != dataset.fingerprint == again.fingerprint
-
-
-def test_missing_and_damaged_copies(root: Path, tmp_path: Path) -> None:
+def test_missing_and_damaged_copies(tmp_path: Path) -> None:
     for place, tried in ((None, "no data root is given"), (tmp_path, f"'{tmp_path}' has no folder amazon_fdu_mtl")):
         cure = "no public name; give --data-root DIR .*amazon_fdu_mtl.* or take amazon_polarity"
         with pytest.raises(UnavailableError, match=rf"amazon_reviews: {tried} .*{cure}"):
             load_dataset(DataConfig(name="amazon_reviews"), place)
-    write(root, "yelp_reviews", "test", [("three stars", 3)])
-    with pytest.raises(DataError, match="label must be 0 or 1"):
-        load_dataset(DataConfig(name="yelp_reviews"), root)
-    (root / "yelp_reviews" / "test.parquet").unlink()
+    write(tmp_path, "yelp_reviews", "train", [("three stars", 3)])
     with pytest.raises(UnavailableError, match=r"no test.parquet in .* \(there: train\).* DIR/yelp_reviews"):
-        load_dataset(DataConfig(name="yelp_reviews"), root)
+        load_dataset(DataConfig(name="yelp_reviews"), tmp_path)
+    write(tmp_path, "yelp_reviews", "test", [("fine", 1)])
+    with pytest.raises(DataError, match="label must be 0 or 1"):
+        load_dataset(DataConfig(name="yelp_reviews"), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("name", "sizes", "fingerprint", "repeats"),
+    ("name", "rows", "fingerprint", "repeats"),
     [
         ("yelp_reviews", [25_512, 3_189, 3_189], "a11c63ae384d8437", []),
         ("amazon_reviews", [19_728, 2_466, 2_466], "b692c338bc9fd434", [1_316, 560, 49]),
     ],
 )
-def test_real_reviews(data_root: Path, name: str, sizes: list[int], fingerprint: str, repeats: list[int]) -> None:
+def test_real_reviews(data_root: Path, name: str, rows: list[int], fingerprint: str, repeats: list[int]) -> None:
     if not (data_root / ("amazon_fdu_mtl" if name == "amazon_reviews" else name)).is_dir():
         pytest.skip(f"{name} is not in the data root")
     dataset = load_dataset(DataConfig(name=name), data_root)
-    assert [len(split) for split in dataset.splits.values()] == sizes
-    assert all(abs(np.bincount(split.labels)[0] - len(split) / 2) <= 1 for split in dataset.splits.values())
+    assert (sizes(dataset), dataset.fingerprint) == (rows, fingerprint)
     # Of train, in test of train, and within test.
-    assert sorted((rows for reason, rows in dataset.dropped.items() if "repeats" in reason), reverse=True) == repeats
-    assert splits_share_no_text(dataset)
-    assert dataset.fingerprint == fingerprint
+    assert sorted((count for reason, count in dataset.dropped.items() if "repeats" in reason), reverse=True) == repeats
 
 
 @pytest.fixture
@@ -145,7 +133,7 @@ def test_the_paper_s_sizes_are_drawn_from_the_public_release(
     dataset = load_dataset(DataConfig(name=name))
     assert hub["name"] == public
     assert (dataset.name, dataset.protocol) == (name, "sst2-size")
-    assert [len(split) for split in dataset.splits.values()] == [800, 100, 101]
+    assert sizes(dataset) == [800, 100, 101]
     for key, split in dataset.splits.items():
         assert {identity.split("-")[0] for identity in split.ids} == {"test" if key == "test" else "train"}
         assert abs(np.bincount(split.labels)[0] - len(split) / 2) <= 1
@@ -163,11 +151,17 @@ def test_a_smaller_release_is_said_to_be_so_and_repeats_are_passed_over(hub: dic
     hub["train"]["text"][16] = " "
     dataset = load_dataset(DataConfig(name="yelp_polarity"))
     validation = 6_822 * 2000 // 61_398
-    assert [len(split) for split in dataset.splits.values()] == [2000 - 3 - validation, validation, 400]
+    assert sizes(dataset) == [2000 - 3 - validation, validation, 400]
     assert dataset.dropped == {"train: repeats a row drawn before": 2, "train: empty after cleaning": 1}
     assert any("too few rows for 54,576 / 6,822 / 6,823" in note for note in dataset.notes)
-    official = load_dataset(DataConfig(name="yelp_polarity", protocol="official"))
-    assert [len(split) for split in official.splits.values()] == [1897, 100, 400]
+    assert sizes(load_dataset(DataConfig(name="yelp_polarity", protocol="official"))) == [1897, 100, 400]
+    # Other data under the name are refused.
+    hub["train"]["label"] = [1 + row % 5 for row in range(2000)]
+    with pytest.raises(DataError, match=r"fancyzhx/yelp_polarity\) has another layout: label must be 0 or 1"):
+        load_dataset(DataConfig(name="yelp_polarity"))
+    hub["train"] = {"review": ["a"], "label": [0]}
+    with pytest.raises(DataError, match="has no column text"):
+        load_dataset(DataConfig(name="yelp_polarity"))
 
 
 def test_a_local_copy_is_preferred_and_title_and_content_are_joined(tmp_path: Path) -> None:
@@ -177,15 +171,6 @@ def test_a_local_copy_is_preferred_and_title_and_content_are_joined(tmp_path: Pa
     dataset = load_dataset(DataConfig(name="amazon_polarity"), tmp_path)
     texts = dict(zip(dataset.splits["test"].ids, dataset.splits["test"].texts, strict=True))
     assert (texts["test-1"], texts["test-3"]) == ("test title 1 content 1", "content 3")
-
-
-def test_other_data_under_the_name_is_refused(hub: dict[str, Any]) -> None:
-    hub["train"]["label"] = [1 + row % 5 for row in range(2000)]
-    with pytest.raises(DataError, match=r"fancyzhx/yelp_polarity\) has another layout: label must be 0 or 1"):
-        load_dataset(DataConfig(name="yelp_polarity"))
-    hub["train"] = {"review": ["a"], "label": [0]}
-    with pytest.raises(DataError, match="has no column text"):
-        load_dataset(DataConfig(name="yelp_polarity"))
 
 
 ROWS = st.lists(st.tuples(st.sampled_from(["a b", "A, b!", "c", "c d", "C  D.", "...", "é", "É"]), st.integers(0, 1)))

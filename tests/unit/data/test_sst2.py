@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
-from recurra.core.errors import ConfigurationError, DataError, UnavailableError
+from recurra.core.errors import DataError, UnavailableError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
@@ -22,23 +22,19 @@ SENTENCES = 40
 @pytest.fixture
 def small_root(tmp_path: Path) -> Path:
     """Forty train sentences, each with three phrases; one phrase is part of every sentence."""
-    sentences = [
-        [f"shared words begin sentence{n} left{n} and right{n}", f"sentence{n} left{n}", f"and right{n}"]
-        for n in range(SENTENCES)
-    ]
-    return write_sst2(tmp_path, sentences, shared="shared words")
+    parts = [(f"sentence{n} left{n}", f"and right{n}") for n in range(SENTENCES)]
+    return write_sst2(tmp_path, [[f"shared words begin {' '.join(two)}", *two] for two in parts], shared="shared words")
 
 
 def sentences_of(dataset: TextDataset, split: str) -> set[int | str]:
     return {sentence for group in dataset.splits[split].groups or [] for sentence in group}
 
 
-def test_official_holds_out_whole_sentences_with_their_phrases(small_root: Path) -> None:
+def test_official_holds_out_whole_sentences_with_their_phrases_and_pooled_uses_every_row(small_root: Path) -> None:
     dataset = load_dataset(DataConfig(name="sst2"), small_root)
     assert dataset.protocol == "official"
-    assert {name: len(split) for name, split in dataset.splits.items()} == {
-        "train": 3 * (SENTENCES - 5), "held_out": 5, "validation": 6, "test": 6,
-    }  # fmt: skip
+    sizes = {name: len(split) for name, split in dataset.splits.items()}
+    assert sizes == {"train": 3 * (SENTENCES - 5), "held_out": 5, "validation": 6, "test": 6}
     assert (dataset.selection_split, dataset.reported_splits) == ("held_out", ["held_out", "validation", "test"])
     assert not sentences_of(dataset, "train") & sentences_of(dataset, "held_out")
     assert "shared words" not in dataset.splits["train"].texts
@@ -46,33 +42,24 @@ def test_official_holds_out_whole_sentences_with_their_phrases(small_root: Path)
     other = load_dataset(DataConfig(name="sst2", split_seed=1), small_root)
     assert other.splits["held_out"].ids != dataset.splits["held_out"].ids
     assert other.splits["test"].fingerprint == dataset.splits["test"].fingerprint
-
-
-def test_pooled_uses_every_row_once(small_root: Path) -> None:
+    # Pooled uses every row once; groups are sentences of the row's own split.
     pooled = load_dataset(DataConfig(name="sst2", protocol="pooled"), small_root)
-    rows = 3 * SENTENCES + 1 + 6
-    assert [len(split) for split in pooled.splits.values()] == [int(0.8 * rows), int(0.1 * rows), rows - 101 - 12]
-    assert len({identity for split in pooled.splits.values() for identity in split.ids}) == rows
-    assert "leaks" in pooled.notes[0]
-    # Groups are sentences of the row's own split.
+    assert [len(split) for split in pooled.splits.values()] == [101, 12, 14] and "leaks" in pooled.notes[0]
+    assert len({identity for split in pooled.splits.values() for identity in split.ids}) == 3 * SENTENCES + 1 + 6
     for split in pooled.splits.values():
         for identity, group in zip(split.ids, split.groups or [], strict=True):
             assert group and all((sentence >= 900) == identity.startswith("validation") for sentence in group)
 
 
-def test_without_sources_official_is_refused_and_pooled_works(small_root: Path) -> None:
+def test_without_labelled_test_sentences_and_sources_of_phrases(small_root: Path) -> None:
+    (small_root / "sst2" / "test_labeled.parquet").unlink()
+    dataset = load_dataset(DataConfig(name="sst2"), small_root)
+    assert dataset.reported_splits == ["held_out", "validation"] and "hidden labels" in dataset.notes[-1]
     (small_root / "sst" / "sst2_phrase_sources.parquet").unlink()
     with pytest.raises(DataError, match=r"sst2_phrase_sources.parquet is not there.*protocol=pooled"):
         load_dataset(DataConfig(name="sst2"), small_root)
-    assert load_dataset(DataConfig(name="sst2", protocol="pooled"), small_root).splits["train"].groups is None
-
-
-def test_without_labelled_test_sentences_there_is_no_test_split(small_root: Path) -> None:
-    (small_root / "sst2" / "test_labeled.parquet").unlink()
-    dataset = load_dataset(DataConfig(name="sst2"), small_root)
-    assert dataset.reported_splits == ["held_out", "validation"]
-    assert any("hidden labels" in note for note in dataset.notes)
     pooled = load_dataset(DataConfig(name="sst2", protocol="pooled"), small_root)
+    assert pooled.splits["train"].groups is None
     assert len(pooled.notes) == 1 and "Protocol 'pooled'" in pooled.notes[0]
 
 
@@ -126,17 +113,16 @@ def test_real_pooled_sizes(data_root: Path) -> None:
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_real_official_does_not_leak(data_root: Path, seed: int) -> None:
-    dataset = load_dataset(DataConfig(name="sst2", split_seed=seed), data_root)
+def test_real_official_does_not_leak(data_root: Path) -> None:
+    dataset = load_dataset(DataConfig(name="sst2", split_seed=1), data_root)
     sizes = {name: len(split) for name, split in dataset.splits.items()}
     assert (sizes["validation"], sizes["test"]) == (872, 1_821)
     assert abs(sizes["held_out"] - 6_912 / 8) < 2
     assert 55_000 < sizes["train"] < 60_000
     assert sizes["train"] + sizes["held_out"] + sum(dataset.dropped.values()) == 67_349
     assert dataset.splits["test"].record(dataset.label_names).label_counts == {"negative": 912, "positive": 909}
-    # The sources are read here on their own: no sentence of train that a held-out row is part of has a row in train.
-    # (Three texts are sentences of two splits; phrases of their other occurrence may stay.)
+    # No sentence of train that a held-out row is part of has a row in train. (Three texts are sentences of two splits;
+    # phrases of their other occurrence may stay.)
     sentences = pq.read_table(data_root / "sst" / "sentences.parquet").to_pylist()
     of_train = {row["sentence_index"] for row in sentences if row["split"] == "train"}
     sources = {
@@ -145,12 +131,7 @@ def test_real_official_does_not_leak(data_root: Path, seed: int) -> None:
     }
     assert all(sources[identity] for identity in dataset.splits["held_out"].ids)
     trained = {sentence for identity in dataset.splits["train"].ids for sentence in sources[identity]}
-    train_texts = f" {' | '.join(dataset.splits['train'].texts)} "
     assert all(trained.isdisjoint(sources[identity]) for identity in dataset.splits["held_out"].ids)
-    for name in dataset.reported_splits:
-        texts = dataset.splits[name].texts
-        assert not set(texts) & set(dataset.splits["train"].texts)
-        assert not [text for text in texts if len(text.split()) >= 4 and f" {text} " in train_texts]
 
 
 Nested = tuple[int, "str | list[Nested]"]
@@ -187,18 +168,14 @@ def test_any_tree_is_read_as_a_recursion_reads_it(seed: int) -> None:
     assert [(" ".join(words[first:end]), label) for first, end, label in phrases] == expected
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write_treebank(tmp_path)
-
-
-def test_phrases_of_held_out_and_reported_sentences_are_not_among_them(root: Path) -> None:
+def test_phrases_of_held_out_and_reported_sentences_are_not_among_them(tmp_path: Path) -> None:
+    root = write_treebank(tmp_path)
     plain = load_dataset(DataConfig(name="sst2"), root)
     dataset = load_dataset(DataConfig(name="sst2", auxiliary="treebank"), root)
     assert "auxiliary" not in DataConfig(name="sst2").plain()
     phrases = dataset.auxiliary
     assert phrases is not None
-    held = {group[0] for group in dataset.splits["held_out"].groups or []}
+    held = sentences_of(dataset, "held_out")
     assert len(held) == 3
     for n in range(24):
         own = {f"film{n}", f"w{n}", f"is w{n}", f"the film{n}", f"the film{n} is w{n}"}
@@ -207,15 +184,13 @@ def test_phrases_of_held_out_and_reported_sentences_are_not_among_them(root: Pat
     assert {"the", "is"}.isdisjoint(phrases.texts) and "dev text number0" not in phrases.texts
     assert {"end", "the end"} <= set(phrases.texts)
     label = dict(zip(phrases.texts, phrases.labels.tolist(), strict=True))
-    kept = next(n for n in range(1, 24, 2) if n + 1 not in held)
-    assert (label[f"the film{kept} is w{kept}"], label[f"is w{kept}"], label[f"w{kept}"], label["end"]) == (3, 4, 3, 2)
+    n = next(n for n in range(1, 24, 2) if n + 1 not in held)
+    assert [label[text] for text in (f"the film{n} is w{n}", f"is w{n}", f"w{n}", "end")] == [3, 4, 3, 2]
     for name, split in plain.splits.items():
         assert dataset.splits[name].fingerprint == split.fingerprint
     assert dataset.fingerprint != plain.fingerprint
     assert any(f"five-class labels of {len(phrases)} phrases" in note for note in dataset.notes)
-
-
-def test_missing_and_damaged_trees(root: Path) -> None:
+    # Missing and damaged trees.
     path = root / TREES_FILE
     whole = path.read_bytes()
     for damaged in (gzip.compress(b"(3 good))\n"), gzip.compress(b"words\n(good 1)\n"), whole[:60]):
@@ -225,17 +200,3 @@ def test_missing_and_damaged_trees(root: Path) -> None:
     path.unlink()
     with pytest.raises(DataError, match=r"auxiliary=treebank needs sst/trees/train.txt.gz in the data root"):
         read_phrases(root, set())
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"name": "sst2", "auxiliary": "trees"}, "'auxiliary' is \"trees\": input should be 'treebank'"),
-        ({"name": "demo", "auxiliary": "treebank"}, "belongs to sst2 under official, not to 'demo'; leave it out"),
-        ({"name": "sst2", "protocol": "pooled", "auxiliary": "treebank"}, "not to 'sst2' under pooled"),
-        ({"name": "sst2", "fraction": 0.5, "auxiliary": "treebank"}, "also of those that fraction or length_tail"),
-    ],
-)
-def test_a_mistake_is_one_clear_line(values: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        DataConfig.parse(values)

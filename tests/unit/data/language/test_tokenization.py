@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,22 +57,7 @@ def test_a_trained_one_has_end_of_text_the_bytes_and_merges(tokenizer) -> None:
     assert 257 < len(tokenizer) <= 300
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
     assert len(tokenizer(" film")["input_ids"]) == 1
-
-
-def test_training_gives_the_same_tokenizer_in_every_process() -> None:
-    code = (
-        "import json, sys; from recurra.data.language.tokenization import train_byte_bpe;"
-        "print(train_byte_bpe(json.load(sys.stdin), 320).to_str())"
-    )
-    # Many merges are equally frequent: the order of ties is what could differ.
-    texts = [f"{a}{b} {b}{c}{a}" for a in "abcde" for b in "fghij" for c in "klm"]
-    run = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(texts), capture_output=True, text=True, check=True
-    )
-    assert json.loads(run.stdout) == json.loads(train_byte_bpe(texts, 320).to_str())
-
-
-def test_a_trained_one_sees_train_only() -> None:
+    # It sees train only.
     splits = {"train": RunningText("train", TEXTS), "test": RunningText("test", ["zzyzx quux " * 9] * 9)}
     config = LanguageDataConfig(name="x", tokenizer="trained", trained_vocab_size=400)
     trained = load_language_tokenizer(config, LanguageDataset("x", "line", splits), None)
@@ -102,7 +85,6 @@ def test_two_files_and_a_saved_folder_give_the_same_tokenizer(tokenizer, files: 
     [
         ("vocab.json", "[1, 2]", "Bad vocabulary json file"),
         ("vocab.json", "{", "hold no tokenizer that can be read"),
-        ("vocab.json", '{"a": 0}', "out of vocabulary"),
         ("merges.txt", "#version: 0.2\na b c\n", "invalid at line 1"),
         ("merges.txt", "#version: 0.2\nzq qz\n", "Token `zq` out of vocabulary"),
     ],
@@ -170,50 +152,31 @@ def test_the_released_one(data_root: Path) -> None:
 LINES_OF_TEXT = ["", "the film is good", "", "", f"the {END_OF_TEXT} film", "naïve 漢字\nsecond line", ""]
 
 
-@pytest.fixture(scope="module")
-def small_tokenizer():
-    return as_language_tokenizer(train_byte_bpe(["the film is good , the best film"] * 4, 280))
-
-
-def test_the_joined_tokens_are_the_texts_each_with_its_end(small_tokenizer, tmp_path: Path) -> None:
+def test_the_joined_tokens_are_the_texts_each_with_its_end(tokenizer, tmp_path: Path) -> None:
     split = RunningText("train", LINES_OF_TEXT)
-    encoded = encode_running_text(split, small_tokenizer, tmp_path)
+    encoded = encode_running_text(split, tokenizer, tmp_path / "a")
     ends = np.flatnonzero(encoded.joined == encoded.end_of_text)
     # As many ends as texts, though one text spells the token out.
     assert len(ends) == len(LINES_OF_TEXT) == len(encoded)
-    backend = small_tokenizer.backend_tokenizer
+    backend = tokenizer.backend_tokenizer
     parts = np.split(encoded.joined, ends + 1)[:-1]
     assert [backend.decode(part[:-1].tolist(), skip_special_tokens=False) for part in parts] == LINES_OF_TEXT
-    for index, part in enumerate(parts):
-        np.testing.assert_array_equal(encoded.text(index), part)
+    assert all(np.array_equal(encoded.text(index), part) for index, part in enumerate(parts))
     assert (encoded.words, encoded.num_bytes) == (split.words, split.num_bytes)
-
-
-def test_what_a_tokenizer_adds_around_a_text_is_left_out(small_tokenizer, tmp_path: Path) -> None:
-    plain = encode_running_text(RunningText("a", LINES_OF_TEXT), small_tokenizer, tmp_path / "a")
-    backend = small_tokenizer.backend_tokenizer
-    backend.post_processor = processors.TemplateProcessing(
+    # What a tokenizer adds around a text is left out.
+    adding = as_language_tokenizer(Tokenizer.from_str(backend.to_str()))
+    adding.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, 0)]
     )
-    try:
-        again = encode_running_text(RunningText("a", LINES_OF_TEXT), small_tokenizer, tmp_path / "b")
-    finally:
-        backend.post_processor = processors.Sequence([])
-    np.testing.assert_array_equal(again.input_ids, plain.input_ids)
+    np.testing.assert_array_equal(encode_running_text(split, adding, tmp_path / "b").input_ids, encoded.input_ids)
 
 
 END = 0
 
 
 def encoded_text(texts: list[list[int]]) -> EncodedText:
-    lengths = [len(text) for text in texts]
-    return EncodedText(
-        input_ids=np.array([token for text in texts for token in text], dtype=np.int32),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        end_of_text=END,
-        words=1,
-        num_bytes=1,
-    )
+    ids = np.array([token for text in texts for token in text], dtype=np.int32)
+    return EncodedText(ids, np.cumsum([0, *map(len, texts)]), end_of_text=END, words=1, num_bytes=1)
 
 
 TOKEN_LISTS = st.lists(st.lists(st.integers(1, 9), max_size=9), min_size=1, max_size=9)
@@ -233,30 +196,23 @@ def test_blocks_are_the_joined_texts_without_the_remainder(texts: list[list[int]
     assert blocks.lengths.tolist() == [context] * len(rows)
 
 
-@given(texts=TOKEN_LISTS, context=st.integers(2, 7))
-def test_lines_begin_and_end_with_end_of_text_and_are_cut(texts: list[list[int]], context: int) -> None:
-    lines = LineSamples(encoded_text(texts), context)
-    expected = [[END, *text, END][:context] for text in texts]
-    assert [row["input_ids"].tolist() for row in lines.__getitems__(range(len(lines)))] == expected
-    assert lines.lengths.tolist() == [len(row) for row in expected]
-    assert lines.cut == sum(len(text) + 2 > context for text in texts)
-
-
 @given(texts=TOKEN_LISTS, context=st.integers(2, 13))
-def test_labels_count_what_is_predicted_and_nothing_else(texts: list[list[int]], context: int) -> None:
+def test_lines_stand_between_ends_of_text_are_cut_and_have_what_is_predicted_as_labels(
+    texts: list[list[int]], context: int
+) -> None:
     lines = LineSamples(encoded_text(texts), context)
+    rows = [[END, *text, END][:context] for text in texts]
+    assert [row["input_ids"].tolist() for row in lines.__getitems__(range(len(lines)))] == rows
+    assert lines.lengths.tolist() == [*map(len, rows)]
+    assert lines.cut == sum(len(text) + 2 > context for text in texts)
     batch = LanguageCollator(END, context)(list(lines))
     width = batch["input_ids"].shape[1]
     assert width <= context
+    # End-of-text is both padding and a token to predict: only the length tells them apart.
+    assert batch["input_ids"].tolist() == [row + [END] * (width - len(row)) for row in rows]
+    assert batch["labels"].tolist() == [[IGNORED, *row[1:], *[IGNORED] * (width - len(row))] for row in rows]
     mask = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
-    for row, length in enumerate(lines.lengths.tolist()):
-        # End-of-text is both padding and a token to predict: only the length tells them apart.
-        assert batch["input_ids"][row].tolist() == lines[row]["input_ids"].tolist() + [END] * (width - length)
-        assert batch["labels"][row].tolist() == (
-            [IGNORED, *lines[row]["input_ids"].tolist()[1:]] + [IGNORED] * (width - length)
-        )
-        assert mask[row].tolist() == [1] * length + [0] * (width - length)
-    assert int((batch["labels"] != IGNORED).sum()) == int((lines.lengths - 1).sum())
+    assert mask.tolist() == [[1] * len(row) + [0] * (width - len(row)) for row in rows]
 
 
 def test_blocks_need_no_mask() -> None:
