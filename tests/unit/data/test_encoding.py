@@ -78,11 +78,15 @@ def test_a_huge_text_gives_the_same_ids_and_leaves_no_truncation_behind(tokenize
     assert offsets.tolist() == [0, 16]
 
 
-def test_the_cache_is_read_and_keyed_by_content(tokenizer, split, tmp_path: Path, monkeypatch) -> None:
+def test_the_cache_is_read_and_keyed_by_content(tokenizer, split, tmp_path: Path, monkeypatch, caplog) -> None:
     first = encode_split(split, tokenizer, 10, tmp_path)
     encode_split(split, tokenizer, 12, tmp_path)
     encode_split(split.select([0, 1]), tokenizer, 10, tmp_path)
     assert len(list(tmp_path.iterdir())) == 3
+    # One that cannot be written costs only time.
+    (tmp_path / "file").write_text("")
+    encoded = encode_split(split, tokenizer, 10, tmp_path / "file" / "cache")
+    assert len(encoded) == len(split) and "not cached" in caplog.text
     # Nothing is tokenised again.
     monkeypatch.setattr("recurra.data.encoding.encode_texts", None)
     again = encode_split(split, tokenizer, 10, tmp_path)
@@ -105,13 +109,6 @@ def test_a_damaged_cache_is_made_again(tokenizer, split, tmp_path: Path, damage:
     caplog.clear()
     encode_split(split, tokenizer, 10, tmp_path)
     assert not caplog.text
-
-
-def test_a_cache_that_cannot_be_written_costs_only_time(tokenizer, split, tmp_path: Path, caplog) -> None:
-    (tmp_path / "file").write_text("")
-    encoded = encode_split(split, tokenizer, 10, tmp_path / "file" / "cache")
-    assert len(encoded) == len(split)
-    assert "not cached" in caplog.text
 
 
 REVIEWS = [text for text, _ in review_rows(30)]
@@ -162,12 +159,6 @@ def test_rows_are_the_windows_written_out(pattern: str, max_length: int, most: i
     assert rows == wanted
 
 
-def test_texts_that_fit_are_read_as_without_windows() -> None:
-    ids, offsets, counts = encode_windows(REVIEWS, TOKENIZER, 200, 8)
-    whole = encode_texts(REVIEWS, TOKENIZER, 200)
-    assert counts is None and np.array_equal(ids, whole[0]) and np.array_equal(offsets, whole[1])
-
-
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.data())
 def test_pooling_and_weights_are_the_loops_written_out(counts: list[int], data: st.DataObject) -> None:
@@ -203,8 +194,10 @@ def test_a_split_in_windows_is_cached_apart_and_keeps_its_labels(tmp_path: Path)
     assert np.array_equal(first.labels[first.text_rows], split.labels)
     both = first.followed_by(cut)
     assert np.array_equal(both.windows_of_texts, [*first.window_counts, *[1] * len(LONG)])
+    # Texts that fit are read as without windows.
     short = encode_split(split.select(range(3)), TOKENIZER, 100, tmp_path, windows=4)
-    assert short.window_counts is None
+    whole = encode_split(split.select(range(3)), TOKENIZER, 100, tmp_path)
+    assert short.window_counts is None and short.input_ids.tolist() == whole.input_ids.tolist()
 
 
 def test_a_recorded_run_reads_what_its_configuration_says() -> None:

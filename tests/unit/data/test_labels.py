@@ -87,9 +87,7 @@ def test_spellings_are_joined_where_it_is_asked_for(tmp_path: Path) -> None:
     assert [split.fingerprint for split in plain.splits.values()] == [
         split.fingerprint for split in dataset.splits.values()
     ]
-
-
-def test_several_labels_of_a_row_are_joined_too_and_none_stands_twice(tmp_path: Path) -> None:
+    # Several labels of a row are joined too, and none stands twice.
     table = read_table(write(tmp_path / "a.csv", "NEG", "pos", "neg"), "text", "label")
     table = replace(table, labels=[("NEG", "pos"), ("pos",), ("neg", "NEG"), ("neg",)] * 3 + [("neg",), (), ()])
     assert join_spellings(table).labels == [("neg", "pos"), ("pos",), ("neg",), ("neg",)] * 3 + [("neg",), (), ()]

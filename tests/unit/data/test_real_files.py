@@ -252,12 +252,6 @@ def test_json_is_read_as_columns_rows_or_answers(written: Any, tmp_path: Path) -
     assert bool(found.notes) == ("fields" in str(written))
 
 
-def test_columns_that_differ_in_case_alone_are_two(tmp_path: Path) -> None:
-    (tmp_path / "cases.csv").write_text("Label,label\na b,x\nc d,z\n", encoding="utf-8")
-    found = read_table(tmp_path / "cases.csv", "Label", "label")
-    assert (found.texts, found.labels) == (["a b", "c d"], ["x", "z"])
-
-
 def test_a_cell_that_a_spreadsheet_took_for_a_number_is_a_text_and_other_sheets_are_noted(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
@@ -353,19 +347,21 @@ def test_columns_of_labels_keep_their_order_and_a_missing_cell_is_no_label(folde
     Path("gap.csv").write_text("text,late,rude\na,1,\nb,0,1\nc,1,1.0\n")
     with pytest.raises(DataError, match=r"1 row without a label in column 'late, rude' \(line 2\)"):
         read_table("gap.csv", "text", "label", labels=LabelColumns(["late", "rude"]))
+    # Columns of texts are joined in their order, unless one is called so.
+    assert next(stream_texts("title.csv", "title,body"))[0] == f"A room {ROWS[0][0]}"
+    assert read_table("title.csv", "body,title", "label").texts[0] == f"{ROWS[0][0]} a room"
+    Path("named.csv").write_text('"a,b",label\nwhole,1\n')
+    assert next(stream_texts("named.csv", "a,b")) == ["whole"]
+    # Those that differ in case alone are two.
+    Path("cases.csv").write_text("Label,label\na b,x\nc d,z\n")
+    found = read_table("cases.csv", "Label", "label")
+    assert (found.texts, found.labels) == (["a b", "c d"], ["x", "z"])
 
 
 @pytest.mark.parametrize("typed", ["|", "'|'"])
 def test_a_separator_on_the_command_line_is_what_was_typed(typed: str, folder: Path, capsys: Any) -> None:
     assert main(["data", "describe", "bars.csv", f"label_separator={typed}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["label_names"] == ["late", "neg", "pos"]
-
-
-def test_columns_are_joined_in_their_order_unless_one_is_called_so(folder: Path) -> None:
-    assert next(stream_texts("title.csv", "title,body"))[0] == f"A room {ROWS[0][0]}"
-    assert read_table("title.csv", "body,title", "label").texts[0] == f"{ROWS[0][0]} a room"
-    Path("named.csv").write_text('"a,b",label\nwhole,1\n')
-    assert next(stream_texts("named.csv", "a,b")) == ["whole"]
 
 
 WORDS = st.text(

@@ -62,7 +62,7 @@ def test_the_fingerprint_depends_on_texts_and_where_they_end_and_long_lines_are_
     assert split.long_lines(50, 2).texts == ["x" * 51, "b" * 60]
 
 
-def test_a_split_that_is_not_there_names_what_is(tmp_path: Path) -> None:
+def test_a_split_that_is_not_there_names_what_is_and_a_damaged_one_its_row(tmp_path: Path) -> None:
     put(tmp_path, "wikitext-103-v1", "test", ROWS)
     put(tmp_path, "english_novels", "test", ["One"])
     with pytest.raises(UnavailableError, match=r"no train.parquet in .* \(there: test\) and .*'Salesforce/wikitext'"):
@@ -73,6 +73,11 @@ def test_a_split_that_is_not_there_names_what_is(tmp_path: Path) -> None:
         load_language_dataset(LanguageDataConfig(name="english_novels"))
     with pytest.raises(UnavailableError, match="no folder wikitext-2-v1"):
         load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path)
+    damaged: dict[str, list[Any]] = {"holds no text": [""], "row 1: the text is 1": [1], "row 2: .* NUL": ["a", "a\0b"]}
+    for message, rows in damaged.items():
+        put(tmp_path, "wikitext-2-v1", "test", rows)
+        with pytest.raises(DataError, match=message):
+            load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path)
 
 
 def test_what_is_not_local_comes_by_its_public_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,15 +92,6 @@ def test_what_is_not_local_comes_by_its_public_name(tmp_path: Path, monkeypatch:
     dataset = load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path, ["train", "test"])
     assert {name: split.texts for name, split in dataset.splits.items()} == {"train": ["train"], "test": ["local"]}
     assert asked == [("Salesforce/wikitext", "wikitext-2-v1")]
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"), [([""], "holds no text"), ([1, 2], "row 1: the text is 1"), (["ok", "a\0b"], "row 2: .* NUL")]
-)
-def test_damaged_rows(tmp_path: Path, rows: list[Any], message: str) -> None:
-    put(tmp_path, "wikitext-2-v1", "test", rows)
-    with pytest.raises(DataError, match=message):
-        load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +110,11 @@ def test_impossible_configurations(values: dict[str, Any], splits: list[str] | N
         load_language_dataset(LanguageDataConfig.parse(values), None, splits)
 
 
-def test_a_reading_and_a_part_have_names() -> None:
+def test_a_reading_and_a_part_have_names_and_a_classifier_has_no_use_for_running_text() -> None:
     config = LanguageDataConfig(name="wikitext-2-v1", context=64)
     assert (config.reading, config.part) == ("packed-64", "")
     config = LanguageDataConfig(name="wikitext-2-v1", context=32, mode="lines", max_lines=9, fraction=0.5)
     assert (config.reading, config.part) == ("lines-32", "9-lines-train-50pct")
-
-
-def test_a_classifier_has_no_use_for_running_text() -> None:
     with pytest.raises(ConfigurationError, match="has no labels"):
         load_dataset(DataConfig(name="wikitext-2-v1"))
     with pytest.raises(ConfigurationError, match="did you mean 'wikitext-2-v1'"):
@@ -162,7 +155,7 @@ def write(path: Path, content: bytes | str) -> str:
     return str(path)
 
 
-def test_lines_are_kept_in_order_and_cut_in_three(tmp_path: Path) -> None:
+def test_lines_are_kept_in_order_and_cut_in_three_unless_files_are_given(tmp_path: Path) -> None:
     lines = [f"line {number:03}" if number % 7 else "" for number in range(200)]
     dataset = load_language_dataset(LanguageDataConfig(name=write(tmp_path / "a.txt", "\r\n".join(lines) + "\n\n")))
     assert [line for split in dataset.splits.values() for line in split.texts] == lines
@@ -170,9 +163,9 @@ def test_lines_are_kept_in_order_and_cut_in_three(tmp_path: Path) -> None:
     total = sum(len(line) + 1 for line in lines)
     assert sum(sizes) == total and sizes[1:] == pytest.approx([total / 10] * 2, abs=9)
     assert "20%" in dataset.notes[0]
-
-
-def test_own_validation_and_test(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="too short to split off validation and test: 1 lines"):
+        load_language_dataset(LanguageDataConfig(name=write(tmp_path / "notes.txt", "one line\n")))
+    # Validation and test may be files of their own.
     paths = [write(tmp_path / f"{name}.txt", f"{name} one\n{name} two\n") for name in ("train", "val", "test")]
     config = LanguageDataConfig(name=paths[0], validation=paths[1], test=paths[2])
     dataset = load_language_dataset(config, splits=["test"])
@@ -196,13 +189,9 @@ def test_own_validation_and_test(tmp_path: Path) -> None:
 def test_what_is_no_text_is_refused_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_text_file(write(tmp_path / "a.txt", content))
-
-
-def test_other_paths_and_files_too_short_to_cut(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="too short to split off validation and test: 1 lines"):
-        load_language_dataset(LanguageDataConfig(name=write(tmp_path / "notes.txt", "one line\n")))
-    with pytest.raises(DataError, match=r"did you mean 'notes.txt'"):
-        read_text_file(tmp_path / "note.txt")
+    # Nor are other paths read.
+    with pytest.raises(DataError, match=r"did you mean 'a.txt'"):
+        read_text_file(tmp_path / "b.txt")
     with pytest.raises(DataError, match="is a folder"):
         read_text_file(tmp_path)
     with pytest.raises(DataError, match=r"unknown extension '.pdf'"):

@@ -108,12 +108,6 @@ def test_unknown_and_unfit_ones(tokenizer, tmp_path: Path) -> None:
     assert not tokenizer.backend_tokenizer.encode_special_tokens
 
 
-def test_without_network_the_message_names_the_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UnavailableError, match=r"DIR/tokenizers/gpt2/{vocab.json,merges.txt}"):
-        load_language_tokenizer(LanguageDataConfig(name="x"), None, tmp_path)
-
-
 def test_the_public_files_are_read_from_the_root_or_the_hub(
     tokenizer, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +117,9 @@ def test_the_public_files_are_read_from_the_root_or_the_hub(
         asked.append((repository, name))
         return files / name
 
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UnavailableError, match=r"DIR/tokenizers/gpt2/{vocab.json,merges.txt}"):
+        load_language_tokenizer(LanguageDataConfig(name="x"), None, tmp_path)
     monkeypatch.setattr(tokenization, "hub_file", hub_file)
     root = tmp_path / "root"
     (root / "tokenizers" / "gpt2").mkdir(parents=True)
