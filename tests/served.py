@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +28,26 @@ from recurra.models.exits.rules import ConfidenceRule, ExitRule
 from recurra.models.exits.thresholds import depths_under
 
 HASH = "0" * 64
+PATIENCE_S = 30.0
 BY_HAND = Computation(engine="test", storage_precision="fp32", compute_precision="fp32", device="cpu")
 HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    """Waits until something is so."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    """What comes until the server closes."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65536):
+            found += part
+    return found
 
 
 def mark(text: str) -> float:
@@ -163,11 +181,7 @@ class Running:
                 connection.sendall(part)
             time.sleep(wait_s)
             connection.sendall(parts[-1])
-            found = b""
-            with contextlib.suppress(ConnectionResetError):
-                while part := connection.recv(65536):
-                    found += part
-            return found
+            return until_closed(connection)
 
     def events(self, name: str = "request") -> list[dict[str, Any]]:
         return [event for line in self.log.getvalue().splitlines() if (event := json.loads(line))["event"] == name]

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,11 @@ from recurra.deployment.serving.models import ModelSource, ServedModel, hash_mod
 from recurra.deployment.serving.observation import EventLog
 from recurra.deployment.serving.server import Server
 from reviews import review_rows, train_linear
-from served import Running, mark, running, slow_model
+from served import PATIENCE_S, Running, eventually, mark, running, slow_model
 
 TEXTS = [text for text, _ in review_rows(6, seed=3)]
 # Whatever else the machine does, nothing is turned away here.
 PATIENT = ServerLimits(max_wait_s=60, timeout_s=60)
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +59,9 @@ def replace(folder: Path, source: Path) -> None:
         shutil.copytree(source, fresh, dirs_exist_ok=True)
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+@pytest.fixture
+def folder(exports: list[Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exports[0], tmp_path / "served"))
 
 
 def answering(server: Running) -> dict[str, str]:
@@ -81,11 +78,6 @@ def reload(server: Running, times: int = 1) -> list[dict[str, Any]]:
 
 def probabilities(result: dict[str, Any]) -> np.ndarray:
     return np.array([list(one["probabilities"].values()) for one in result["predictions"]])
-
-
-@pytest.fixture
-def folder(exports: list[Path], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(exports[0], tmp_path / "served"))
 
 
 def test_no_request_is_lost_nor_answered_by_two_models(exports: list[Path], folder: Path) -> None:
@@ -128,55 +120,48 @@ def truncate(folder: Path) -> None:
     os.truncate(file, file.stat().st_size - 1)
 
 
-BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("batches-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+# What is done to the folder, or to this process, and what is said of it.
+BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "truncated": (truncate, "truncated or changed"),
     "without its manifest": (lambda folder: (folder / "export.json").unlink(), "is not a run folder"),
     "another's manifest": (lambda folder: (folder / "export.json").write_text("{}"), "is not an export of ours"),
     "a pickle": (lambda folder: (folder / "more.pkl").write_bytes(b"\x80\x04."), "a pickle"),
     "nothing": (shutil.rmtree, "does not exist"),
+    "no threads": (no_threads, "RuntimeError"),
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN)
-def test_what_is_broken_does_not_take_over(exports: list[Path], folder: Path, broken: str) -> None:
+def test_what_is_broken_does_not_take_over(exports: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(open_models({"one": folder})) as server:
-        before = answering(server)
-        replace(folder, exports[1])
-        BROKEN[broken][0](folder)
-        (said,) = reload(server)
-        assert said["level"] == "error" and BROKEN[broken][1] in said["message"]
-        assert said["content_hash"] == before["one"] and answering(server) == before
-        assert server.post({"text": TEXTS[0]}).json["results"][0]["content_hash"] == before["one"]
-        assert b'recurra_reloads_total{model="one",outcome="failed"} 1.0' in server.get("/metrics").body
-        if folder.exists():
-            replace(folder, exports[1])
-        else:
-            shutil.copytree(exports[1], folder)
-        assert reload(server)[0]["message"] == "another model"
-        assert answering(server) == {"one": hash_model(exports[1])} != before
-        assert reload(server)[0]["message"] == "unchanged"
-
-
-def test_a_model_whose_threads_cannot_start_does_not_take_over(
-    exports: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(open_models({"one": folder})) as server:
-        before = answering(server)
-        replace(folder, exports[1])
-        start = threading.Thread.start
-
-        def refuse(thread: threading.Thread) -> None:
-            if thread.name.startswith("batches-"):
-                raise RuntimeError("can't start new thread")
-            start(thread)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", refuse)
-            (said,) = reload(server)
-        assert said["level"] == "error" and answering(server) == before
-        assert server.post({"text": TEXTS[0]}).json["results"][0]["content_hash"] == before["one"]
-        assert reload(server)[0]["message"] == "another model"
-        assert server.post({"text": TEXTS[0]}).json["results"][0]["content_hash"] == hash_model(exports[1])
+        for number, (broken, (damage, message)) in enumerate(BROKEN.items(), start=1):
+            before, better = answering(server), exports[number % 2]
+            replace(folder, better)
+            with monkeypatch.context() as patched:
+                damage(patched if damage is no_threads else folder)
+                (said,) = reload(server)
+            assert said["level"] == "error" and message in str(said), broken
+            assert said["content_hash"] == before["one"] and answering(server) == before
+            assert server.post({"text": TEXTS[0]}).json["results"][0]["content_hash"] == before["one"]
+            failed = f'recurra_reloads_total{{model="one",outcome="failed"}} {number}.0'
+            assert failed.encode() in server.get("/metrics").body
+            if folder.exists():
+                replace(folder, better)
+            else:
+                shutil.copytree(better, folder)
+            assert [reload(server)[0]["message"] for _ in range(2)] == ["another model", "unchanged"]
+            assert answering(server) == {"one": hash_model(better)} != before
+            assert server.post({"text": TEXTS[0]}).json["results"][0]["content_hash"] == hash_model(better)
 
 
 @dataclass(frozen=True)
@@ -289,29 +274,25 @@ def test_a_hangup_while_models_are_loaded_waits_for_the_start(
         signal.signal(signal.SIGHUP, earlier)
 
 
-@pytest.fixture
-def swapped(exports: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Replaces the folder just after it was read, as often as the list says."""
-    left, read = [0], Classifier.open
+def test_what_is_replaced_while_it_is_read_is_read_again(
+    exports: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, read = 1, Classifier.open
 
     def open_and_replace(path: Path, **options: Any) -> Classifier:
+        nonlocal left
         found = read(path, **options)
-        if left[0]:
-            left[0] -= 1
+        if left:
+            left -= 1
             replace(folder, exports[1] if hash_model(folder) == hash_model(exports[0]) else exports[0])
         return found
 
     monkeypatch.setattr(Classifier, "open", open_and_replace)
-    yield left
-
-
-def test_what_is_replaced_while_it_is_read_is_read_again(exports: list[Path], folder: Path, swapped: list[int]) -> None:
-    swapped[0] = 1
     model = ModelSource("one", folder).open()
     assert model is not None and model.description.content_hash == hash_model(exports[1])
     found = model.classifier.predict_proba(TEXTS)
     np.testing.assert_allclose(found, Classifier.from_export(exports[1]).predict_proba(TEXTS), atol=1e-6)
-    swapped[0] = 9
+    left = 9
     with pytest.raises(CheckpointError, match="was replaced 3 times while it was read; try again"):
         ModelSource("one", folder).open()
 
