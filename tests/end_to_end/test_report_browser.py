@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +60,12 @@ def report(request: pytest.FixtureRequest) -> Path:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_report_reads_on_any_screen(browser, report: Path, width: int, scheme: str) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
-    page = context.new_page()
-    complaints, requests = [], []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(report.as_uri())
-    assert requests == [report.as_uri()]
-    assert complaints == []
+def test_report_reads_on_any_screen(visit: Any, report: Path, width: int, scheme: str) -> None:
+    found = visit(report.as_uri(), width=width, scheme=scheme)
+    page = found.page
+    assert found.requests == [report.as_uri()]
     assert page.title() != "taken"
-
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    found.reads_well(width, scheme)
     # Wide content scrolls inside its own frame and pushes nothing out of the page.
     outside = page.evaluate(
         """() => [...document.querySelectorAll('main *')].filter(item => {
@@ -83,66 +74,41 @@ def test_report_reads_on_any_screen(browser, report: Path, width: int, scheme: s
         }).map(item => item.outerHTML.slice(0, 120))"""
     )
     assert outside == []
-
     for name in ("answer", "alarm", "machine", "reproduce", "failed-runs", "table-0"):
         assert page.locator(f"#{name}").is_visible(), name
-    charts = page.locator("svg.chart")
-    assert charts.count() >= 4
-    for index in range(charts.count()):
-        box = charts.nth(index).bounding_box()
-        assert box is not None
-        assert box["width"] > 150
-        assert box["height"] > 100
-    colours = page.evaluate(
-        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
-        ".map(text => text.match(/\\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) / 3)"
-    )
-    background, ink = colours
-    assert abs(background - ink) > 150
-    assert (background > ink) == (scheme == "light")
-    context.close()
-
-
-@contextlib.contextmanager
-def opened(browser: Any, report: Path, width: int = 1280, **how: Any) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": width, "height": 844}, **how)
-    page = context.new_page()
-    page.goto(report.as_uri())
-    yield page
-    context.close()
+    boxes = [chart.bounding_box() for chart in page.locator("svg.chart").all()]
+    assert len(boxes) >= 4 and all(box and box["width"] > 150 and box["height"] > 100 for box in boxes)
 
 
 def test_on_a_phone_tables_become_cards_that_are_tables_to_a_screen_reader_and_charts_are_read(
-    browser, study: Path
+    visit: Any, study: Path
 ) -> None:
-    with opened(browser, study, 390) as page:
-        table = page.locator("table.results").first
-        cell = table.locator("tbody td").first
-        assert cell.evaluate("item => getComputedStyle(item, '::before').content") == '"Seeds"'
-        assert table.get_attribute("role") == "table"
-        assert table.locator("tbody tr").first.bounding_box()["width"] < 390
-        smallest = page.evaluate(
-            """() => Math.min(...[...document.querySelectorAll('svg.chart')].map(item =>
-                item.getBoundingClientRect().width / item.viewBox.baseVal.width * 10))"""
-        )
-        assert smallest >= 8
+    page = visit(study.as_uri(), width=390).page
+    table = page.locator("table.results").first
+    cell = table.locator("tbody td").first
+    assert cell.evaluate("item => getComputedStyle(item, '::before').content") == '"Seeds"'
+    assert table.get_attribute("role") == "table"
+    assert table.locator("tbody tr").first.bounding_box()["width"] < 390
+    smallest = page.evaluate(
+        """() => Math.min(...[...document.querySelectorAll('svg.chart')].map(item =>
+            item.getBoundingClientRect().width / item.viewBox.baseVal.width * 10))"""
+    )
+    assert smallest >= 8
 
 
-def test_paper_is_light_and_holds_the_configurations(browser, report: Path) -> None:
-    with opened(browser, report, 700, color_scheme="dark") as page:
-        page.emulate_media(media="print", color_scheme="dark")
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert page.evaluate("document.documentElement.scrollWidth") <= 700
-        assert page.locator("details pre").first.bounding_box()["height"] > 20
-        assert page.pdf(format="A4").startswith(b"%PDF")
-
-
-def test_contents_lead_to_the_sections(browser, study: Path) -> None:
-    with opened(browser, study) as page:
-        page.locator("nav a", has_text="How to reproduce").click()
-        assert page.locator("#reproduce-title").evaluate(
-            "item => { const box = item.getBoundingClientRect(); return box.top >= -20 && box.top < innerHeight; }"
-        )
+def test_paper_is_light_and_holds_the_configurations_and_contents_lead_to_the_sections(
+    visit: Any, report: Path
+) -> None:
+    page = visit(report.as_uri(), width=700, scheme="dark").page
+    page.locator("nav a", has_text="How to reproduce").click()
+    assert page.locator("#reproduce-title").evaluate(
+        "item => { const box = item.getBoundingClientRect(); return box.top >= -20 && box.top < innerHeight; }"
+    )
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 700
+    assert page.locator("details pre").first.bounding_box()["height"] > 20
+    assert page.pdf(format="A4").startswith(b"%PDF")
 
 
 @pytest.fixture(scope="module")
@@ -154,21 +120,20 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(folder, [factory.run("linear", 0.7), factory.run("recurrent", 0.9)], title="Intents")
 
 
-def test_many_labels_are_sorted_searched_and_whole_without_a_script(browser, many: Path) -> None:
+def test_many_labels_are_sorted_searched_and_whole_without_a_script(visit: Any, many: Path) -> None:
     assert many.stat().st_size < 3_000_000
-    with opened(browser, many) as page:
-        rows = page.locator("table.labels tbody tr")
-        f1 = page.locator("table.labels tbody tr td:last-child")
+    page = visit(many.as_uri()).page
+    rows = page.locator("table.labels tbody tr")
 
-        def figures() -> list[float]:
-            return [float(text) for text in f1.all_inner_texts()]
+    def figures() -> list[float]:
+        return [float(text) for text in rows.locator("td:last-child").all_inner_texts()]
 
-        assert rows.count() == 77 and figures() == sorted(figures())
-        page.locator("table.labels thead button", has_text="F1").click()
-        assert figures() == sorted(figures(), reverse=True)
-        assert page.locator("table.labels thead th[aria-sort=descending]").inner_text().startswith("F1")
-        page.get_by_label("Search this table").first.fill("number 7")
-        assert page.locator("table.labels tbody tr:visible").count() == 8
-        assert page.locator("figure.confusion").count() == 1
-    with opened(browser, many, java_script_enabled=False) as still:
-        assert still.locator("table.labels tbody tr").count() == 77 and still.locator("input[type=search]").count() == 0
+    assert rows.count() == 77 and figures() == sorted(figures())
+    page.locator("table.labels thead button", has_text="F1").click()
+    assert figures() == sorted(figures(), reverse=True)
+    assert page.locator("table.labels thead th[aria-sort=descending]").inner_text().startswith("F1")
+    page.get_by_label("Search this table").first.fill("number 7")
+    assert page.locator("table.labels tbody tr:visible").count() == 8
+    assert page.locator("figure.confusion").count() == 1
+    still = visit(many.as_uri(), java_script_enabled=False).page
+    assert still.locator("table.labels tbody tr").count() == 77 and still.locator("input[type=search]").count() == 0

@@ -167,17 +167,10 @@ def test_pages_of_docs_have_a_place_of_their_own() -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_it_is_read_and_searched_from_files_without_a_request(
-    site: dict[Path, Page], browser: Any, width: int, scheme: str
+    site: dict[Path, Page], visit: Any, width: int, scheme: str
 ) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
-    page = context.new_page()
-    complaints: list[str] = []
-    requests: list[str] = []
-    page.on(
-        "console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None
-    )
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
+    found = visit((SITE / "reference/api.html").as_uri(), width=width, scheme=scheme)
+    page = found.page
     for name in ("reference/api.html", "results/isolate.html", "index.html"):
         page.goto((SITE / name).as_uri(), wait_until="load")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -186,6 +179,5 @@ def test_it_is_read_and_searched_from_files_without_a_request(
     page.keyboard.type("abstain")
     page.get_by_role("option", name="Labels for new rows").click(timeout=20_000)
     page.wait_for_url("**/how-to/own-data.html*")
-    assert complaints == []
-    assert len(requests) > 10 and {urlsplit(url).scheme for url in requests} <= {"file", "data", "blob"}
-    context.close()
+    assert found.complaints == []
+    assert len(found.requests) > 10 and {urlsplit(url).scheme for url in found.requests} <= {"file", "data", "blob"}
