@@ -85,9 +85,9 @@ def train_linear(folder: Path, rows: int = 240) -> Path:
     return run
 
 
-def train_tiny(folder: Path, *assignments: str, rows: int = 240) -> Path:
-    """Trains a tiny recurrent model on `review_rows` for an epoch and returns its run folder."""
-    data = write_reviews(folder / "reviews.csv", rows)
+def train_tiny(folder: Path, *assignments: str, rows: int | Sequence[Sequence[str]] = 240) -> Path:
+    """Trains a tiny recurrent model on so many `review_rows`, or on other rows, and returns its run folder."""
+    data = write_csv(folder / "reviews.csv", review_rows(rows) if isinstance(rows, int) else rows)
     model = write_tiny_model(folder / "tiny.yaml")
     run = folder / "tiny"
     arguments = ["train", "--model", str(model), "--data", str(data), "--output", str(run), "--tokenizer", "trained"]

@@ -31,13 +31,8 @@ def recurra(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own, in a folder."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "recurra", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=folder,
-        env=ENVIRONMENT,
-    )
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=folder, env=ENVIRONMENT,
+    )  # fmt: skip
 
 
 @dataclass
@@ -55,18 +50,29 @@ class Study:
         return {record.model.preset: (folder, record) for folder in folders for record in [read_record(folder)]}
 
 
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Study:
     folder = tmp_path_factory.mktemp("compare")
     write_reviews(folder / "reviews.csv")
     write_tiny_model(folder / "tiny.yaml")
     arguments = ["compare", "reviews.csv", "--models", "linear,tiny.yaml", "--seeds", "1", "--output", "out", "--json"]
-    arguments += ["--folds", "1"]
-    arguments += ["--cache-dir", "cache", "--threads", "1", *TINY_DATA, "max_epochs=2", "learning_rate=3e-3"]
+    arguments += ["--folds", "1", "--cache-dir", "cache", "--threads", "1"]
+    arguments += [*TINY_DATA, "max_epochs=2", "learning_rate=3e-3"]
     return Study(folder, arguments, recurra(folder, *arguments))
 
 
-def test_the_answer_is_one_document_and_progress_goes_elsewhere(study: Study) -> None:
+@pytest.fixture
+def study(compared: Study, monkeypatch: pytest.MonkeyPatch) -> Study:
+    monkeypatch.chdir(compared.folder)
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
+    return compared
+
+
+def test_a_comparison_answers_with_one_document_and_leaves_what_is_promised_and_no_more(study: Study) -> None:
     assert study.done.returncode == 0, study.done.stderr
     answer = json.loads(study.done.stdout)
     assert answer["output"] == "out" and answer["report"] == str(Path("out") / "report.html")
@@ -74,65 +80,37 @@ def test_the_answer_is_one_document_and_progress_goes_elsewhere(study: Study) ->
     assert "epoch 2" in study.done.stderr and "tokenizer: trained" in study.done.stderr
     assert "Traceback" not in study.done.stderr and "Warning" not in study.done.stderr
 
-
-def test_a_run_folder_holds_what_is_promised_and_no_more(study: Study) -> None:
-    folder, _ = study.records["tiny"]
-    assert {item.name for item in folder.iterdir()} == {
-        "config.yaml",
-        "record.json",
-        "history.jsonl",
-        "training.json",
-        "log.txt",
-        "model",
-        "model-files.json",
+    output, (run, _) = study.folder / "out", study.records["tiny"]
+    assert names(output) == {
+        "study.yaml", "summary.json", "latency.json", "report.html", "figures", "tables", "exports.json", "best.json",
+        "runs", "final",
+    }  # fmt: skip
+    assert names(run) == {
+        "config.yaml", "record.json", "history.jsonl", "training.json", "log.txt", "model", "model-files.json",
         "predictions",
-    }
-    assert {item.name for item in (folder / "predictions").iterdir()} == {"validation.parquet", "test.parquet"}
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
-        item.name for item in (folder / "model").iterdir()
-    }
-    assert len((folder / "history.jsonl").read_text().splitlines()) == 2
-    assert {item.name for item in (study.folder / "out").iterdir()} == {
-        "study.yaml",
-        "summary.json",
-        "latency.json",
-        "report.html",
-        "figures",
-        "tables",
-        "exports.json",
-        "best.json",
-        "runs",
-        "final",
-    }
-
-
-def test_models_were_timed_side_by_side(study: Study) -> None:
-    timed = json.loads((study.folder / "out" / "latency.json").read_text())["runs"]
+    }  # fmt: skip
+    assert names(run / "predictions") == {"validation.parquet", "test.parquet"}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names(run / "model")
+    assert len((run / "history.jsonl").read_text().splitlines()) == 2
+    timed = json.loads((output / "latency.json").read_text())["runs"]
     assert set(timed) == {folder.name for folder, _ in study.records.values()}
     assert all(set(batches) == {"batch_1", "batch_32"} for batches in timed.values())
-
-
-def test_the_report_is_one_file_that_names_every_model(study: Study) -> None:
-    report = (study.folder / "out" / "report.html").read_text(encoding="utf-8")
+    report = (output / "report.html").read_text(encoding="utf-8")
     assert "linear" in report and "tiny" in report and "recurra compare reviews.csv" in report
     assert "http://" not in report.replace("http://www.w3.org", "") and "<script src" not in report
 
 
-def test_the_same_command_again_does_nothing_again(
-    study: Study, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = {path: path.stat().st_mtime_ns for path in (study.folder / "out" / "runs").rglob("*") if path.is_file()}
-    monkeypatch.chdir(study.folder)
-    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
+def test_the_same_command_again_does_nothing_again(study: Study, command: Command) -> None:
+    def written() -> dict[Path, int]:
+        runs = study.folder / "out" / "runs"
+        return {path: path.stat().st_mtime_ns for path in runs.rglob("*") if path.is_file()}
+
+    before = written()
     again = command(*study.arguments)
     assert "2 runs, 2 done, 0 to do; tokenizer: trained" in again.err
     assert again.json["tables"] == json.loads(study.done.stdout)["tables"]
-    after = {path: path.stat().st_mtime_ns for path in (study.folder / "out" / "runs").rglob("*") if path.is_file()}
-    assert after == before
-
-
-def test_the_study_file_plans_the_same_runs(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(study.folder)
+    assert written() == before
+    # The file of the study plans the same runs.
     runs = plan_study(load_study("out/study.yaml"), Path("out"))
     assert len(runs) == 2 and all(run.record is not None for run in runs)
     assert read_yaml("out/study.yaml")["seeds"] == [0]
@@ -140,10 +118,8 @@ def test_the_study_file_plans_the_same_runs(study: Study, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("model", ["linear", "tiny"])
 def test_a_run_is_evaluated_and_predicts_as_recorded(
-    model: str, study: Study, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    model: str, study: Study, tmp_path: Path, command: Command
 ) -> None:
-    monkeypatch.chdir(study.folder)
-    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
     folder, record = study.records[model]
     result = command("evaluate", folder, "--json").json
     assert result["metrics"]["confusion_matrix"] == record.metrics["test"].confusion_matrix
@@ -226,3 +202,39 @@ def test_hundreds_of_classes_of_three_rows_are_compared_in_bounds(tmp_path: Path
     # Kilobytes on Linux, bytes elsewhere.
     assert usage.ru_maxrss / (1 if sys.platform == "linux" else 1024) < 2 * 2**20
     assert (tmp_path / "out" / "report.html").stat().st_size < 5 * 2**20
+
+
+MOST_GROWTH_MIB = 200
+
+
+def peak_mib(run: Path, source: Path, output: Path) -> float:
+    """Largest resident size of a ``recurra predict`` process."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "recurra", "predict", str(run), "-i", str(source), "-o", str(output), "--quiet"]
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def write_rows(path: Path, rows: int) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write("text\n")
+        stream.writelines(f"film {number} was good\n" for number in range(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_million_rows_grow_the_memory_by_less_than_200_mib(linear_run: Path, tmp_path: Path) -> None:
+    small, large, output = tmp_path / "small.csv", tmp_path / "large.csv", tmp_path / "p.csv"
+    write_rows(small, 1_000)
+    write_rows(large, 1_000_000)
+    growth = peak_mib(linear_run, large, output) - peak_mib(linear_run, small, tmp_path / "q.csv")
+    assert growth < MOST_GROWTH_MIB
+    number = 0
+    with output.open(encoding="utf-8") as stream:
+        next(stream)
+        for number, line in enumerate(stream, start=1):
+            assert line.startswith(f"film {number - 1} was good,")
+    assert number == 1_000_000

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,38 +19,30 @@ import yaml
 import recurra
 from recurra.cli.main import make_app
 from recurra.deployment.serving.limits import ServerLimits
-from served import prompt_model, running, slow_model
+from served import prompt_server
 from server_process import ask, started
 
 
 @dataclass(frozen=True)
-class Instruction:
-    """One instruction, its continued lines joined."""
-
-    name: str
-    value: str
-
-    @property
-    def words(self) -> list[str]:
-        """An instruction in its JSON form, which no shell reads."""
-        found = json.loads(self.value[self.value.index("[") :])
-        assert all(isinstance(word, str) for word in found)
-        return list(found)
-
-
-@dataclass(frozen=True)
 class Stage:
-    """A stage: what it starts from, what it is called, and what it does."""
+    """A stage: what it starts from, what it is called, and its instructions with their continued lines joined."""
 
     base: str
     name: str
-    instructions: list[Instruction]
+    instructions: list[tuple[str, str]] = field(default_factory=list)
 
-    def all(self, name: str) -> list[Instruction]:
-        return [one for one in self.instructions if one.name == name]
+    def all(self, name: str) -> list[str]:
+        return [value for instruction, value in self.instructions if instruction == name]
 
-    def last(self, name: str) -> Instruction:
+    def last(self, name: str) -> str:
         return self.all(name)[-1]
+
+    def words(self, name: str) -> list[str]:
+        """An instruction in its JSON form, which no shell reads."""
+        value = self.last(name)
+        found: list[str] = json.loads(value[value.index("[") :])
+        assert all(isinstance(word, str) for word in found)
+        return found
 
 
 def read_stages(path: Path) -> tuple[dict[str, str], list[Stage]]:
@@ -64,30 +55,14 @@ def read_stages(path: Path) -> tuple[dict[str, str], list[Stage]]:
         name, _, value = line.partition(" ")
         if name == "FROM":
             base, _, called = value.partition(" AS ")
-            stages.append(Stage(base, called, []))
-        elif not stages:
+            stages.append(Stage(base, called))
+        elif stages:
+            stages[-1].instructions.append((name, value))
+        else:
             assert name == "ARG", line
             key, _, default = value.partition("=")
             arguments[key] = default
-        else:
-            stages[-1].instructions.append(Instruction(name, value))
     return arguments, stages
-
-
-def reaches_the_builder(name: str, ignore: Path) -> bool:
-    """Whether a file is part of the build context; the last pattern that fits decides."""
-    kept = True
-    parts = PurePosixPath(name).parts
-    starts = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    for line in ignore.read_text(encoding="utf-8").splitlines():
-        if not line or line.startswith("#"):
-            continue
-        pattern = line.removeprefix("!")
-        anywhere = pattern.startswith("**/")
-        names = parts if anywhere else starts
-        if any(fnmatch.fnmatch(start, pattern.removeprefix("**/")) for start in names):
-            kept = line.startswith("!")
-    return kept
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,25 +93,18 @@ def test_the_linter_has_nothing_to_say() -> None:
     assert (said.returncode, said.stdout) == (0, ""), said.stdout
 
 
-def test_what_is_copied_is_there_and_reaches_the_builder() -> None:
-    copied = [word for one in stage("wheel").all("COPY") for word in one.value.split()[:-1]]
-    assert {"pyproject.toml", "README.md", "LICENSE", "src", "requirements"} == set(copied)
-    ignore = ROOT / ".dockerignore"
-    for name in copied:
-        assert (ROOT / name).exists() and reaches_the_builder(name, ignore), name
-    assert reaches_the_builder("src/recurra/cli/main.py", ignore)
-    for name in (".git/config", "results/x.json", "runs/a/record.json", "tests/x.py", "recurra.key", ".env",
-                 "src/recurra/__pycache__/x.pyc", "src/recurra.egg-info/PKG-INFO", "exports/a/model.onnx"):  # fmt: skip
-        assert not reaches_the_builder(name, ignore), name
-
-
-def test_each_variant_is_installed_by_commands_that_are_tested() -> None:
+def test_each_variant_is_installed_from_files_that_are_there_by_commands_that_are_tested() -> None:
+    copied = {word for value in stage("wheel").all("COPY") for word in value.split()[:-1]}
+    assert copied == {"pyproject.toml", "README.md", "LICENSE", "src", "requirements"}
+    # Nothing but these reaches the builder.
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert ignored[1] == "*" and {line[1:] for line in ignored if line.startswith("!")} == copied
     assert set(ARGUMENTS) == {"PYTHON", "ENGINE"}
     assert stage("installed").base == "install-${ENGINE}" and ARGUMENTS["ENGINE"] == "onnx"
     (short,) = stage("install-onnx").all("RUN")
-    assert [part.split(" install ")[1] for part in short.value.split(" && ")] == INSTALLED
+    assert [part.split(" install ")[1] for part in short.split(" && ")] == INSTALLED
     (full,) = stage("install-torch").all("RUN")
-    choice, *rest = full.value.split(" fi && ")
+    choice, *rest = full.split(" fi && ")
     assert [part.split(" install ")[1] for part in rest[0].split(" && ")] == [f"{HASHED}/serve-torch.txt", INSTALLED[1]]
     assert (
         '--require-hashes --no-deps --index-url "${TORCH_INDEX}"' in choice and "locked/torch-cpu.txt; else" in choice
@@ -148,36 +116,23 @@ def test_each_variant_is_installed_by_commands_that_are_tested() -> None:
         assert documented == ["-r requirements/onnx-serving.txt", f"--no-deps {wheel}"]
 
 
-def test_the_image_is_of_a_version_and_runs_as_nobody_in_particular() -> None:
+def test_the_image_is_of_a_version_runs_as_nobody_in_particular_and_starts_a_server_that_can_be_reached() -> None:
     for one in STAGES:
         assert one.base.startswith(("python:", "wheel", "install-")), one.base
     assert re.fullmatch(r"3\.\d+-slim-[a-z]+", ARGUMENTS["PYTHON"])
     final = STAGES[-1]
-    assert [one.value for one in final.all("COPY")] == ["--from=installed /opt/recurra /opt/recurra"]
-    assert final.last("USER").value == "10001:10001" and not final.all("RUN") and not final.all("ADD")
-    assert final.last("EXPOSE").value == "8000"
-
-
-def test_the_image_starts_a_server_that_can_be_reached() -> None:
-    final = STAGES[-1]
-    assert final.last("ENTRYPOINT").words == ["recurra"]
-    found = parsed(final.last("CMD").words)
+    assert final.all("COPY") == ["--from=installed /opt/recurra /opt/recurra"]
+    assert final.last("USER") == "10001:10001" and not final.all("RUN") and not final.all("ADD")
+    assert final.last("EXPOSE") == "8000" and final.words("ENTRYPOINT") == ["recurra"]
+    found = parsed(final.words("CMD"))
     assert (found["models"], found["host"], found["port"]) == (["/exports/model"], "0.0.0.0", 8000)
 
 
 def health_check(port: int) -> int:
-    words = STAGES[-1].last("HEALTHCHECK").words
+    words = STAGES[-1].words("HEALTHCHECK")
     assert words[0] == "python" and "127.0.0.1:8000/health/ready" in words[-1]
     command = [sys.executable, *words[1:-1], words[-1].replace(":8000", f":{port}")]
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
-
-
-def test_the_health_check_tells_ready_from_not() -> None:
-    model, _ = prompt_model()
-    # A key does not shut the check out.
-    with running([model], ServerLimits(), key=KEY) as server:
-        assert health_check(server.port) == 0
-    assert health_check(server.port) != 0
 
 
 def compose() -> dict[str, Any]:
@@ -202,7 +157,7 @@ def test_every_service_is_shut_in(name: str) -> None:
 def test_the_server_of_the_compose_file_is_the_one_that_is_meant() -> None:
     document = compose()
     service = document["services"]["server"]
-    assert service["user"] == STAGES[-1].last("USER").value
+    assert service["user"] == STAGES[-1].last("USER")
     assert service["build"]["args"]["ENGINE"] in {one.name.removeprefix("install-") for one in STAGES}
     found = parsed(service["command"])
     (name, _, folder) = found["models"][0].partition("=")
@@ -215,7 +170,7 @@ def test_the_server_of_the_compose_file_is_the_one_that_is_meant() -> None:
     assert int(service["stop_grace_period"].removesuffix("s")) > patience_s
 
 
-def test_prometheus_asks_the_server_with_its_key() -> None:
+def test_prometheus_asks_the_server_with_its_key_and_the_health_check_tells_ready_from_not() -> None:
     document = compose()
     service = document["services"]["prometheus"]
     assert ":latest" not in service["image"] and re.search(r":v\d+\.\d+\.\d+$", service["image"])
@@ -225,10 +180,11 @@ def test_prometheus_asks_the_server_with_its_key() -> None:
     assert job["static_configs"] == [{"targets": ["server:8000"]}] and "server" in document["services"]
     assert job["authorization"] == {"type": "Bearer", "credentials_file": f"/run/secrets/{service['secrets'][0]}"}
     assert service["depends_on"] == {"server": {"condition": "service_healthy"}}
-    model, _ = slow_model()
-    with running([model], ServerLimits(), key=KEY) as server:
+    with prompt_server(key=KEY) as server:
         scraped = server.get(job["metrics_path"], Authorization=f"Bearer {KEY}")
-    assert scraped.status == 200 and b"recurra_waiting_texts" in scraped.body
+        # A key does not shut the check out.
+        assert scraped.status == 200 and b"recurra_waiting_texts" in scraped.body and health_check(server.port) == 0
+    assert health_check(server.port) != 0
 
 
 PROGRAM = """

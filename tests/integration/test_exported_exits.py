@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks import deployment, exiting_export
+from benchmarks.lockstep import Job
 from scipy.special import bdtr
 
 from recurra import Classifier
@@ -17,7 +19,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.core.progress import Reporter
 from recurra.deployment.engines.computation import Depth
 from recurra.deployment.export.build import CheckRows, calibrate_exits, export_run
-from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export
+from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export, read_manifest
 from recurra.deployment.serving.models import describe_model
 from recurra.models.exits.rules import ExitRule
 from recurra.models.exits.thresholds import depths_under
@@ -80,32 +82,21 @@ def test_calibrated_is_what_stop_early_takes(exports: dict[str, Any], command: C
         np.testing.assert_allclose(said, wanted.probabilities, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "line"),
-    [
+def test_a_mistake_is_one_line(
+    runs: dict[str, Path], exports: dict[str, Any], tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    for name, more, line in (
         ("plain", ("--agreement", "0.9"), "--agreement 0.9 needs a model with exits"),
         ("plain", ("--confidence", "0.9"), "--confidence 0.9 needs a model with exits"),
         ("exits", ("--agreement", "1", "--confidence", "0.9"), "no rows can promise an agreement of 1"),
-    ],
-)
-def test_a_mistake_of_export_is_one_line(
-    runs: dict[str, Path], name: str, more: tuple[str, ...], line: str, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    output = tmp_path / "out"
-    assert line in refused("export", runs[name], "--format", "onnx", "--output", output, "--quiet", *more)
-
-
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        (("--exit-rule", "calibrated", "--threshold", "0.9"), "'calibrated' has its own threshold; leave --threshold"),
-        (("--exit-rule", "calibratd"), "unknown exit rule 'calibratd' (did you mean 'calibrated'?)"),
-    ],
-)
-def test_a_mistake_of_predict_is_one_line(
-    exports: dict[str, Any], more: tuple[str, ...], line: str, refused: Callable[..., str]
-) -> None:
-    assert line in refused("predict", exports["onnx-int8"][0], "a text", *more)
+    ):
+        output = tmp_path / "out"
+        assert line in refused("export", runs[name], "--format", "onnx", "--output", output, "--quiet", *more)
+    for more, line in (
+        (("calibrated", "--threshold", "0.9"), "'calibrated' has its own threshold; leave --threshold"),
+        (("calibratd",), "unknown exit rule 'calibratd' (did you mean 'calibrated'?)"),
+    ):
+        assert line in refused("predict", exports["onnx-int8"][0], "a text", "--exit-rule", *more)
 
 
 def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(
@@ -169,3 +160,36 @@ def test_what_the_record_says_was_found_with_rows_that_really_leave() -> None:
     drifting = calibrate_exits(Drifting(5), rows, 0.97, 8)
     assert drifting.rule is None or (drifting.agreement >= 0.97 and drifting.taken.get(1, 0) <= 50)  # type: ignore[operator]
     assert calibrate_exits(Drifting(0), CheckRows("none", []), 0.97, 8).rows == 0
+
+
+def test_a_run_competes_with_its_own_rule(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Corpus:
+        texts = TEXTS
+        tokenizer = type("Tokenizer", (), {"model_max_length": 0})()
+
+    monkeypatch.setattr(deployment.corpora, "read", lambda folder: Corpus())
+    monkeypatch.setattr(deployment, "SENTENCES", 24)
+    call = deployment.build(Job("deployment", exiting_export.EXITS, str(runs["exits"]), str(tmp_path), 1, 2))
+    found = call(1)
+    assert len(found["single_ms"]) == 3 and min(found["single_ms"]) > 0 and found["batch_s"] > 0
+    (folder,) = tmp_path.glob("recurra-bench-onnx-*/export")
+    record = read_manifest(folder).exits
+    assert record is not None and found["agreement"] == record.agreement
+    if record.rule is not None:
+        assert found["rows"] == record.rows and 1 <= found["recurrences"] <= 2
+        latency = {exiting_export.EXITS: 0.5, "one": 1.0, "two": 0.8}
+        rate = {exiting_export.EXITS: 900.0, "one": 450.0, "two": 300.0}
+        alone, together = exiting_export.lines(found, "recurrent", latency, rate, ("one", "two"))
+        assert (alone.other_name, alone.result, alone.target, alone.met) == ("two", 1.6, 1.2, True)
+        assert (together.other_name, together.result, together.target) == ("one", 2.0, None)
+        assert f"keep {record.agreement:.1%} of labels on {record.rows:,} rows" in alone.title
+    assert exiting_export.lines({"agreement": None}, "recurrent", {}, {}, ()) == []
+
+
+def test_a_run_of_another_shape_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"has vocab_size \d+, the preset 'recurrent' has 30522"):
+        exiting_export.check_shape(str(runs["exits"]), "recurrent")
+    with pytest.raises(ConfigurationError, match="is not a run folder"):
+        exiting_export.check_shape(str(tmp_path), "recurrent")

@@ -199,19 +199,6 @@ def test_whatever_comes_is_answered(server: Running, folders: dict[str, Path], b
         assert answer.refusal[0] in {400, 404, 422}
 
 
-def test_a_body_without_length_is_bounded_too(server: Running) -> None:
-    def parts() -> Iterator[bytes]:
-        yield b'{"text": "'
-        for _ in range(100):
-            yield b"x" * 100_000
-        yield b'"}'
-
-    headers = {"Content-Type": "application/json"}
-    assert server.ask("POST", "/v1/classify", parts(), headers).refusal == (413, "body_too_large")
-    small = iter([b'{"text"', b': "a lovely', b' film"}'])
-    assert server.ask("POST", "/v1/classify", small, headers).status == 200
-
-
 def test_addresses_and_methods(server: Running) -> None:
     assert server.get("/nothing").refusal == (404, "not_found")
     for path in ("/v1/models/../../etc/passwd", "/v1/models/%2e%2e%2fetc%2fpasswd", "/v1/models/tiny%00", "//etc"):
@@ -245,7 +232,7 @@ def test_models_are_described(server: Running, folders: dict[str, Path]) -> None
     metrics = read_record(folders["tiny"]).metrics["test"]
     assert tiny["quality"] == {"split": "test", "rows": metrics.rows, "figures": metrics.figures()}
     assert answer["max_texts"] == 256
-    # The document: `test_server_schema.py`.
+    # The document: `test_server_exits.py`.
     request = server.get("/openapi.json").json["components"]["schemas"]["ClassifyRequest"]
     assert len(request["examples"]) == 5 and request["properties"]["text"]["anyOf"][1]["maxItems"] == 256
     assert {server.post(body).status for body in request["examples"]} == {200}
